@@ -12,7 +12,7 @@ from common import header, save, table
 import rollenv
 from rollenv.envs.code.env import CodeEnv
 from rollenv.sandbox import Pool
-from rollenv.sandbox.adaptive import AdaptiveTimeout
+from rollenv.sandbox.pool import AdaptiveTimeout
 
 HANGS = "```python\nwhile True:\n    pass\n```"
 

@@ -84,9 +84,7 @@ def workbench(file: Path) -> str:
 
 
 def intercode(root: Path) -> str:
-    from rollenv.envs.tools.spider.databases import databases
-    from rollenv.envs.tools.spider.env import SpiderEnv
-    from rollenv.envs.tools.spider.grading import intercode_reward, row_texts
+    from rollenv.envs.tools.spider.env import SpiderEnv, databases, intercode_reward, row_texts
     from rollenv.envs.tools.sql.database import SqlError
     from rollenv.envs.tools.sql.mysql import MySql
 

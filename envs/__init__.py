@@ -7,13 +7,12 @@ import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rollenv.envs.tools.base import ToolEnv
-    from rollenv.envs.tools.problem import Problem
+    from rollenv.envs.tools.base import Problem, ToolEnv
 
 #: The module of each public name; it is imported when the name is first used.
 _MODULES = {
     "ToolEnv": "rollenv.envs.tools.base",
-    "Problem": "rollenv.envs.tools.problem",
+    "Problem": "rollenv.envs.tools.base",
 }
 
 __all__ = [

@@ -1,7 +1,6 @@
 """Running untrusted code: isolated, limited, and faster than a new interpreter."""
 
-from rollenv.sandbox.asynchronous import AsyncSandbox
-from rollenv.sandbox.commands import CommandHandle
+from rollenv.sandbox.commands import CommandHandle, Terminal
 from rollenv.sandbox.errors import (
     ContextBusy,
     FileIsDirectory,
@@ -20,10 +19,9 @@ from rollenv.sandbox.errors import (
 from rollenv.sandbox.filesystem import FileEvent, WatchHandle
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.machine import Machine
+from rollenv.sandbox.network import Forward
 from rollenv.sandbox.pool import Pool, shared_pool
-from rollenv.sandbox.ports import Forward
-from rollenv.sandbox.sandbox import Sandbox
-from rollenv.sandbox.terminals import Terminal
+from rollenv.sandbox.sandbox import AsyncSandbox, Sandbox
 from rollenv.sandbox.types import (
     CommandResult,
     Context,

@@ -64,7 +64,14 @@ def parse(text: str) -> list[Instruction]:
         UsageError: if a heredoc does not end, or the escape character cannot be one.
     """
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
-    escape, at = _directives(lines)
+    # The character that continues lines, and the first line after the directives at the top.
+    escape, at = "\\", 0
+    while at < len(lines) and (match := _DIRECTIVE.match(lines[at])):
+        if match[1].lower() == "escape":
+            escape = match[2]
+            if escape not in ("\\", "`"):
+                raise UsageError(f"line {at + 1}: the escape character is \\ or `, not {escape!r}")
+        at += 1
     found = []
     while at < len(lines):
         if not lines[at].strip() or lines[at].lstrip().startswith("#"):
@@ -79,18 +86,6 @@ def parse(text: str) -> list[Instruction]:
         heredocs, at = _heredocs(words, lines, at, f"line {first}: {name.upper()}")
         found.append(Instruction(name.upper(), rest, first, flags, heredocs, escape))
     return found
-
-
-def _directives(lines: list[str]) -> tuple[str, int]:
-    """The character that continues lines, and the first line after the directives at the top."""
-    escape, at = "\\", 0
-    while at < len(lines) and (match := _DIRECTIVE.match(lines[at])):
-        if match[1].lower() == "escape":
-            escape = match[2]
-            if escape not in ("\\", "`"):
-                raise UsageError(f"line {at + 1}: the escape character is \\ or `, not {escape!r}")
-        at += 1
-    return escape, at
 
 
 def _joined(lines: list[str], at: int, escape: str) -> tuple[str, int]:

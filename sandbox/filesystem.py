@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollenv.sandbox.errors import NotFound, SandboxError, SandboxFileError
 from rollenv.sandbox.inside import protocol
-from rollenv.sandbox.streams import Stream
 from rollenv.sandbox.types import Entry
-from rollenv.sandbox.worker import PIECE
+from rollenv.sandbox.worker import PIECE, Stream
 
 if TYPE_CHECKING:
     from rollenv.sandbox.sandbox import Sandbox

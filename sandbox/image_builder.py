@@ -19,8 +19,7 @@ from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.layers import made, store
 from rollenv.sandbox.machine import LIMITS, PATH, Machine
-from rollenv.sandbox.offline import Offline, with_files
-from rollenv.sandbox.offline.wheels import system_python
+from rollenv.sandbox.offline import Offline, system_python, with_files
 from rollenv.sandbox.types import CommandResult, Limits
 
 #: Images that the host's system can stand for, and what has to be there.
@@ -131,18 +130,25 @@ class _Builder:
         self.limits, self.timeout = limits, timeout
         self.stages: list[_Stage] = []
         self.named: dict[str, _Stage] = {}
-        self.globals: dict[str, str] = _platform()
+        machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+        parts = {"OS": "linux", "ARCH": machine, "VARIANT": "", "PLATFORM": f"linux/{machine}"}
+        self.globals: dict[str, str] = {
+            f"{whose}{part}": value for whose in ("TARGET", "BUILD") for part, value in parts.items()
+        }
 
     def run(self, instructions: list[Instruction]) -> Image:
         stage: _Stage | None = None
         for step in instructions:
             try:
-                if unknown := {name for name, _ in step.flags} - _FLAGS.get(step.name, set()) - _any_flag(step):
+                unknown = {name for name, _ in step.flags} - _FLAGS.get(step.name, set())
+                if unknown and step.name not in (*_NOTED, "ONBUILD"):
                     raise UsageError(f"--{min(unknown)} is not known here")
                 if step.name == "FROM":
                     stage = self._from(step)
                 elif stage is None:
-                    self._before(step)
+                    if step.name != "ARG":
+                        raise BuildError(f"{self._where(step)}: comes before FROM")
+                    self.globals |= self._arguments(step, self.globals)
                 else:
                     self._do(stage, step)
             except BuildError:
@@ -155,11 +161,6 @@ class _Builder:
 
     def _where(self, step: Instruction) -> str:
         return f"{self.folder / self.name}:{step.line}: {step.name} {step.text[:120]}"
-
-    def _before(self, step: Instruction) -> None:
-        if step.name != "ARG":
-            raise BuildError(f"{self._where(step)}: comes before FROM")
-        self.globals |= self._arguments(step, self.globals)
 
     def _arguments(self, step: Instruction, variables: Mapping[str, str]) -> dict[str, str]:
         """Set the variables of ARG; those without a value here, before FROM or from outside stay unset."""
@@ -210,7 +211,17 @@ class _Builder:
         elif step.name == "ARG":
             stage.args |= self._arguments(step, self._variables(stage))
         elif step.name == "WORKDIR":
-            self._workdir(stage, step)
+            # It is made for the user of the image, as BuildKit does.
+            place = posixpath.normpath(posixpath.join(stage.image.workdir, self._expand(stage, step, step.text)))
+
+            def act(machine: Machine) -> None:
+                if not machine.files.exists(f"{place}/."):
+                    user = stage.image.user
+                    image_copy.put(machine, [image_copy.NOTHING], place, True, "" if user == "root" else user, "")
+                    machine.files.make_dir(place)  # says so if a file is there
+
+            self._layer(stage, step, act, place, stage.image.user)
+            stage.image = replace(stage.image, workdir=place)
         elif step.name == "USER":
             stage.image = replace(stage.image, user=self._expand(stage, step, step.text))
         elif step.name == "SHELL" and (listed := step.listed()):
@@ -225,19 +236,6 @@ class _Builder:
 
     def _expand(self, stage: _Stage, step: Instruction, word: str) -> str:
         return expand(word, self._variables(stage), step.escape)
-
-    def _workdir(self, stage: _Stage, step: Instruction) -> None:
-        """It is made for the user of the image, as BuildKit does."""
-        place = posixpath.normpath(posixpath.join(stage.image.workdir, self._expand(stage, step, step.text)))
-
-        def act(machine: Machine) -> None:
-            if not machine.files.exists(f"{place}/."):
-                user = stage.image.user
-                image_copy.put(machine, [image_copy.NOTHING], place, True, "" if user == "root" else user, "")
-                machine.files.make_dir(place)  # says so if a file is there
-
-        self._layer(stage, step, act, place, stage.image.user)
-        stage.image = replace(stage.image, workdir=place)
 
     # -- layers ------------------------------------------------------------------------------------------------------
 
@@ -276,7 +274,9 @@ class _Builder:
 
     def _copy(self, stage: _Stage, step: Instruction) -> None:
         flags = {name: self._expand(stage, step, value) for name, value in step.flags}
-        words = [word for word in step.words() if step.listed() or not _names_heredoc(word, step)]
+        words, heredocs = step.words(), [name for name, _, _ in step.heredocs]
+        if not step.listed():
+            words = [w for w in words if "<<" not in w or w.lstrip("0123456789<-\"'").rstrip("\"'") not in heredocs]
         *names, target = [self._expand(stage, step, word) for word in words] or [""]
         if not target or not (names or step.heredocs):
             raise UsageError("it takes sources and a target")
@@ -393,7 +393,8 @@ def _standing_for(name: str) -> Image | None:
         raise UsageError("there is no shell in scratch to build with here")
     for pattern, program in KNOWN:
         if match := pattern.fullmatch(_AROUND.sub("", name)):
-            _require(name, program)
+            if not any(os.access(f"{folder}/{program}", os.X_OK) for folder in ("/usr/bin", "/bin", "/usr/local/bin")):
+                raise UsageError(f"the host's system cannot stand for {name}: it has no {program} in /usr/bin")
             wanted = match.groupdict().get("python") or ""
             if wanted and not f"{system_python()}.".startswith(f"{wanted}."):
                 raise UsageError(
@@ -414,12 +415,6 @@ def _first(name: str) -> str:
     # A machine of an ordinary user may have no user but root.
     groups = "adm,dialout,cdrom,floppy,sudo,audio,dip,video,plugdev"
     return f"useradd -m -c Ubuntu -s /bin/bash -G {groups} ubuntu || ! chown 1000 /tmp"
-
-
-def _require(name: str, program: str) -> None:
-    """That the host's system has what the image would."""
-    if not any(os.access(f"{folder}/{program}", os.X_OK) for folder in ("/usr/bin", "/bin", "/usr/local/bin")):
-        raise UsageError(f"the host's system cannot stand for {name}: it has no {program} in /usr/bin")
 
 
 def _make(machine: Machine, places: list[str]) -> None:
@@ -464,19 +459,3 @@ def _pairs(step: Instruction) -> list[tuple[str, str]]:
     if not pairs or (len(pairs) != len(words) and "=" in words[0]):
         raise UsageError("it takes NAME=value ..., or NAME and a value")
     return pairs
-
-
-def _names_heredoc(word: str, step: Instruction) -> bool:
-    return "<<" in word and word.lstrip("0123456789<-\"'").rstrip("\"'") in [name for name, _, _ in step.heredocs]
-
-
-def _any_flag(step: Instruction) -> set[str]:
-    """The flags of what is only noted, and of what comes later."""
-    return {name for name, _ in step.flags} if step.name in (*_NOTED, "ONBUILD") else set()
-
-
-def _platform() -> dict[str, str]:
-    """Return the values that Docker sets for ARG: the platform that is built on and for."""
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    parts = {"OS": "linux", "ARCH": machine, "VARIANT": "", "PLATFORM": f"linux/{machine}"}
-    return {f"{whose}{part}": value for whose in ("TARGET", "BUILD") for part, value in parts.items()}

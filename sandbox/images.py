@@ -2,18 +2,186 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import glob
+import grp
 import hashlib
 import os
+import platform
+import pwd
+import shutil
 import stat
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rollenv.core import UsageError
-from rollenv.sandbox import host_image
 from rollenv.sandbox.layers import made, store, unpack, whole
+
+#: Folders of the host's system that a machine over it sees, each through an overlay of its own.
+SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/var/lib/dpkg",
+    "/var/lib/apt/extended_states",
+)
+#: What is copied from the host's /etc: settings of programs. No accounts, no keys, no passwords, no addresses.
+ETC = (
+    "alternatives", "bash.bashrc", "bash_completion.d", "ca-certificates", "ca-certificates.conf", "debconf.conf",
+    "debian_version", "dpkg", "ethertypes", "fonts", "gai.conf", "inputrc", "issue", "kernel",
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "libaudit.conf", "localtime", "login.defs", "lsb-release", "magic",
+    "mailcap", "mime.types", "nanorc", "os-release", "pam.conf", "pam.d", "perl", "profile", "profile.d",
+    "protocols", "python3", "python3.11", "python3.12", "python3.13", "rpc", "security", "services", "shells",
+    "skel", "ssl/certs", "ssl/openssl.cnf", "terminfo", "timezone", "vim", "wgetrc", "xattr.conf",
+)  # fmt: skip
+_ACCOUNTS = {
+    0: "root", 1: "daemon", 2: "bin", 3: "sys", 4: "sync", 5: "games", 6: "man", 7: "lp", 8: "mail", 9: "news",
+    10: "uucp", 13: "proxy", 33: "www-data", 34: "backup", 38: "list", 39: "irc", 65534: "nobody",
+}  # fmt: skip
+_GROUPS = {
+    0: "root", 1: "daemon", 2: "bin", 3: "sys", 4: "adm", 5: "tty", 6: "disk", 7: "lp", 8: "mail", 9: "news",
+    10: "uucp", 12: "man", 13: "proxy", 15: "kmem", 20: "dialout", 21: "fax", 22: "voice", 24: "cdrom", 25: "floppy",
+    26: "tape", 27: "sudo", 29: "audio", 30: "dip", 33: "www-data", 34: "backup", 37: "operator", 38: "list",
+    39: "irc", 40: "src", 42: "shadow", 43: "utmp", 44: "video", 45: "sasl", 46: "plugdev", 50: "staff", 60: "games",
+    100: "users", 65534: "nogroup",
+}  # fmt: skip
+_FOLDERS = {
+    "boot": 0o755, "dev": 0o755, "etc": 0o755, "home": 0o755, "media": 0o755, "mnt": 0o755, "opt": 0o755,
+    "proc": 0o555, "root": 0o700, "run": 0o755, "srv": 0o755, "sys": 0o555, "tmp": 0o1777, "usr": 0o755,
+    "var/backups": 0o755, "var/cache/apt/archives/partial": 0o755, "var/lib/apt/lists/partial": 0o755,
+    "var/lib/dpkg": 0o755, "var/lib/misc": 0o755, "var/local": 0o755, "var/log/apt": 0o755, "var/mail": 0o775,
+    "var/opt": 0o755, "var/spool": 0o755, "var/tmp": 0o1777,
+}  # fmt: skip
+_FILES = {
+    "hosts": "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n", "hostname": "machine\n",
+    "resolv.conf": "", "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n", "fstab": "",
+    "subuid": "", "subgid": "", "environment": "", "machine-id": "0" * 32 + "\n",
+}  # fmt: skip
+#: What the key of the copied files is made of, besides their contents.
+_VERSION = "5"
+#: Owners of files that the host's packages have changed; dpkg does nothing where one has no account.
+_OVERRIDES = Path("/var/lib/dpkg/statoverride")
+
+
+@functools.cache
+def skeleton() -> Path:
+    """Everything of a root but the system's own folders. Made once for each state of the host's settings."""
+    digest = hashlib.sha256(f"{_VERSION} {platform.machine()} {os.geteuid()}".encode())
+    for name in ETC:
+        for path in _below(f"/etc/{name}"):
+            info = os.lstat(path)
+            digest.update(f"{path} {info.st_mode} {info.st_size} {info.st_mtime_ns}".encode())
+    digest.update(_overrides().encode())
+    target = store() / f"host-{digest.hexdigest()[:24]}"
+    with made(target) as folder:
+        if folder is not None:
+            _write(folder / "root")
+            (folder / "work/app").mkdir(parents=True)
+            for name in ("root", "work", "work/app"):
+                (folder / name).chmod(0o755)
+            # Folders of /usr that programs are installed to, for machines whose root does not own the host's.
+            names = ["bin", "sbin", "libexec", "include", "share", "lib", "local"]
+            names += [path[5:] for path in glob.glob("/usr/lib/*-linux-gnu") + glob.glob("/usr/lib/python3*")]
+            names += ["lib/python3/dist-packages"]
+            names += [path[5:] for path, _, _ in os.walk("/usr/local")]
+            for name in names:
+                if os.path.isdir(f"/usr/{name}") and not os.path.islink(f"/usr/{name}"):
+                    (folder / "usr" / name).mkdir(parents=True, exist_ok=True)
+    return target
+
+
+def mounts(work: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The overlays of a machine over the host, see :class:`images.Image`.
+
+    Args:
+        work: with the folder ``/app``.
+    """
+    made_here = skeleton()
+    shown = [path for path in SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
+    covers = {"/usr": (str(made_here / "usr"),)} if os.geteuid() != 0 else {}
+    rest = (str(made_here / "work"),) if work else ()
+    return (("", (*rest, str(made_here / "root"))), *((path, (*covers.get(path, ()), path)) for path in shown))
+
+
+def _below(path: str) -> Iterator[str]:
+    if not os.path.lexists(path):
+        return
+    yield path
+    if os.path.isdir(path) and not os.path.islink(path):
+        for name in sorted(os.listdir(path)):
+            yield from _below(f"{path}/{name}")
+
+
+def _write(root: Path) -> None:
+    for name, mode in _FOLDERS.items():
+        (root / name).mkdir(parents=True, exist_ok=True)
+        (root / name).chmod(mode)
+    for path in SYSTEM:
+        if os.path.islink(path):
+            (root / path[1:]).symlink_to(os.readlink(path))
+        elif os.path.isdir(path):
+            (root / path[1:]).mkdir(parents=True, exist_ok=True)
+    for name, target in {"var/run": "/run", "var/lock": "/run/lock"}.items():
+        (root / name).symlink_to(target)
+    (root / "run/lock").mkdir(mode=0o1777)
+    for name in ETC:
+        _copy(f"/etc/{name}", root / "etc" / name)
+    # Users and groups by number: the usual ones, and those of :data:`_OVERRIDES`.
+    users, groups = dict(_ACCOUNTS), dict(_GROUPS)
+    for line in _overrides().splitlines():
+        user, group, *_ = [*line.split(maxsplit=2), "", ""]
+        with contextlib.suppress(KeyError):
+            users.setdefault(pwd.getpwnam(user).pw_uid, user)
+        with contextlib.suppress(KeyError):
+            groups.setdefault(grp.getgrnam(group).gr_gid, group)
+    accounts = {
+        "passwd": "".join(f"{name}:x:{n}:{min(n, 65534)}:{name}:{_home(n)}\n" for n, name in users.items()),
+        "group": "".join(f"{name}:x:{n}:\n" for n, name in groups.items()),
+        "shadow": "".join(f"{name}:*:19000:0:99999:7:::\n" for name in users.values()),
+        "gshadow": "".join(f"{name}:*::\n" for name in groups.values()),
+    }
+    for name, text in (_FILES | accounts).items():
+        (root / "etc" / name).write_text(text)
+        (root / "etc" / name).chmod(0o640 if "shadow" in name else 0o644)
+    skeleton = root / "etc/skel"
+    for name in (".bashrc", ".profile"):
+        if (skeleton / name).is_file():
+            shutil.copyfile(skeleton / name, root / "root" / name)
+
+
+def _overrides() -> str:
+    try:
+        return _OVERRIDES.read_text()
+    except OSError:
+        return ""
+
+
+def _home(number: int) -> str:
+    return "/root:/bin/bash" if number == 0 else "/nonexistent:/usr/sbin/nologin"
+
+
+def _copy(source: str, target: Path) -> None:
+    """Copy a file or folder that everyone may read; links stay links."""
+    info = os.lstat(source) if os.path.lexists(source) else None
+    if info is None or target.exists() or target.is_symlink():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if stat.S_ISLNK(info.st_mode):
+        target.symlink_to(os.readlink(source))
+    elif stat.S_ISDIR(info.st_mode):
+        target.mkdir(exist_ok=True)
+        for name in os.listdir(source):
+            _copy(f"{source}/{name}", target / name)
+    elif stat.S_ISREG(info.st_mode) and info.st_mode & stat.S_IROTH:
+        shutil.copyfile(source, target)
+        target.chmod(stat.S_IMODE(info.st_mode))
 
 
 @dataclass(frozen=True)
@@ -40,12 +208,12 @@ class Image:
         """The host's own programs and libraries, and a fresh rest: accounts, settings, homes, logs.
 
         Programs see of the host: /usr (with /bin, /lib ...), the list of its packages, and the settings in
-        :data:`host_image.ETC`. Nothing else of it can be read or written.
+        :data:`ETC`. Nothing else of it can be read or written.
 
         Args:
             work: with an empty folder ``/app`` to work in, which Docker's images do not have.
         """
-        return cls(host_image.mounts(work))
+        return cls(mounts(work))
 
     @classmethod
     def folder(cls, path: str | os.PathLike[str]) -> Image:
@@ -94,7 +262,11 @@ class Image:
 
     def names(self, folder: str) -> set[str]:
         """The names in a folder of the image; it may be reached through links such as /bin."""
-        folder = self._real(folder)
+        for _ in range(8):
+            found = self.find(folder)
+            if found is None or not found.is_symlink():
+                break
+            folder = os.path.normpath(os.path.join("/", os.path.dirname(folder), os.readlink(found)))
         return {
             name
             for place, lower in self.mounts
@@ -106,14 +278,6 @@ class Image:
     def has_library(self, name: str) -> bool:
         """Return whether a shared library of this name is where the loader looks."""
         return name in _libraries(self)
-
-    def _real(self, path: str) -> str:
-        for _ in range(8):
-            found = self.find(path)
-            if found is None or not found.is_symlink():
-                break
-            path = os.path.normpath(os.path.join("/", os.path.dirname(path), os.readlink(found)))
-        return path
 
 
 @functools.lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from rollenv.sandbox.inside.archive import OPAQUE, PAX_OPAQUE
+from rollenv.sandbox.inside.files import OPAQUE, PAX_OPAQUE
 
 #: What the name of a folder begins with that is not complete; none so young (seconds) is removed.
 _UNFINISHED, _YOUNG = ".made-", 60.0
@@ -58,7 +58,16 @@ def temporary(parent: Path | None = None) -> Iterator[Path]:
     """
     parent = parent or store() / "layers"
     parent.mkdir(parents=True, exist_ok=True)
-    _sweep(parent)
+    # Remove what processes left that were killed while they made it, and what has long not been used.
+    for folder in parent.glob(f"{_UNFINISHED}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_ctime > _YOUNG:
+                with _locked(folder):
+                    remove(folder)
+    for folder in parent.iterdir() if parent.name in _CACHES else ():
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _UNUSED:
+                remove(folder.rename(folder.with_name(f"{_UNFINISHED}{folder.name}")))
     folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
     with _locked(folder):
         try:
@@ -80,19 +89,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def _sweep(parent: Path) -> None:
-    """Remove what processes left that were killed while they made it, and what has long not been used."""
-    for folder in parent.glob(f"{_UNFINISHED}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_ctime > _YOUNG:
-                with _locked(folder):
-                    remove(folder)
-    for folder in parent.iterdir() if parent.name in _CACHES else ():
-        with contextlib.suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _UNUSED:
-                remove(folder.rename(folder.with_name(f"{_UNFINISHED}{folder.name}")))
 
 
 #: A file of an archive, the archive that it is in, and its name in the layer.
@@ -184,7 +180,17 @@ def _unpack_one(member: tarfile.TarInfo, archive: tarfile.TarFile, target: Path,
             os.link(source, target)
         return
     elif member.isreg():
-        _write(member, archive, target)
+        # A file's contents; holes stay holes.
+        contents = archive.extractfile(member)
+        assert contents is not None
+        with open(target, "xb") as file:
+            for start, length in member.sparse if member.issparse() else [(0, member.size)]:  # type: ignore[misc, union-attr]
+                contents.seek(start)
+                file.seek(start)
+                while length > 0 and (piece := contents.read(min(length, 1 << 20))):
+                    file.write(piece)
+                    length -= len(piece)
+            file.truncate(member.size)
     elif member.isfifo():
         os.mkfifo(target)
     elif member.ischr() and (member.devmajor, member.devminor) == (0, 0):
@@ -193,39 +199,20 @@ def _unpack_one(member: tarfile.TarInfo, archive: tarfile.TarFile, target: Path,
     else:
         return  # devices are not the machine's to have
     if not member.issym():
-        _set_attributes(member, target)
+        for key, value in member.pax_headers.items():
+            name = key.removeprefix("SCHILY.xattr.")
+            data = value.encode("utf-8", "surrogateescape")
+            if key == PAX_OPAQUE and value == "y":
+                os.setxattr(target, OPAQUE, b"y")
+            elif name != key and name.startswith("user.") and not name.startswith("user.overlay."):
+                with contextlib.suppress(OSError):
+                    os.setxattr(target, name, data, follow_symlinks=False)
     with contextlib.suppress(PermissionError):
         os.chown(target, member.uid, member.gid, follow_symlinks=False)
     if not member.issym():
         target.chmod(member.mode & 0o7777)
     with contextlib.suppress(OSError):
         os.utime(target, (member.mtime, member.mtime), follow_symlinks=False)
-
-
-def _write(member: tarfile.TarInfo, archive: tarfile.TarFile, target: Path) -> None:
-    """A file's contents; holes stay holes."""
-    contents = archive.extractfile(member)
-    assert contents is not None
-    with open(target, "xb") as file:
-        for start, length in member.sparse if member.issparse() else [(0, member.size)]:  # type: ignore[misc, union-attr]
-            contents.seek(start)
-            file.seek(start)
-            while length > 0 and (piece := contents.read(min(length, 1 << 20))):
-                file.write(piece)
-                length -= len(piece)
-        file.truncate(member.size)
-
-
-def _set_attributes(member: tarfile.TarInfo, target: Path) -> None:
-    """A folder that hides what is below it has to say so; the others are lost where files have none."""
-    for key, value in member.pax_headers.items():
-        name = key.removeprefix("SCHILY.xattr.")
-        data = value.encode("utf-8", "surrogateescape")
-        if key == PAX_OPAQUE and value == "y":
-            os.setxattr(target, OPAQUE, b"y")
-        elif name != key and name.startswith("user.") and not name.startswith("user.overlay."):
-            with contextlib.suppress(OSError):
-                os.setxattr(target, name, data, follow_symlinks=False)
 
 
 def remove(folder: Path) -> None:

@@ -1,7 +1,8 @@
-"""The way out of a machine: an HTTP proxy that lets it reach the hosts on a list, and no others.
+"""Connections into a sandbox, to servers on its ports, and out of a machine, to the hosts on a list and no others.
 
 A machine has no network but its own loopback. There it finds the proxy: a socket that listens inside, and that this
 process, which has a network, accepts from. Programs that heed HTTPS_PROXY and HTTP_PROXY use it: pip, curl, git, npm.
+A connection to a port is carried by a process in the sandbox: nothing in it can begin one to the outside.
 """
 
 from __future__ import annotations
@@ -14,10 +15,65 @@ import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rollenv.core import UsageError
-from rollenv.sandbox.connections import ConnectionServer
+from rollenv.sandbox.errors import SandboxError
+from rollenv.sandbox.inside import protocol
+from rollenv.sandbox.worker import Stream
+
+if TYPE_CHECKING:
+    from rollenv.sandbox.sandbox import Sandbox
+
+
+class ConnectionServer:
+    """Accepts connections until it is closed; a subclass carries them.
+
+    Args:
+        listening: a socket that listens; it is closed at the end.
+        most: connections at a time; others wait.
+    """
+
+    def __init__(self, listening: socket.socket, most: int):
+        self._listening = listening
+        self._places = threading.BoundedSemaphore(most)
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, name="sandbox-port", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            self._places.acquire()
+            try:
+                client, _ = self._listening.accept()
+            except OSError:  # it was closed
+                return
+            threading.Thread(target=self._serve, args=(client,), name="sandbox-connection", daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        self._open.add(client)
+        try:
+            with client, contextlib.suppress(OSError):  # one side has hung up
+                self.carry(client)
+        finally:
+            self._open.discard(client)
+            self._places.release()
+
+    def carry(self, client: socket.socket) -> None:
+        """Serve a connection until it ends.
+
+        Raises:
+            OSError: one side has hung up.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Refuse new connections, and end the existing ones."""
+        for connection in (self._listening, *list(self._open)):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +228,13 @@ class _WayOut(ConnectionServer):
             self._open.add(server)
             try:
                 server.sendall(first)
-                _relay(client, server)
+                # Carry bytes both ways until both sides have ended, or nothing came for a while.
+                for side in (client, server):
+                    side.settimeout(_SILENCE)
+                back = threading.Thread(target=_copy, args=(server, client), name="sandbox-way-back", daemon=True)
+                back.start()
+                _copy(client, server)
+                back.join()
             finally:
                 self._open.discard(server)
 
@@ -215,7 +277,16 @@ class Gateway(_WayOut):
     def carry(self, client: socket.socket) -> None:
         client.settimeout(_PATIENCE)
         try:
-            head, rest = _head(client)
+            # The head of a request with its last line end, and what came after it.
+            data = b""
+            while b"\r\n\r\n" not in data:
+                if len(data) > _HEAD:
+                    raise Refused("431 Request Header Fields Too Large", f"a request's head has at most {_HEAD} bytes")
+                more = client.recv(1 << 14)
+                if not more:
+                    raise Refused("400 Bad Request", "the request has no end")
+                data += more
+            head, _, rest = data.partition(b"\r\n\r\n")
             host, port, first = _asked(head)
             server = self._connected(host, port)
         except Refused as refused:
@@ -236,20 +307,6 @@ class Gateway(_WayOut):
             except OSError as error:
                 why = error
         raise Refused("502 Bad Gateway", f"{host}:{port} could not be reached: {why}")
-
-
-def _head(client: socket.socket) -> tuple[bytes, bytes]:
-    """The head of a request with its last line end, and what came after it."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        if len(data) > _HEAD:
-            raise Refused("431 Request Header Fields Too Large", f"a request's head has at most {_HEAD} bytes")
-        more = client.recv(1 << 14)
-        if not more:
-            raise Refused("400 Bad Request", "the request has no end")
-        data += more
-    head, _, rest = data.partition(b"\r\n\r\n")
-    return head, rest
 
 
 def _asked(head: bytes) -> tuple[str, int, bytes]:
@@ -277,19 +334,91 @@ def _asked(head: bytes) -> tuple[str, int, bytes]:
     return host, port or 80, head
 
 
-def _relay(client: socket.socket, server: socket.socket) -> None:
-    """Carry bytes both ways until both sides have ended, or nothing came for a while."""
-    for side in (client, server):
-        side.settimeout(_SILENCE)
-    back = threading.Thread(target=_copy, args=(server, client), name="sandbox-way-back", daemon=True)
-    back.start()
-    _copy(client, server)
-    back.join()
-
-
 def _copy(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(data)
     with contextlib.suppress(OSError):
         target.shutdown(socket.SHUT_WR)
+
+
+#: Connections to one port at a time; each is a process in the sandbox.
+_TO_A_PORT = 16
+
+
+class Forward(ConnectionServer):
+    """A port of this machine's loopback that leads to a port in the sandbox. Everybody on this machine can use it."""
+
+    def __init__(self, sandbox: Sandbox, port: int):
+        self.port, self._sandbox = port, sandbox
+        self._streams: set[Stream] = set()
+        listening = socket.create_server(("127.0.0.1", 0))
+        self.address: str = f"127.0.0.1:{listening.getsockname()[1]}"
+        super().__init__(listening, _TO_A_PORT)
+
+    def carry(self, client: socket.socket) -> None:
+        request = self._sandbox.files._limited(protocol.Connect(port=self.port), 1 << 50, seconds=0)
+        request.quiet, request.last = True, False
+        with contextlib.suppress(SandboxError):  # the client notices: its connection is closed
+            stream = Stream(self._sandbox._worker, request)
+            self._streams.add(stream)
+            sender = threading.Thread(target=self._send, args=(client, stream), name="sandbox-sender", daemon=True)
+            sender.start()
+            try:
+                for name, data in stream.pieces():
+                    if name == "stdout":
+                        client.sendall(data)
+            finally:
+                stream.close()
+                with contextlib.suppress(OSError):
+                    client.shutdown(socket.SHUT_RDWR)
+                self._streams.discard(stream)
+                sender.join()
+
+    @staticmethod
+    def _send(client: socket.socket, stream: Stream) -> None:
+        with contextlib.suppress(OSError, SandboxError):
+            while data := client.recv(1 << 16):
+                stream.send(data)
+            stream.send(b"", last=True)
+
+    def close(self) -> None:
+        """Refuse new connections, and end the existing ones."""
+        super().close()
+        for stream in list(self._streams):
+            stream.close()
+
+    def __enter__(self) -> Forward:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Ports:
+    """The ports of a sandbox."""
+
+    def __init__(self, sandbox: Sandbox):
+        self._sandbox = sandbox
+        self._forwards: dict[int, Forward] = {}
+        self._lock = threading.Lock()
+
+    def forward(self, port: int) -> Forward:
+        """Make a port in the sandbox reachable from this machine until the sandbox ends; one forward for each port.
+
+        Args:
+            port: that a server listens at in the sandbox, at once or later, on IPv4's loopback or every address.
+        """
+        if not 0 < port < 1 << 16:
+            raise UsageError(f"a port must be from 1 to 65535, got {port!r}")
+        with self._lock:
+            if port not in self._forwards:
+                self._forwards[port] = Forward(self._sandbox, port)
+            return self._forwards[port]
+
+    def close(self) -> None:
+        """End all forwards."""
+        with self._lock:
+            for forward in self._forwards.values():
+                forward.close()
+            self._forwards.clear()

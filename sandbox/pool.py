@@ -1,4 +1,7 @@
-"""Warm sandboxes for runs that leave nothing behind: each run is a fresh fork, and its sandbox is clean after it."""
+"""Warm sandboxes for runs that leave nothing behind: each run is a fresh fork, and its sandbox is clean after it.
+
+Timeouts may follow how long correct programs took (RollPacker, NSDI 2026, section on adaptive timeouts).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import queue
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -18,8 +21,7 @@ from rollenv.core import UsageError
 from rollenv.sandbox import backends
 from rollenv.sandbox.errors import PoolFull, SandboxDied, SandboxError, SandboxFileError
 from rollenv.sandbox.inside.protocol import Finished, Run
-from rollenv.sandbox.results import Output, died, exit_code
-from rollenv.sandbox.types import Limits, RunResult
+from rollenv.sandbox.types import Limits, Output, RunResult, died, exit_code
 from rollenv.sandbox.worker import Worker
 
 #: Seconds until a slot whose sandboxes do not start is tried again: doubled each time, up to the second number.
@@ -131,7 +133,11 @@ class Pool:
             if self._closed:
                 raise SandboxError("the pool is closed")
             if self._free:
-                return self._take_free()
+                # The sandbox idle for longest, else a slot that is not skipped, else the one to be tried next.
+                now = time.monotonic()
+                best = min(self._free, key=lambda p: (p.worker is None, max(p.retry_at, now), p.last_used))
+                self._free.remove(best)
+                return best
             if len(self._queue) >= self._max_waiting:
                 self._counts["refused"] += 1
                 raise PoolFull(f"{len(self._queue)} runs are waiting for {len(self._slots)} sandboxes; try again later")
@@ -152,13 +158,6 @@ class Pool:
             with contextlib.suppress(Exception):  # it is in the health report, and the next run tries again
                 self._ready(slot)
             self._release(slot)
-
-    def _take_free(self) -> _Slot:
-        """The sandbox idle for longest, else a slot that is not skipped, else the one to be tried next."""
-        now = time.monotonic()
-        best = min(self._free, key=lambda p: (p.worker is None, max(p.retry_at, now), p.last_used))
-        self._free.remove(best)
-        return best
 
     def _release(self, slot: _Slot) -> None:
         slot.last_used = time.monotonic()
@@ -256,3 +255,38 @@ def _shared(process: int, packages: tuple[str, ...]) -> Pool:
 def shared_pool(packages: Sequence[str] = ()) -> Pool:
     """This process's pool for tools and rewards, started when first asked for and closed at exit."""
     return _shared(os.getpid(), tuple(packages))
+
+
+class AdaptiveTimeout:
+    """T = min(max(factor * anchor, least), most), where the anchor is the longest time of a correct program so far.
+
+    Anchors are kept for each test case and shared by all threads. Until a case has seen a correct program, its timeout
+    is ``most``.
+
+    Args:
+        factor: multiple of the anchor (the paper's lambda).
+        least, most: bounds in seconds.
+    """
+
+    def __init__(self, factor: float = 1.5, least: float = 2.0, most: float = 30.0):
+        if not (factor >= 1 and 0 < least <= most):
+            raise UsageError(f"factor must be at least 1 and 0 < least <= most; got {factor}, {least} and {most}")
+        self.factor, self.least, self.most = factor, least, most
+        self._anchors: dict[Hashable, float] = {}
+        self._lock = threading.Lock()
+
+    def timeout(self, case: Hashable) -> float:
+        """Seconds for the next program on this test case."""
+        anchor = self._anchors.get(case)
+        return self.most if anchor is None else min(max(self.factor * anchor, self.least), self.most)
+
+    def record(self, case: Hashable, seconds: float, correct: bool) -> None:
+        """Record the time of a program that ended by itself.
+
+        Args:
+            case: key of the test case.
+            correct: whether its answer was right; others are ignored.
+        """
+        if correct:
+            with self._lock:
+                self._anchors[case] = max(seconds, self._anchors.get(case, 0.0))

@@ -15,7 +15,7 @@ from rollenv.envs.data.rows import Row
 from rollenv.envs.data.task import RowEnv, Verdict
 from rollenv.parsing import last_code_block
 from rollenv.sandbox import Pool, Runner, RunResult, shared_pool
-from rollenv.sandbox.adaptive import AdaptiveTimeout
+from rollenv.sandbox.pool import AdaptiveTimeout
 
 #: No longer program is run.
 MAX_CHARACTERS = 200_000

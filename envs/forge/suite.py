@@ -18,7 +18,7 @@ from rollenv.envs.forge.sources import BadPackage, Package
 from rollenv.needs import extra
 from rollenv.sandbox import Limits, Sandbox
 from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxFileError
-from rollenv.sandbox.offline.wheels import system_python
+from rollenv.sandbox.offline import system_python
 
 with extra("forge", "Forging tasks"):
     from packaging.requirements import Requirement

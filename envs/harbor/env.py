@@ -21,7 +21,7 @@ from rollenv.envs.terminal.verify import SolutionNotPlayed, lacking, verify
 from rollenv.errors import UnknownEnv
 from rollenv.needs import MACHINES
 from rollenv.sandbox import Image, Limits, Machine, NotFound, SandboxError, image_copy
-from rollenv.sandbox.docker_images import docker_image
+from rollenv.sandbox.docker import docker_image
 from rollenv.sandbox.image_builder import HIDDEN, Base, BuildError, build, image_for
 from rollenv.sandbox.machine import LIMITS
 from rollenv.sandbox.network import AllowList

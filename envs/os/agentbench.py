@@ -14,7 +14,7 @@ from rollenv.envs.os.checks import HOME, is_right
 from rollenv.envs.os.images import start_prepared
 from rollenv.envs.os.items import Item, read_items
 from rollenv.envs.terminal.shell import LIMITS, Ran, Shell
-from rollenv.envs.tools.problem import Judgement, Problem, Reminder
+from rollenv.envs.tools.base import Judgement, Problem, Reminder
 from rollenv.sandbox import Machine
 from rollenv.sandbox.errors import SandboxError
 from rollenv.tools.backend import tool

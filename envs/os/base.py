@@ -6,8 +6,7 @@ from typing import Any
 
 from rollenv.core import Env, NoSuchAbility, ResetResult, StepResult
 from rollenv.envs.terminal.shell import Ran
-from rollenv.envs.tools.base import ToolEnv
-from rollenv.envs.tools.problem import Judgement, Problem
+from rollenv.envs.tools.base import Judgement, Problem, ToolEnv
 from rollenv.sandbox import Machine, SandboxDied
 from rollenv.sandbox.errors import SandboxError
 from rollenv.tools.backend import Answer, Backend, ToolError

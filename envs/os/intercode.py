@@ -17,7 +17,7 @@ from rollenv.envs.os.checks import HOME
 from rollenv.envs.os.images import start_prepared
 from rollenv.envs.os.intercode_reward import NEW, Outcome, changes, reward
 from rollenv.envs.terminal.shell import LIMITS, Ran, run_once, sendable, settle
-from rollenv.envs.tools.problem import Judgement, Problem, Reminder
+from rollenv.envs.tools.base import Judgement, Problem, Reminder
 from rollenv.sandbox import Machine
 from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.layers import temporary

@@ -1,18 +1,389 @@
-"""``openenv:URL``: the environment of a running OpenEnv server."""
+"""``openenv:URL``: the environment of a running OpenEnv server.
+
+A reply becomes an action by the JSON schema that the server gives. A session is one WebSocket.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
+import math
+import os
+import random
+import re
+import time
 import weakref
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
 
 from rollenv.core import Env, NoSuchAbility, ResetResult, StepResult, UsageError
 from rollenv.env_spec import EnvSpec
-from rollenv.envs.others import Misbehaved
-from rollenv.envs.others.openenv_action import Form
-from rollenv.envs.others.openenv_wire import Refused, Wire, about, base_of
+from rollenv.envs.others import Misbehaved, one_line
 from rollenv.envs.others.showing import plain, show
 from rollenv.errors import RollenvError
+from rollenv.needs import extra
+from rollenv.parsing import last_boxed, last_code_block, well_formed
+from rollenv.remote.protocol import NotAllowed, ServerFull, ServerLost
+
+with extra("serve", "An OpenEnv server"):
+    from websockets.exceptions import InvalidStatus, WebSocketException
+
+    from rollenv.remote.connection import WebSocket
+
+
+#: Bytes of a message.
+_LARGEST_MESSAGE = 100 * 2**20
+#: Seconds to connect, and to answer what needs no session.
+_CONNECT = 10.0
+#: Seconds of silence after which a server that has an answer to give is asked whether it is there, and as many more
+#: after which it is lost: a step may hold up its event loop.
+_SILENCE = 60.0
+
+
+class Refused(Exception):
+    """The server's answer to a message that is not of the right form; the session goes on."""
+
+
+def base_of(address: str) -> str:
+    """The address of a server as ``http://HOST:PORT/PATH``.
+
+    Raises:
+        UsageError: it is none.
+    """
+    kind, _, rest = address.rpartition("://")
+    text = re.sub("^ws", "http", kind.lower() or "http") + "://" + rest.rstrip("/").removesuffix("/ws")
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in ("http", "https") and (parts.port or 1) > 0 and text.isprintable() and " " not in text
+        usable = usable and bool((parts.hostname or "").encode("idna")) and bool(httpx.URL(text).host)
+    except (ValueError, httpx.InvalidURL):  # a UnicodeError is a ValueError
+        usable = False
+    if not usable or "@" in parts.netloc or parts.query or parts.fragment:
+        shown = address.rpartition("@")[2]
+        raise UsageError(f"openenv:{shown} is not of the form openenv:http://HOST:PORT (a token goes to OPENENV_TOKEN)")
+    return text
+
+
+def _headers() -> dict[str, str]:
+    """With the token of the variable OPENENV_TOKEN, so that no address that is stored shows it."""
+    token = os.environ.get("OPENENV_TOKEN", "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise UsageError("OPENENV_TOKEN has characters that no token has")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+@functools.lru_cache(maxsize=64)
+def about(base: str) -> dict[str, Any]:
+    """Return the server's facts about actions (``schema``, empty if none) and about itself (``name``, ``description``).
+
+    Raises:
+        ServerLost: it does not answer.
+        UsageError: it is not an OpenEnv server.
+    """
+    alone = httpx.Limits(max_keepalive_connections=0)  # some servers close connections without a word
+    with httpx.Client(headers=_headers(), timeout=_CONNECT, verify=base.startswith("https"), limits=alone) as client:
+        schema, described = _got(client, f"{base}/schema", base), _got(client, f"{base}/metadata", base)
+    action = schema.get("action") if isinstance(schema, dict) else None
+    if schema is not None and not isinstance(action, dict):
+        raise UsageError(f"openenv:{base} is no OpenEnv server: /schema has no form of actions")
+    if schema is None and described is None:  # the WebSocket alone is enough to play
+        with contextlib.closing(Wire(base)) as wire:
+            wire.connect()
+    told = described if isinstance(described, dict) else {}
+    return {"schema": action or {}, "name": told.get("name"), "description": told.get("description")}
+
+
+def _got(client: httpx.Client, url: str, base: str) -> Any:
+    """JSON from a server; None if it has no such page."""
+    try:
+        answer = client.get(url)
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        raise ServerLost(f"no OpenEnv server answers at {base} ({one_line(error)}): is it running?") from error
+    if answer.status_code in (401, 403):
+        raise NotAllowed(f"the server at {base} refuses ({answer.status_code}): put its token into OPENENV_TOKEN")
+    if answer.status_code != 200:
+        return None
+    try:
+        return answer.json()
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"openenv:{base} is no OpenEnv server: {url} is no JSON") from error
+
+
+class Wire:
+    """A session, which begins with the first message and ends with :meth:`close`. For one thread at a time.
+
+    Args:
+        timeout: seconds to wait for an answer.
+    """
+
+    def __init__(self, base: str, timeout: float = 600.0):
+        self.base, self.timeout = base, timeout
+        self._socket: WebSocket | None = None
+
+    def connect(self) -> WebSocket:
+        """Begin a session, unless there is one.
+
+        Raises:
+            ServerLost: no server answers.
+            UsageError: it is not an OpenEnv server.
+        """
+        if self._socket is None:
+            url = f"ws{self.base.removeprefix('http')}/ws"
+            try:
+                self._socket = WebSocket(url, _headers(), largest=_LARGEST_MESSAGE, silence=_SILENCE)
+            except InvalidStatus as error:
+                said = f"{url} answers {error.response.status_code} (a token for it goes to OPENENV_TOKEN)"
+                raise UsageError(f"openenv:{self.base} is no OpenEnv server: {said}") from error
+            except (OSError, WebSocketException) as error:
+                about.cache_clear()
+                raise ServerLost(f"no OpenEnv server answers at {url} ({one_line(error)}): is it running?") from error
+        return self._socket
+
+    def ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
+        """Send a message and return what is in the answer.
+
+        Args:
+            kind: ``reset`` or ``step``.
+
+        Raises:
+            Refused: the message is not of the right form.
+            Misbehaved: the environment failed, or the answer is none of the protocol's.
+            ServerFull: the server has no room.
+            ServerLost: the connection was lost, or there was no answer in time.
+        """
+        again = self._socket is not None and kind == "reset"  # what was closed while nobody asked
+        message = json.dumps({"type": kind, "data": data})
+        socket = self.connect()
+        try:
+            with contextlib.suppress(OSError, WebSocketException):  # a server without room says so before it closes
+                socket.send(message)
+            answer = socket.receive(time.monotonic() + self.timeout)[0]
+        except TimeoutError as error:  # a late answer would be taken for that of the next message
+            self.close()
+            raise ServerLost(f"{self.base} gave no answer to a {kind} within {self.timeout:g} s") from error
+        except (OSError, WebSocketException) as error:
+            self.close()
+            if again:
+                return self.ask(kind, data)
+            raise ServerLost(f"the OpenEnv server at {self.base} was lost in a {kind} ({one_line(error)})") from error
+        return self._content(kind, answer)
+
+    def _content(self, kind: str, answer: bytes) -> dict[str, Any]:
+        try:
+            told = json.loads(answer)
+            what, content = told["type"], told.get("data") or {}
+            if not isinstance(content, dict):
+                raise TypeError("no object")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            self.close()
+            raise Misbehaved(
+                f"{self.base} answered a {kind} with {answer!r:.80}, which is not OpenEnv's form"
+            ) from error
+        if what == "observation" and "observation" in content:
+            return content
+        code, text = str(content.get("code")), " ".join(str(content.get("message")).split())[:300]
+        if what == "error" and code in ("VALIDATION_ERROR", "INVALID_JSON"):
+            raise Refused(f"{text} {_details(content.get('errors'))}".strip())
+        self.close()
+        if what == "error" and code == "CAPACITY_REACHED":
+            raise ServerFull(f"the OpenEnv server at {self.base} has no room: {text}")
+        if what == "error":
+            raise Misbehaved(f"the OpenEnv server at {self.base} failed in a {kind}: {code}: {text}")
+        raise Misbehaved(f"{self.base} answered a {kind} with {what!r:.40}, which is not OpenEnv's form")
+
+    def close(self) -> None:
+        """End the session."""
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            with contextlib.suppress(OSError, WebSocketException):
+                socket.send('{"type": "close"}')
+            socket.close()
+
+
+def _details(errors: Any) -> str:
+    found = [each for each in errors if isinstance(each, dict)] if isinstance(errors, list) else []
+    return "; ".join(f"{_place(each.get('loc'))}: {each.get('msg')}" for each in found[:3])[:300]
+
+
+def _place(loc: Any) -> str:
+    return ".".join(map(str, loc)) if isinstance(loc, list) else ""
+
+
+_TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}
+_BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
+#: Characters of choices that an agent is shown.
+_LONGEST = 4000
+
+
+class Form:
+    r"""The form of actions.
+
+    Where one field is required, or there is but one, the reply is that field: all of it for a text, the last
+    ``\boxed{}`` for numbers and choices. Otherwise the reply has a JSON object, in a code block, in a box or alone.
+
+    Args:
+        schema: of actions; empty if it is not known.
+
+    Raises:
+        UsageError: there is no such field, or the schema is none.
+    """
+
+    def __init__(self, schema: Mapping[str, Any], field: str | None = None):
+        try:
+            self._take(schema, field)
+            if self.asked and self.can_sample:
+                self.sample(random.Random(0))
+        except UsageError:
+            raise
+        except (TypeError, ValueError, AttributeError, LookupError, OverflowError, RecursionError) as error:
+            raise UsageError(
+                f"the server's form of actions is no JSON schema that can be read: {error!r:.100}"
+            ) from error
+
+    def _take(self, schema: Mapping[str, Any], field: str | None) -> None:
+        parts = schema.get("properties") or {}
+        known = {n: _resolved(each, schema) for n, each in parts.items() if n != "metadata"}
+        required = [name for name in schema.get("required") or () if name in known]
+        if field is not None and known and field not in known:
+            raise UsageError(f"the server's actions have no field {field!r}; there are {', '.join(known)}")
+        self.fields: dict[str, Mapping[str, Any]] = known
+        self.required = required
+        alone = required or list(known)
+        self.only = field or (alone[0] if len(alone) == 1 else None)
+
+    @property
+    def _of_the_only(self) -> Mapping[str, Any]:
+        return self.fields.get(self.only or "", {"type": "string"})
+
+    @property
+    def asked(self) -> str:
+        """The form of a reply, for the agent; empty where any text is one."""
+        return well_formed(self._asked())
+
+    def _asked(self) -> str:
+        if self.only is not None:
+            told = _words(self._of_the_only)
+            if _is_text(self._of_the_only):
+                return "" if told == "text" else f"Your reply is {self.only}: {told}."
+            return f"Reply with {self.only} in a box, as in \\boxed{{...}}: {told}."
+        if not self.fields:
+            return "Reply with a JSON object."
+        optional = {name: "" if name in self.required else " (may be left out)" for name in self.fields}
+        lines = [f"- {name}: {_words(each)}{optional[name]}" for name, each in self.fields.items()]
+        return "Reply with a JSON object of these fields:\n" + "\n".join(lines)
+
+    def read(self, reply: str) -> dict[str, Any]:
+        """The action that a reply means.
+
+        Raises:
+            ValueError: it means none; the message says why.
+        """
+        if self.only is None:
+            block = last_code_block(reply, None)
+            found = _json(block if block is not None else _boxed(reply))
+            if not isinstance(found, dict):
+                raise ValueError("a JSON object is wanted")
+            return found
+        told = self._of_the_only
+        if _is_text(told):
+            return {self.only: well_formed(reply)}
+        text = _boxed(reply)
+        value = text if text in (told.get("enum") or ()) else _json(text)
+        if not _fits(value, told):
+            raise ValueError(f"{text!r:.60} is not {_words(told)}")
+        return {self.only: value}
+
+    @property
+    def can_sample(self) -> bool:
+        """True if the form bounds actions."""
+        wanted = [self.only] if self.only else self.required
+        return bool(wanted) and all(_bounded(self.fields.get(name or "", {})) for name in wanted)
+
+    def sample(self, rng: random.Random) -> str:
+        """A reply that means a random action."""
+        if self.only is not None:
+            value = _drawn(self._of_the_only, rng)
+            return f"\\boxed{{{value if isinstance(value, str) else json.dumps(value)}}}"
+        return json.dumps({name: _drawn(self.fields[name], rng) for name in self.required})
+
+
+def _resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of a field; one that is named elsewhere is looked up, and one that may be null is as if it may not."""
+    if not isinstance(schema, Mapping):
+        return {}
+    if isinstance(ref := schema.get("$ref"), str):
+        named = (whole.get("$defs") or {}).get(ref.rpartition("/")[2]) or {}
+        return {**named, **{key: value for key, value in schema.items() if key != "$ref"}}
+    for several in ("anyOf", "oneOf", "allOf"):
+        options = schema.get(several) or ()
+        some = [_resolved(each, whole) for each in options if isinstance(each, Mapping) and each.get("type") != "null"]
+        if len(some) == 1:
+            return {**some[0], **{key: value for key, value in schema.items() if key != several}}
+    if isinstance(schema.get("type"), list):
+        kinds = [kind for kind in schema["type"] if kind != "null"]
+        return {**schema, "type": kinds[0] if len(kinds) == 1 else kinds}
+    if "const" in schema:
+        return {**schema, "enum": [schema["const"]]}
+    return schema
+
+
+def _is_text(told: Mapping[str, Any]) -> bool:
+    several = any(name in told for name in ("anyOf", "oneOf", "allOf"))
+    return told.get("type", "string") == "string" and not told.get("enum") and not several
+
+
+def _words(told: Mapping[str, Any]) -> str:
+    if told.get("enum"):
+        kind = f"one of {', '.join(map(str, told['enum'])):.{_LONGEST}}"
+    elif _is_text(told):
+        kind = "text"
+    else:
+        kind = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}.get(
+            str(told.get("type")), "a JSON value"
+        )
+        bounds = [f"{word} {told[key]}" for key, word in _BOUNDS.items() if key in told]
+        kind = " ".join([kind, *bounds])
+    description = " ".join(str(told.get("description") or "").split())
+    return kind if kind == "text" and not description else f"{kind} ({description})" if description else kind
+
+
+def _fits(value: Any, told: Mapping[str, Any]) -> bool:
+    if told.get("enum"):
+        return value in told["enum"]
+    kinds = _TYPES.get(str(told.get("type")))
+    if kinds is None:
+        return True
+    return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+
+
+def _bounded(told: Mapping[str, Any]) -> bool:
+    has_range = told.get("type") == "integer" and "minimum" in told and "maximum" in told
+    return bool(told.get("enum")) or told.get("type") == "boolean" or has_range
+
+
+def _drawn(told: Mapping[str, Any], rng: random.Random) -> Any:
+    if told.get("enum"):
+        return rng.choice(list(told["enum"]))
+    if told.get("type") == "boolean":
+        return rng.random() < 0.5
+    return rng.randint(math.ceil(told["minimum"]), math.floor(told["maximum"]))
+
+
+def _boxed(reply: str) -> str:
+    boxed = last_boxed(reply)
+    return well_formed((reply if boxed is None else boxed).strip())
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{text!r:.60} cannot be read: {error!s:.80}") from None
+
 
 #: OpenEnv's own fields, which are not shown.
 _NOT_SHOWN = ("done", "reward", "metadata")

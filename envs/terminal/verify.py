@@ -1,4 +1,9 @@
-"""Grades an agent's machine with a task's tests, on a machine that the agent never saw."""
+"""Grades an agent's machine with a task's tests, on a machine that the agent never saw.
+
+Tests may talk to servers that the agent has left running. They run on a machine of their own, so that nothing of the
+agent's can touch a reward. Where they name the loopback, the agent's machine goes on meanwhile, and its TCP ports are
+reached at the same ports of the grading machine.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -16,12 +21,52 @@ from pathlib import Path
 from rollenv.envs.terminal.folder import Artifact, Step, TaskFolder, Verifier
 from rollenv.envs.terminal.guard import Guard, tells_runners
 from rollenv.envs.terminal.runners import read_runners
-from rollenv.envs.terminal.services import carried, listening, talk_to_servers
 from rollenv.sandbox import CommandResult, Image, Limits, Machine, NotFound, SandboxDied, SandboxError
 from rollenv.sandbox.inside.protocol import ReadFile
 from rollenv.sandbox.layers import temporary
 from rollenv.sandbox.machine import LIMITS, PATH
 from rollenv.sandbox.offline import FIRST_MODULES, NOTES, Offline, with_files
+
+_LOOPBACK = re.compile(rb"localhost|127\.0\.0\.1|0\.0\.0\.0|::1")
+#: Ports that are carried, of the lowest numbers, and bytes of a test file that are looked at.
+_MOST_SERVICES, _LOOKED_AT = 32, 1 << 20
+_SECONDS = 3.0
+#: A socket that listens (0A) at an address that connections to 127.0.0.1 reach, in /proc/net/tcp and tcp6.
+_SOCKET = re.compile(
+    r"^ *\d+: (?:00000000|0100007F|0{32}|0{16}FFFF00000100007F):([0-9A-F]{4}) [0-9A-F]+:0000 0A ", re.M
+)
+
+
+def talk_to_servers(tests: Iterable[Path]) -> bool:
+    """Return whether files of tests name the loopback."""
+    for path in tests:
+        with path.open("rb") as file:
+            if _LOOPBACK.search(file.read(_LOOKED_AT)):
+                return True
+    return False
+
+
+def listening(machine: Machine) -> list[int]:
+    """The ports of the machine's loopback at which something listens, as its own programs tell."""
+    try:
+        said = machine.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], user="0", cwd="/", timeout=_SECONDS).stdout
+    except NotFound:  # an agent that removes programs has to start again
+        return []
+    return sorted({int(port, 16) for port in _SOCKET.findall(said)} - {0})[:_MOST_SERVICES]
+
+
+@contextlib.contextmanager
+def carried(machine: Machine, ports: list[int]) -> Iterator[dict[int, str]]:
+    """Ports for ``Machine.create(tunnels=...)``.
+
+    Args:
+        machine: that has the servers; it has to go on meanwhile.
+    """
+    try:
+        yield {port: machine.ports.forward(port).address for port in ports}
+    finally:
+        machine.ports.close()
+
 
 _LOGS = "/logs/verifier"
 #: Where agents may put what is to be looked at; a separate verifier always gets it.
@@ -110,7 +155,7 @@ def verify(
 ) -> Verdict:
     """Grade a machine. It has to be given up or go on afterwards: its processes are ended, its files stay.
 
-    Servers in it go on while tests run that talk to servers, see :mod:`~rollenv.envs.terminal.services`. Tests that the
+    Servers in it go on while tests run that talk to servers, see :mod:`~rollenv.envs.terminal.verify`. Tests that the
     agent's work keeps from a result are worth 0: an agent cannot trade a 0 for an error.
 
     Args:

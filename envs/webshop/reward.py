@@ -3,22 +3,113 @@
     reward = r_type * (matched attributes + matched options + price is low enough) / (attributes + options + 1)
 
 Where the code differs from what one would expect, :class:`RewardRules` has a switch, by default as published.
+
+The colour names are the list of the published environment (princeton-nlp/WebShop, MIT). The nouns of a product's title
+are found by a simple rule, or by spaCy's small English model, as the caller chooses: every word of letters is a noun
+but function words, words of size, colour and praise, and words with the endings of adjectives, adverbs and participles.
+Titles are mostly nouns, so this errs towards taking too many.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+import importlib.util
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rollenv.core import MissingExtra, UsageError
 from rollenv.envs.webshop.analysis import package
-from rollenv.envs.webshop.colours import COLOURS, first_colour
-from rollenv.envs.webshop.nouns import nouns_from
 from rollenv.envs.webshop.product import Product
 
 if TYPE_CHECKING:
     from rollenv.envs.webshop.goals import Goal
+
+
+_WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|['’-](?=[^\W\d_]))*")
+_DESCRIBING = """
+a about above after all also an and any are as at back be best better big black both bright but by can cheap classic
+clean cool cute deep double dry each easy elegant every extra extreme fast fine fit for free fresh from full funny
+gentle good great hand happy hard has have heavy high hot hybrid i in inside into is it its just kind large latest
+left less light long loose low lower make medium mini more most multi new nice no non not of off old on one only or
+our out outside over own perfect plus pro pure quick rapid ready real rich right round safe self sexy sharp short
+simple single slim small smart smooth so soft solid some special square stable strong super sweet tall that the
+their them these they thick thin this three tight tiny to together top tough triple true two under up upper use very
+vintage warm was wet wide will with within without your you young xl xxl
+"""
+_COLOURS = """
+almond amber amethyst apricot aqua aquamarine ash azure beige black blond blue blush bone brass brick
+bronze brown burgundy camel caramel cerise charcoal cherry chestnut chocolate cinnamon clear cobalt coffee
+copper coral cream crimson cyan denim ebony ecru emerald espresso fawn fuchsia ginger gold graphite gray green
+grey gunmetal hazel honey indigo ivory jade khaki lavender lemon lilac lime linen magenta mahogany maroon mauve
+melon mint mocha multicolor multicolour mustard natural navy nude oak ochre olive onyx orange orchid peach
+pearl periwinkle pewter pink platinum plum purple rainbow raspberry red rose royal ruby russet rust salmon sand
+sapphire scarlet sienna silver slate smoke stone tan tangerine taupe teal transparent turquoise vanilla
+vermilion violet walnut wheat white wine yellow
+"""
+_NOT_NOUNS = frozenset(_COLOURS.split()) | frozenset(_DESCRIBING.split())
+_NOT_ENDINGS = ("able", "ible", "ful", "less", "ous", "ive", "ly", "ish", "ed", "est")
+MODEL = "en_core_web_sm"
+SOURCES = ("simple", "spacy")
+
+Nouns = Callable[[str], tuple[str, ...]]
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def simple_nouns(title: str) -> tuple[str, ...]:
+    """The nouns by the rule above, lower case, as often as they occur."""
+    words = [word.lower() for word in _WORD.findall(title)]
+    return tuple(w for w in words if len(w) > 1 and w not in _NOT_NOUNS and not w.endswith(_NOT_ENDINGS))
+
+
+@functools.cache
+def _model() -> Any:
+    return importlib.import_module("spacy").load(MODEL, disable=["parser", "ner", "lemmatizer"])
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _spacy_nouns(title: str) -> tuple[str, ...]:
+    return tuple(token.text.lower() for token in _model()(title) if token.pos_ in ("NOUN", "PROPN"))
+
+
+def has_spacy() -> bool:
+    """Return whether spaCy and its small English model are installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("spacy", MODEL))
+
+
+@functools.cache
+def nouns_from(source: str) -> Nouns:
+    """The function that finds nouns: ``simple`` or ``spacy``. Installed packages do not change the choice.
+
+    Raises:
+        UsageError: for another name.
+        MissingExtra: for ``spacy`` where it is not installed.
+    """
+    if source not in SOURCES:
+        raise UsageError(f"nouns {source!r} is unknown; choose from {', '.join(SOURCES)}")
+    if source == "spacy" and not has_spacy():
+        raise MissingExtra(f"nouns='spacy' needs spaCy: pip install spacy && python -m spacy download {MODEL}")
+    return _spacy_nouns if source == "spacy" else simple_nouns
+
+
+_NAMES = """
+alabaster apricot aqua ash asphalt azure banana beige black blue blush bordeaux bronze brown burgundy camel camo
+caramel champagne charcoal cheetah chestnut chocolate christmas coffee cognac copper coral cranberry cream crystal
+dark denim eggplant elephant espresso fuchsia gold granite grape graphite grass gray green grey heather indigo ivory
+ivy khaki lavender lemon leopard light lilac lime magenta maroon mauve merlot midnight mint mocha multicolor mushroom
+mustard natural navy nude olive orange peach pewter pink plum purple rainbow red rose royal rust sand sapphire
+seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white
+wine yellow
+"""
+#: In the published order, which decides where a text has several.
+COLOURS = tuple(_NAMES.split())
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def first_colour(text: str) -> str | None:
+    """The first of the colour names that is a part of the text."""
+    return next((colour for colour in COLOURS if colour in text), None)
 
 
 @dataclass(frozen=True)
@@ -39,7 +130,7 @@ class RewardRules:
     zero_overlap: bool = True
     """A title without a noun in common pays nothing, even if it answers the same query or is in the same category."""
     nouns: str = "simple"
-    """Where nouns come from (:func:`rollenv.envs.webshop.nouns.nouns_from`): ``simple``, a rule that is always there,
+    """Where nouns come from (:func:`rollenv.envs.webshop.reward.nouns_from`): ``simple``, a rule that is always there,
     or ``spacy``, which the published code uses and which has to be installed."""
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import gymnasium.utils.env_checker
 import numpy as np
 
-from rollenv.checker.digests import NotApplicable, TwinProcess, digest, play
+from rollenv.checker.digests import NotApplicable, TwinProcess, digest, expect_same, play
 from rollenv.core import Env, EpisodeOver, Unsolvable, UsageError, Wrapper
 from rollenv.env_spec import EnvSpec
 from rollenv.errors import Broken
@@ -116,7 +116,8 @@ def check_env(
     findings = run_checks(env, abilities=abilities, episodes=episodes)
     broken = [f"  {f.name}: {f.detail}" for f in findings if f.ok is False]
     if broken:
-        raise Broken(f"{_name(env)} breaks {len(broken)} of {len(CHECKS)} properties:\n" + "\n".join(broken))
+        name = env if isinstance(env, str) else env.id if isinstance(env, EnvSpec) else str(env)
+        raise Broken(f"{name} breaks {len(broken)} of {len(CHECKS)} properties:\n" + "\n".join(broken))
     return findings
 
 
@@ -181,10 +182,6 @@ def _spec_of(env: str | EnvSpec | Env | Callable[[], Env]) -> EnvSpec | None:
     return env.spec if isinstance(env, Env) else env if isinstance(env, EnvSpec) else None
 
 
-def _name(env: Any) -> str:
-    return env if isinstance(env, str) else env.id if isinstance(env, EnvSpec) else str(env)
-
-
 # -- traces ----------------------------------------------------------------------------------------------------------
 
 
@@ -204,13 +201,6 @@ def _sequences(subject: Subject, seeds: int = 3, length: int = 12) -> list[tuple
     return out
 
 
-def _same(a: list[str], b: list[str], what: str) -> None:
-    if a != b:
-        turn = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-        where = "reset" if turn == 0 else f"turn {turn}"
-        raise Broken(f"{what}: they differ at {where}")
-
-
 # -- the checks ------------------------------------------------------------------------------------------------------
 
 
@@ -220,7 +210,13 @@ def check_types(subject: Subject) -> None:
     if not isinstance(drawn := env.render(), str):
         raise Broken(f"render() before the first reset() returned {type(drawn).__name__}; return a str")
     for seed, actions in _sequences(subject):
-        _expect_reset(env.reset(seed))
+        result = env.reset(seed)
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise Broken(f"reset() returned {type(result).__name__}; return (observation, info)")
+        if not isinstance(result[0], str) or not isinstance(result[1], dict):
+            raise Broken(
+                f"reset() returned ({type(result[0]).__name__}, {type(result[1]).__name__}); return (str, dict)"
+            )
         for action in actions:
             *_, terminated, truncated, info = _expect_step(env.step(action))
             if terminated and truncated:
@@ -230,14 +226,6 @@ def check_types(subject: Subject) -> None:
                     raise Broken(f"info['success'] is {info['success']!r}; make it a bool")
                 break
     env.close()
-
-
-def _expect_reset(result: Any) -> tuple[str, dict[str, Any]]:
-    if not (isinstance(result, tuple) and len(result) == 2):
-        raise Broken(f"reset() returned {type(result).__name__}; return (observation, info)")
-    if not isinstance(result[0], str) or not isinstance(result[1], dict):
-        raise Broken(f"reset() returned ({type(result[0]).__name__}, {type(result[1]).__name__}); return (str, dict)")
-    return result
 
 
 def _expect_step(result: Any) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -259,8 +247,8 @@ def check_seeds(subject: Subject) -> None:
     one, two = subject.make(), subject.make()
     for seed, actions in _sequences(subject):
         first, second = play(one, actions, seed), play(one, actions)
-        _same(first, play(two, actions, seed), f"two instances, both reset with seed {seed}")
-        _same(second, play(two, actions), f"two instances after seed {seed}, at the next reset without a seed")
+        expect_same(first, play(two, actions, seed), f"two instances, both reset with seed {seed}")
+        expect_same(second, play(two, actions), f"two instances after seed {seed}, at the next reset without a seed")
     one.close()
     two.close()
 
@@ -272,11 +260,7 @@ def check_replay(subject: Subject) -> None:
         used = subject.make()
         play(used, actions[:3], seed + 100)
         fresh = subject.make()
-        _same(
-            play(used, actions, seed),
-            play(fresh, actions, seed),
-            f"a used and a fresh instance, seed {seed}",
-        )
+        expect_same(play(used, actions, seed), play(fresh, actions, seed), f"a used and a fresh instance, seed {seed}")
         used.close()
         fresh.close()
 
@@ -292,7 +276,7 @@ def check_processes(subject: Subject) -> None:
     env.close()
     there = subject.twin_process.traces(subject.spec, sequences)
     for (seed, _), a, b in zip(sequences, here, there, strict=True):
-        _same(
+        expect_same(
             a, b, f"this process and another one, seed {seed} (is hash() of a string, a set's order or the clock used?)"
         )
 
@@ -319,7 +303,7 @@ def check_global_rng(subject: Subject) -> None:
                 raise Broken("it draws from or seeds the process-wide random or numpy.random; use self.np_random")
         if not subject.nondeterministic:
             for a, b in zip(*traces, strict=True):
-                _same(a, b, "the same seed under two states of the global generators")
+                expect_same(a, b, "the same seed under two states of the global generators")
     finally:
         random.setstate(saved[0])
         np.random.set_state(saved[1])
@@ -392,28 +376,22 @@ def check_state(subject: Subject) -> None:
             over = any(result[2] or result[3] for result in map(env.step, actions[:cut]))
             if not over:
                 other.reset(seed + 7)
-                _restore(env, other, actions[cut:], "random_action" in subject.abilities, f"seed {seed}, turn {cut}")
+                rest = actions[cut:]
+                can_sample = "random_action" in subject.abilities
+                where = f"seed {seed}, turn {cut}"
+                state = json.loads(json.dumps(env.get_state()))
+                other.set_state(state)
+                if digest(other.get_state()) != digest(state):
+                    raise Broken(f"get_state() after set_state() differs from what was set ({where})")
+                both = f"an original and its restored copy ({where})"
+                if can_sample and any(env.sample_random_action() != other.sample_random_action() for _ in range(3)):
+                    raise Broken(f"{both} sample other actions; draw from self.action_rng")
+                expect_same(play(env, rest, reset=False), play(other, rest, reset=False), both)
+                expect_same(play(env, rest), play(other, rest), f"the resets after {both}")
             env.close()
             other.close()
             if over:
                 break
-
-
-def _restore(env: Env, other: Env, rest: list[str], can_sample: bool, where: str) -> None:
-    state = json.loads(json.dumps(env.get_state()))
-    other.set_state(state)
-    if digest(other.get_state()) != digest(state):
-        raise Broken(f"get_state() after set_state() differs from what was set ({where})")
-    if can_sample and [env.sample_random_action() for _ in range(3)] != [
-        other.sample_random_action() for _ in range(3)
-    ]:
-        raise Broken(f"an original and its restored copy sample other actions; draw from self.action_rng ({where})")
-    _same(
-        play(env, rest, reset=False),
-        play(other, rest, reset=False),
-        f"an original and its restored copy ({where})",
-    )
-    _same(play(env, rest), play(other, rest), f"the resets after an original and its restored copy ({where})")
 
 
 def check_spawn(subject: Subject) -> None:
@@ -425,20 +403,14 @@ def check_spawn(subject: Subject) -> None:
         witness.reset(seed)
         twin = env.spawn(same_state=True)
         expected = play(witness, actions, reset=False)
-        _same(play(twin, actions, reset=False), expected, f"a spawned twin and its original, seed {seed}")
-        _same(
-            play(env, actions, reset=False),
-            expected,
-            f"an environment before and after its twin played, seed {seed}",
-        )
-        _same(
-            play(env, actions),
-            play(twin, actions),
-            f"the next resets of an environment and its twin, seed {seed}",
-        )
+        expect_same(play(twin, actions, reset=False), expected, f"a spawned twin and its original, seed {seed}")
+        what = f"an environment before and after its twin played, seed {seed}"
+        expect_same(play(env, actions, reset=False), expected, what)
+        what = f"the next resets of an environment and its twin, seed {seed}"
+        expect_same(play(env, actions), play(twin, actions), what)
         if subject.spec is not None:
             fresh = env.spawn()
-            _same(play(fresh, actions, seed), play(env, actions, seed), f"a fresh spawn, seed {seed}")
+            expect_same(play(fresh, actions, seed), play(env, actions, seed), f"a fresh spawn, seed {seed}")
             fresh.close()
         for e in (env, witness, twin):
             e.close()
@@ -467,7 +439,7 @@ def check_random_actions(subject: Subject) -> None:
         env.sample_random_action()
         again = play(env, actions, reset=False)
         if not subject.nondeterministic:
-            _same(plain[1:], again, "with and without sampling; draw from self.action_rng")
+            expect_same(plain[1:], again, "with and without sampling; draw from self.action_rng")
     env.close()
 
 

@@ -44,6 +44,17 @@ def play(env: Env, actions: Sequence[str], seed: int | None = None, *, reset: bo
     return trace
 
 
+def expect_same(a: Sequence[str], b: Sequence[str], what: str) -> None:
+    """Compare the digests of two episodes.
+
+    Raises:
+        Broken: they are not equal.
+    """
+    if a != b:
+        turn = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        raise Broken(f"{what}: they differ at {'reset' if turn == 0 else f'turn {turn}'}")
+
+
 class HelperProcess:
     """Another Python process that calls functions of rollenv; started on first use, and again if it is lost.
 
@@ -69,10 +80,26 @@ class HelperProcess:
         request = pickle.dumps((function, args))
         if self._process is None or self._process.poll() is not None:
             self.close()
-            self._start()
+            self._answers, theirs = os.pipe()
+            code = f"from rollenv.checker.digests import _serve_calls; _serve_calls({theirs})"
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,  # what the environment prints does not matter
+                pass_fds=[theirs],
+                env={**os.environ, **self._env},
+                start_new_session=True,
+            )
+            os.close(theirs)
         try:
-            self._send(len(request).to_bytes(8, "big") + request)
-            ok, value = pickle.loads(self._receive())
+            data = len(request).to_bytes(8, "big") + request
+            assert self._process is not None
+            assert self._process.stdin is not None
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+            deadline = time.monotonic() + self.timeout
+            size = int.from_bytes(self._read(8, deadline), "big")
+            ok, value = pickle.loads(self._read(size, deadline))
         except (OSError, EOFError, ValueError, pickle.UnpicklingError) as error:
             self.close()
             raise Broken(f"another process that built the environment ended without an answer ({error})") from error
@@ -82,30 +109,6 @@ class HelperProcess:
         if not ok:
             raise Broken(f"another process could not play it: {value}")
         return value
-
-    def _start(self) -> None:
-        self._answers, theirs = os.pipe()
-        code = f"from rollenv.checker.digests import _serve_calls; _serve_calls({theirs})"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,  # what the environment prints does not matter
-            pass_fds=[theirs],
-            env={**os.environ, **self._env},
-            start_new_session=True,
-        )
-        os.close(theirs)
-
-    def _send(self, data: bytes) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(data)
-        self._process.stdin.flush()
-
-    def _receive(self) -> bytes:
-        deadline = time.monotonic() + self.timeout
-        size = int.from_bytes(self._read(8, deadline), "big")
-        return self._read(size, deadline)
 
     def _read(self, size: int, deadline: float) -> bytes:
         data = bytearray()

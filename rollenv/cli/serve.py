@@ -65,12 +65,11 @@ def command(
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
     from rollenv.serve import auth, run
-    from rollenv.serve.inline import ServedWorkers
     from rollenv.serve.logs import write_to_stderr
-    from rollenv.serve.quotas import Quota
+    from rollenv.serve.quotas import Quota, SessionLimits
+    from rollenv.serve.run import ServedWorkers
     from rollenv.serve.sandboxes import SandboxLimits
     from rollenv.serve.server import Settings
-    from rollenv.serve.session_context import SessionLimits
 
     if new_token:
         token, lines = auth.new_token(new_token, [scope.strip() for scope in scopes.split(",")])

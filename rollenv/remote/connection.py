@@ -1,4 +1,4 @@
-"""One WebSocket to a server, for a caller that waits for each answer."""
+"""The WebSocket of a client, and connections to servers over it, for a caller that waits for each answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollenv.errors import RollenvError, UsageError
@@ -27,6 +27,7 @@ with extra("serve", "A served environment"):
     from websockets.http11 import Response
     from websockets.uri import parse_uri
 
+
 #: Seconds to connect.
 CONNECT = 10.0
 
@@ -41,6 +42,118 @@ SILENCE = 8.0
 
 #: Seconds in which a server that was lost is asked after all others.
 _SHUNNED = 30.0
+
+
+class WebSocket:
+    """A WebSocket of a client. For one thread at a time.
+
+    Args:
+        url: ``ws://`` or ``wss://``.
+        largest: bytes of a message.
+        silence: seconds to hear nothing at all, twice, from a server that has an answer to give.
+        subprotocol: offered to the server.
+
+    Raises:
+        OSError: there is no connection.
+        WebSocketException: the server speaks no WebSocket; an :class:`InvalidStatus` says what it answers.
+    """
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str], *, largest: int, silence: float, subprotocol: str | None = None
+    ):
+        uri, self._silence = parse_uri(url), silence
+        self._parts: list[bytes] = []
+        self._early: list[Any] = []
+        offered: Any = [subprotocol] if subprotocol else None
+        self._wire = ClientProtocol(uri, subprotocols=offered, max_size=largest)
+        self._socket = socket.create_connection((uri.host, uri.port), CONNECT)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if uri.secure:
+                self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=uri.host)
+            request = self._wire.connect()
+            request.headers.update(headers)
+            self._wire.send_request(request)
+            end = time.monotonic() + CONNECT
+            events: list[Any] = []
+            while not any(isinstance(event, Response) for event in events):
+                events += self._events(end)
+            self._early = events  # a server may speak first
+            if self._wire.handshake_exc is not None:
+                raise self._wire.handshake_exc
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def send(self, message: bytes | str) -> None:
+        """Send a message with whatever is received next, a text at once."""
+        if isinstance(message, bytes):
+            self._wire.send_binary(message)
+        else:
+            self._wire.send_text(message.encode())
+            self._flush()
+
+    def receive(self, end: float) -> list[bytes]:
+        """The messages that have come, at least one.
+
+        Args:
+            end: when to give up, in seconds of the monotonic clock.
+
+        Raises:
+            TimeoutError: none came until then, or the server is silent.
+            OSError: the connection was lost.
+        """
+        whole: list[bytes] = []
+        asked = False
+        while not whole:
+            if time.monotonic() > end:
+                raise TimeoutError("it does not answer")
+            try:
+                events, asked = self._events(end), False
+            except TimeoutError:
+                if asked:
+                    raise TimeoutError("it is silent") from None
+                self._wire.send_ping(b"")  # a server that works on the answer says that it is alive
+                events, asked = [], True
+            for event in events:
+                if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT):
+                    self._parts.append(bytes(event.data))
+                    if event.fin:
+                        whole.append(b"".join(self._parts))
+                        self._parts.clear()
+        return whole
+
+    def close(self) -> None:
+        """Close it."""
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def _events(self, end: float) -> list[Any]:
+        """Send what is to be sent, and wait until something came."""
+        self._flush()
+        events, self._early = self._early + self._wire.events_received(), []
+        if events:
+            return events
+        self._socket.settimeout(max(0.001, min(self._silence, end - time.monotonic())))
+        data = self._socket.recv(1 << 18)
+        if data:
+            self._wire.receive_data(data)
+        else:
+            self._wire.receive_eof()
+        events = self._wire.events_received()
+        if not events and not data:
+            why = f": {self._wire.close_exc}" if self._wire.close_rcvd is not None else ""
+            raise ConnectionError(f"it closed the connection{why}")
+        return events
+
+    def _flush(self) -> None:
+        self._socket.settimeout(_SEND)
+        for data in self._wire.data_to_send():
+            if data:
+                try:
+                    self._socket.sendall(data)
+                except TimeoutError:
+                    raise ConnectionError("it takes no message") from None
 
 
 class Connection:
@@ -67,11 +180,9 @@ class Connection:
         self.alone = alone
         self._lost_at = self._given_up_at = -math.inf
         self._numbers = itertools.count(1)
-        self._socket: socket.socket | None = None
-        self._protocol: ClientProtocol | None = None
+        self._socket: WebSocket | None = None
         self._ahead: dict[int, list[Any] | None] = {}
         """The answers to what was sent; None while they are not there."""
-        self._parts: list[bytes] = []
 
     @property
     def shunned(self) -> bool:
@@ -131,13 +242,13 @@ class Connection:
         Raises:
             UsageError: one cannot be sent.
         """
-        if self._protocol is None:
+        if self._socket is None:
             return []
         numbers = [next(self._numbers) for _ in requests]
         messages = [protocol.pack_request([number, *ask]) for number, ask in zip(numbers, requests, strict=True)]
         try:
             for _, message in protocol.pack_all(messages, protocol.LARGEST_REQUEST):
-                self._guarded(functools.partial(self._protocol.send_binary, message))
+                self._guarded(functools.partial(self._socket.send, message))
         except ServerLost:
             return []
         self._ahead |= dict.fromkeys(numbers)
@@ -160,12 +271,10 @@ class Connection:
 
     def close(self) -> None:
         """Close it; the next call makes a new one."""
-        sock, self._socket, self._protocol = self._socket, None, None
+        sock, self._socket = self._socket, None
         self._ahead.clear()
-        self._parts.clear()
         if sock is not None:
-            with contextlib.suppress(OSError):
-                sock.close()
+            sock.close()
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -185,134 +294,46 @@ class Connection:
 
     def _once(self, operation: str, args: tuple[Any, ...]) -> Any:
         message = protocol.pack_request([number := next(self._numbers), operation, *args])
-        if self._socket is None:
-            self._connect()
-        assert self._protocol is not None
-        self._protocol.send_binary(message)
+        sock = self._socket or self._connect()
+        sock.send(message)
         self._ahead[number] = None
         return self._answer(number)
 
-    def _answer(self, number: int) -> Any:
-        """Read messages until the answer is there. Those to requests that were given up are left out."""
-        end = time.monotonic() + self.answer
-        while (answer := self._ahead[number]) is None:
-            for message in self._messages(end):
-                for found in self._unpacked(message):
-                    if found[0] in self._ahead:
-                        self._ahead[found[0]] = found
-        del self._ahead[number]
-        self._lost_at = self._given_up_at = -math.inf
-        if len(answer) == 5:
-            raise protocol.error_of(*answer[2:])
-        return answer[1]
-
-    def _unpacked(self, message: bytes) -> list[list[Any]]:
+    def _connect(self) -> WebSocket:
+        address, key = self.address, self.address.token
+        url = f"{'wss' if address.tls else 'ws'}://{address}{protocol.PATH}"
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        limits: dict[str, Any] = {"largest": protocol.LARGEST_MESSAGE, "silence": self.silence}
         try:
-            return protocol.unpack_all(message)
-        except UsageError as error:
-            raise ServerLost(f"{self.address} does not speak rollenv's protocol: {error}") from None
-
-    def _connect(self) -> None:
-        address = self.address
-        sock = socket.create_connection((address.host, address.port), CONNECT)
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if address.tls:
-                sock = ssl.create_default_context().wrap_socket(sock, server_hostname=address.host)
-            uri = parse_uri(f"{'wss' if address.tls else 'ws'}://{address}{protocol.PATH}")
-            self._protocol = ClientProtocol(
-                uri,
-                subprotocols=[protocol.SUBPROTOCOL],  # type: ignore[list-item]
-                max_size=protocol.LARGEST_MESSAGE,
-            )
-            self._socket = sock
-            self._shake_hands()
-        except BaseException:
-            sock.close()
-            self._socket = None
-            raise
+            sock = self._socket = WebSocket(url, headers, subprotocol=protocol.SUBPROTOCOL, **limits)
+        except InvalidStatus as error:
+            answer = error.response
+            raise refused(str(address), answer.status_code, bytes(answer.body or b""), answer.headers) from None
+        except WebSocketException as error:
+            raise ServerLost(f"{address} does not speak rollenv's protocol: {error}") from None
         about = self._once("hello", (protocol.VERSION,))
         version = about.get("version") if isinstance(about, dict) else None
         if version != protocol.VERSION:
             self.close()
             raise UsageError(f"{address} speaks version {version!r:.20} of the protocol, not {protocol.VERSION}")
+        return sock
 
-    def _shake_hands(self) -> None:
-        assert self._protocol is not None
-        request = self._protocol.connect()
-        if self.address.token:
-            request.headers["Authorization"] = f"Bearer {self.address.token}"
-        self._protocol.send_request(request)
-        response = None
-        while response is None:
-            response = next((event for event in self._events() if isinstance(event, Response)), None)
-        problem = self._protocol.handshake_exc
-        if isinstance(problem, InvalidStatus) or response.status_code != 101:
-            raise refused(str(self.address), response.status_code, bytes(response.body or b""), response.headers)
-        if problem is not None:
-            raise ServerLost(f"{self.address} does not speak rollenv's protocol: {problem}")
-
-    def _messages(self, end: float) -> list[bytes]:
-        """The messages that have come, at least one.
-
-        Args:
-            end: when to give up, in seconds of the monotonic clock.
-        """
-        whole: list[bytes] = []
-        while not whole:
-            for event in self._heard(end):
-                if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT):
-                    self._parts.append(bytes(event.data))
-                    if event.fin:
-                        whole.append(b"".join(self._parts))
-                        self._parts.clear()
-        return whole
-
-    def _heard(self, end: float) -> list[Any]:
-        """Return the messages that came. A server that works on the answer says that it is alive."""
-        assert self._protocol is not None
-        for asked in (False, True):
-            if time.monotonic() > end:
-                raise ServerLost(f"{self.address} does not answer")
-            try:
-                return self._events()
-            except TimeoutError:
-                if asked:
-                    raise ServerLost(f"{self.address} is silent") from None
-                self._protocol.send_ping(b"")
-        raise AssertionError
-
-    def _events(self) -> list[Any]:
-        """Send what is to be sent, and wait until something came."""
-        wire, sock = self._protocol, self._socket
-        assert wire is not None
-        assert sock is not None
-        self._send(wire, sock)
-        if events := wire.events_received():
-            return events
-        sock.settimeout(self.silence)
-        data = sock.recv(1 << 18)
-        if data:
-            wire.receive_data(data)
-        else:
-            wire.receive_eof()
-        events = wire.events_received()
-        if not events and not data:
-            raise ServerLost(f"{self.address} closed the connection{_why(wire)}")
-        return events
-
-    def _send(self, wire: ClientProtocol, sock: socket.socket) -> None:
-        sock.settimeout(_SEND)
-        for data in wire.data_to_send():
-            if data:
+    def _answer(self, number: int) -> Any:
+        """Read messages until the answer is there. Those to requests that were given up are left out."""
+        end = time.monotonic() + self.answer
+        while (answer := self._ahead[number]) is None:
+            assert self._socket is not None
+            for message in self._socket.receive(end):
                 try:
-                    sock.sendall(data)
-                except TimeoutError:
-                    raise ServerLost(f"{self.address} takes no message") from None
-
-
-def _why(wire: ClientProtocol) -> str:
-    return f": {wire.close_exc}" if wire.close_rcvd is not None else ""
+                    answers = protocol.unpack_all(message)
+                except UsageError as error:
+                    raise ServerLost(f"{self.address} does not speak rollenv's protocol: {error}") from None
+                self._ahead |= {found[0]: found for found in answers if found[0] in self._ahead}
+        del self._ahead[number]
+        self._lost_at = self._given_up_at = -math.inf
+        if len(answer) == 5:
+            raise protocol.error_of(*answer[2:])
+        return answer[1]
 
 
 def refused(server: str, status: int, body: bytes, headers: Headers) -> RollenvError:

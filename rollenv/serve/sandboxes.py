@@ -235,7 +235,12 @@ class SandboxManager:
         """
         seconds = self.seconds(timeout)
         self._admit_program()
-        pool, began = await self._pooled(), False
+        async with self._pool_lock:  # it is made when somebody first needs it
+            if self._pool is None:
+                limits = self.limits
+                create = functools.partial(Pool, _CORES, limits.backend, limits=limits.limits, **limits.settings)
+                self._pool = await asyncio.get_running_loop().run_in_executor(self._programs, create)
+        pool, began = self._pool, False
 
         async def alone() -> RunResult:
             nonlocal began
@@ -326,14 +331,6 @@ class SandboxManager:
         if self.draining or self.queue.waiting >= self.limits.waiting:
             self.counters.refused += 1
             raise ServerFull(f"{self.queue.waiting} programs wait already", retry_after=1.0, draining=self.draining)
-
-    async def _pooled(self) -> Pool:
-        async with self._pool_lock:  # it is made when somebody first needs it
-            if self._pool is None:
-                limits = self.limits
-                create = functools.partial(Pool, _CORES, limits.backend, limits=limits.limits, **limits.settings)
-                self._pool = await asyncio.get_running_loop().run_in_executor(self._programs, create)
-        return self._pool
 
     def _ended(self) -> Iterator[SandboxSession]:
         now = time.monotonic()

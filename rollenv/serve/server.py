@@ -21,18 +21,15 @@ from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast
 from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.workers.pool import WorkerPool
-from rollenv.serve import handover
 from rollenv.serve.auth import Client, Tokens
 from rollenv.serve.logs import Requests, audit
-from rollenv.serve.metrics import CONTENT_TYPE, Metrics
+from rollenv.serve.monitoring import CONTENT_TYPE, Metrics, ReadinessChecks
 from rollenv.serve.native import Native
 from rollenv.serve.protocols import PROTOCOLS
-from rollenv.serve.quotas import RateLimiter
-from rollenv.serve.readiness import ReadinessChecks
+from rollenv.serve.quotas import RateLimiter, SessionLimits
 from rollenv.serve.responses import Json, left, refused, status_of
 from rollenv.serve.sandboxes import SandboxLimits, SandboxManager
-from rollenv.serve.session_context import SessionLimits
-from rollenv.serve.sessions import SessionManager
+from rollenv.serve.sessions import IMPORT_PATH, SessionManager, import_file, import_session, is_url
 
 with extra("serve", "rollenv serve"):
     from starlette.applications import Starlette
@@ -155,7 +152,7 @@ class EnvServer:
             Route("/readyz", self._ready),
             Route("/health", self._health),
             Route("/metrics", self._metrics),
-            Route(handover.PATH, self._import_session, methods=["POST"]),
+            Route(IMPORT_PATH, self._import_session, methods=["POST"]),
             WebSocketRoute(protocol.PATH, Endpoint(self, self._native, subprotocol=protocol.SUBPROTOCOL)),
         ]
         for name in self.settings.protocols:
@@ -170,8 +167,8 @@ class EnvServer:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self.sessions.start()
         self.sandboxes.start()
-        if self.settings.hand_over and not handover.is_url(self.settings.hand_over):
-            handover.import_file(self.sessions, Path(self.settings.hand_over))
+        if self.settings.hand_over and not is_url(self.settings.hand_over):
+            import_file(self.sessions, Path(self.settings.hand_over))
         for begin in self.opening:
             begin()
         try:
@@ -210,7 +207,7 @@ class EnvServer:
         self.client(request).needs("admin")
         if self.sessions.draining:
             raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
-        handover.import_session(self.sessions, protocol.unpack(await request.body()))
+        import_session(self.sessions, protocol.unpack(await request.body()))
         return Response(status_code=204)
 
     async def _health(self, request: Request) -> Response:

@@ -20,7 +20,7 @@ from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, EnvResult, Views
 from rollenv.rollout.workers.pool import PooledEnv
 from rollenv.serve.logs import asked_at
-from rollenv.serve.session_context import SessionContext
+from rollenv.serve.quotas import SessionContext
 from rollenv.serve.step import Callback, PendingStep
 
 logger = logging.getLogger(__name__)

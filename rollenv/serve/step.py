@@ -12,8 +12,7 @@ from rollenv.core import RollenvError
 from rollenv.remote.protocol import FAILED, Cancelled, ServerError
 from rollenv.rollout.workers.base import EnvFailure, EnvResult
 from rollenv.rollout.workers.pool import PooledEnv
-from rollenv.serve.quotas import PATIENCE
-from rollenv.serve.session_context import SessionContext
+from rollenv.serve.quotas import PATIENCE, SessionContext
 
 logger = logging.getLogger(__name__)
 

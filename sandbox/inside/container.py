@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-from rollenv.sandbox.inside import kernel, linux, monitor, namespace_init, processes, protocol, seccomp
+from rollenv.sandbox.inside import kernel, linux, monitor, namespace_init, processes, protocol
 
 #: Who ends code: a user whom it cannot signal.
 ENDER = 2
@@ -77,7 +77,7 @@ def main() -> None:
 
 def _harden(rules: int | None, user: int) -> Callable[[], None]:
     # Files without names are freed some time after their owner was killed, and meanwhile the machine kills others too.
-    program = seccomp.filter_program(memfd=False)
+    program = linux.filter_program(memfd=False)
 
     def harden() -> None:
         _become(user)
@@ -88,7 +88,7 @@ def _harden(rules: int | None, user: int) -> Callable[[], None]:
             linux.landlock_restrict(rules)
         else:
             linux.set_dumpable(False)  # others of the same user may not look into it
-        seccomp.install(program)
+        linux.install_filter(program)
 
     return harden
 
@@ -149,22 +149,18 @@ def _wipe() -> None:
     for folder in WRITABLE:
         with contextlib.suppress(PermissionError):  # /dev/shm is root's
             os.chmod(folder, 0o700)
-        _empty(folder)
+        # Without recursion: what is in a folder moves up before the folder goes.
+        moved, prefix = 0, os.urandom(8).hex()  # no name that code can have taken
+        while entries := list(os.scandir(folder)):
+            for entry in entries:
+                if not entry.is_dir(follow_symlinks=False):
+                    os.remove(entry.path)
+                    continue
+                os.chmod(entry.path, 0o700)
+                for inner in list(os.scandir(entry.path)):
+                    if inner.is_dir(follow_symlinks=False):
+                        os.chmod(inner.path, 0o700)  # a folder that may not be written cannot be moved
+                    moved += 1
+                    os.rename(inner.path, f"{folder}/{prefix} {moved}")
+                os.rmdir(entry.path)
     os.mkdir(SCRATCH)
-
-
-def _empty(folder: str) -> None:
-    """Without recursion: what is in a folder moves up before the folder goes."""
-    moved, prefix = 0, os.urandom(8).hex()  # no name that code can have taken
-    while entries := list(os.scandir(folder)):
-        for entry in entries:
-            if not entry.is_dir(follow_symlinks=False):
-                os.remove(entry.path)
-                continue
-            os.chmod(entry.path, 0o700)
-            for inner in list(os.scandir(entry.path)):
-                if inner.is_dir(follow_symlinks=False):
-                    os.chmod(inner.path, 0o700)  # a folder that may not be written cannot be moved
-                moved += 1
-                os.rename(inner.path, f"{folder}/{prefix} {moved}")
-            os.rmdir(entry.path)

@@ -1,11 +1,13 @@
 """Operations on files. Each is a process like those that run code, with code's rights: a path means the same to both.
 
 Contents come on standard input and leave on standard output; nothing here waits for a pipe, a device or a socket.
+Archives reach no more than code does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
@@ -13,12 +15,244 @@ import select
 import shutil
 import socket
 import stat
-from collections.abc import Callable
+import struct
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from rollenv.sandbox.inside import archive, inotify, protocol
-from rollenv.sandbox.inside.linux import open_without_magic
-from rollenv.sandbox.inside.report import write_all
+from rollenv.sandbox.inside import protocol
+from rollenv.sandbox.inside.linux import check, libc, open_without_magic
+from rollenv.sandbox.inside.protocol import WatchFolder, write_all
+
+#: The folder that holds all that code may write, and those in it that are kept.
+_SCRATCH, _PLACES = "/box", ("home", "tmp")
+#: The descriptor that a machine's written files come by.
+TERMINAL = 1002
+#: Bytes of the longest path, and folders above the deepest file, that are packed.
+_LONGEST, _DEEPEST = 3000, 256
+#: What says that a folder of an overlay hides the folders below it, as an attribute and in an archive.
+OPAQUE = "user.overlay.opaque"
+PAX_OPAQUE = f"SCHILY.xattr.{OPAQUE}"
+
+
+def pack(_: protocol.PackScratch) -> None:
+    """Write files, folders and links to standard output. What cannot be read, is mounted or no file is left out."""
+    os.chdir(_SCRATCH)
+    with open(1, "wb", closefd=False) as out, tarfile.open(fileobj=out, mode="w|") as archive:
+        for place in _PLACES:
+            for folder, folders, names in os.walk(place):
+                # The host's Python may be mounted below the temporary folder.
+                folders[:] = [name for name in folders if not os.path.ismount(os.path.join(folder, name))]
+                for name in (*folders, *names):
+                    _add(archive, os.path.join(folder, name))
+
+
+def _add(archive: tarfile.TarFile, path: str) -> None:
+    with contextlib.suppress(FileNotFoundError, PermissionError):
+        if os.path.islink(path) or os.path.isdir(path) or os.path.isfile(path):
+            archive.add(path, recursive=False)
+
+
+def unpack(_: protocol.UnpackScratch) -> None:
+    """Read from standard input what :func:`pack` wrote."""
+    os.chdir(_SCRATCH)
+    with open(0, "rb", closefd=False) as data, tarfile.open(fileobj=data, mode="r|") as archive:
+        for member in archive:
+            parts = member.name.split("/")
+            if parts[0] in _PLACES and ".." not in parts and len(parts) > 1:
+                if hasattr(tarfile, "fully_trusted_filter"):
+                    archive.extract(member, filter="fully_trusted")
+                else:
+                    archive.extract(member)
+        while data.read(1 << 20):
+            pass
+
+
+def tar(request: protocol.PackPath) -> None:
+    """Write a file, or the contents of a folder, to standard output. Devices, sockets and pipes are left out."""
+    path = request.path
+    if request.follow:
+        path = os.path.realpath(path, strict=True)
+    with (
+        open(1, "wb", closefd=False) as out,
+        tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        if not os.path.isdir(path):
+            os.chdir(os.path.dirname(path))
+            _add(archive, os.path.basename(path))
+            return
+        os.chdir(path)
+        for path in _walk():
+            _add(archive, path)
+
+
+def untar(request: protocol.UnpackInto) -> None:
+    """Unpack what comes on standard input, from the host, into a folder."""
+    os.makedirs(request.path, exist_ok=True)
+    os.chdir(request.path)
+    with open(0, "rb", closefd=False) as data, tarfile.open(fileobj=data, mode="r|") as archive:
+        for member in archive:
+            archive.extract(member, filter="fully_trusted", numeric_owner=True)
+        while data.read(1 << 20):
+            pass
+
+
+def _walk() -> Iterator[str]:
+    """Everything below the working directory, a folder before what is in it, links not followed.
+
+    What lies so deep that others could not read or remove it is left out.
+    """
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
+            for entry in sorted(entries, key=lambda each: each.name):
+                path = os.path.join(folder, entry.name)
+                if len(os.fsencode(path)) > _LONGEST or path.count("/") > _DEEPEST:
+                    continue
+                yield path
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(path)
+
+
+def pack_machine(_: protocol.PackMachine) -> None:
+    """Write what was written in a machine to standard output: ``0/...`` for its first overlay, and so on.
+
+    What was removed is a device 0:0, and a folder that hides what is below it says so, as overlays have it. Holes of
+    files stay holes: a file may be far longer than what it holds.
+    """
+    os.fchdir(TERMINAL)
+    seen: dict[tuple[int, int], str] = {}
+    with (
+        open(1, "wb", closefd=False) as out,
+        tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in _walk():
+            _add_written(archive, path, seen)
+
+
+def _add_written(archive: tarfile.TarFile, path: str, seen: dict[tuple[int, int], str]) -> None:
+    info = os.lstat(path)
+    if stat.S_ISSOCK(info.st_mode):
+        return
+    member = archive.gettarinfo(path, path)
+    member.uname = member.gname = ""
+    if member.isreg() and info.st_nlink > 1:
+        first = seen.setdefault((info.st_dev, info.st_ino), path)
+        if first != path:
+            member.type, member.linkname, member.size = tarfile.LNKTYPE, first, 0
+    if member.isdir() or member.isreg():
+        member.pax_headers = {}
+        with contextlib.suppress(OSError):  # its own attributes, and whether a folder hides what is below it
+            for name in os.listxattr(path, follow_symlinks=False):
+                if name == OPAQUE or (name.startswith("user.") and not name.startswith("user.overlay.")):
+                    value = os.getxattr(path, name, follow_symlinks=False)
+                    member.pax_headers[f"SCHILY.xattr.{name}"] = value.decode("utf-8", "surrogateescape")
+    if not member.isreg():
+        archive.addfile(member)
+    elif info.st_blocks * 512 >= info.st_size:
+        with open(path, "rb") as file:
+            archive.addfile(member, file)
+    else:
+        # In GNU's sparse format 0.1: a map of what is there, and only that.
+        with open(path, "rb") as file:
+            fd, size, at = file.fileno(), member.size, 0
+            parts: list[tuple[int, int]] = []
+            with contextlib.suppress(OSError):  # nothing comes after
+                while at < size:
+                    start = os.lseek(fd, at, os.SEEK_DATA)
+                    at = min(os.lseek(fd, start, os.SEEK_HOLE), size)
+                    parts.append((start, at - start))
+            flat = ",".join(f"{number}" for part in parts for number in part)
+            member.pax_headers = {**member.pax_headers, "GNU.sparse.map": flat or "0,0", "GNU.sparse.size": f"{size}"}
+            member.size = sum(length for _, length in parts)
+            archive.addfile(member)
+            for start, length in parts:
+                file.seek(start)
+                tarfile.copyfileobj(file, archive.fileobj, length)  # type: ignore[attr-defined]
+            left = -member.size % tarfile.BLOCKSIZE
+            archive.fileobj.write(bytes(left))
+            archive.offset += member.size + left
+
+
+_MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE, _SELF = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200, 0xC00
+_OVERFLOW, _IGNORED, _IS_FOLDER, _ONLY_FOLDER, _NO_LINK = 0x4000, 0x8000, 0x40000000, 0x1000000, 0x2000000
+_KINDS = {
+    _CREATE: "create",
+    _MODIFY: "write",
+    _DELETE: "remove",
+    _MOVED_FROM: "rename",
+    _MOVED_TO: "create",
+    _ATTRIB: "chmod",
+}
+_ALL = sum(_KINDS) | _SELF | _ONLY_FOLDER
+#: Folders that are watched at most.
+_MAX_FOLDERS = 2000
+
+
+def watch(request: WatchFolder) -> None:
+    """ResourceMonitor a folder, and what is below it if the request says so. Returns when the folder is gone.
+
+    Raises:
+        OSError: if it is not a folder.
+    """
+    fd = check(libc.inotify_init1(os.O_CLOEXEC), "inotify_init1")
+    watching = _Watcher(fd, request.path, request.recursive)
+    watching.add("", _ALL)
+    write_all(1, b'{"type": "ready", "name": ""}\n')
+    while watching.folders:
+        for number, mask, name in _events(os.read(fd, 1 << 16)):
+            watching.handle(number, mask, name)
+
+
+def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
+    while len(data) >= 16:
+        number, mask, _, size = struct.unpack_from("iIII", data)
+        yield number, mask, os.fsdecode(data[16 : 16 + size].rstrip(b"\0"))
+        data = data[16 + size :]
+
+
+class _Watcher:
+    def __init__(self, fd: int, path: str, recursive: bool):
+        self.fd, self.path, self.recursive = fd, path, recursive
+        self.folders: dict[int, str] = {}  # by number, relative to the path
+
+    def add(self, folder: str, flags: int) -> None:
+        number = libc.inotify_add_watch(self.fd, os.fsencode(os.path.join(self.path, folder)), ctypes.c_uint32(flags))
+        if number < 0:
+            if folder:
+                return  # it was removed meanwhile
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), self.path)
+        self.folders[number] = folder
+        if self.recursive and len(self.folders) < _MAX_FOLDERS:
+            with contextlib.suppress(OSError):
+                for entry in os.scandir(os.path.join(self.path, folder)):
+                    if entry.is_dir(follow_symlinks=False):
+                        self.add(os.path.join(folder, entry.name), _ALL | _NO_LINK)
+
+    def handle(self, number: int, mask: int, name: str) -> None:
+        if mask & _OVERFLOW:
+            self._report("overflow", "")
+        if mask & _IGNORED:
+            self.folders.pop(number, None)
+        if number not in self.folders or not name:
+            return
+        path = os.path.join(self.folders[number], name)
+        if mask & _IS_FOLDER and mask & (_CREATE | _MOVED_TO) and self.recursive and len(self.folders) < _MAX_FOLDERS:
+            self.add(path, _ALL | _NO_LINK)
+        for bit, kind in _KINDS.items():
+            if mask & bit:
+                self._report(kind, path)
+
+    @staticmethod
+    def _report(kind: str, name: str) -> None:
+        name = os.fsencode(name).decode("utf-8", "backslashreplace")
+        try:
+            write_all(1, json.dumps({"type": kind, "name": name}).encode() + b"\n")
+        except BrokenPipeError:
+            sys.exit()
+
 
 Json = dict[str, Any]
 _PIECE = 1 << 20
@@ -169,15 +403,15 @@ _OPERATIONS: dict[type, Callable[[Any], None]] = {
     protocol.WriteFiles: _write_many,
     protocol.ListFolder: _list,
     protocol.DescribePath: _info,
-    protocol.WatchFolder: inotify.watch,
+    protocol.WatchFolder: watch,
     protocol.MakeFolder: _make_dir,
     protocol.RemovePath: _remove,
     protocol.RenamePath: _rename,
     protocol.CheckPath: _exists,
-    protocol.PackScratch: archive.pack,
-    protocol.UnpackScratch: archive.unpack,
-    protocol.PackMachine: archive.pack_machine,
-    protocol.PackPath: archive.tar,
-    protocol.UnpackInto: archive.untar,
+    protocol.PackScratch: pack,
+    protocol.UnpackScratch: unpack,
+    protocol.PackMachine: pack_machine,
+    protocol.PackPath: tar,
+    protocol.UnpackInto: untar,
     protocol.Connect: _connect,
 }

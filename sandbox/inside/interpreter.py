@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rollenv.sandbox.inside import charts, magics, report
+from rollenv.sandbox.inside import charts, magics, protocol
 from rollenv.sandbox.inside.protocol import Cell, from_json
 from rollenv.sandbox.inside.sessions import Session
 
@@ -32,7 +32,7 @@ for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag & ~0xFFFF
 _COROUTINE = 0x80
 #: Bytes and frames of the results of one cell.
-_MAX_BYTES, _MAX_FRAMES = report.MAX_BYTES * 9 // 10, report.MAX_FRAMES - 10
+_MAX_BYTES, _MAX_FRAMES = protocol.MAX_BYTES * 9 // 10, protocol.MAX_FRAMES - 10
 #: Representations with short names, by the method that offers them; every other one has its MIME type's name.
 _METHODS = {
     "html": "_repr_html_",
@@ -105,7 +105,7 @@ class Interpreter:
     def interrupted(self) -> None:
         """An interrupt came between the cell's end and its report."""
         self._rest()
-        report.write_all(self.fd, report.frame(report.ERROR, "KeyboardInterrupt", "", ""))
+        protocol.write_all(self.fd, protocol.frame(protocol.ERROR, "KeyboardInterrupt", "", ""))
 
     def _rest(self) -> None:
         with self._writing:
@@ -178,29 +178,29 @@ class Interpreter:
             sys.stderr.write(trace)
         flush()
         if self.reporting:
-            self._write(report.frame(report.ERROR, name, value.replace("\0", "\\0"), trace))
+            self._write(protocol.frame(protocol.ERROR, name, value.replace("\0", "\\0"), trace))
 
     def _report(self, shown: dict[str, str], main: bool = False) -> None:
         """Report what is displayed, after everything printed before it."""
         flush()
         if not self.reporting or self._size > _MAX_BYTES:
             return
-        pieces = [report.frame(report.RESULT, "main" if main else "display")]
-        pieces += [report.frame(report.FIELD, name, text) for name, text in shown.items() if report.is_name(name)]
+        pieces = [protocol.frame(protocol.RESULT, "main" if main else "display")]
+        pieces += [protocol.frame(protocol.FIELD, name, text) for name, text in shown.items() if protocol.is_name(name)]
         self._size += sum(map(len, pieces))
         self._frames += len(pieces) + 1
         if self._size > _MAX_BYTES or self._frames > _MAX_FRAMES:
             self._size = _MAX_BYTES + 1
             dropped = f"[more than {_MAX_BYTES} bytes or {_MAX_FRAMES} parts of results; the rest was dropped]"
-            pieces = [pieces[0], report.frame(report.FIELD, "text", dropped)]
-        self._write(b"".join(pieces) + report.frame(report.SHOWN))
+            pieces = [pieces[0], protocol.frame(protocol.FIELD, "text", dropped)]
+        self._write(b"".join(pieces) + protocol.frame(protocol.SHOWN))
 
     def _write(self, data: bytes) -> None:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # half a frame would spoil the rest
         try:
             with self._writing:  # threads may show things too, but nothing once the cell is done
                 if self._running:
-                    report.write_all(self.fd, data)
+                    protocol.write_all(self.fd, data)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -240,7 +240,7 @@ def _describe(error: BaseException) -> tuple[str, str, str]:
         while inner is not None:
             inner.stack = traceback.StackSummary.from_list([f for f in inner.stack if f.filename not in _OWN])
             inner = inner.__cause__ or inner.__context__
-        value = str(error)[: report.MAX_MESSAGE].encode("utf-8", "backslashreplace")[: report.MAX_MESSAGE]
+        value = str(error)[: protocol.MAX_MESSAGE].encode("utf-8", "backslashreplace")[: protocol.MAX_MESSAGE]
         return name, value.decode("utf-8", "ignore"), "".join(said.format())[-100_000:]
     return name, "", f"{name}\n"
 
@@ -253,7 +253,7 @@ def runner(language: str | None, reports: int) -> Interpreter | Session:
 def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int) -> None:
     """Run cells as they come, and report on each with its number."""
     signal.signal(signal.SIGINT, _nothing)
-    while line := report.read_message(requests):
+    while line := protocol.read_message(requests):
         cell: Cell = from_json(json.loads(line))
         try:
             with _environment(cell.env):
@@ -271,7 +271,7 @@ def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int)
         if not interpreter.reporting:
             flush()
             os._exit(0)
-        report.write_all(reports, report.frame(report.DONE, str(cell.number)))
+        protocol.write_all(reports, protocol.frame(protocol.DONE, str(cell.number)))
     os._exit(0)
 
 
@@ -329,7 +329,12 @@ def formats(value: Any) -> dict[str, str]:
     if "matplotlib" in sys.modules:
         _figure(value, found)
     if "pandas" in sys.modules and hasattr(value, "columns") and hasattr(value, "to_json"):
-        _table(value, found)
+        with contextlib.suppress(Exception):
+            if len(value) <= _MAX_ROWS:
+                columns = {str(name): value.iloc[:, i] for i, name in enumerate(value.columns)}
+                found["data"] = {
+                    name: json.loads(c.to_json(orient="values", date_format="iso")) for name, c in columns.items()
+                }
     if isinstance(value, (dict, list)):
         found.setdefault("json", value)
     shown = bundle_of(found)
@@ -379,15 +384,6 @@ def _figure(value: Any, found: dict[str, Any]) -> None:
             found["png"] = picture.getvalue()
     with contextlib.suppress(Exception):
         found["chart"] = charts.of_figure(value)
-
-
-def _table(value: Any, found: dict[str, Any]) -> None:
-    with contextlib.suppress(Exception):
-        if len(value) <= _MAX_ROWS:
-            columns = {str(name): value.iloc[:, i] for i, name in enumerate(value.columns)}
-            found["data"] = {
-                name: json.loads(c.to_json(orient="values", date_format="iso")) for name, c in columns.items()
-            }
 
 
 class ShowFigures:

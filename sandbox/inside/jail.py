@@ -25,7 +25,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rollenv.sandbox.inside import kernel, linux, machine, monitor, namespace_init, processes, protocol, seccomp
+from rollenv.sandbox.inside import kernel, linux, machine, monitor, namespace_init, processes, protocol
 
 #: The users inside: the kernel's (only if root started the jail) and the code's.
 KERNEL_USER, CODE_USER = 0, 1000
@@ -62,7 +62,13 @@ _USER_LIMITS = {"max_user_namespaces": 0, "max_inotify_instances": 32, "max_inot
 
 def main(channel: int) -> None:
     """Read the settings (one line of JSON) from the channel, and serve it from inside the jail."""
-    settings = json.loads(_read_line(channel))
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(channel, 1)
+        if not byte:
+            os._exit(0)
+        line += byte
+    settings = json.loads(line)
     os.umask(0o022)  # independent of the caller's: code has to reach what is built here
     try:
         privileged = _may_be_others()
@@ -80,7 +86,12 @@ def main(channel: int) -> None:
         socket.sethostname("sandbox")
         linux.loopback_up()
         if settings.get("listens"):
-            _hand_out_listening(channel, settings["listens"])
+            # Sockets that listen in this network go to the process outside, which accepts from them.
+            with contextlib.ExitStack() as inside, socket.socket(fileno=os.dup(channel)) as outside:
+                listening = [socket.create_server(("127.0.0.1", port), backlog=64) for port in settings["listens"]]
+                for each in listening:
+                    inside.enter_context(each)
+                socket.send_fds(outside, [b"1"], [each.fileno() for each in listening])
     except OSError as error:
         _refuse(channel, error)
     child = os.fork()
@@ -98,14 +109,6 @@ def main(channel: int) -> None:
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
-def _hand_out_listening(channel: int, ports: list[int]) -> None:
-    """Give sockets that listen in this network to the process outside, which accepts from them."""
-    with contextlib.ExitStack() as inside:
-        sockets = [inside.enter_context(socket.create_server(("127.0.0.1", port), backlog=64)) for port in ports]
-        with socket.socket(fileno=os.dup(channel)) as outside:
-            socket.send_fds(outside, [b"1"], [each.fileno() for each in sockets])
-
-
 def _may_be_others() -> bool:
     """Return whether this is root of the machine, or of a container that has been given enough users."""
     if os.geteuid() != 0:
@@ -113,16 +116,6 @@ def _may_be_others() -> bool:
     with open("/proc/self/uid_map") as file:
         ranges = [tuple(map(int, line.split())) for line in file]
     return any(first <= OUTSIDE and first + count >= OUTSIDE + (1 << 24) for first, _, count in ranges)
-
-
-def _read_line(fd: int) -> bytes:
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(fd, 1)
-        if not byte:
-            os._exit(0)
-        line += byte
-    return line
 
 
 def _refuse(channel: int, error: OSError) -> None:
@@ -236,7 +229,10 @@ def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
     links = {path: os.readlink(path) for path in wanted if os.path.islink(path)}
     linux.mount("root", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,nr_inodes=2k,mode=755")
     os.mkdir(f"{root}/empty")
-    own = [_show(fd, links.get(path), root + _aside(path), f"{root}/empty") for path, fd in found.items()]
+    own = [
+        _show(fd, links.get(path), root + (f"{ASIDE}{path}" if _place(path) else path), f"{root}/empty")
+        for path, fd in found.items()
+    ]
     for fd in found.values():
         os.close(fd)
     for name, text in FILES.items():
@@ -279,11 +275,6 @@ def _make_device(name: str, target: str) -> None:
 def _place(path: str) -> str | None:
     """The folder in the scratch that covers a path, if one does."""
     return next((inner for inner, shown in PLACES.items() if path.startswith(f"/{shown}/")), None)
-
-
-def _aside(path: str) -> str:
-    """Return where a path is mounted first if the scratch folder covers it; namespaces mount it at its place again."""
-    return f"{ASIDE}{path}" if _place(path) else path
 
 
 def _show(fd: int, link: str | None, target: str, empty: str) -> bool:
@@ -346,7 +337,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     loaded = _preload(settings["preload"])
     os.dup2(os.open("/dev/null", os.O_RDWR), 2)
     oom = settings["oom"]
-    program = seccomp.filter_program(memfd=oom is not None, affinity=settings["share"] is not None)
+    program = linux.filter_program(memfd=oom is not None, affinity=settings["share"] is not None)
 
     def build() -> namespace_init.Prepared:
         if "machine" in settings:
@@ -358,7 +349,27 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
             _mount_proc()
         _mount_scratch(settings)
         scratch = linux.out_of_the_way(os.open(SCRATCH, os.O_RDONLY | os.O_DIRECTORY))
-        return namespace_init.Prepared(_harden(privileged, program), HOME, scratch)
+        rules = None
+        if linux.landlock_version():
+            writable = [SCRATCH, *(f"/{shown}" for shown in PLACES.values()), *(f"/dev/{name}" for name in DEVICES)]
+            rules = linux.out_of_the_way(linux.landlock_ruleset(writable))
+
+        def harden() -> None:
+            """Drop all privileges of a fork, before it reads anything."""
+            if privileged:
+                os.setgroups([])
+                os.setresgid(CODE_USER, CODE_USER, CODE_USER)
+                os.setresuid(CODE_USER, CODE_USER, CODE_USER)
+            linux.drop_capabilities()
+            linux.set_dumpable(True)
+            linux.go_first_when_memory_is_short()
+            if rules is not None:
+                linux.landlock_restrict(rules)
+            else:
+                linux.set_dumpable(False)  # others of the same user may not look into it
+            linux.install_filter(program)
+
+        return namespace_init.Prepared(harden, HOME, scratch)
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
@@ -430,30 +441,6 @@ def _asker(connection: socket.socket) -> Callable[[], processes.Namespace]:
         return processes.Namespace(ours, answer["pid"], descriptors[0])
 
     return ask
-
-
-def _harden(privileged: bool, program: bytes) -> Callable[[], None]:
-    """Return a function that drops all privileges of a fork, before it reads anything."""
-    rules = None
-    if linux.landlock_version():
-        written = [SCRATCH, *(f"/{shown}" for shown in PLACES.values()), *(f"/dev/{name}" for name in DEVICES)]
-        rules = linux.out_of_the_way(linux.landlock_ruleset(written))
-
-    def harden() -> None:
-        if privileged:
-            os.setgroups([])
-            os.setresgid(CODE_USER, CODE_USER, CODE_USER)
-            os.setresuid(CODE_USER, CODE_USER, CODE_USER)
-        linux.drop_capabilities()
-        linux.set_dumpable(True)
-        linux.go_first_when_memory_is_short()
-        if rules is not None:
-            linux.landlock_restrict(rules)
-        else:
-            linux.set_dumpable(False)  # others of the same user may not look into it
-        seccomp.install(program)
-
-    return harden
 
 
 def _preload(names: list[str]) -> list[str]:

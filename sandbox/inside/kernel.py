@@ -22,8 +22,7 @@ from typing import Any
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.monitor import ResourceMonitor
 from rollenv.sandbox.inside.processes import Child, Job, LimitEnforcer, Namespace
-from rollenv.sandbox.inside.protocol import Failed, Value
-from rollenv.sandbox.inside.report import Violation, write_all
+from rollenv.sandbox.inside.protocol import Failed, Value, Violation, write_all
 
 #: Bytes of one message at most; what is larger ends the channel.
 MAX_MESSAGE = 64 << 20
@@ -128,10 +127,34 @@ class Kernel(LimitEnforcer):
             if self._paused_at is not None and starting:
                 raise OSError(errno.ESHUTDOWN, "the sandbox is paused; resume() it first")
             if isinstance(request, protocol.Start):
-                self._start(number, request, payload)
+                # Give a process what it shall do, and the beginning of its input.
+                if isinstance(request, protocol.OpenContext) and request.key in self.named:
+                    raise FileExistsError(errno.EEXIST, "there is a context of this name", request.key)
+                if isinstance(request, protocol.Run):  # in a namespace that no other has used or will use
+                    if self.new_namespace is None:
+                        namespace = self._shared_namespace()
+                        child, namespace.waiting = namespace.waiting or self._fork(namespace), None
+                    else:
+                        namespace, self.spare = self.spare or self._new_namespace(), None
+                        child, namespace.waiting = namespace.waiting or self._fork(namespace, once=True), None
+                elif isinstance(request, protocol.PackMachine):
+                    child = self._fork(self._shared_namespace(), trusted=True)
+                else:
+                    child = self._fork(self._shared_namespace(), terminal=isinstance(request, protocol.Terminal))
+                if isinstance(request, protocol.Command):
+                    child.words = [str(word)[:_SHOWN] for word in request.command[:_SHOWN]]
+                child.context = isinstance(request, protocol.OpenContext)
+                child.job, child.key = Job(number, request), request.key or f"request-{number}"
+                self.named[child.key] = child
+                child.tell(number, request)
+                child.stdin.put(payload, close=request.last)
                 return
             if isinstance(request, protocol.WriteInput):
-                self._write_input(number, request, payload)
+                # Answer when there is namespace for the next piece.
+                def then(taken: bool) -> None:
+                    self.send(number, Value() if taken else Failed(errno.EPIPE, "its standard input is closed"))
+
+                self._find(request.key).stdin.put(payload, close=request.last, then=then)
                 return
             answer = self._handlers[type(request)](number, request)
         except EOFError:
@@ -149,34 +172,6 @@ class Kernel(LimitEnforcer):
             raise EOFError from None
 
     # -- requests ----------------------------------------------------------------------------------------------------
-
-    def _start(self, number: int, request: protocol.Start, payload: bytes) -> None:
-        """Give a process what it shall do, and the beginning of its input."""
-        if isinstance(request, protocol.OpenContext) and request.key in self.named:
-            raise FileExistsError(errno.EEXIST, "there is a context of this name", request.key)
-        if isinstance(request, protocol.Run):
-            child = self._child_for_run()
-        elif isinstance(request, protocol.PackMachine):
-            child = self._fork(self._shared_namespace(), trusted=True)
-        else:
-            child = self._fork(self._shared_namespace(), terminal=isinstance(request, protocol.Terminal))
-        if isinstance(request, protocol.Command):
-            child.words = [str(word)[:_SHOWN] for word in request.command[:_SHOWN]]
-        child.context = isinstance(request, protocol.OpenContext)
-        child.job, child.key = Job(number, request), request.key or f"request-{number}"
-        self.named[child.key] = child
-        child.tell(number, request)
-        child.stdin.put(payload, close=request.last)
-
-    def _child_for_run(self) -> Child:
-        """A process in a namespace that was never used before and will never be used again."""
-        if self.new_namespace is None:
-            namespace = self._shared_namespace()
-            child, namespace.waiting = namespace.waiting or self._fork(namespace), None
-        else:
-            namespace, self.spare = self.spare or self._new_namespace(), None
-            child, namespace.waiting = namespace.waiting or self._fork(namespace, once=True), None
-        return child
 
     def _prepare(self) -> None:
         """A namespace, with a process that waits in it, for the next run."""
@@ -207,14 +202,6 @@ class Kernel(LimitEnforcer):
         if name == signal.SIGKILL:
             self.named.pop(request.key, None)
         return Value()
-
-    def _write_input(self, number: int, request: protocol.WriteInput, payload: bytes) -> None:
-        """Answer when there is namespace for the next piece."""
-
-        def then(taken: bool) -> None:
-            self.send(number, Value() if taken else Failed(errno.EPIPE, "its standard input is closed"))
-
-        self._find(request.key).stdin.put(payload, close=request.last, then=then)
 
     def _acknowledge(self, number: int, request: protocol.Acknowledge) -> Value:
         child = self._find(request.key)
@@ -343,20 +330,17 @@ class Kernel(LimitEnforcer):
             if message["all_ended"]:
                 self.send(message["all_ended"], Value())
         elif sender := namespace.children.get(message["number"]):
-            self._on_message(sender, message)
+            if "error" in message:
+                sender.report.failed = Failed(errno.EAGAIN, message["error"])
+                self._ended(sender, 126 << 8)
+            elif "status" in message:
+                self._ended(sender, message["status"])
+            else:
+                sender.pid = message["pid"]
+                for asked in sender.asked:
+                    self.send(asked, Value({"pid": sender.pid}))
+                sender.asked.clear()
         return True
-
-    def _on_message(self, child: Child, message: Json) -> None:
-        if "error" in message:
-            child.report.failed = Failed(errno.EAGAIN, message["error"])
-            self._ended(child, 126 << 8)
-        elif "status" in message:
-            self._ended(child, message["status"])
-        else:
-            child.pid = message["pid"]
-            for asked in child.asked:
-                self.send(asked, Value({"pid": child.pid}))
-            child.asked.clear()
 
     def _ended(self, child: Child, status: int) -> None:
         """A process has ended. A run is over when its whole namespace is."""

@@ -1,6 +1,7 @@
-"""The Linux calls that isolate a process, through libc: namespaces, mounts, capabilities, Landlock.
+"""The Linux calls that isolate a process, through libc: namespaces, mounts, capabilities, Landlock,
+and the filter that lets through the system calls of a list and no others.
 
-See namespaces(7), capabilities(7), landlock(7); seccomp has its own file.
+See namespaces(7), capabilities(7), landlock(7), seccomp(2).
 Every function raises OSError when the kernel refuses.
 """
 
@@ -13,7 +14,7 @@ import fcntl
 import os
 import platform
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -260,3 +261,203 @@ def landlock_ruleset(writable: Iterable[str]) -> int:
 def landlock_restrict(ruleset: int) -> None:
     """Hold this process and its children to a ruleset. Needs no_new_privs."""
     check(libc.syscall(_RESTRICT, ruleset, 0), "landlock_restrict_self")
+
+
+#: Name to number on x86_64 and on aarch64 (None: not there), by what the calls are for.
+CALLS: dict[str, dict[str, tuple[int | None, int | None]]] = {
+    "files": {
+        "read": (0, 63), "write": (1, 64), "open": (2, None), "close": (3, 57), "stat": (4, None), "fstat": (5, 80),
+        "lstat": (6, None), "lseek": (8, 62), "pread64": (17, 67), "pwrite64": (18, 68), "readv": (19, 65),
+        "writev": (20, 66), "preadv": (295, 69), "pwritev": (296, 70), "preadv2": (327, 286), "pwritev2": (328, 287),
+        "access": (21, None), "faccessat": (269, 48), "faccessat2": (439, 439), "openat": (257, 56),
+        "openat2": (437, 437), "close_range": (436, 436), "creat": (85, None), "dup": (32, 23), "dup2": (33, None),
+        "dup3": (292, 24), "fcntl": (72, 25), "flock": (73, 32), "fsync": (74, 82), "fdatasync": (75, 83),
+        "sync_file_range": (277, 84), "truncate": (76, 45),
+        "ftruncate": (77, 46), "fallocate": (285, 47), "getdents": (78, None), "getdents64": (217, 61),
+        "getcwd": (79, 17), "chdir": (80, 49), "fchdir": (81, 50), "rename": (82, None), "renameat": (264, 38),
+        "renameat2": (316, 276), "mkdir": (83, None), "mkdirat": (258, 34), "rmdir": (84, None), "link": (86, None),
+        "linkat": (265, 37), "unlink": (87, None), "unlinkat": (263, 35), "symlink": (88, None),
+        "symlinkat": (266, 36), "readlink": (89, None), "readlinkat": (267, 78), "chmod": (90, None),
+        "fchmod": (91, 52), "fchmodat": (268, 53), "chown": (92, None), "fchown": (93, 55), "lchown": (94, None),
+        "fchownat": (260, 54), "umask": (95, 166), "newfstatat": (262, 79), "statx": (332, 291), "statfs": (137, 43),
+        "fstatfs": (138, 44), "utime": (132, None), "utimes": (235, None), "utimensat": (280, 88),
+        "futimesat": (261, None), "mknod": (133, None), "mknodat": (259, 33), "fadvise64": (221, 223),
+        "readahead": (187, 213), "copy_file_range": (326, 285), "sendfile": (40, 71), "splice": (275, 76),
+        "tee": (276, 77), "vmsplice": (278, 75), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
+        "getxattr": (191, 8), "lgetxattr": (192, 9), "fgetxattr": (193, 10), "listxattr": (194, 11),
+        "llistxattr": (195, 12), "flistxattr": (196, 13), "removexattr": (197, 14), "lremovexattr": (198, 15),
+        "fremovexattr": (199, 16), "inotify_init": (253, None), "inotify_init1": (294, 26),
+        "inotify_add_watch": (254, 27), "inotify_rm_watch": (255, 28), "ioctl": (16, 29),
+        "fchmodat2": (452, 452),
+    },
+    "memory": {
+        "mmap": (9, 222), "munmap": (11, 215), "mprotect": (10, 226), "mremap": (25, 216), "madvise": (28, 233),
+        "brk": (12, 214), "msync": (26, 227), "mincore": (27, 232), "mlock": (149, 228), "mlock2": (325, 284),
+        "munlock": (150, 229), "mlockall": (151, 230), "munlockall": (152, 231), "pkey_mprotect": (329, 288),
+        "pkey_alloc": (330, 289), "pkey_free": (331, 290), "membarrier": (324, 283), "get_mempolicy": (239, 236),
+        "set_mempolicy": (238, 237), "mbind": (237, 235), "set_mempolicy_home_node": (450, 450),
+        "memfd_create": (319, 279),
+        "map_shadow_stack": (453, 453), "mseal": (462, 462),
+    },
+    "processes": {
+        "clone": (56, 220), "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
+        "exit": (60, 93), "exit_group": (231, 94), "wait4": (61, 260), "waitid": (247, 95), "getpid": (39, 172),
+        "getppid": (110, 173), "gettid": (186, 178), "getpgid": (121, 155), "setpgid": (109, 154),
+        "getpgrp": (111, None), "setsid": (112, 157), "getsid": (124, 156), "getuid": (102, 174),
+        "geteuid": (107, 175), "getgid": (104, 176), "getegid": (108, 177), "setuid": (105, 146),
+        "setgid": (106, 144), "setreuid": (113, 145), "setregid": (114, 143), "setresuid": (117, 147),
+        "setresgid": (119, 149), "getresuid": (118, 148), "getresgid": (120, 150), "setfsuid": (122, 151),
+        "setfsgid": (123, 152), "getgroups": (115, 158), "setgroups": (116, 159), "capget": (125, 90),
+        "capset": (126, 91), "prctl": (157, 167), "arch_prctl": (158, None), "set_tid_address": (218, 96),
+        "set_robust_list": (273, 99), "get_robust_list": (274, 100), "rseq": (334, 293), "futex": (202, 98),
+        "futex_waitv": (449, 449), "futex_wake": (454, 454),
+        "futex_wait": (455, 455), "futex_requeue": (456, 456),
+        "getrlimit": (97, 163), "setrlimit": (160, 164), "prlimit64": (302, 261),
+        "getrusage": (98, 165), "times": (100, 153), "sysinfo": (99, 179), "uname": (63, 160), "getcpu": (309, 168),
+        "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424), "getpriority": (140, 141),
+        "setpriority": (141, 140), "ioprio_get": (252, 31), "ioprio_set": (251, 30), "sched_yield": (24, 124),
+        "sched_getaffinity": (204, 123), "sched_setaffinity": (203, 122), "sched_getparam": (143, 121),
+        "sched_setparam": (142, 118), "sched_getscheduler": (145, 120), "sched_setscheduler": (144, 119),
+        "sched_getattr": (315, 275), "sched_setattr": (314, 274), "sched_get_priority_max": (146, 125),
+        "sched_get_priority_min": (147, 126), "sched_rr_get_interval": (148, 127), "restart_syscall": (219, 128),
+        "seccomp": (317, 277), "landlock_create_ruleset": (444, 444), "landlock_add_rule": (445, 445),
+        "landlock_restrict_self": (446, 446),
+    },
+    "signals": {
+        "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigaction": (13, 134),
+        "rt_sigprocmask": (14, 135), "rt_sigpending": (127, 136), "rt_sigtimedwait": (128, 137),
+        "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "rt_sigsuspend": (130, 133),
+        "rt_sigreturn": (15, 139), "sigaltstack": (131, 132), "signalfd": (282, None), "signalfd4": (289, 74),
+        "pause": (34, None), "alarm": (37, None), "getitimer": (36, 102), "setitimer": (38, 103),
+    },
+    "time": {
+        "time": (201, None), "gettimeofday": (96, 169), "clock_gettime": (228, 113), "clock_getres": (229, 114),
+        "clock_nanosleep": (230, 115), "nanosleep": (35, 101), "timer_create": (222, 107),
+        "timer_settime": (223, 110), "timer_gettime": (224, 108), "timer_getoverrun": (225, 109),
+        "timer_delete": (226, 111), "timerfd_create": (283, 85), "timerfd_settime": (286, 86),
+        "timerfd_gettime": (287, 87),
+    },
+    "waiting": {
+        "select": (23, None), "pselect6": (270, 72), "poll": (7, None), "ppoll": (271, 73),
+        "epoll_create": (213, None), "epoll_create1": (291, 20), "epoll_ctl": (233, 21), "epoll_wait": (232, None),
+        "epoll_pwait": (281, 22), "epoll_pwait2": (441, 441), "eventfd": (284, None), "eventfd2": (290, 19),
+        "pipe": (22, None), "pipe2": (293, 59),
+    },
+    "sockets": {
+        "socket": (41, 198), "socketpair": (53, 199), "bind": (49, 200), "listen": (50, 201), "accept": (43, 202),
+        "accept4": (288, 242), "connect": (42, 203), "getsockname": (51, 204), "getpeername": (52, 205),
+        "sendto": (44, 206), "recvfrom": (45, 207), "sendmsg": (46, 211), "recvmsg": (47, 212),
+        "sendmmsg": (307, 269), "recvmmsg": (299, 243), "shutdown": (48, 210), "setsockopt": (54, 208),
+        "getsockopt": (55, 209),
+    },
+    "other": {
+        "getrandom": (318, 278),
+    },
+}  # fmt: skip
+
+#: Calls of root in a machine: another root folder, and shared memory, semaphores and queues of its own ipc namespace.
+OF_MACHINES: dict[str, tuple[int | None, int | None]] = {
+    "chroot": (161, 51), "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197),
+    "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186),
+    "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
+}  # fmt: skip
+
+_LOAD, _EQUAL, _ABOVE, _NOT_BELOW, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
+_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_PR_SET_SECCOMP, _SECCOMP_PR_SET_DUMPABLE = 22, 4
+
+_SYNC, _SYNCFS, _CLONE3 = (162, 81), (306, 267), (435, 435)
+_NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag that clone takes
+_FAMILIES = (1, 2, 10)  # unix, IPv4, IPv6
+_TERMINAL = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD (the machine's kernel would load a module)
+#: Calls that change how a process is scheduled, with the argument that names it. The namespace's first process is 1.
+_SCHEDULING = {"sched_setaffinity": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0}
+
+
+def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("HBBI", code, if_true, if_false, value)
+
+
+_REFUSE = _op(_RETURN, _ERRNO | _EPERM)
+
+
+def filter_program(memfd: bool = True, affinity: bool = True, machine: bool = False) -> bytes:
+    """The filter: classic BPF over ``struct seccomp_data``.
+
+    ``clone3`` does not exist under it, because a filter cannot read its flags; libc falls back to ``clone``. Limits can
+    be set only for the caller. ``sync`` does nothing: the scratch folder is in memory.
+
+    Args:
+        memfd: whether files that only a descriptor names may be made. Where no control group counts memory, they may
+            not, and no process may hide its mappings (``PR_SET_DUMPABLE`` 0).
+        affinity: whether processes may choose their processors. Where no control group shares them out, they may not.
+        machine: whether :data:`OF_MACHINES` are allowed.
+    """
+    architecture = platform.machine()
+    column = list(_ARCH).index(architecture)
+    numbers = {name: pair[column] for group in CALLS.values() for name, pair in group.items()}
+    if machine and memfd:  # shared memory counts only in a control group
+        numbers |= {name: pair[column] for name, pair in OF_MACHINES.items()}
+    elif machine:
+        numbers["chroot"] = OF_MACHINES["chroot"][column]
+    if not memfd:
+        del numbers["memfd_create"]
+    if not affinity:
+        del numbers["sched_setaffinity"]
+    program = [_op(_LOAD, 4), _op(_EQUAL, _ARCH[architecture], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, 0)]
+    if architecture == "x86_64":
+        program += [_op(_NOT_BELOW, 0x40000000, 0, 1), _op(_RETURN, _KILL)]  # the x32 numbers
+    for pair in (_SYNC, _SYNCFS):
+        program += [_op(_EQUAL, pair[column], 0, 1), _op(_RETURN, _ERRNO)]
+    program += [_op(_EQUAL, _CLONE3[column], 0, 1), _op(_RETURN, _ERRNO | _ENOSYS)]
+
+    def one_of(*refused: int) -> list[bytes]:
+        return [op for value in refused for op in (_op(_EQUAL, value, 0, 1), _REFUSE)]
+
+    families = [_op(_EQUAL, f, len(_FAMILIES) - i, 0) for i, f in enumerate(_FAMILIES)]
+    hiding = [_op(_EQUAL, _SECCOMP_PR_SET_DUMPABLE, 0, 3), _op(_LOAD, 24), _op(_EQUAL, 0, 0, 1), _REFUSE]
+    conditions: list[tuple[str, int, Sequence[bytes]]] = [
+        ("clone", 0, [_op(_ANY_BIT, _NEW_NAMESPACES, 0, 1), _REFUSE]),
+        ("socket", 0, [*families, _op(_RETURN, _ERRNO | _EAFNOSUPPORT)]),
+        ("ioctl", 1, one_of(*_TERMINAL)),
+        ("prlimit64", 0, [_op(_EQUAL, 0, 1, 0), _REFUSE]),
+        ("setpriority", 0, one_of(2)),  # of a whole user
+        ("setpriority", 1, one_of(1)),
+        ("ioprio_set", 0, one_of(3)),
+        ("ioprio_set", 1, one_of(1)),
+        *((name, argument, one_of(1)) for name, argument in _SCHEDULING.items()),
+        *([] if memfd else [("prctl", 0, hiding)]),
+    ]
+    # (call, argument, what is done over the low half of that argument); what falls through may pass.
+    for name, argument, body in conditions:
+        if (number := numbers.get(name)) is None:
+            continue
+        program += [_op(_EQUAL, number, 0, len(body) + 2), _op(_LOAD, 16 + 8 * argument), *body, _op(_LOAD, 0)]
+    allowed = sorted(number for number in numbers.values() if number is not None)
+    for first, last in _ranges(allowed):
+        program += [_op(_NOT_BELOW, first, 0, 2), _op(_ABOVE, last, 1, 0), _op(_RETURN, _ALLOW)]
+    program += [_op(_ABOVE, allowed[-1], 0, 1), _op(_RETURN, _ERRNO | _ENOSYS), _REFUSE]
+    return b"".join(program)
+
+
+def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Sorted numbers as (first, last) of each run of neighbours."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] == number - 1:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+class _Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+
+
+def install_filter(program: bytes) -> None:
+    """Hold this process and its children to a filter. Needs no_new_privs."""
+    structure = _Program(len(program) // 8, program)
+    check(libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(structure), 0, 0), "prctl(PR_SET_SECCOMP)")

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Callable
 from typing import Any
 
-from rollenv.sandbox.inside import linux, seccomp
+from rollenv.sandbox.inside import linux
 
 Json = dict[str, Any]
 
@@ -103,7 +103,11 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
         upper, work, target = f"{UPPER}/upper/{i}", f"{UPPER}/work/{i}", ROOT + place
         os.makedirs(upper)
         os.makedirs(work)
-        _like(f"{LAYERS}/{i}.0", upper)
+        # An overlay's top folder has the owner and permissions of the upper one.
+        info = os.stat(f"{LAYERS}/{i}.0")
+        os.chmod(upper, stat.S_IMODE(info.st_mode))
+        with contextlib.suppress(OSError):
+            os.chown(upper, info.st_uid, info.st_gid)
         _in_root(target, os.makedirs)
         os.chdir(LAYERS)  # a mount's options are at most a page: short names leave room for hundreds of layers
         lowers = ":".join(f"{i}.{j}" for j in range(len(lower)))
@@ -118,29 +122,6 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
         _in_root(f"{ROOT}/{folder}", os.makedirs)
     os.chmod(f"{ROOT}/tmp", 0o1777)
     mount_proc(f"{ROOT}/proc")
-    _make_devices(settings)
-    written = linux.out_of_the_way(os.open(f"{UPPER}/upper", os.O_RDONLY | os.O_DIRECTORY))
-    linux.pivot_root(ROOT)
-    return written
-
-
-def _like(folder: str, upper: str) -> None:
-    """An overlay's top folder has the owner and permissions of the upper one."""
-    info = os.stat(folder)
-    os.chmod(upper, stat.S_IMODE(info.st_mode))
-    with contextlib.suppress(OSError):
-        os.chown(upper, info.st_uid, info.st_gid)
-
-
-def _in_root(path: str, make: Callable[[str], None]) -> None:
-    """Make a folder where none is. A layer may hold anything there, a link that leads out of the machine too."""
-    if os.path.realpath(path) != path:
-        raise OSError(f"{path.removeprefix(ROOT)} in the machine is a link, and something has to be mounted there")
-    if not os.path.isdir(path):
-        make(path)
-
-
-def _make_devices(settings: Json) -> None:
     linux.mount("devices", f"{ROOT}/dev", "tmpfs", linux.MS_NOSUID, "size=64k,nr_inodes=1k,mode=755")
     for name in DEVICES:
         target = f"{ROOT}/dev/{name}"
@@ -156,16 +137,27 @@ def _make_devices(settings: Json) -> None:
     linux.mount("shm", f"{ROOT}/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     modes = "newinstance,ptmxmode=0666,mode=0620,max=64"
     linux.mount("devpts", f"{ROOT}/dev/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, modes)
+    written = linux.out_of_the_way(os.open(f"{UPPER}/upper", os.O_RDONLY | os.O_DIRECTORY))
+    linux.pivot_root(ROOT)
+    return written
+
+
+def _in_root(path: str, make: Callable[[str], None]) -> None:
+    """Make a folder where none is. A layer may hold anything there, a link that leads out of the machine too."""
+    if os.path.realpath(path) != path:
+        raise OSError(f"{path.removeprefix(ROOT)} in the machine is a link, and something has to be mounted there")
+    if not os.path.isdir(path):
+        make(path)
 
 
 def hardener(memfd: bool, affinity: bool) -> Callable[[], None]:
     """Return a function that leaves a fork, before it reads anything, :data:`CAPABILITIES` and no others."""
-    program = seccomp.filter_program(memfd=memfd, affinity=affinity, machine=True)
+    program = linux.filter_program(memfd=memfd, affinity=affinity, machine=True)
 
     def harden() -> None:
         linux.keep_capabilities(CAPABILITIES)
         linux.set_dumpable(True)
         linux.go_first_when_memory_is_short()
-        seccomp.install(program)
+        linux.install_filter(program)
 
     return harden

@@ -145,22 +145,19 @@ class ResourceMonitor:
         pids = self.pids()
         for pid in pids:
             if pid not in self._yielding:
-                self._lower(pid)
+                with contextlib.suppress(OSError, ValueError):
+                    if not self.tree and os.getpriority(os.PRIO_PROCESS, int(pid)) < YIELD_TO:
+                        os.setpriority(os.PRIO_PROCESS, int(pid), YIELD_TO)
+                with contextlib.suppress(OSError):  # it is allowed only some times a second
+                    fd = os.open(f"{pid}/autogroup", os.O_WRONLY, dir_fd=self.proc)
+                    try:
+                        os.write(fd, str(YIELD_TO).encode())  # sched(7)
+                        self._yielding.add(pid)
+                    finally:
+                        os.close(fd)
         if self._pinned or len({self._session(pid) for pid in pids}) > 2 * len(_CORES):
             self._pinned = True
             self._pin(pids, _CORES[len(_CORES) // 2 :])
-
-    def _lower(self, pid: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            if not self.tree and os.getpriority(os.PRIO_PROCESS, int(pid)) < YIELD_TO:
-                os.setpriority(os.PRIO_PROCESS, int(pid), YIELD_TO)
-        with contextlib.suppress(OSError):  # it is allowed only some times a second
-            fd = os.open(f"{pid}/autogroup", os.O_WRONLY, dir_fd=self.proc)
-            try:
-                os.write(fd, str(YIELD_TO).encode())  # sched(7)
-                self._yielding.add(pid)
-            finally:
-                os.close(fd)
 
     def _session(self, pid: str) -> bytes:
         with contextlib.suppress(OSError, IndexError):
@@ -192,20 +189,17 @@ class ResourceMonitor:
         if self.proc is None:
             return []
         if self.tree:
-            return self._descendants()
+            # Below the zygote's namespaces: children of children of children of this process.
+            level = [os.readlink("self", dir_fd=self.proc)]
+            for _ in range(2):
+                level = [child for pid in level for child in self._children(pid)]
+            found: list[str] = []
+            while level:
+                level = [child for pid in level for child in self._children(pid)]
+                found += level
+            return found
         found = [name for name in os.listdir(self.proc) if name.isdigit()]
         return [name for name in found if int(name) not in self.own and name != "1"]
-
-    def _descendants(self) -> list[str]:
-        """Below the zygote's namespaces: children of children of children of this process."""
-        level = [os.readlink("self", dir_fd=self.proc)]
-        for _ in range(2):
-            level = [child for pid in level for child in self._children(pid)]
-        found: list[str] = []
-        while level:
-            level = [child for pid in level for child in self._children(pid)]
-            found += level
-        return found
 
     def _children(self, pid: str) -> list[str]:
         with contextlib.suppress(OSError):

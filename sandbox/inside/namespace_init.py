@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rollenv.sandbox.inside import child, linux, terminal
+from rollenv.sandbox.inside import child, linux
 
 Json = dict[str, Any]
 
@@ -164,12 +164,17 @@ class NamespaceInit:
         elif "signal_all" in order:
             self.kill_all(order["signal_all"])
         elif "clear" in order:
-            self._clear()
+            # Leave nothing of what ran.
+            self.kill_all(signal.SIGKILL)
+            self._reap(0)
+            if self.wipe is not None:
+                self.wipe()
+            self._send(cleared=True)
 
     def _fork(self, number: int, descriptors: list[int], order: Json) -> None:
         once, trusted = bool(order.get("once")), bool(order.get("trusted")) and self.machine is not None
         try:
-            descriptors += terminal.open_pair() if order.get("terminal") else ()
+            descriptors += child.open_pair() if order.get("terminal") else ()
             descriptors += [os.dup(self.machine)] if trusted and self.machine is not None else []
             if once and self.part is not None:
                 self.part()
@@ -212,14 +217,6 @@ class NamespaceInit:
                     os._exit(0)
             return True
         return False
-
-    def _clear(self) -> None:
-        """Leave nothing of what ran."""
-        self.kill_all(signal.SIGKILL)
-        self._reap(0)
-        if self.wipe is not None:
-            self.wipe()
-        self._send(cleared=True)
 
     def _send(self, **message: Any) -> None:
         with contextlib.suppress(OSError):

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollenv.sandbox.inside.monitor import ResourceMonitor
-from rollenv.sandbox.inside.protocol import Cell, Resize, Run, Start, encode
-from rollenv.sandbox.inside.report import Report
+from rollenv.sandbox.inside.protocol import Cell, Report, Resize, Run, Start, encode
 
 Json = dict[str, Any]
 
@@ -255,7 +254,13 @@ class LimitEnforcer:
                 if child.job is not None:
                     oldest = min(oldest, child.job.started)
                     if now >= child.job.deadline:
-                        self._timed_out(child, child.job, now)
+                        if isinstance(child.job.request, Cell) and not child.job.flags["timed_out"]:
+                            child.job.deadline = now + GRACE  # a context keeps its state if it reacts to the interrupt
+                            child.namespace.signal(child, signal.SIGINT, False)
+                        else:
+                            child.job.deadline = float("inf")
+                            self._stop(child)
+                        child.job.flags["timed_out"] = True
         if now < self._look_at or not self.namespaces:
             return
         busy = self._busy()
@@ -286,15 +291,6 @@ class LimitEnforcer:
             self._idle_left = self.idle_seconds
             self._stop_all()
             self._wait_until_ended()
-
-    def _timed_out(self, child: Child, job: Job, now: float) -> None:
-        if isinstance(job.request, Cell) and not job.flags["timed_out"]:
-            job.deadline = now + GRACE  # a context keeps its state if it reacts to the interrupt
-            child.namespace.signal(child, signal.SIGINT, False)
-        else:
-            job.deadline = float("inf")
-            self._stop(child)
-        job.flags["timed_out"] = True
 
     def _out_of_memory(self) -> None:
         for namespace in self.namespaces:

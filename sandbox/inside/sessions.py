@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from rollenv.sandbox.inside import report
+from rollenv.sandbox.inside import protocol
 
 #: Both read "number, newline, code, null" from one descriptor and write "number status" lines to another; a line of
 #: JavaScript ends with a document: what was shown, or how it failed.
@@ -98,7 +98,18 @@ class Session:
         if "\0" in code:
             return self._failed("ValueError", "the code has a null character", "")
         if self._process is None:
-            self._start()
+            cells, self._cells = os.pipe()
+            self._lines, lines = os.pipe()
+            self._buffer = b""
+            for fd in (cells, lines):
+                os.set_inheritable(fd, True)
+            command = [*LANGUAGES[self.language], str(cells), str(lines)]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, close_fds=True, pass_fds=(cells, lines), preexec_fn=_own_group
+            )
+            os.close(cells)
+            os.close(lines)
+            os.set_blocking(self._cells, False)
         self._number += 1
         cell = f"{self._number}\n{_variables(self.language, env or {})}{code}\0".encode("utf-8", "replace")
         try:
@@ -108,26 +119,26 @@ class Session:
             kept = "" if line else "; its process did not react and was ended"
             return self._failed("KeyboardInterrupt", f"it was interrupted{kept}", "")
         if line is None:
-            return self._ended()
-        return self._said(line)
+            assert self._process is not None
+            ended = self._process.wait()
+            self._let_go()
+            how = f"it exited with {ended}" if ended >= 0 else f"a signal ended it: {-ended}"
+            self._failed("Exit", f"{how}; the next cell starts again without the state", "")
+            return ended
+        status, _, document = line.partition(" ")
+        said = json.loads(document) if document else {}
+        if text := said.get("text"):
+            parts = (protocol.frame(protocol.RESULT, "main"), protocol.frame(protocol.FIELD, "text", str(text)))
+            protocol.write_all(self.fd, b"".join(parts) + protocol.frame(protocol.SHOWN))
+        if status == "0":
+            return 0
+        if not said:
+            return self._failed("Exit", f"the last command exited with {status}", "")
+        return self._failed(str(said["name"]), str(said["value"]), str(said["trace"]))
 
     def interrupted(self) -> None:
         """An interrupt came between the cell's end and its report."""
         self._failed("KeyboardInterrupt", "it was interrupted", "")
-
-    def _start(self) -> None:
-        cells, self._cells = os.pipe()
-        self._lines, lines = os.pipe()
-        self._buffer = b""
-        for fd in (cells, lines):
-            os.set_inheritable(fd, True)
-        command = [*LANGUAGES[self.language], str(cells), str(lines)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, close_fds=True, pass_fds=(cells, lines), preexec_fn=_own_group
-        )
-        os.close(cells)
-        os.close(lines)
-        os.set_blocking(self._cells, False)
 
     def _tell(self, cell: bytes) -> str | None:
         """Give it the cell, and wait for its line; None if it has ended."""
@@ -191,32 +202,12 @@ class Session:
         self._process = None
         return status
 
-    def _ended(self) -> int:
-        assert self._process is not None
-        status = self._process.wait()
-        self._let_go()
-        how = f"it exited with {status}" if status >= 0 else f"a signal ended it: {-status}"
-        self._failed("Exit", f"{how}; the next cell starts again without the state", "")
-        return status
-
-    def _said(self, line: str) -> int:
-        status, _, document = line.partition(" ")
-        said = json.loads(document) if document else {}
-        if text := said.get("text"):
-            parts = (report.frame(report.RESULT, "main"), report.frame(report.FIELD, "text", str(text)))
-            report.write_all(self.fd, b"".join(parts) + report.frame(report.SHOWN))
-        if status == "0":
-            return 0
-        if not said:
-            return self._failed("Exit", f"the last command exited with {status}", "")
-        return self._failed(str(said["name"]), str(said["value"]), str(said["trace"]))
-
     def _failed(self, name: str, value: str, trace: str) -> int:
         if trace:
             with contextlib.suppress(OSError):
-                report.write_all(2, trace.encode("utf-8", "replace") + b"\n")
-        frame = report.frame(report.ERROR, name.replace("\0", ""), value.replace("\0", "\\0"), trace)
-        report.write_all(self.fd, frame)
+                protocol.write_all(2, trace.encode("utf-8", "replace") + b"\n")
+        frame = protocol.frame(protocol.ERROR, name.replace("\0", ""), value.replace("\0", "\\0"), trace)
+        protocol.write_all(self.fd, frame)
         return 1
 
 

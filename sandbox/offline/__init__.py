@@ -1,7 +1,372 @@
-"""In place of the network of a machine: wheels and packages fetched before, and programs in front of downloaders."""
+"""In place of a machine's network: wheels and packages fetched before, and programs in front of downloaders."""
 
-from rollenv.sandbox.offline.debs import Debs, packages
-from rollenv.sandbox.offline.tools import FIRST_MODULES, NOTES, OURS, Offline
-from rollenv.sandbox.offline.wheels import Wheels, requirements, with_files
+from __future__ import annotations
 
-__all__ = ["FIRST_MODULES", "NOTES", "OURS", "Debs", "Offline", "Wheels", "packages", "requirements", "with_files"]
+import contextlib
+import functools
+import hashlib
+import logging
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rollenv.sandbox.images import Image
+from rollenv.sandbox.layers import made, store
+
+_log = logging.getLogger(__name__)
+
+#: What tests are commonly set up with.
+ALWAYS = ("pip", "setuptools", "wheel", "uv", "pytest")
+_REQUIREMENT = re.compile(
+    r"^[A-Za-z0-9][\w.-]*(\[[\w,-]+\])?((===|[=<>!~]=|[<>])[\w.*+!-]+(,\s*([=<>!~]=|[<>])[\w.*]+)*)?$"
+)
+#: Options whose value is no requirement, and those whose value is one.
+_VALUES = frozenset(
+    {"-r", "--requirement", "-c", "--constraint", "-e", "--editable", "-p", "--python", "-i", "--index-url"}
+)
+_VALUES_TOO = frozenset(
+    {"--extra-index-url", "-f", "--find-links", "-t", "--target", "--prefix", "--root", "-d", "--group"}
+)
+_WITH = frozenset({"--with", "-w", "--from"})
+#: A list of requirements, and an installation of a folder.
+_LISTS = re.compile(r"\s(?:-r|--requirements?)[\s=]*([^\s;&|]+)")
+_PROJECTS = re.compile(
+    r"\bpip[\d.]* install\b[^\n;&|]*\s['\"]?\.{1,2}/?[\w./]*(\[|['\"]?(\s|$))|\buv sync\b", re.MULTILINE
+)
+_SECONDS = 300.0
+
+
+class Wheels:
+    """Wheels for one version of Python.
+
+    Args:
+        folder: where they are; by default in the cache.
+        python: version, such as ``3.11``; by default that of the host's system.
+        fetch: whether missing ones are downloaded, by the host's pip with its settings. Only wheels are: nothing of a
+            package runs.
+    """
+
+    def __init__(self, folder: Path | None = None, *, python: str | None = None, fetch: bool = True):
+        self.python, self.fetch = python or system_python(), fetch
+        self.folder = folder or store() / f"wheels-{self.python}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def ensure(self, wanted: Sequence[str]) -> list[str]:
+        """Fetch what is not there; return what could not be had."""
+        lacking: list[str] = []
+        names = [*wanted, *self._elsewhere()] if self.fetch else list(wanted)
+        while names := [each for each in dict.fromkeys(names) if each not in lacking and not self._mark(each).exists()]:
+            if not self.fetch:
+                return names
+            # One by one where it fails together, lest one bad name keeps the others out.
+            if self._download(names):
+                lacking += [each for each in names if self._download([each])]
+            names = self._elsewhere()
+        return [each for each in lacking if each in wanted]
+
+    def _elsewhere(self) -> list[str]:
+        """Return the requirements of the wheels on other systems and Pythons: uv locks for all of them."""
+        found: dict[str, None] = {}
+        for wheel in self.folder.glob("*.whl"):
+            with contextlib.suppress(OSError, zipfile.BadZipFile, StopIteration), zipfile.ZipFile(wheel) as archive:
+                name = next(each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
+                for line in archive.read(name).decode("utf-8", "replace").partition("\n\n")[0].splitlines():
+                    need, _, marker = line.removeprefix("Requires-Dist:").partition(";")
+                    if line.startswith("Requires-Dist:") and marker and "extra" not in marker:
+                        found[re.sub(r"[()\s]", "", need)] = None
+        return list(found)
+
+    def _download(self, wanted: list[str]) -> str:
+        """Download; what went wrong, if anything did."""
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+        command += ["--only-binary=:all:", "--python-version", self.python, "--dest", str(self.folder), *wanted]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "it took too long"
+        if done.returncode:
+            _log.debug("pip download %s: %s", wanted, done.stderr.strip()[-500:])
+            return done.stderr.strip()[-500:] or "pip failed"
+        for each in wanted:
+            self._mark(each).touch()
+        return ""
+
+    def _mark(self, wanted: str) -> Path:
+        return self.folder / f".has-{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
+
+    def find(self, name: str) -> Path | None:
+        """The newest wheel of a package."""
+        found = self.folder.glob(f"{name.replace('-', '_')}-*.whl")
+        return max(found, key=lambda path: path.stat().st_mtime, default=None)
+
+
+@functools.cache
+def system_python() -> str:
+    """The version of the host's /usr/bin/python3; this Python's where there is none."""
+    try:
+        said = subprocess.run(["/usr/bin/python3", "-V"], capture_output=True, text=True).stdout
+    except OSError:
+        said = ""
+    match = re.match(r"Python (\d+\.\d+)", said)
+    return match[1] if match else f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def requirements(script: str) -> list[str]:
+    """The packages that a shell script or Dockerfile installs with pip, uv or uvx."""
+    return list(dict.fromkeys(name for words in commands(script) for name in _of_command(words)))
+
+
+def with_files(script: str, folders: Iterable[Path]) -> Iterator[str]:
+    """A script, and what the files say that it installs from: lists of requirements, and projects.
+
+    Args:
+        script: of the shell, or a Dockerfile.
+        folders: where such files may be.
+    """
+    yield script
+    names = {Path(name.strip("\"'")).name for name in _LISTS.findall(script)}
+    names |= {"pyproject.toml"} if _PROJECTS.search(script) else set()
+    for path in sorted(path for folder in folders for path in folder.rglob("*") if path.name in names):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            text = path.read_text()
+            if path.name == "pyproject.toml":
+                project = tomllib.loads(text)
+                needed = project.get("build-system", {}).get("requires", [])
+                text = "\n".join([*needed, *project.get("project", {}).get("dependencies", [])])
+            for line in text.splitlines():
+                yield "pip install " + re.sub(r"\s*([=<>!~,]+)\s*", r"\1", line.partition(";")[0])
+
+
+def commands(script: str) -> Iterator[list[str]]:
+    """The words of each command of a shell script or Dockerfile, roughly."""
+    for line in re.sub(r"\\\n", " ", script).splitlines():
+        for command in re.split(r"&&|\|\||[;|]", line):
+            try:
+                yield shlex.split(command, comments=True)
+            except ValueError:
+                yield command.split()
+
+
+def _of_command(words: list[str]) -> list[str]:
+    for i, word in enumerate(words):
+        name, after = word.rpartition("/")[2], words[i + 1 :]
+        if re.fullmatch(r"pip[\d.]*", name) and "install" in after[:4]:
+            return _listed(after[after.index("install") + 1 :])
+        if name == "uvx":
+            return _listed(after, first_only=True)
+        if name == "uv" and after:
+            if after[:2] in (["pip", "install"], ["tool", "install"]):
+                return _listed(after[2:])
+            if after[0] == "add":
+                return _listed(after[1:])
+            return _listed(after[1:], first_only=True)[:-1] if after[0] == "run" else []
+    return []
+
+
+def _listed(words: list[str], first_only: bool = False) -> list[str]:
+    """The requirements among arguments; of a program that is run, those of its options and its own name."""
+    found: list[str] = []
+    at = 0
+    while at < len(words):
+        word = words[at]
+        option, _, value = word.partition("=")
+        if option in _WITH:
+            given = value or (words[at + 1] if at + 1 < len(words) else "")
+            found += [part for part in given.split(",") if _REQUIREMENT.match(part)]
+            at += 1 if value else 2
+        elif word in _VALUES | _VALUES_TOO:
+            at += 2
+        elif word.startswith("-"):
+            at += 1
+        else:
+            if _REQUIREMENT.match(word) and "/" not in word:
+                found.append(word)
+            if first_only:
+                return found if found and found[-1] == word else [*found, "pytest"]
+            at += 1
+    return [*found, "pytest"] if first_only else found
+
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+#: Seconds for apt, and until it is asked again for what it did not have.
+_DEBS_SECONDS, _AGAIN = 300.0, 24 * 3600.0
+
+
+class Debs:
+    """Packages for machines over the host's system, each with what it needs beyond what the host has.
+
+    There is a file NAME.list for each, with the names of its .deb files in the order of installation.
+
+    Args:
+        folder: where they are; by default in the cache.
+        fetch: whether missing ones are downloaded, by the host's apt with its lists and keys. Nothing of a package
+            runs on the host.
+    """
+
+    def __init__(self, folder: Path | None = None, *, fetch: bool = True):
+        self.fetch = fetch and shutil.which("apt-get") is not None
+        self.folder = folder or store() / "debs" / (_installed() if self.fetch else "given")
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def ensure(self, wanted: Sequence[str]) -> list[str]:
+        """Fetch what is neither here nor on the host; return what could not be had, which is not tried again today."""
+        lacking = [name for name in dict.fromkeys(wanted) if not (self.folder / f"{name}.list").exists()]
+        return [name for name in lacking if not (self.fetch and not self._failed(name) and self._download(name))]
+
+    def _failed(self, name: str) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return time.time() - (self.folder / f"{name}.failed").stat().st_mtime < _AGAIN
+        return False
+
+    def _download(self, name: str) -> bool:
+        command = ["apt-get", "install", "--yes", "--no-install-recommends", "--no-upgrade"]
+        options = [f"Dir::Cache::archives={self.folder}", "Debug::NoLocking=1", "APT::Sandbox::User=root"]
+        command += [word for option in options for word in ("-o", option)]
+        try:
+            (self.folder / "partial").mkdir(exist_ok=True)
+            needed = _run([*command, "--print-uris", "-qq", name])
+            _run([*command, "--download-only", "-qq", name])
+        except (OSError, subprocess.SubprocessError) as error:
+            _log.debug("apt-get cannot fetch %s: %s", name, getattr(error, "stderr", error))
+            (self.folder / f"{name}.failed").touch()
+            return False
+        files = re.findall(r"^'[^']*' (\S+\.deb) ", needed, re.MULTILINE)  # none for what the host has
+        if not all((self.folder / file).is_file() for file in files):
+            return False
+        (self.folder / f"{name}.list").write_text("".join(f"{file}\n" for file in files))
+        return True
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_DEBS_SECONDS, check=True)
+    return done.stdout
+
+
+@functools.cache
+def _installed() -> str:
+    """The state of the host's packages: what a package needs besides depends on it."""
+    try:
+        return hashlib.sha256(Path("/var/lib/dpkg/status").read_bytes()).hexdigest()[:16]
+    except OSError:
+        return "none"
+
+
+def packages(script: str) -> list[str]:
+    """The packages that a shell script or Dockerfile installs with apt."""
+    found: dict[str, None] = {}
+    for words in commands(script):
+        program = next((i for i, word in enumerate(words) if word.rpartition("/")[2] in ("apt", "apt-get")), len(words))
+        if "install" not in words[program:]:
+            continue
+        for word in words[words.index("install", program) + 1 :]:
+            name = re.split(r"[=:/]", word)[0]
+            if _NAME.fullmatch(name) and not word.endswith(".deb"):
+                found[name] = None
+    return list(found)
+
+
+#: Where the programs, the wheels and the packages of Debian appear.
+PLACE, WHEELS, DEBS = "/opt/rollenv", "/opt/rollenv-wheels", "/opt/rollenv-debs"
+#: Where the programs note what they could not do: a folder that everyone may write to.
+NOTES = "/run/rollenv"
+#: All of these places.
+OURS = (PLACE, WHEELS, DEBS, NOTES)
+#: Modules of the programs; Python is told to look there first.
+FIRST_MODULES = f"{PLACE}/pytest"
+_SOURCES = Path(__file__).with_name("programs")
+
+
+class Offline:
+    """Programs and wheels for machines without a network.
+
+    ``apt-get`` finds packages that are installed and installs those that were fetched before, ``curl`` and ``wget``
+    reach the machine itself and give uv's installer, ``pip`` and ``uv`` install wheels. What they cannot do fails as it
+    would without a network, and is noted.
+
+    Args:
+        wheels: by default the cache's, which is filled on demand.
+        debs: packages of Debian, likewise; by default nothing is fetched where no wheels are.
+    """
+
+    def __init__(self, wheels: Wheels | None = None, debs: Debs | None = None):
+        self.wheels = wheels or Wheels()
+        self.debs = debs or Debs(fetch=self.wheels.fetch)
+
+    def prepare(self, scripts: Iterable[str]) -> list[str]:
+        """Fetch the packages that scripts will install; return those that could not be had."""
+        texts = list(scripts)
+        wanted = [name for text in texts for name in requirements(text)]
+        lacking = self.debs.ensure([name for text in texts for name in packages(text)])
+        return [*self.wheels.ensure([*ALWAYS, *wanted]), *lacking]
+
+    def shown(self) -> dict[str, str]:
+        """Folders to show in the machine."""
+        programs = _programs(self.wheels.find("uv"))
+        return {PLACE: str(programs), WHEELS: str(self.wheels.folder), DEBS: str(self.debs.folder)}
+
+    def uv(self) -> Image | None:
+        """An image with uv in its root, as its makers publish one; None where there is no wheel of it."""
+        real = _programs(self.wheels.find("uv")) / "real"
+        target = store() / "layers" / f"uv-{real.parent.name}"
+        with made(target) as folder:
+            if folder is not None and real.is_dir():
+                shutil.copytree(real, folder / "0")
+        return Image.host().over(target) if real.is_dir() else None
+
+    def env(self, path: str) -> dict[str, str]:
+        """The environment in which the programs come first, on top of the machine's PATH."""
+        return {
+            "PATH": f"{PLACE}/bin:{path}",
+            "DEBIAN_FRONTEND": "noninteractive",
+            "PIP_CONFIG_FILE": "/dev/null",
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": WHEELS,
+            "PIP_BREAK_SYSTEM_PACKAGES": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_ROOT_USER_ACTION": "ignore",
+            "UV_NO_CONFIG": "1",
+            "UV_OFFLINE": "1",
+            "UV_NO_INDEX": "1",
+            "UV_FIND_LINKS": WHEELS,
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_LINK_MODE": "copy",
+            "UV_BREAK_SYSTEM_PACKAGES": "1",
+        }
+
+
+@functools.cache
+def _programs(uv: Path | None) -> Path:
+    """The folder with the programs, and uv's own from its wheel."""
+    digest = hashlib.sha256(f"{uv}".encode())
+    for source in sorted(_SOURCES.rglob("*")):
+        if source.is_file():
+            digest.update(source.name.encode() + source.read_bytes())
+    target = store() / f"tools-{digest.hexdigest()[:16]}"
+    with made(target) as folder:
+        if folder is not None:
+            shutil.copytree(_SOURCES, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+            for program in (folder / "bin").iterdir():
+                program.chmod(0o755)
+            for alias, name in {"apt": "apt-get", "wget": "curl", "pip3": "pip", "uvx": "uv"}.items():
+                (folder / "bin" / alias).symlink_to(name)
+            (folder / "bin/add-apt-repository").symlink_to("/bin/true")
+            if uv is not None:
+                _unpack_uv(uv, folder / "real")
+    return target
+
+
+def _unpack_uv(wheel: Path, folder: Path) -> None:
+    folder.mkdir()
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if "/scripts/" in name or name.startswith("uv/bin/"):
+                target = folder / name.rpartition("/")[2]
+                target.write_bytes(archive.read(name))
+                target.chmod(0o755)

@@ -24,8 +24,7 @@ from websockets.asyncio.server import serve as serve_socket
 import rollenv
 from rollenv.checker import run_checks
 from rollenv.envs.others import Misbehaved
-from rollenv.envs.others.openenv_action import Form
-from rollenv.envs.others.openenv_wire import about
+from rollenv.envs.others.openenv import Form, about
 from rollenv.errors import EpisodeOver, NoSuchAbility, UsageError
 from rollenv.remote.protocol import NotAllowed, ServerFull, ServerLost
 

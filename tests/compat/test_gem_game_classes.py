@@ -12,7 +12,7 @@ import pytest
 from gem_differences import page
 
 import rollenv
-from rollenv.compat.gem import constants, core, games
+from rollenv.compat.gem import core, games, utils
 from rollenv.envs.game.sokoban.env import RANDOM_SIZES
 
 PAIRS = [(importlib.import_module(where.partition(":")[0]), where, name) for where, name in games.CLASSES.items()]
@@ -207,7 +207,7 @@ def test_rewards_that_a_user_changes_are_paid(monkeypatch):
 
     names = ("success", "internal_step", "fail", "invalid_action", "format_error")
     for name, value in zip(names, (10.0, 0.5, -3.0, -2.0, -1.0), strict=True):
-        monkeypatch.setattr(constants.LanguageGameReward, f"{name}_reward", value)
+        monkeypatch.setattr(utils.LanguageGameReward, f"{name}_reward", value)
     guess = games.GuessTheNumberEnv
     assert [paid(guess, action, game_number=5) for action in ("5", "6", "99", "x")] == [10, 0.5, -2, -1]
     assert paid(guess, "6", game_number=6, turn_count=19) == 10

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rollenv import UsageError
 from rollenv.envs.code.env import CodeEnv
-from rollenv.sandbox.adaptive import AdaptiveTimeout
+from rollenv.sandbox.pool import AdaptiveTimeout
 
 ROWS = [{"problem": "Add.", "tests": ["assert add(1, 2) == 3"]}]
 

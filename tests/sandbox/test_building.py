@@ -15,8 +15,7 @@ import pytest
 from rollenv.sandbox import Image, Limits, Machine, layers
 from rollenv.sandbox.dockerfile import expand, parse
 from rollenv.sandbox.image_builder import BuildError, build
-from rollenv.sandbox.offline import Debs, Offline, Wheels, packages, requirements, with_files
-from rollenv.sandbox.offline.wheels import system_python
+from rollenv.sandbox.offline import Debs, Offline, Wheels, packages, requirements, system_python, with_files
 
 SMALL = Limits(seconds=60, memory_mb=512, processes=64, disk_mb=64, files=5000)
 

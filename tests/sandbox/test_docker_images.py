@@ -4,7 +4,7 @@ import pytest
 from engine import IMAGE
 
 from rollenv.sandbox import Limits, Machine, SandboxError
-from rollenv.sandbox.docker_images import docker_image
+from rollenv.sandbox.docker import docker_image
 from rollenv.sandbox.image_builder import BuildError, build
 
 pytestmark = pytest.mark.slow

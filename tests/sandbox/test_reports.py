@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from rollenv.sandbox import Limits, Pool, results
-from rollenv.sandbox.inside import protocol, report
+from rollenv.sandbox import Limits, Pool, types
+from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.child import REPORTS, REQUESTS
 
 #: Of the sandbox that the tests of this file share.
@@ -32,21 +32,23 @@ FORGED = {
     "deep": b"[" * 100_000,
     "an unknown kind": b"Z\0\0\0\1x",
     "a huge frame": b"E\xff\xff\xff\xff",
-    "a field of nothing": report.frame(report.FIELD, "text", "x"),
-    "a field without a name": report.frame(report.RESULT) + report.frame(report.FIELD, "\n", "x"),
-    "the end of another cell": report.frame(report.DONE, "999999"),
-    "the end of no cell": report.frame(report.DONE, "-1"),
+    "a field of nothing": protocol.frame(protocol.FIELD, "text", "x"),
+    "a field without a name": protocol.frame(protocol.RESULT) + protocol.frame(protocol.FIELD, "\n", "x"),
+    "the end of another cell": protocol.frame(protocol.DONE, "999999"),
+    "the end of no cell": protocol.frame(protocol.DONE, "-1"),
     "half a frame": b"R\0\0",
-    "a failure": report.frame(report.FAILED, "2", "no such file"),
-    "a failure without a number": report.frame(report.FAILED, "x"),
-    "ready again": report.frame(report.READY),
-    "a wrong encoding": report.frame(report.RESULT)[:-4] + b"\0\0\0\2\xff\xfe",
-    "an error": report.frame(report.ERROR, "Name", "value", "trace"),
-    "many results": report.frame(report.RESULT) * 20_000,
-    "a result that lies about itself": report.frame(report.RESULT) + report.frame(report.FIELD, "is_main_result", "x"),
-    "a whole result of nothing": report.frame(report.SHOWN) * 3,
-    "results that are whole more than once": (report.frame(report.RESULT) + report.frame(report.SHOWN) * 2) * 100,
-    "json that is none": report.frame(report.RESULT) + report.frame(report.FIELD, "json", "[" * 50_000),
+    "a failure": protocol.frame(protocol.FAILED, "2", "no such file"),
+    "a failure without a number": protocol.frame(protocol.FAILED, "x"),
+    "ready again": protocol.frame(protocol.READY),
+    "a wrong encoding": protocol.frame(protocol.RESULT)[:-4] + b"\0\0\0\2\xff\xfe",
+    "an error": protocol.frame(protocol.ERROR, "Name", "value", "trace"),
+    "many results": protocol.frame(protocol.RESULT) * 20_000,
+    "a result that lies about itself": protocol.frame(protocol.RESULT)
+    + protocol.frame(protocol.FIELD, "is_main_result", "x"),
+    "a whole result of nothing": protocol.frame(protocol.SHOWN) * 3,
+    "results that are whole more than once": (protocol.frame(protocol.RESULT) + protocol.frame(protocol.SHOWN) * 2)
+    * 100,
+    "json that is none": protocol.frame(protocol.RESULT) + protocol.frame(protocol.FIELD, "json", "[" * 50_000),
 }
 
 
@@ -157,14 +159,14 @@ def test_malformed_message_is_refused(message):
 
 
 def test_documents_are_read_within_bounds():
-    assert results.parsed_json('{"a": [1, "]["]}') == {"a": [1, "]["]}
+    assert types.parsed_json('{"a": [1, "]["]}') == {"a": [1, "]["]}
     for text in (
         "[" * 100_000,
         "[" + "[]," * 300_000 + "1]",
         "x",
-        '"' + "a" * results.MAX_JSON + '"',
+        '"' + "a" * types.MAX_JSON + '"',
         "1" * 5000,
         '"' + '\\"' * 2_000_000,
     ):
-        assert results.parsed_json(text) is None
-    assert results.parsed_json(json.dumps([[1] * 10] * 100)) == [[1] * 10] * 100
+        assert types.parsed_json(text) is None
+    assert types.parsed_json(json.dumps([[1] * 10] * 100)) == [[1] * 10] * 100

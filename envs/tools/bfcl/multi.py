@@ -17,10 +17,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from rollenv.core import StepResult
-from rollenv.envs.tools.base import ToolEnv
+from rollenv.envs.tools.base import Call, Judgement, Move, Problem, Said, ToolEnv, User
 from rollenv.envs.tools.bfcl import MULTI, PACKAGES
-from rollenv.envs.tools.bfcl.source import Described, Entry, answers, documented, entries, schema
-from rollenv.envs.tools.problem import Call, Judgement, Move, Problem, Said, User
+from rollenv.envs.tools.bfcl.single import Described, Entry, answers, documented, entries, schema
 from rollenv.errors import MissingExtra
 from rollenv.tools.backend import Answer, Change, differences, not_arguments, unknown
 from rollenv.tools.function import text_of
@@ -124,7 +123,12 @@ class Services:
         try:
             with _own_precision(type(self.methods[name].__self__).__name__):
                 result = self.methods[name](**copy.deepcopy(dict(arguments)))
-                return _written(result)
+                if isinstance(result, dict):
+                    try:
+                        return json.dumps(result)
+                    except (TypeError, ValueError):
+                        return str(result)
+                return str(result)
         except Exception as error:
             return f"Error during execution: {error}"
 
@@ -176,15 +180,6 @@ def _own_precision(service: str) -> Iterator[None]:
             yield
         finally:
             mpmath.mp.dps = digits
-
-
-def _written(result: Any) -> str:
-    if isinstance(result, dict):
-        try:
-            return json.dumps(result)
-        except (TypeError, ValueError):
-            return str(result)
-    return str(result)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
@@ -409,16 +404,13 @@ class BFCLMultiTurnEnv(ToolEnv):
     def judge(self, problem: Problem) -> Judgement:
         right = self.conversation.right
         all_asked = len(self.conversation.entry["question"])
-        return Judgement(len(right) == all_asked and all(right), sum(right) / all_asked, self._aside())
-
-    def _aside(self) -> int:
-        """Return the number of changed places that the right calls leave alone."""
         services = self.conversation.services
         twin = Services(self.conversation.entry, list(services.methods))
         for name, arguments in (call for each in expected(self.key) for call in each.calls):
             twin.run(name, arguments)
         wanted = {change.path for change in differences(_shown_at_start(self.key), twin.shown())}
-        return sum(change.path not in wanted for change in self.changes())
+        aside = sum(change.path not in wanted for change in self.changes())
+        return Judgement(len(right) == all_asked and all(right), sum(right) / all_asked, aside)
 
     def changes(self) -> list[Change]:
         return differences(_shown_at_start(self.key), self.conversation.services.shown())

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core import StepResult, UsageError
-from rollenv.envs.tools.base import ToolEnv
+from rollenv.envs.tools.base import Judgement, Problem, Reminder, ToolEnv, counted
 from rollenv.envs.tools.dbbench import NEED
-from rollenv.envs.tools.problem import Judgement, Problem, Reminder, counted
-from rollenv.envs.tools.sql.data import random_query, table_image
-from rollenv.envs.tools.sql.database import SqlBackend
+from rollenv.envs.tools.sql.database import SqlBackend, random_query, table_image
 from rollenv.envs.tools.sql.mysql import MySql
 from rollenv.envs.tools.sql.mysql_functions import NO_PAD, as_text, prepare
 from rollenv.tools.backend import ToolError, differences, tool

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollenv.core import UsageError
+from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedProblem, GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template, World
-from rollenv.envs.tools.problem import Call
-from rollenv.envs.tools.sql.data import image_of
-from rollenv.envs.tools.sql.database import Database, SqlBackend
+from rollenv.envs.tools.sql.database import Database, SqlBackend, image_of
 from rollenv.tools.backend import tool
 
 #: The most rows of an answer to an agent.
@@ -41,13 +40,9 @@ class Firm(SqlBackend, World):
         result = self.query(query)
         if not result.columns:
             return {"changed_rows": result.changed}
-        rows = [[_shown(cell) for cell in row] for row in result.rows[:_MOST_ROWS]]
+        rows = [[(cell.hex() if isinstance(cell, bytes) else cell) for cell in row] for row in result.rows[:_MOST_ROWS]]
         more = {"more_rows": len(result.rows) - _MOST_ROWS} if len(result.rows) > _MOST_ROWS else {}
         return {"columns": list(result.columns), "rows": rows, **more}
-
-
-def _shown(cell: Any) -> Any:
-    return cell.hex() if isinstance(cell, bytes) else cell
 
 
 def make_firm(rng: random.Random, size: int) -> Firm:
@@ -56,7 +51,13 @@ def make_firm(rng: random.Random, size: int) -> Firm:
     Args:
         size: staff; there is half as many projects, and a team for every five.
     """
-    staffed = {"teams": _teams(rng, max(3, size // 5))}
+    names = rng.sample(words.TOPICS, min(max(3, size // 5), len(words.TOPICS)))
+    staffed = {
+        "teams": [
+            {"name": name.capitalize(), "city": rng.choice(words.CITIES[:6]), "budget": rng.randint(10_000, 99_999)}
+            for name in names
+        ]
+    }
     count = len(staffed["teams"])
     staffed["staff"] = [
         {
@@ -77,14 +78,6 @@ def make_firm(rng: random.Random, size: int) -> Firm:
         for name, sql in _SCHEMA.items()
     }
     return Firm(Database(image_of({"tables": tables})))
-
-
-def _teams(rng: random.Random, count: int) -> list[dict[str, Any]]:
-    names = rng.sample(words.TOPICS, min(count, len(words.TOPICS)))
-    return [
-        {"name": name.capitalize(), "city": rng.choice(words.CITIES[:6]), "budget": rng.randint(10_000, 99_999)}
-        for name in names
-    ]
 
 
 _MOST_RAISE = 20

@@ -7,10 +7,10 @@ import random
 import re
 from typing import Any
 
+from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template, World
-from rollenv.envs.tools.problem import Call
 from rollenv.tools.backend import ToolError, tool
 
 #: Limits: files and folders, characters of a path and of a file.

@@ -134,25 +134,38 @@ class Evaluation:
                 raise FormulaError("the formulas of this sheet take too long")
             if self._depth > _MOST_DEPTH:
                 raise FormulaError("the formula, or the chain of cells that it refers to, is nested too deeply")
-            return self._value_of(node)
+            match node:
+                case ast.Constant(value=bool()):
+                    raise FormulaError("there are numbers and texts")
+                case ast.Constant(value=(int() | float()) as number) if abs(number) < 1e15:
+                    return float(number)
+                case ast.Name() if reference := CELL.fullmatch(node.id):
+                    return self._cell(reference[1], int(reference[2]))
+                case ast.UnaryOp(op=ast.USub()):
+                    return -self._number(node.operand)
+                case ast.BinOp():
+                    left, right = self._number(node.left), self._number(node.right)
+                    match node.op:
+                        case ast.Add():
+                            result = left + right
+                        case ast.Sub():
+                            result = left - right
+                        case ast.Mult():
+                            result = left * right
+                        case ast.Div() if right:
+                            result = left / right
+                        case _:
+                            raise FormulaError("division by zero, or an operator other than + - * /")
+                    if abs(result) > 1e15:
+                        raise FormulaError("the result is too large")
+                    return result
+                case ast.Call(func=ast.Name(id=name)) if name in _FUNCTIONS and not node.keywords:
+                    return self._call(name, node.args)
+            raise FormulaError(
+                f"a formula has numbers, cells, + - * / and the functions {', '.join(sorted(_FUNCTIONS))}"
+            )
         finally:
             self._depth -= 1
-
-    def _value_of(self, node: ast.expr) -> Value:
-        match node:
-            case ast.Constant(value=bool()):
-                raise FormulaError("there are numbers and texts")
-            case ast.Constant(value=(int() | float()) as number) if abs(number) < 1e15:
-                return float(number)
-            case ast.Name() if reference := CELL.fullmatch(node.id):
-                return self._cell(reference[1], int(reference[2]))
-            case ast.UnaryOp(op=ast.USub()):
-                return -self._number(node.operand)
-            case ast.BinOp():
-                return self._arithmetic(node)
-            case ast.Call(func=ast.Name(id=name)) if name in _FUNCTIONS and not node.keywords:
-                return self._call(name, node.args)
-        raise FormulaError(f"a formula has numbers, cells, + - * / and the functions {', '.join(sorted(_FUNCTIONS))}")
 
     def _number(self, node: ast.expr) -> float:
         value = self._value(node)
@@ -161,23 +174,6 @@ class Evaluation:
                 raise FormulaError(f"{value[:40]!r} is not a number")
             return 0.0
         return float(value)
-
-    def _arithmetic(self, node: ast.BinOp) -> float:
-        left, right = self._number(node.left), self._number(node.right)
-        match node.op:
-            case ast.Add():
-                result = left + right
-            case ast.Sub():
-                result = left - right
-            case ast.Mult():
-                result = left * right
-            case ast.Div() if right:
-                result = left / right
-            case _:
-                raise FormulaError("division by zero, or an operator other than + - * /")
-        if abs(result) > 1e15:
-            raise FormulaError("the result is too large")
-        return result
 
     def _call(self, name: str, nodes: Sequence[ast.expr]) -> float:
         arguments = [self._argument(node) for node in nodes]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from rollenv.core import UsageError
-from rollenv.envs.tools.base import ToolEnv
-from rollenv.envs.tools.generated.distractions import DISTRACTIONS
+from rollenv.envs.tools.base import Informant, Judgement, Move, Problem, ToolEnv, User
 from rollenv.envs.tools.generated.goals import (
+    DISTRACTIONS,
     MOST_SAID,
     Draw,
     Fitted,
@@ -24,7 +24,6 @@ from rollenv.envs.tools.generated.goals import (
     refuses,
     together,
 )
-from rollenv.envs.tools.problem import Informant, Judgement, Move, Problem, User
 
 _PLACES = ("kitchen", "lobby", "car park", "bicycle shed", "reading room", "roof terrace", "post room", "gym", "cellar")
 _PEOPLE = ("visitors", "cleaners", "new colleagues", "gardeners", "caterers", "painters", "interns", "neighbours")

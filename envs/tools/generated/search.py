@@ -14,10 +14,10 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from rollenv.core import UsageError
+from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Goal, Template, World
-from rollenv.envs.tools.problem import Call
 from rollenv.tools.backend import ToolError, tool
 
 _WORD = re.compile(r"\w+")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from rollenv.core import UsageError
+from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.formulas import (
     CELL,
@@ -24,7 +25,6 @@ from rollenv.envs.tools.generated.formulas import (
 )
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template, World
-from rollenv.envs.tools.problem import Call
 from rollenv.tools.backend import ToolError, tool
 from rollenv.tools.python import PythonCodeTool
 

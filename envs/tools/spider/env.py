@@ -1,25 +1,222 @@
-"""Spider's questions as an environment."""
+"""Spider's questions as an environment: its databases, from InterCode's dump, and InterCode's grading."""
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import functools
 import json
+import math
+import re
+import sqlite3
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollenv.core import StepResult
-from rollenv.envs.tools.base import ToolEnv
-from rollenv.envs.tools.problem import Judgement, Problem, Reminder
+from rollenv.envs.tools.base import Judgement, Problem, Reminder, ToolEnv
 from rollenv.envs.tools.spider import NEED
-from rollenv.envs.tools.spider.databases import Stored, databases
-from rollenv.envs.tools.spider.grading import intercode_reward, row_texts
-from rollenv.envs.tools.sql.data import random_query
-from rollenv.envs.tools.sql.database import SqlBackend
-from rollenv.envs.tools.sql.mysql import MySql
+from rollenv.envs.tools.sql.database import Result, SqlBackend, quoted, random_query
+from rollenv.envs.tools.sql.mysql import MySql, Token, closing, tokens
+from rollenv.envs.tools.sql.mysql_functions import PAD, prepare
 from rollenv.tools.backend import ToolError, tool
 from rollenv.tools.calls import write_calls
+
+
+def row_texts(result: Result, query: str, floats: Collection[str] = ()) -> list[str]:
+    """A text for each row of a result; equal rows of MySQL have equal texts.
+
+    Args:
+        query: that it is of; its sums and averages of whole numbers are decimals.
+        floats: the names, in lower case, of columns of floating point numbers and of texts.
+    """
+    items = _items(tokens(query))
+    kinds = ["" if any(token.text.lower() in floats for token in item) else _kind(item) for item in items]
+    if len(kinds) != len(result.columns):
+        kinds = [""] * len(result.columns)
+    return [str(tuple(map(_typed, row, kinds))) for row in result.rows]
+
+
+def _typed(value: Any, kind: str) -> Any:
+    """A value of a column that is a ``sum`` or ``avg`` of whole numbers, or neither."""
+    if value is None or not kind:
+        return value
+    if isinstance(value, int):
+        return Decimal(value) if kind == "sum" else Decimal(value).quantize(Decimal("0.0001"))
+    if isinstance(value, float) and kind == "avg" and round(value, 4) == value:  # as averages of whole numbers are
+        return Decimal(repr(value)).quantize(Decimal("0.0001"), ROUND_HALF_UP)
+    return value
+
+
+def _items(found: list[Token]) -> list[list[Token]]:
+    """The items of the outermost select list."""
+    if not found or found[0].word != "select":
+        return []
+    items: list[list[Token]] = [[]]
+    depth = 0
+    for token in found[1:]:
+        sign = token.text if token.kind == "sign" else ""
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0 and token.word == "from":
+            break
+        if depth == 0 and sign == ",":
+            items.append([])
+        else:
+            items[-1].append(token)
+    return items
+
+
+def _kind(item: Sequence[Token]) -> str:
+    """``sum`` or ``avg`` of an item that is one call of it, with or without a name of its own."""
+    if len(item) < 3 or item[0].word not in ("sum", "avg") or item[1].text != "(":
+        return ""
+    rest = item[closing(item, 1) + 1 :]
+    return item[0].word if len(rest) < 2 or rest[0].word == "as" else ""
+
+
+def intercode_reward(given: Sequence[str], wanted: Sequence[str], ordered: bool = False) -> float:
+    """The share of common rows in all rows of two results.
+
+    Args:
+        given: rows as texts, as :func:`row_texts` writes them.
+        wanted: rows of the gold query.
+        ordered: multiply it with Kendall's tau-b of the common rows' order, rounded, as InterCode's current code does.
+    """
+    ours, theirs = Counter(given), Counter(wanted)
+    common, union = ours & theirs, ours | theirs
+    if not union:
+        return 1.0
+    share = common.total() / union.total()
+    tau = kendall_tau(_of(given, common), _of(wanted, common)) if common and ordered else math.nan
+    return share if math.isnan(tau) else round(tau * share, 2)
+
+
+def _of(rows: Sequence[str], common: Counter[str]) -> list[str]:
+    """The first of the rows that are in a multiset."""
+    left = common.copy()
+    kept = []
+    for row in rows:
+        if left[row] > 0:
+            left[row] -= 1
+            kept.append(row)
+    return kept
+
+
+def kendall_tau(first: Sequence[str], second: Sequence[str]) -> float:
+    """Kendall's tau-b of the values of two lists, position by position; nan where one has a single value."""
+    pairs = sorted(zip(first, second, strict=True))
+    total = len(pairs) * (len(pairs) - 1) // 2
+    ties_first, ties_second = _ties(sorted(first)), _ties(sorted(second))
+    if ties_first == total or ties_second == total:
+        return math.nan
+    discordant, seen = 0, list[str]()
+    for _, value in pairs:
+        at = bisect.bisect_right(seen, value)
+        discordant += len(seen) - at
+        seen.insert(at, value)
+    difference = total - ties_first - ties_second + _ties(pairs) - 2 * discordant
+    tau = difference / math.sqrt(total - ties_first) / math.sqrt(total - ties_second)
+    return min(1.0, max(-1.0, tau))
+
+
+def _ties(ordered: Sequence[object]) -> int:
+    """Pairs of equal values."""
+    return sum(count * (count - 1) // 2 for count in (len(list(group)) for _, group in groupby(ordered)))
+
+
+_COLUMN = re.compile(r"^  `(?P<name>[^`]+)` (?P<kind>\w+(?:\([^)]*\))?)(?P<rest>.*?),?$", re.MULTILINE)
+_PRIMARY = re.compile(r"^  PRIMARY KEY \((?P<names>.*)\),?$", re.MULTILINE)
+_STATEMENT = re.compile(r"(?:[^;'`]|'(?:[^'\\]|\\.|'')*'|`[^`]*`)+", re.DOTALL)
+_VALUE = re.compile(r"'((?:[^'\\]|\\.|'')*)'|(NULL)|(-?[\d.]+(?:[eE][+-]?\d+)?)|([(),])|_binary ", re.DOTALL)
+_TEXT = re.compile(r"(?:tiny|medium|long)?text|(?:var)?char|enum|set", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A database of the dump, shared by all who play with it."""
+
+    image: bytes
+    text_columns: frozenset[str]
+    """Names, in lower case, that only columns of text have."""
+    floats: frozenset[str]
+    """Names, in lower case, of columns of which MySQL's sums are floating point numbers."""
+    empty: frozenset[str]
+    """The tables without rows, in lower case."""
+
+
+@functools.lru_cache(maxsize=4)
+def databases(path: Path) -> Mapping[str, Stored]:
+    """The databases of a dump by name, read once."""
+    parts: dict[str, list[str]] = {}
+    name = ""
+    dump = re.sub(r"^(?:--.*|/\*.*?\*/;)$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for match in _STATEMENT.finditer(dump):
+        statement = match[0].strip()
+        if used := re.match(r"USE `([^`]+)`", statement):
+            name = used[1]
+        elif statement.startswith(("CREATE TABLE", "INSERT INTO")):
+            parts.setdefault(name, []).append(statement)
+    return {name: _stored(statements) for name, statements in parts.items()}
+
+
+def _stored(statements: list[str]) -> Stored:
+    kinds: dict[str, dict[str, str]] = {}
+    full: set[str] = set()
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        prepare(connection, lambda steps: None)
+        connection.execute("BEGIN")
+        for statement in statements:
+            table = statement.split("`")[1].lower()  # as the MySQL of the dump shows them
+            if statement.startswith("CREATE"):
+                kinds[table] = {match["name"].lower(): match["kind"].lower() for match in _COLUMN.finditer(statement)}
+                connection.execute(_definition(table, statement))
+            else:
+                full.add(table)
+                rows = _rows(statement, list(kinds[table].values()))
+                marks = ", ".join("?" * len(kinds[table]))
+                connection.executemany(f"INSERT INTO {quoted(table)} VALUES ({marks})", rows)
+        connection.execute("COMMIT")
+        image = connection.serialize()
+    found = [(name, kind) for columns in kinds.values() for name, kind in columns.items()]
+    other = {name for name, kind in found if not _TEXT.match(kind)}
+    floats = {name for name, kind in found if _TEXT.match(kind) or re.match("double|float", kind)}
+    return Stored(image, frozenset(name for name, _ in found) - other, frozenset(floats), frozenset(kinds) - full)
+
+
+def _definition(table: str, statement: str) -> str:
+    """With MySQL's types, collation and key; other indexes and constraints are for speed and for writers only."""
+    primary = _PRIMARY.search(statement)
+    columns = [
+        f"{quoted(match['name'])} {match['kind']}"
+        + (f" COLLATE {PAD}" if _TEXT.match(match["kind"]) else "")
+        + (" NOT NULL" if "NOT NULL" in match["rest"] else "")
+        for match in _COLUMN.finditer(statement)
+    ]
+    if primary:
+        names = re.findall(r"`([^`]+)`", primary["names"])
+        columns.append(f"PRIMARY KEY ({', '.join(map(quoted, names))})")
+    return f"CREATE TABLE {quoted(table)} ({', '.join(columns)})"
+
+
+def _rows(statement: str, kinds: list[str]) -> Iterator[list[Any]]:
+    row: list[Any] = []
+    for match in _VALUE.finditer(statement, statement.index(" VALUES ") + 8):
+        text, null, number, sign = match.groups()
+        if sign == "(":
+            row = []
+        elif sign == ")":
+            yield row
+        elif null:
+            row.append(None)
+        elif number is not None:
+            row.append(float(number) if re.match("double|float|decimal", kinds[len(row)]) else int(number))
+        elif text is not None:
+            row.append(re.sub(r"\\(.)", lambda m: {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}.get(m[1], m[1]), text))
+
 
 _POLICY = (
     "You work with a MySQL database to answer a question. Execute one SQL statement at a time; SHOW TABLES and "

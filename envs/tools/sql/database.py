@@ -1,4 +1,4 @@
-"""SQLite for untrusted SQL: a database in memory that reaches no file, no clock and no chance, within fixed"""
+"""SQLite for untrusted SQL: a database in memory that reaches no file, no clock and no chance, within fixed limits."""
 
 from __future__ import annotations
 
@@ -7,13 +7,153 @@ import copy
 import functools
 import json
 import marshal
+import math
+import random
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from rollenv.envs.tools.sql.data import Prepare, data_of, image_of
-from rollenv.envs.tools.sql.functions import MOST_LENGTH, add_functions
+from rollenv.envs.tools.sql.mysql_functions import MOST_LENGTH, add_functions
 from rollenv.tools.backend import Backend, ToolError
+
+#: Adds functions and collations to a connection; it is given a function to call with the steps that one is worth.
+Prepare = Callable[[sqlite3.Connection, Callable[[int], None]], None]
+
+
+def quoted(name: str) -> str:
+    """An identifier as SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def table_image(
+    name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]], prepare: Prepare | None = None
+) -> bytes:
+    """The image of a database with one table.
+
+    Args:
+        columns: their names and what follows in their definition, such as ``TEXT``.
+        rows: a value for each column.
+        prepare: adds the collations that the columns name.
+    """
+    sql = f"CREATE TABLE {quoted(name)} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns)})"
+    with _opened(prepare) as connection:
+        connection.execute(sql)
+        connection.execute("BEGIN")
+        marks = ", ".join("?" * len(columns))
+        connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({marks})", [tuple(row) for row in rows])
+        connection.execute("COMMIT")
+        return connection.serialize()
+
+
+def random_query(image: bytes, rng: random.Random) -> str:
+    """A query that looks at a table."""
+    tables = columns_of(image)
+    if not tables:
+        return "SELECT 1"
+    table, columns = rng.choice(tables)
+    return f"SELECT `{rng.choice(columns)[1]}` FROM `{table}` LIMIT {rng.randint(1, 5)}"
+
+
+@functools.lru_cache(maxsize=64)
+def columns_of(image: bytes) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    """The tables of a database, and what ``PRAGMA table_info`` says of the columns of each; not to be changed."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        if image:
+            connection.deserialize(image)
+        tables = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1").fetchall()
+        return [(name, connection.execute(f"PRAGMA table_info({quoted(name)})").fetchall()) for (name,) in tables]
+
+
+@contextlib.contextmanager
+def _opened(prepare: Prepare | None) -> Iterator[sqlite3.Connection]:
+    with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        if prepare:
+            prepare(connection, lambda steps: None)
+        yield connection
+
+
+def data_of(image: bytes) -> dict[str, Any]:
+    """A database as JSON data: ``tables`` with their SQL and rows, and the SQL of everything else in ``schema``."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        if image:
+            connection.deserialize(image)
+        connection.text_factory = lambda text: text.decode("utf-8", "surrogateescape")
+        found = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY name, type").fetchall()
+        tables = {name: {"sql": sql, "rows": _rows(connection, name)} for kind, name, sql in found if kind == "table"}
+        return {"tables": tables, "schema": {name: sql for kind, name, sql in found if kind != "table" and sql}}
+
+
+def _rows(connection: sqlite3.Connection, table: str) -> dict[str, Any]:
+    source = quoted(table)
+    try:
+        cursor = connection.execute(f"SELECT rowid, * FROM {source} ORDER BY rowid")
+    except sqlite3.OperationalError:  # a table without rowids has its rows in the order of its key
+        cursor = connection.execute(f"SELECT row_number() OVER (), * FROM {source}")
+    names = [each[0] for each in cursor.description[1:]]
+    return {str(row[0]): dict(zip(names, map(_plain, row[1:]), strict=True)) for row in cursor}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"blob": value.hex()}
+    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
+        return {"text": value.encode("utf-8", "surrogateescape").hex()}  # SQLite's text need not be valid
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"real": str(value)}
+    return value
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return float(value["real"]) if "real" in value else bytes.fromhex(value.get("blob") or value.get("text", ""))
+    return value
+
+
+def image_of(data: Mapping[str, Any], prepare: Prepare | None = None) -> bytes:
+    """The image of a database that :func:`data_of` described.
+
+    Args:
+        data: with ``tables`` and ``schema``.
+        prepare: adds the collations that it names.
+    """
+    with _opened(prepare) as connection:
+        connection.execute("BEGIN")
+        own = sorted(data["tables"].items(), key=lambda each: each[0].startswith("sqlite_"))
+        for name, table in own:
+            if not name.startswith("sqlite_"):
+                connection.execute(table["sql"])
+        for name, table in own:
+            _fill(connection, name, table["rows"])
+        for sql in data.get("schema", {}).values():
+            connection.execute(sql)
+        connection.execute("COMMIT")
+        return connection.serialize()
+
+
+def _fill(connection: sqlite3.Connection, table: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    source = quoted(table)
+    kinds = connection.execute(f"PRAGMA table_xinfo({source})").fetchall()
+    computed = {column[1] for column in kinds if column[6] in (2, 3)}
+    if table == "sqlite_sequence":
+        connection.execute("DELETE FROM sqlite_sequence")
+    numbered = _has_rowid(connection, source)
+    for number, row in rows.items():
+        cells = {name: value for name, value in row.items() if name not in computed}
+        names = (["rowid"] if numbered else []) + [quoted(name) for name in cells]
+        values = ([int(number)] if numbered else []) + [_stored(value) for value in cells.values()]
+        marks = (["?"] if numbered else []) + [
+            ("CAST(? AS TEXT)" if isinstance(value, Mapping) and "text" in value else "?") for value in cells.values()
+        ]
+        connection.execute(f"INSERT INTO {source} ({', '.join(names)}) VALUES ({', '.join(marks)})", values)
+
+
+def _has_rowid(connection: sqlite3.Connection, source: str) -> bool:
+    try:
+        connection.execute(f"SELECT rowid FROM {source} LIMIT 0")
+    except sqlite3.OperationalError:
+        return False
+    return True
+
 
 #: A query may take so many steps of SQLite's virtual machine; a million take 0.02 to 0.2 seconds.
 STEPS = 10_000_000
@@ -120,8 +260,8 @@ class Database:
     """One episode's own database. It is opened at the first query, so that many cost little.
 
     Args:
-        image: the database at the start, as :func:`~rollenv.envs.tools.sql.data.image_of` or :attr:`image` gives it;
-            databases may share one, since it never changes.
+        image: the database at the start, as :func:`image_of` or :attr:`image` gives it; databases may share one,
+            since it never changes.
         prepare: called with every new connection, to add functions and collations, and with a function to be called
             with the steps that a call of them is worth.
         steps: the most steps of a query.
@@ -175,12 +315,39 @@ class Database:
         """
         self._guard.denied, self._guard.spent = "", 0
         try:
-            connection = self._open()
+            if self._connection is None:
+                guard = self._guard
+                connection = sqlite3.connect(
+                    ":memory:", isolation_level=None, check_same_thread=False, cached_statements=0
+                )
+                if self._image:
+                    connection.deserialize(self._image)
+                for pragma in _PREPARED:
+                    connection.execute(f"PRAGMA {pragma}")
+                connection.text_factory = _decoded
+                for limit, value in LIMITS.items():
+                    connection.setlimit(limit, value)
+                self._helper = sqlite3.connect(":memory:", check_same_thread=False)
+                add_functions(connection, self._helper, guard.charge)
+                if self.prepare:
+                    self.prepare(connection, guard.charge)
+                connection.set_progress_handler(guard.progress, _EVERY)
+                connection.set_authorizer(guard.authorize)
+                self._connection = connection
+            connection = self._connection
             before = connection.total_changes
             with contextlib.closing(connection.cursor()) as cursor:
                 cursor.execute(query, values)
                 columns = tuple(each[0] for each in cursor.description or ())
-                rows = _fetched(cursor)
+                rows: list[tuple[Any, ...]] = []
+                size = 0
+                for row in cursor:
+                    rows.append(row)
+                    size += sum(len(cell) for cell in row if isinstance(cell, str | bytes))
+                    if len(rows) > _MOST_ROWS or size > _MOST_CHARACTERS:
+                        raise ValueError(
+                            f"the result is larger than {_MOST_ROWS} rows or {_MOST_CHARACTERS} characters; use LIMIT"
+                        )
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError, RecursionError) as error:
             raise SqlError(self._explained(error)) from None
         return Result(columns, rows, connection.total_changes - before)
@@ -194,40 +361,9 @@ class Database:
             return "the query needs too much memory"
         return str(error)[:1000].encode("utf-8", "backslashreplace").decode()
 
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is None:
-            guard = self._guard
-            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False, cached_statements=0)
-            if self._image:
-                connection.deserialize(self._image)
-            for pragma in _PREPARED:
-                connection.execute(f"PRAGMA {pragma}")
-            connection.text_factory = _decoded
-            for limit, value in LIMITS.items():
-                connection.setlimit(limit, value)
-            self._helper = sqlite3.connect(":memory:", check_same_thread=False)
-            add_functions(connection, self._helper, guard.charge)
-            if self.prepare:
-                self.prepare(connection, guard.charge)
-            connection.set_progress_handler(guard.progress, _EVERY)
-            connection.set_authorizer(guard.authorize)
-            self._connection = connection
-        return self._connection
-
 
 def _decoded(text: bytes) -> str:
     return text.decode("utf-8", "replace")
-
-
-def _fetched(cursor: sqlite3.Cursor) -> list[tuple[Any, ...]]:
-    rows: list[tuple[Any, ...]] = []
-    size = 0
-    for row in cursor:
-        rows.append(row)
-        size += sum(len(cell) for cell in row if isinstance(cell, str | bytes))
-        if len(rows) > _MOST_ROWS or size > _MOST_CHARACTERS:
-            raise ValueError(f"the result is larger than {_MOST_ROWS} rows or {_MOST_CHARACTERS} characters; use LIMIT")
-    return rows
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,8 +8,7 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from rollenv.envs.tools.sql.data import quoted
-from rollenv.envs.tools.sql.database import LIMITS, STEPS, Database, Result, SqlError
+from rollenv.envs.tools.sql.database import LIMITS, STEPS, Database, Result, SqlError, quoted
 from rollenv.envs.tools.sql.mysql_functions import prepare
 
 _TABLES = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite%' ORDER BY 1"
@@ -35,24 +34,24 @@ class MySql(Database):
         first = re.match(r"\W*(\w+)", query[:1000])
         word = first[1].lower() if first else ""
         if word in ("show", "describe", "desc", "explain") and len(query) < 1000:
-            return self._shown(word, tokens(query))
+            found = tokens(query)
+            words = [token.text.lower() for token in found]
+            if word == "show" and words[1:2] == ["tables"]:
+                return Result(("Tables",), super().execute(_TABLES).rows)
+            if word == "show" and words[1:3] == ["create", "table"] and len(found) > 3:
+                rows = super().execute("SELECT name, sql FROM sqlite_schema WHERE lower(name) = ?", [words[3]]).rows
+                return Result(("Table", "Create Table"), rows)
+            names = [found[at + 1] for at, token in enumerate(found[:-1]) if token.word in ("from", "in")]
+            if word == "show" and words[1:2] in (["columns"], ["fields"]) and names:
+                return self._columns(found, found.index(names[0]))
+            if word != "show" and len(found) > 1 and found[1].kind in ("name", "word") and found[1].word != "select":
+                return self._columns(found, 1)
+            raise SqlError(
+                "of the statements that show something there are SHOW TABLES, SHOW COLUMNS FROM and DESCRIBE"
+            )
         if len(query) > LIMITS[sqlite3.SQLITE_LIMIT_SQL_LENGTH]:
             raise SqlError("the query is too long")
         return super().execute(translated(query, self.text_columns), values)
-
-    def _shown(self, word: str, found: list[Token]) -> Result:
-        words = [token.text.lower() for token in found]
-        if word == "show" and words[1:2] == ["tables"]:
-            return Result(("Tables",), super().execute(_TABLES).rows)
-        if word == "show" and words[1:3] == ["create", "table"] and len(found) > 3:
-            rows = super().execute("SELECT name, sql FROM sqlite_schema WHERE lower(name) = ?", [words[3]]).rows
-            return Result(("Table", "Create Table"), rows)
-        names = [found[at + 1] for at, token in enumerate(found[:-1]) if token.word in ("from", "in")]
-        if word == "show" and words[1:2] in (["columns"], ["fields"]) and names:
-            return self._columns(found, found.index(names[0]))
-        if word != "show" and len(found) > 1 and found[1].kind in ("name", "word") and found[1].word != "select":
-            return self._columns(found, 1)
-        raise SqlError("of the statements that show something there are SHOW TABLES, SHOW COLUMNS FROM and DESCRIBE")
 
     def _columns(self, found: list[Token], at: int) -> Result:
         name = found[at + 2].text if len(found) > at + 2 and found[at + 1].text == "." else found[at].text
@@ -108,7 +107,9 @@ def tokens(query: str) -> list[Token]:
     for match in _TOKEN.finditer(query):
         kind, text = str(match.lastgroup), match[0]
         if kind == "string":
-            text = _unescaped(text[text.index(text[-1]) + 1 : -1], text[-1])
+            quote = text[-1]
+            plain = text[text.index(text[-1]) + 1 : -1].replace(quote * 2, quote)
+            text = re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), plain, flags=re.DOTALL)
             if found and found[-1].kind == "string":  # strings in a row are one
                 text = found.pop().text + text
         elif kind == "name":
@@ -118,11 +119,6 @@ def tokens(query: str) -> list[Token]:
     while found and found[-1] == Token("sign", ";"):
         found.pop()
     return found
-
-
-def _unescaped(text: str, quote: str) -> str:
-    plain = text.replace(quote * 2, quote)
-    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), plain, flags=re.DOTALL)
 
 
 @functools.lru_cache(maxsize=512)
@@ -148,7 +144,12 @@ def translated(query: str, text_columns: frozenset[str] = frozenset()) -> str:
             numeric = not setting and _compared_with_number(found, at, text_columns)
             out.append(f"({_written(found, at)} + 0)" if numeric else _written(found, at))
             at += 1
-    return _joined(out)
+    # With spaces, but none around a point, nor between a function and its parenthesis.
+    text = ""
+    for piece in out:
+        close = piece in (".", "(") or text.endswith(".") or not text
+        text += piece if close else f" {piece}"
+    return text
 
 
 _COMPOUND = ("union", "intersect", "except")
@@ -204,15 +205,6 @@ def _is_compare(found: list[Token], at: int) -> bool:
 
 _BEFORE_SINGLE = tokens("(WITH mysql_rows(one) AS (")
 _AFTER_SINGLE = tokens(") SELECT mysql_single(one) FROM mysql_rows)")
-
-
-def _joined(pieces: list[str]) -> str:
-    """With spaces, but none around a point, nor between a function and its parenthesis."""
-    text = ""
-    for piece in pieces:
-        close = piece in (".", "(") or text.endswith(".") or not text
-        text += piece if close else f" {piece}"
-    return text
 
 
 def _dropped(found: list[Token], at: int) -> int:

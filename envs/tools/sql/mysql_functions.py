@@ -1,4 +1,7 @@
-"""MySQL's functions and its way to read, write and compare values, for a SQLite connection."""
+"""MySQL's functions and its way to read, write and compare values, for a SQLite connection.
+
+And versions of SQLite's own functions that look at no clock and do not take long in one step.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,114 @@ from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from rollenv.envs.tools.sql.functions import MOST_LENGTH, NOW, matches
+#: The moment that is now in every episode.
+NOW = "2023-11-30 12:00:00"
+#: The most bytes of a value.
+MOST_LENGTH = 100_000
+#: Steps that a call of a function in Python is worth.
+_CALL = 50
+_MOMENTS = ("date", "time", "datetime", "julianday", "unixepoch")
+_ZONES = {"localtime", "utc"}
+
+
+def add_functions(connection: sqlite3.Connection, helper: sqlite3.Connection, charge: Callable[[int], None]) -> None:
+    """Replace functions of a connection.
+
+    Args:
+        helper: another one, with functions as they were; it has to stay open as long.
+        charge: called with steps of the virtual machine that a call is worth.
+    """
+    helper.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_LENGTH)
+    _add_moments(connection, helper)
+    _add_metered(connection, helper, charge)
+
+
+def _add_moments(connection: sqlite3.Connection, helper: sqlite3.Connection) -> None:
+    def moment(name: str, first: int) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            given = list(values[:first]) + [each for each in values[first:] if str(each).strip().lower() not in _ZONES]
+            if len(given) == first:
+                given.append(NOW)
+            elif str(given[first]).strip().lower() == "now":
+                given[first] = NOW
+            return helper.execute(f"SELECT {name}({', '.join('?' * len(given))})", given).fetchone()[0]
+
+        return call
+
+    for name in _MOMENTS:
+        connection.create_function(name, -1, moment(name, 0), deterministic=True)
+    connection.create_function("strftime", -1, moment("strftime", 1), deterministic=True)
+    for name, value in (("date", NOW[:10]), ("time", NOW[11:]), ("timestamp", NOW)):
+        connection.create_function(f"current_{name}", 0, lambda value=value: value, deterministic=True)
+
+
+def _add_metered(connection: sqlite3.Connection, helper: sqlite3.Connection, charge: Callable[[int], None]) -> None:
+    def like(pattern: Any, text: Any, escape: str | None = None) -> bool | None:
+        if pattern is None or text is None:
+            return None
+        pattern, text = _text(pattern), _text(text)
+        charge(_CALL + len(pattern) * len(text) // 200)
+        return matches(pattern, text, escape)
+
+    def metered(name: str, searches: bool) -> Callable[..., Any]:
+        def call(*values: Any) -> Any:
+            sizes = sorted(len(value) for value in values if isinstance(value, str | bytes))
+            charge(_CALL + sizes[-1] * sizes[0] // 1000 if searches and len(sizes) > 1 else _CALL)
+            result = helper.execute(f"SELECT {name}({', '.join('?' * len(values))})", values).fetchone()[0]
+            charge((sum(sizes) + len(result if isinstance(result, str | bytes) else "")) // 10)
+            return result
+
+        return call
+
+    for count in (2, 3):
+        connection.create_function("like", count, like, deterministic=True)
+    for name in ("glob", "instr", "replace"):
+        connection.create_function(
+            name, 3 if name == "replace" else 2, metered(name, searches=True), deterministic=True
+        )
+    for name in ("hex", "quote", "zeroblob", "printf", "format"):
+        connection.create_function(name, -1, metered(name, searches=False), deterministic=True)
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def matches(pattern: str, text: str, escape: str | None = None) -> bool:
+    """``LIKE``: ``%`` stands for any characters, ``_`` for one; upper and lower case are the same.
+
+    Args:
+        text: all of it has to match.
+        escape: the character before a wildcard that stands for itself.
+    """
+    parts: list[str] = [""]
+    at = 0
+    while at < len(pattern):
+        character = pattern[at]
+        if character == escape and at + 1 < len(pattern):
+            at += 1
+            parts[-1] += re.escape(pattern[at])
+        elif character == "%":
+            parts.append("")
+        else:
+            parts[-1] += "." if character == "_" else re.escape(character)
+        at += 1
+    found = [re.compile(part, re.IGNORECASE | re.DOTALL) for part in parts]
+    if len(found) == 1:
+        return found[0].fullmatch(text) is not None
+    start = found[0].match(text)
+    if start is None:
+        return False
+    at = start.end()
+    for part in found[1:-1]:
+        place = part.search(text, at)
+        if place is None:
+            return False
+        at = place.end()
+    last = found[-1]
+    width = len(re.sub(r"\\(.)", r"\1", last.pattern, flags=re.DOTALL))
+    return len(text) - width >= at and last.fullmatch(text, len(text) - width) is not None
+
 
 #: Collations: accents and upper and lower case are the same; the second ignores spaces at the end too.
 NO_PAD, PAD = "mysql_ai_ci", "mysql_general_ci"
@@ -93,11 +203,6 @@ def _folded(text: str) -> str:
     return "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c)).casefold()
 
 
-def _order(left: str, right: str) -> int:
-    a, b = folded(left), folded(right)
-    return (a > b) - (a < b)
-
-
 def prepare(connection: sqlite3.Connection, charge: Callable[[int], None]) -> None:
     """Add MySQL's functions and collations to a connection.
 
@@ -105,9 +210,9 @@ def prepare(connection: sqlite3.Connection, charge: Callable[[int], None]) -> No
         charge: called with steps of the virtual machine that a call is worth.
     """
 
-    def metered(function: Callable[..., Any]) -> Callable[..., Any]:
+    def metered(function: Callable[..., Any], takes_null: bool = True) -> Callable[..., Any]:
         def call(*values: Any) -> Any:
-            result = function(*values)
+            result = function(*values) if takes_null or None not in values else None
             charge(20 + sum(len(value) for value in (*values, result) if isinstance(value, str | bytes)) // 5)
             return result
 
@@ -116,13 +221,13 @@ def prepare(connection: sqlite3.Connection, charge: Callable[[int], None]) -> No
     def order(left: str, right: str) -> int:
         with contextlib.suppress(sqlite3.Error):  # the query is stopped at its next step
             charge((len(left) + len(right)) // 10)
-        return _order(left, right)
+        a, b = folded(left), folded(right)
+        return (a > b) - (a < b)
 
     connection.create_collation(NO_PAD, order)
     connection.create_collation(PAD, lambda left, right: order(left.rstrip(" "), right.rstrip(" ")))
     for name, function in _FUNCTIONS.items():
-        safe = function if name in _TAKES_NULL else _null_safe(function)
-        connection.create_function(name, -1, metered(safe), deterministic=True)
+        connection.create_function(name, -1, metered(function, name in _TAKES_NULL), deterministic=True)
     for count in (2, 3):
         connection.create_function("like", count, metered(_like), deterministic=True)
     connection.create_aggregate("mysql_single", 1, Single)
@@ -131,10 +236,6 @@ def prepare(connection: sqlite3.Connection, charge: Callable[[int], None]) -> No
 
 
 _TAKES_NULL = {"concat_ws", "if", "isnull", "field"}
-
-
-def _null_safe(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *values: None if any(value is None for value in values) else function(*values)
 
 
 def _like(pattern: Any, text: Any, escape: str = "\\") -> bool | None:

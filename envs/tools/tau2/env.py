@@ -1,4 +1,4 @@
-"""tau2-bench's retail tasks as an environment."""
+"""tau2-bench's retail tasks as an environment, and their customers, scripted or played by a model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,108 @@ from typing import Any
 import httpx
 
 from rollenv.core import StepResult, UsageError
-from rollenv.envs.tools.base import ToolEnv
-from rollenv.envs.tools.problem import Call, Judgement, Move, Problem, Said, User, counted
+from rollenv.envs.tools.base import Call, Judgement, Problem, Said, ToolEnv, User, counted
 from rollenv.envs.tools.tau2 import NEED
-from rollenv.envs.tools.tau2.customer import Customer
 from rollenv.envs.tools.tau2.retail import RetailBackend, Tables
 from rollenv.errors import RollenvError
 from rollenv.tools.backend import Change, differences
 from rollenv.tools.calls import write_calls
+
+#: Second person to first, longest first.
+_PERSONS = (
+    ("you are", "I am"), ("you're", "I'm"), ("you have", "I have"), ("you've", "I've"), ("you'd", "I'd"),
+    ("you'll", "I'll"), ("you were", "I was"), ("yourself", "myself"), ("yours", "mine"), ("your", "my"),
+    ("to you", "to me"), ("for you", "for me"), ("tell you", "tell me"), ("you", "I"),
+)  # fmt: skip
+_PERSON = re.compile("|".join(rf"\b{old}\b" for old, _ in _PERSONS), re.IGNORECASE)
+_CONFIRM = (
+    "confirm",
+    "(yes",
+    "yes/no",
+    "proceed",
+    "go ahead",
+    "is that correct",
+    "is this correct",
+    "would you like me",
+)
+_ASKS = ("please provide", "please tell", "please share", "could you", "can you", "let me know", "may i have")
+LEAVES = ("anything else", "with something else", "further assistance")
+TRANSFERRED = "transferred to a human"
+
+
+def in_first_person(text: str) -> str:
+    """Return the first-person form of ``You are ...``."""
+    forms = dict(_PERSONS)
+
+    def changed(match: re.Match[str]) -> str:
+        word = forms[match[0].lower()]
+        start = match.start()
+        begins = start == 0 or text[:start].rstrip()[-1:] in (".", "!", "?")
+        return word[0].upper() + word[1:] if begins else word
+
+    return _PERSON.sub(changed, text)
+
+
+class Customer(User):
+    """Follows the instructions of a task, always in the same way.
+
+    A message that asks nothing ends the conversation, as does the transfer to a human and a "no" to whether there is
+    anything else.
+
+    Args:
+        instructions: of the task: ``reason_for_call``, ``known_info``, ``unknown_info``, ``task_instructions``.
+    """
+
+    def __init__(self, instructions: Mapping[str, Any]):
+        super().__init__()
+        self.parts = {key: in_first_person(str(value or "").strip(" .\n")) for key, value in instructions.items()}
+
+    @property
+    def opening(self) -> str:
+        """The customer's first message."""
+        return f"Hello. {self.parts['reason_for_call']}."
+
+    def reply(self, message: str) -> Said:
+        """Answer a message of the agent."""
+        text = message.lower()
+        if TRANSFERRED in text:
+            return Said("", ends=True)
+        if "?" not in text and not self.asked(text):
+            return Said("", ends=True)
+        if any(phrase in text for phrase in LEAVES):
+            more = self.confirms(text)
+            return Said("Yes. That is all." if more else "No, that is all. Thank you.", ends=not more)
+        self.told["questions"] = self.told.get("questions", 0) + 1
+        # Return the facts about the customer, and about what is asked for.
+        known = self.parts.get("known_info", "")
+        answers = []
+        if any(word in text for word in ("your name", "zip", "identity", "verify", "authenticate", "user id")):
+            answers.append(f"{known}.")
+        if re.search(r"\bemail", text):
+            emails = re.findall(r"[\w.+-]+@[\w.-]+\w", known)
+            missing = self.parts.get("unknown_info") or "I do not have my email address"
+            answers.append(f"My email is {emails[0]}." if emails else f"{missing}.")
+            answers += [f"{known}."] if not emails and f"{known}." not in answers else []
+        if "reason" in text and (reason := re.search(r"no longer needed|by mistake", self._everything().lower())):
+            answers.append("It is no longer needed." if reason[0].startswith("no") else "I ordered it by mistake.")
+        if self.confirms(text) and not answers:
+            return Said("Yes.")
+        return Said(" ".join(answers) or self._everything())
+
+    @staticmethod
+    def confirms(text: str) -> bool:
+        """Return whether a message, in lower case, asks for a yes."""
+        return any(phrase in text for phrase in _CONFIRM)
+
+    @classmethod
+    def asked(cls, text: str) -> bool:
+        """Return whether a message, in lower case, asks for something without a question mark."""
+        return cls.confirms(text) or any(phrase in text for phrase in _ASKS)
+
+    def _everything(self) -> str:
+        parts = (self.parts["reason_for_call"], self.parts.get("known_info"), self.parts.get("task_instructions"))
+        return " ".join(f"{part}." for part in parts if part)
+
 
 _STOP = "###STOP###"
 _TRIES = 3
@@ -75,33 +169,26 @@ class ChatCustomer(User):
     def _asked(self, messages: list[dict[str, str]]) -> str:
         sent = {"model": self.model, "messages": messages, "temperature": 0}
         problem = ""
-        with httpx.Client(timeout=self.patience, headers=_headers()) as client:
+        key = os.environ.get("OPENAI_API_KEY", "").strip()
+        if not key.isascii() or not key.isprintable():  # httpx would show it in its error
+            raise UsageError("OPENAI_API_KEY holds characters that cannot be sent in a header; set it to the key alone")
+        with httpx.Client(timeout=self.patience, headers={"Authorization": f"Bearer {key}"} if key else {}) as client:
             for _ in range(_TRIES):
                 try:
                     with client.stream("POST", self.url, json=sent) as response:
                         response.raise_for_status()
-                        return _text_of(self._read(response))
+                        # The body; httpx's own limit is for each piece of it.
+                        content, end = bytearray(), time.monotonic() + self.patience
+                        for piece in response.iter_bytes():
+                            content += piece
+                            if len(content) > _MOST_BYTES:
+                                raise ValueError(f"the answer is larger than {_MOST_BYTES} bytes")
+                            if time.monotonic() > end:
+                                raise TimeoutError(f"the answer took longer than {self.patience:g} s")
+                        return _text_of(bytes(content))
                 except (httpx.HTTPError, TimeoutError, ValueError) as error:
                     problem = f"{type(error).__name__}: {str(error)[:200]}"
         raise CustomerFailed(f"the customer's endpoint {self.url} gave no answer in {_TRIES} tries ({problem})")
-
-    def _read(self, response: httpx.Response) -> bytes:
-        """The body; httpx's own limit is for each piece of it."""
-        content, end = bytearray(), time.monotonic() + self.patience
-        for piece in response.iter_bytes():
-            content += piece
-            if len(content) > _MOST_BYTES:
-                raise ValueError(f"the answer is larger than {_MOST_BYTES} bytes")
-            if time.monotonic() > end:
-                raise TimeoutError(f"the answer took longer than {self.patience:g} s")
-        return bytes(content)
-
-
-def _headers() -> dict[str, str]:
-    key = os.environ.get("OPENAI_API_KEY", "").strip()
-    if not key.isascii() or not key.isprintable():  # httpx would show it in its error
-        raise UsageError("OPENAI_API_KEY holds characters that cannot be sent in a header; set it to the key alone")
-    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _text_of(content: bytes) -> str:
@@ -163,30 +250,29 @@ class RetailEnv(ToolEnv):
         instructions = row["user_scenario"]["instructions"]
         customer = Customer(instructions)
         backend = RetailBackend(self.shop)
+        # The published actions, after the customer is found, and then what there is to tell.
+        changed, done = _wanted(self.path, _gold(row))
+        calls = [call for call, worked in zip(gold_calls(row), done, strict=True) if worked]
+        if not any(changed.values()) and not any(name.startswith("find_user_id") for name, _ in calls):
+            user = self.shop["users"][customer_of(self.shop, row)]
+            arguments = {**user["name"], "zip": user["address"]["zip"]}
+            calls = [("find_user_id_by_name_zip", arguments), *calls]
+        answers = row["evaluation_criteria"]["communicate_info"] or ()
         return Problem(
             question=customer.opening,
             backend=backend,
-            plan=self._plan(row),
+            plan=[*([call] for call in calls), f"Done. {' '.join(answers)}".strip()],
             name=row["id"],
-            answers=row["evaluation_criteria"]["communicate_info"] or (),
+            answers=answers,
             user=customer if self.user == "script" else self._chat(instructions, customer.opening),
             policy=self.policy,
-            category="writes" if any(_wanted(self.path, _gold(row))[0].values()) else "reads",
+            category="writes" if any(changed.values()) else "reads",
         )
 
     def _chat(self, instructions: Mapping[str, Any], opening: str) -> User:
         chat = ChatCustomer(instructions, self.user.removeprefix("chat:"), self.base_url)
         chat.told["heard"].append({"role": "assistant", "content": opening})
         return chat
-
-    def _plan(self, row: Mapping[str, Any]) -> list[Move]:
-        """The published actions, after the customer is found, and then what there is to tell."""
-        changed, done = _wanted(self.path, _gold(row))
-        calls = [call for call, worked in zip(gold_calls(row), done, strict=True) if worked]
-        if not any(changed.values()) and not any(name.startswith("find_user_id") for name, _ in calls):
-            calls = [_identifying(self.shop, customer_of(self.shop, row)), *calls]
-        answers = row["evaluation_criteria"]["communicate_info"] or ()
-        return [*([call] for call in calls), f"Done. {' '.join(answers)}".strip()]
 
     def judge(self, problem: Problem) -> Judgement:
         row, data = self.rows[self.key], problem.backend.data()
@@ -304,9 +390,3 @@ def customer_of(shop: Tables, row: Mapping[str, Any]) -> str:
         if key in words or full <= words:
             return key
     return ""
-
-
-def _identifying(shop: Tables, key: str) -> Call:
-    user = shop["users"][key]
-    arguments = {**user["name"], "zip": user["address"]["zip"]}
-    return "find_user_id_by_name_zip", arguments

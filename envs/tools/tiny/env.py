@@ -8,9 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rollenv.core import ResetResult, StepResult, UsageError
-from rollenv.envs.tools.base import ToolEnv
+from rollenv.envs.tools.base import Move, Problem, ToolEnv
 from rollenv.envs.tools.generated import words
-from rollenv.envs.tools.problem import Move, Problem
 from rollenv.tools.backend import Backend, ToolError, tool
 from rollenv.tools.calls import CallForm
 

@@ -9,7 +9,7 @@ from rollenv.needs import DataFiles
 from rollenv.registry import ABILITIES, register
 
 if TYPE_CHECKING:
-    from rollenv.envs.tools.workbench.replay import Verdict, verdict
+    from rollenv.envs.tools.workbench.env import Verdict, verdict
 
 __all__ = ["CATEGORIES", "NEED", "Verdict", "register_tools", "verdict"]
 
@@ -35,5 +35,5 @@ def register_tools() -> None:
 
 def __getattr__(name: str) -> Any:
     if name in ("Verdict", "verdict"):  # imported on first use: ids are listed without the functions
-        return getattr(importlib.import_module(f"{__name__}.replay"), name)
+        return getattr(importlib.import_module(f"{__name__}.env"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

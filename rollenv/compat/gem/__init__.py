@@ -47,7 +47,7 @@ gem.tools.mcp_server.time_mcp = time_server: app convert_time current_time days_
     relative_time
 gem.tools.tool_env_wrapper = wrappers: ToolEnvWrapper
 gem.utils =
-gem.utils.constants = constants: TERMINAL_STATE INVALID_ACTION LanguageGameReward BASE_IMPORTS BASE_LEETCODE_IMPORTS
+gem.utils.constants = utils: TERMINAL_STATE INVALID_ACTION LanguageGameReward BASE_IMPORTS BASE_LEETCODE_IMPORTS
 gem.utils.math_grader = math_grader: TimeoutException answer_tag_reward_fn answer_tag_reward_fn_for_orz
     are_equal_under_sympy boxed_reward_fn extract_answer extract_boxed_answer grade grade_answer_mathd
     grade_answer_sympy is_latex_equal is_value_equal mathd_normalize_answer normalize_final_answer
@@ -56,7 +56,7 @@ gem.utils.parsing = utils: extract_code_from_model extract_last_boxed_answer ext
     last_boxed_only_string remove_boxed
 gem.utils.seeding = utils: np_random set_seed RNG RandomNumberGenerator
 gem.utils.qa_em = utils: normalize_answer em_check
-gem.utils.sandbox = constants: BASE_IMPORTS; utils: run_python subprocess_run check_forbidden_imports
+gem.utils.sandbox = utils: BASE_IMPORTS; utils: run_python subprocess_run check_forbidden_imports
     DEFAULT_TIMEOUT CLI_ARG_SIZE_LIMIT ERROR_MSG_PREFIX
 gem.utils.debug = utils: ppprint run_and_print_episode run_and_print_episode_async
     run_and_print_episode_with_selective_step
@@ -69,7 +69,7 @@ gem.wrappers.observation_wrapper = wrappers: ObservationWrapper WrapperObsType m
 gem.wrappers.episode_tracking_wrapper = wrappers: EpisodeTrackingWrapper WrapperObsType
 gem.wrappers.wrapper_factory = wrappers: WRAPPER_FACTORY TOKENIZER_REQUIRED get_wrapper_fns EpisodeTrackingWrapper
     ObservationWrapper ToolEnvWrapper; tools: PythonCodeTool SearchTool
-gem.__about__ = constants: __version__
+gem.__about__ = utils: __version__
 """
 
 

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollenv.compat.gem import _Module
-from rollenv.compat.gem.constants import BASE_IMPORTS
 from rollenv.compat.gem.math_grader import boxed_reward_fn
-from rollenv.compat.gem.reasoning_gym import ReasoningGymEnv as ReasoningGymEnv
+from rollenv.compat.gem.rows import ReasoningGymEnv as ReasoningGymEnv
 from rollenv.compat.gem.rows import Rows, as_dataset, chosen_split
-from rollenv.compat.gem.utils import extract_last_boxed_answer, extract_last_tagged_answer
+from rollenv.compat.gem.utils import BASE_IMPORTS, extract_last_boxed_answer, extract_last_tagged_answer
 from rollenv.core import Env, ResetResult, UsageError
 from rollenv.envs.code import env as code_env
 from rollenv.envs.code.tests import StdioTests, Tests, count

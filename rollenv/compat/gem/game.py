@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from rollenv.compat.gem.constants import LanguageGameReward
 from rollenv.compat.gem.core import GemEnv
+from rollenv.compat.gem.utils import LanguageGameReward
 from rollenv.core import ResetResult, StepResult
 from rollenv.envs.game.base import TextGame
 

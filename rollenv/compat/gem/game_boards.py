@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.compat.gem.constants import LanguageGameReward
 from rollenv.compat.gem.game import GemGame, GemTextGame, Told, boxed, piece, rows_of
+from rollenv.compat.gem.utils import LanguageGameReward
 from rollenv.core import StepResult
 from rollenv.envs.game.base import box
 from rollenv.envs.game.fifteen_puzzle import FifteenPuzzle, solved

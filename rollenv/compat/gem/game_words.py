@@ -6,8 +6,8 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rollenv.compat.gem.constants import LanguageGameReward
 from rollenv.compat.gem.game import GemGuessing, GemTextGame, Told, boxed, piece, rows_of
+from rollenv.compat.gem.utils import LanguageGameReward
 from rollenv.envs.game import crosswords
 from rollenv.envs.game.base import box, words
 from rollenv.envs.game.crosswords import Crosswords, Entry

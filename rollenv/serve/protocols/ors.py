@@ -223,7 +223,9 @@ class _Service:
 
         async def answered(request: Request) -> Response:
             try:
-                return await handler(self._client(request), request)
+                client = self.server.client(request)
+                client.needs("environments")
+                return await handler(client, request)
             except SessionGone as error:  # the client takes a 404 for a server that lacks the path
                 return Json({"detail": str(error)}, 410)
             except ServerFull as error:  # nothing has happened, so the client may ask again until there is room
@@ -253,7 +255,11 @@ class _Service:
         if task is None:
             task = _task(spec, _chosen(await self._numbers(client, spec, body), body))
         about = (client.name, spec.id, validated(_Task, task).model_dump(exclude_none=True))
-        self._plays = {key: play for key, play in self._plays.items() if self._lasts(key, play)}
+        self._plays = {
+            key: play
+            for key, play in self._plays.items()
+            if (key in self.server.sessions.by_name or not (play.beginning and play.beginning.done()))
+        }
         play = self._plays.get(name)
         if (play is None and name in self.server.sessions.by_name) or (play is not None and play.about != about):
             raise UsageError("there is such a session already")
@@ -356,11 +362,6 @@ class _Service:
             key = play.call(scores)
         return _stream(_answer(key, play.calls.get(key)))
 
-    def _client(self, request: Request) -> Client:
-        client = self.server.client(request)
-        client.needs("environments")
-        return client
-
     def _env(self, request: Request, name: Any = None) -> EnvSpec:
         """The environment that is asked about: as it is told, in the path, or as the client's deployment."""
         deployment = request.headers.get("x-deployment", "").rpartition("/")[2]
@@ -373,9 +374,6 @@ class _Service:
             raise SessionGone("the session was begun elsewhere")
         await play.begun(self.server, name)
         return play, session
-
-    def _lasts(self, name: str, play: Play) -> bool:
-        return name in self.server.sessions.by_name or not (play.beginning and play.beginning.done())
 
     async def _numbers(self, client: Client, spec: EnvSpec, body: dict[str, Any]) -> range:
         """The numbers of the tasks of a split."""

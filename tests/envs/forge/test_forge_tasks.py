@@ -15,9 +15,8 @@ from tiny_package import LIBRARY, TESTS, files, sdist
 from rollenv.core import RollenvError, UsageError
 from rollenv.envs.forge.baseline import measure
 from rollenv.envs.forge.check import check
-from rollenv.envs.forge.forge import forge
-from rollenv.envs.forge.instruction import tidy
-from rollenv.envs.forge.manifest import Manifest
+from rollenv.envs.forge.folders import tidy
+from rollenv.envs.forge.forge import Manifest, forge
 from rollenv.envs.forge.operators import OPERATORS
 from rollenv.envs.forge.sources import load
 from rollenv.envs.forge.suite import Suite, python_of_machines

@@ -9,7 +9,7 @@ import pytest
 
 import rollenv
 from rollenv import Unsolvable, UsageError
-from rollenv.envs.game.wikis import GraphWiki, WikiUnavailable
+from rollenv.envs.game.wiki_game import GraphWiki, WikiUnavailable
 
 PAGES = {
     "Bread": ("Bread is baked. It is made of flour.", ["Flour", "Oven", "End"]),

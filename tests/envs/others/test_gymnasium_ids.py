@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import rollenv
 from rollenv.checker import run_checks
 from rollenv.envs.others import Misbehaved
-from rollenv.envs.others import spaces as texts
+from rollenv.envs.others import gymnasium_ids as texts
 from rollenv.errors import EpisodeOver, MissingExtra, NoSuchAbility, UnknownEnv, UsageError
 
 MODULE = __name__

@@ -9,9 +9,8 @@ import pytest
 
 import rollenv
 from rollenv import UsageError
-from rollenv.envs.ta.env import TextArena
+from rollenv.envs.ta.env import TextArena, candidates
 from rollenv.envs.ta.games import GAMES, LEFT_OUT, NO_SAMPLER
-from rollenv.envs.ta.moves import candidates
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("textarena") is None, reason="needs textarena")
 

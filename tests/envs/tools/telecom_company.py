@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollenv.envs.tools.tau2.telecom.backend import TelecomBackend
-from rollenv.envs.tools.tau2.telecom.customer import PhoneCustomer
+from rollenv.envs.tools.tau2.telecom.env import PhoneCustomer
 
 
 def company() -> TelecomBackend:

@@ -17,8 +17,7 @@ from rollenv.agents.base import OracleAgent
 from rollenv.bench import run, suite
 from rollenv.checker import check_env
 from rollenv.envs.tools.bfcl import SINGLE
-from rollenv.envs.tools.bfcl.single import check, first_right
-from rollenv.envs.tools.bfcl.source import answers, entries
+from rollenv.envs.tools.bfcl.single import answers, check, entries, first_right
 from rollenv.tools.calls import CALL_FORMS, write_calls
 
 ROOT = Path(__file__).parents[3]

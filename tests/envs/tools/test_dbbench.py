@@ -10,8 +10,7 @@ import pytest
 import rollenv
 from rollenv.core import Env
 from rollenv.envs.tools.dbbench.env import answer_is_right, hash_of, kind_of, rows_of, stored_hash, table_hash
-from rollenv.envs.tools.sql.data import data_of, table_image
-from rollenv.envs.tools.sql.database import Database, SqlError
+from rollenv.envs.tools.sql.database import Database, SqlError, data_of, table_image
 from rollenv.tools.calls import write_calls
 
 Data = Callable[[str], Path]

@@ -12,8 +12,7 @@ import pytest
 
 import rollenv
 from rollenv.core import Env
-from rollenv.envs.tools.spider.databases import databases
-from rollenv.envs.tools.spider.grading import intercode_reward, kendall_tau, row_texts
+from rollenv.envs.tools.spider.env import databases, intercode_reward, kendall_tau, row_texts
 from rollenv.envs.tools.sql.database import SqlError
 from rollenv.envs.tools.sql.mysql import MySql
 from rollenv.tools.calls import write_calls

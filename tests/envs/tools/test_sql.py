@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rollenv.envs.tools.sql.data import data_of, image_of, table_image
-from rollenv.envs.tools.sql.database import Database, SqlBackend, SqlError
+from rollenv.envs.tools.sql.database import Database, SqlBackend, SqlError, data_of, image_of, table_image
 from rollenv.envs.tools.sql.mysql import MySql, translated
 from rollenv.envs.tools.sql.mysql_functions import NO_PAD, PAD, prepare
 from rollenv.tools.backend import tool

@@ -11,7 +11,7 @@ import pytest
 
 import rollenv
 from rollenv.core import Env
-from rollenv.envs.tools.tau2.customer import Customer, in_first_person
+from rollenv.envs.tools.tau2.env import Customer, in_first_person
 from rollenv.envs.tools.tau2.retail import RetailBackend
 from rollenv.tools.calls import write_calls
 

@@ -6,7 +6,7 @@ import pytest
 from telecom_company import call, company, customer
 
 from rollenv.envs.tools.tau2.telecom.backend import TelecomBackend
-from rollenv.envs.tools.tau2.telecom.customer import requests_in
+from rollenv.envs.tools.tau2.telecom.env import requests_in
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 import rollenv
 from rollenv.checker import check_env
 from rollenv.envs.tools.workbench import CATEGORIES, verdict
+from rollenv.envs.tools.workbench.env import judged, parsed, queries, replay
 from rollenv.envs.tools.workbench.functions import WorkBench
-from rollenv.envs.tools.workbench.replay import judged, parsed, queries, replay
 from rollenv.envs.tools.workbench.tables import TABLES, same, start
 from rollenv.tools.calls import write_calls
 

@@ -8,11 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollenv import MissingExtra, UsageError
-from rollenv.envs.webshop.colours import COLOURS
 from rollenv.envs.webshop.goals import NO_LIMIT, Goal
-from rollenv.envs.webshop.nouns import has_spacy, nouns_from, simple_nouns
 from rollenv.envs.webshop.product import Product
-from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, normalize_colour, purchase_reward, similarity
+from rollenv.envs.webshop.reward import (
+    COLOURS,
+    PUBLISHED,
+    RewardRules,
+    has_spacy,
+    normalize_colour,
+    nouns_from,
+    purchase_reward,
+    similarity,
+    simple_nouns,
+)
 from rollenv.envs.webshop.shop import open_shop
 
 fuzz = pytest.importorskip("rapidfuzz.fuzz")
@@ -228,7 +236,7 @@ def test_sources_of_nouns():
 
 @pytest.mark.parametrize("installed", [True, False])
 def test_the_reward_does_not_depend_on_what_is_installed(monkeypatch, installed):
-    monkeypatch.setattr("rollenv.envs.webshop.nouns.has_spacy", lambda: installed)
+    monkeypatch.setattr("rollenv.envs.webshop.reward.has_spacy", lambda: installed)
     assert RewardRules().nouns == "simple"
     assert nouns_from(RewardRules().nouns) is simple_nouns
     reward, details = purchase_reward(some_product(random.Random(1)), goal(), 5.0, {})

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rollenv.envs.tools.tau2.retail import Record
-from rollenv.envs.tools.tau2.telecom.phone import CUSTOMER, Phone
-from rollenv.envs.tools.tau2.telecom.records import TODAY
+from rollenv.envs.tools.tau2.telecom.phone import CUSTOMER, TODAY, Phone
 from rollenv.tools.backend import ToolError, tool
 
 _MOST_GB = 1000.0
@@ -167,15 +166,13 @@ class TelecomBackend(Phone):
         price = self.record(line["plan_id"])["data_refueling_price_per_gb"]
         charge = round(gb_amount * price, 2)
         line["data_refueling_gb"] += gb_amount
-        self._charge(customer_id, charge, f"Data refueling: {gb_amount} GB at ${price}/GB")
-        return {"line_id": line_id, "new_data_refueling_gb": line["data_refueling_gb"], "charge": charge}
-
-    def _charge(self, customer_id: str, amount: float, description: str) -> None:
+        description = f"Data refueling: {gb_amount} GB at ${price}/GB"
         customer = self._customer(customer_id)
         drafts = self.bills_of(customer, "Draft")
         bill = drafts[0] if drafts else self._next_bill(customer)
-        bill["line_items"].append(charged(description, amount))
-        bill["total_due"] = round(bill["total_due"] + amount, 2)
+        bill["line_items"].append(charged(description, charge))
+        bill["total_due"] = round(bill["total_due"] + charge, 2)
+        return {"line_id": line_id, "new_data_refueling_gb": line["data_refueling_gb"], "charge": charge}
 
     def _next_bill(self, customer: Record) -> Record:
         key = f"B{max(int(known[1:]) for known in self.state['bills']) + 1}"

@@ -1,4 +1,8 @@
-"""Shared parts of the protocol: clients, their sandboxes, values, answers in pieces, and errors."""
+"""Shared parts of the protocol: clients, their sandboxes, values, answers in pieces, errors, and Connect's messages.
+
+A stream of Connect (https://connectrpc.com/docs/protocol, with JSON) is a row of envelopes: a byte of flags, the length
+in four bytes, and a message. The last one of an answer has the flag 2 and says whether something went wrong.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import contextlib
 import errno
 import hashlib
 import hmac
+import json
 import posixpath
 import re
 import secrets
@@ -15,11 +20,11 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, StringConstraints
+from pydantic import AfterValidator, BaseModel, StringConstraints
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
@@ -28,17 +33,26 @@ from starlette.routing import Route
 from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import NotAllowed, SessionGone, TooFast
 from rollenv.sandbox import Sandbox
-from rollenv.sandbox.errors import SandboxDied, SandboxPaused
+from rollenv.sandbox.errors import (
+    FileRefused,
+    FileThere,
+    NotFound,
+    SandboxDied,
+    SandboxFileError,
+    SandboxPaused,
+    SandboxTimeout,
+)
 from rollenv.serve.auth import Client
 from rollenv.serve.logs import audit
-from rollenv.serve.responses import Json, retry_after, status_of
+from rollenv.serve.responses import Json, Streamed, retry_after, status_of, validated
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import EnvServer, is_local
 
 if TYPE_CHECKING:
     from rollenv.sandbox.filesystem import WatchHandle
+    from rollenv.serve.protocols.e2b.control import Snapshots
     from rollenv.serve.protocols.e2b.processes import Running
-    from rollenv.serve.protocols.e2b.snapshots import Snapshots
+
 
 PREFIX = "/e2b"
 #: Contents of files; the client's signed URLs leave out the path of its sandbox URL.
@@ -307,3 +321,201 @@ class Feed:
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # the server has stopped
             self._loop.call_soon_threadsafe(self._there.set)
+
+
+Message = dict[str, Any]
+
+#: Seconds for an answer, and between two signs of life in a stream, where a client says nothing of it.
+_SECONDS, _PING = 60.0, 50.0
+#: Seconds for an answer at most.
+_LONGEST = 600.0
+#: Bytes of a message.
+_LARGEST = 1 << 22
+_MEDIA_TYPE = "application/connect+json"
+
+#: Codes of errors, the narrower classes first.
+_CODES: tuple[tuple[type[Exception], str], ...] = (
+    (TooFast, "resource_exhausted"),
+    (TooSlow, "resource_exhausted"),
+    (SandboxTimeout, "deadline_exceeded"),
+    (TimeoutError, "deadline_exceeded"),
+    (SessionGone, "unavailable"),
+    (SandboxDied, "unavailable"),
+    (SandboxPaused, "unavailable"),
+    (NotFound, "not_found"),
+    (FileThere, "already_exists"),
+    (FileRefused, "permission_denied"),
+    (SandboxFileError, "invalid_argument"),
+    (UsageError, "invalid_argument"),
+)
+_STATUSES = {
+    "resource_exhausted": 429,
+    "deadline_exceeded": 504,
+    "unavailable": 503,
+    "not_found": 404,
+    "already_exists": 409,
+    "permission_denied": 403,
+    "invalid_argument": 400,
+}
+
+
+def unary(
+    service: E2BService, name: str, model: type[BaseModel], method: Callable[[SandboxSession, Any], Awaitable[Message]]
+) -> Route:
+    """A method with one message, of the model, and one answer."""
+
+    async def answer(request: Request) -> Response:
+        box = service.box(request)
+        if (refused := _refused(request, "application/json")) is not None:
+            return refused
+        try:
+            asked = validated(model, _message(await request.body()))
+            async with asyncio.timeout(_limit(request)):
+                return Json(await method(box, asked))
+        except (RollenvError, TimeoutError) as error:
+            told = _failure(error)
+            return Json(told, _STATUSES.get(told["code"], 500))
+
+    return service.route("POST", f"/{name}", answer, inside=True)
+
+
+def server_stream(
+    service: E2BService,
+    name: str,
+    model: type[BaseModel],
+    method: Callable[[SandboxSession, Any, Request], AsyncGenerator[Message, None]],
+) -> Route:
+    """A method with one message, of the model, and many answers."""
+
+    async def answers(box: SandboxSession, request: Request) -> AsyncGenerator[bytes, None]:
+        last: Message = {}
+        try:
+            message = await anext(aiter(_envelopes(request)), None)
+            if message is None:
+                raise UsageError("the request has no message")
+            async with contextlib.aclosing(method(box, validated(model, message), request)) as events:
+                async for event in events:
+                    yield _envelope(event)
+        except (RollenvError, TimeoutError) as error:
+            last = {"error": _failure(error)}
+        yield _envelope(last, 2)
+
+    async def answer(request: Request) -> Response:
+        box = service.box(request)
+        if (refused := _refused(request, _MEDIA_TYPE)) is not None:
+            return refused
+        await request.body()  # what comes from then on is that the client has gone
+        return Streamed(answers(box, request), _MEDIA_TYPE, service.request(box))
+
+    return service.route("POST", f"/{name}", answer, inside=True)
+
+
+def client_stream(
+    service: E2BService,
+    name: str,
+    model: type[BaseModel],
+    method: Callable[[SandboxSession, AsyncIterator[Any]], Awaitable[Message]],
+) -> Route:
+    """A method with many messages, of the model, and one answer."""
+
+    async def answer(request: Request) -> Response:
+        box = service.box(request)
+        if (refused := _refused(request, _MEDIA_TYPE)) is not None:
+            return refused
+        try:
+            async with asyncio.timeout(_limit(request)):
+                asked = (validated(model, message) async for message in _envelopes(request))
+                body = _envelope(await method(box, asked)) + _envelope({}, 2)
+        except (RollenvError, TimeoutError) as error:
+            body = _envelope({"error": _failure(error)}, 2)
+        return Response(body, media_type=_MEDIA_TYPE)
+
+    return service.route("POST", f"/{name}", answer, inside=True)
+
+
+async def followed(feed: Feed, request: Request, seconds: float | None) -> AsyncGenerator[Any, None]:
+    """The events of a feed until it says None; and None, so that the client hears something, after silence.
+
+    Args:
+        request: that may say how long silence may be.
+        seconds: until the stream ends; None for no end.
+
+    Raises:
+        TimeoutError: the time is over.
+        TooSlow: the client did not read in time.
+    """
+    ping = max(1.0, _number_of(request, "keepalive-ping-interval") or _PING)
+    now = asyncio.get_running_loop().time
+    end = now() + seconds if seconds else float("inf")
+    while True:
+        try:
+            event = await feed.get(max(0.0, min(ping, end - now())))
+        except TimeoutError:
+            if now() >= end:
+                raise TimeoutError("the time for this stream is over") from None
+            yield None
+            continue
+        if event is None:
+            return
+        yield event
+
+
+def timeout_of(request: Request) -> float | None:
+    """Seconds that the client gives a stream; None for no limit."""
+    return _number_of(request, "connect-timeout-ms") / 1e3 or None
+
+
+def _limit(request: Request) -> float:
+    return min(timeout_of(request) or _SECONDS, _LONGEST)
+
+
+def _number_of(request: Request, name: str) -> int:
+    """A header with a whole number; 0 if it is not there, or makes no sense."""
+    text = request.headers.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _failure(error: Exception) -> Message:
+    code = next((code for cls, code in _CODES if isinstance(error, cls)), "internal")
+    return {"code": code, "message": str(error) or "it took too long"}
+
+
+def _envelope(message: Message, flags: int = 0) -> bytes:
+    data = json.dumps(message, separators=(",", ":")).encode()
+    return bytes([flags]) + len(data).to_bytes(4, "big") + data
+
+
+async def _envelopes(request: Request) -> AsyncIterator[Message]:
+    """The messages of a request, as they come."""
+    buffer = bytearray()
+    async for piece in request.stream():
+        buffer += piece
+        while len(buffer) >= 5:
+            size = int.from_bytes(buffer[1:5], "big")
+            if buffer[0] or size > _LARGEST:
+                raise UsageError(f"messages are not compressed, and have at most {_LARGEST} bytes")
+            if len(buffer) < 5 + size:
+                break
+            message = _message(bytes(buffer[5 : 5 + size]))
+            del buffer[: 5 + size]
+            yield message
+    if buffer:
+        raise UsageError("the last message is cut")
+
+
+def _message(data: bytes) -> Message:
+    """A message; null stands for a field that is left out."""
+    try:
+        message = json.loads(data or b"{}", object_hook=lambda each: {k: v for k, v in each.items() if v is not None})
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the message is not JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise UsageError("the message is not an object")
+    return message
+
+
+def _refused(request: Request, media_type: str) -> Response | None:
+    """A refusal of what is not JSON."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == media_type:
+        return None
+    return Response(f"only {media_type} is understood here\n", 415, {"Accept-Post": media_type})

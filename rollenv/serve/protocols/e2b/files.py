@@ -26,9 +26,8 @@ from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import FileRefused, FileThere, NotADirectory, NotFound
 from rollenv.sandbox.filesystem import FileEvent, OnEvent
 from rollenv.sandbox.types import Entry
-from rollenv.serve.protocols.e2b import rpc
-from rollenv.serve.protocols.e2b.base import FILES, HOME, E2BService, Feed, Path
-from rollenv.serve.protocols.e2b.rpc import Message
+from rollenv.serve.protocols.e2b import base
+from rollenv.serve.protocols.e2b.base import FILES, HOME, E2BService, Feed, Message, Path
 from rollenv.serve.responses import Json, Streamed, validated
 from rollenv.serve.sandboxes import SandboxSession
 
@@ -68,15 +67,15 @@ def routes(service: E2BService) -> list[BaseRoute]:
     files, contents, name = _Filesystem(service), _Contents(service), "filesystem.Filesystem"
     service.server.uploads.update(FILES)
     return [
-        rpc.unary(service, f"{name}/Stat", _At, files.stat),
-        rpc.unary(service, f"{name}/MakeDir", _At, files.make_dir),
-        rpc.unary(service, f"{name}/Move", _Move, files.move),
-        rpc.unary(service, f"{name}/ListDir", _List, files.list_dir),
-        rpc.unary(service, f"{name}/Remove", _At, files.remove),
-        rpc.unary(service, f"{name}/CreateWatcher", _Watch, files.create_watcher),
-        rpc.unary(service, f"{name}/GetWatcherEvents", _Watcher, files.get_watcher_events),
-        rpc.unary(service, f"{name}/RemoveWatcher", _Watcher, files.remove_watcher),
-        rpc.server_stream(service, f"{name}/WatchDir", _Watch, files.watch_dir),
+        base.unary(service, f"{name}/Stat", _At, files.stat),
+        base.unary(service, f"{name}/MakeDir", _At, files.make_dir),
+        base.unary(service, f"{name}/Move", _Move, files.move),
+        base.unary(service, f"{name}/ListDir", _List, files.list_dir),
+        base.unary(service, f"{name}/Remove", _At, files.remove),
+        base.unary(service, f"{name}/CreateWatcher", _Watch, files.create_watcher),
+        base.unary(service, f"{name}/GetWatcherEvents", _Watcher, files.get_watcher_events),
+        base.unary(service, f"{name}/RemoveWatcher", _Watcher, files.remove_watcher),
+        base.server_stream(service, f"{name}/WatchDir", _Watch, files.watch_dir),
         *(service.route("GET", path, contents.read, inside=True) for path in FILES),
         *(service.route("POST", path, contents.write, inside=True) for path in FILES),
         service.route("GET", "/health", contents.health, inside=True),
@@ -140,7 +139,7 @@ class _Filesystem:
         name = await self._watch(box, asked, feed.put)
         try:
             yield {"start": {}}
-            async for event in rpc.followed(feed, request, rpc.timeout_of(request)):
+            async for event in base.followed(feed, request, base.timeout_of(request)):
                 if event is None:
                     yield {"keepalive": {}}
                 elif event.type in _EVENTS:

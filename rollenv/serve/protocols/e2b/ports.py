@@ -65,7 +65,17 @@ class Ports(BaseRoute):
             address = f"{forward.address}{scope['raw_path'].decode('latin-1')}{'?' if query else ''}{query}"
             if scope["type"] == "websocket":
                 with self._service.request(box):
-                    await self._talk(scope, receive, send, address)
+                    sent = [(header.decode(), value.decode("latin-1")) for header, value in scope["headers"]]
+                    sent = [pair for pair in sent if pair[0] not in _OURS and not _WRITTEN.match(pair[0])]
+                    how: dict[str, Any] = {"proxy": None, "user_agent_header": None, "max_size": 1 << 20}
+                    how["subprotocols"] = scope.get("subprotocols") or None
+                    async with connect(f"ws://{address}", additional_headers=sent, **how) as inside:
+                        await send({"type": "websocket.accept", "subprotocol": inside.subprotocol})
+                        both = [asyncio.ensure_future(_in(receive, inside)), asyncio.ensure_future(_out(inside, send))]
+                        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                        for one in both:
+                            one.cancel()
+                        await asyncio.gather(*both, return_exceptions=True)
                 return
             answer = await self._answer(Request(scope, receive), box, address)
         except (httpx.HTTPError, httpx.InvalidURL, WebSocketException, OSError):
@@ -105,19 +115,6 @@ class Ports(BaseRoute):
         answer = Streamed(_pieces(got), "", self._service.request(box), got.status_code)
         answer.raw_headers = [pair for pair in got.headers.raw if pair[0].decode().lower() not in _OURS]
         return answer
-
-    async def _talk(self, scope: Scope, receive: Receive, send: Send, address: str) -> None:
-        headers = [(key.decode(), value.decode("latin-1")) for key, value in scope["headers"]]
-        headers = [pair for pair in headers if pair[0] not in _OURS and not _WRITTEN.match(pair[0])]
-        how: dict[str, Any] = {"proxy": None, "user_agent_header": None, "max_size": 1 << 20}
-        how["subprotocols"] = scope.get("subprotocols") or None
-        async with connect(f"ws://{address}", additional_headers=headers, **how) as inside:
-            await send({"type": "websocket.accept", "subprotocol": inside.subprotocol})
-            both = [asyncio.ensure_future(_in(receive, inside)), asyncio.ensure_future(_out(inside, send))]
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            for one in both:
-                one.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
 
 
 async def _pieces(got: httpx.Response) -> AsyncGenerator[bytes, None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import functools
 import signal
 import threading
 import time
@@ -18,13 +19,11 @@ from starlette.routing import BaseRoute
 from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import TooFast
 from rollenv.sandbox import Sandbox
-from rollenv.sandbox.commands import CommandHandle
+from rollenv.sandbox.commands import CommandHandle, Terminal
 from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxTimeout
-from rollenv.sandbox.terminals import Terminal
 from rollenv.sandbox.types import CommandResult
-from rollenv.serve.protocols.e2b import rpc
-from rollenv.serve.protocols.e2b.base import E2BService, Feed, Path, Variables
-from rollenv.serve.protocols.e2b.rpc import Message
+from rollenv.serve.protocols.e2b import base
+from rollenv.serve.protocols.e2b.base import E2BService, Feed, Message, Path, Variables
 from rollenv.serve.sandboxes import SandboxSession
 
 #: Processes of one sandbox that clients started.
@@ -130,10 +129,10 @@ class Running:
             size = self.asked.pty.size
             start: Callable[..., Any] = sandbox.terminals.start
             more: dict[str, Any] = {"rows": size.rows or 24, "columns": size.cols or 80}
-            more["on_data"] = lambda data: self._say("pty", data)
+            more["on_data"] = functools.partial(self._say, "pty")
         else:
             start = sandbox.commands.start
-            more = {f"on_{name}": self._hear(name) for name in ("stdout", "stderr")}
+            more = {f"on_{name}": functools.partial(self._say, name) for name in ("stdout", "stderr")}
         words = [config.cmd, *config.args]
         self.handle = handle = start(words, cwd=config.cwd, env=config.envs, timeout=self.seconds, **more)
         with contextlib.suppress(NotFound):  # it has ended
@@ -166,10 +165,8 @@ class Running:
         elif self.handle is not None:
             self.handle.send_stdin(data, close)
 
-    def _hear(self, name: str) -> Callable[[str], None]:
-        return lambda text: self._say(name, text.encode("utf-8", "surrogateescape"))
-
-    def _say(self, name: str, data: bytes) -> None:
+    def _say(self, name: str, output: str | bytes) -> None:
+        data = output.encode("utf-8", "surrogateescape") if isinstance(output, str) else output
         event = {"data": {name: base64.b64encode(data).decode()}}
         for feed in list(self.feeds):
             feed.put(event)
@@ -204,14 +201,14 @@ def routes(service: E2BService) -> list[BaseRoute]:
     """All methods of the service."""
     desk, name = _Processes(service), "process.Process"
     return [
-        rpc.unary(service, f"{name}/List", _Nothing, desk.list),
-        rpc.unary(service, f"{name}/Update", _Update, desk.update),
-        rpc.unary(service, f"{name}/SendInput", _SendInput, desk.send_input),
-        rpc.unary(service, f"{name}/SendSignal", _SendSignal, desk.send_signal),
-        rpc.unary(service, f"{name}/CloseStdin", _Select, desk.close_stdin),
-        rpc.server_stream(service, f"{name}/Start", _Start, desk.start),
-        rpc.server_stream(service, f"{name}/Connect", _Select, desk.connect),
-        rpc.client_stream(service, f"{name}/StreamInput", _StreamInput, desk.stream_input),
+        base.unary(service, f"{name}/List", _Nothing, desk.list),
+        base.unary(service, f"{name}/Update", _Update, desk.update),
+        base.unary(service, f"{name}/SendInput", _SendInput, desk.send_input),
+        base.unary(service, f"{name}/SendSignal", _SendSignal, desk.send_signal),
+        base.unary(service, f"{name}/CloseStdin", _Select, desk.close_stdin),
+        base.server_stream(service, f"{name}/Start", _Start, desk.start),
+        base.server_stream(service, f"{name}/Connect", _Select, desk.connect),
+        base.client_stream(service, f"{name}/StreamInput", _StreamInput, desk.stream_input),
     ]
 
 
@@ -221,7 +218,7 @@ class _Processes:
 
     async def start(self, box: SandboxSession, asked: _Start, request: Request) -> AsyncGenerator[Message, None]:
         """Start a process and say what it does. It goes on when the client goes."""
-        seconds = self.service.sandboxes.seconds(rpc.timeout_of(request) or self.service.sandboxes.limits.longest)
+        seconds = self.service.sandboxes.seconds(base.timeout_of(request) or self.service.sandboxes.limits.longest)
         running, feed = Running(asked, seconds), Feed(box.sandbox.sync)
         running.feeds.append(feed)
         await self.service.run(box, lambda sandbox: self._start(running, sandbox, self.service.kept(box).processes))
@@ -233,7 +230,7 @@ class _Processes:
         """Say what a process does from now on."""
         running, feed = self._find(box, asked), Feed(box.sandbox.sync)
         running.listen(feed)
-        async with contextlib.aclosing(self._said(running, feed, request, rpc.timeout_of(request))) as events:
+        async with contextlib.aclosing(self._said(running, feed, request, base.timeout_of(request))) as events:
             async for event in events:
                 yield event
 
@@ -285,7 +282,7 @@ class _Processes:
     ) -> AsyncGenerator[Message, None]:
         try:
             yield {"event": {"start": {"pid": running.pid}}}
-            async for event in rpc.followed(feed, request, seconds):
+            async for event in base.followed(feed, request, seconds):
                 if isinstance(event, Exception):
                     raise event
                 yield {"event": {"keepalive": {}} if event is None else event}

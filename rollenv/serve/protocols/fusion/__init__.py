@@ -28,7 +28,7 @@ from rollenv.remote.protocol import ServerFull
 from rollenv.sandbox import AsyncSandbox
 from rollenv.sandbox.errors import NotFound, SandboxError
 from rollenv.sandbox.types import Limits, RunResult
-from rollenv.serve.protocols.fusion import rows
+from rollenv.serve.protocols.fusion import programs
 from rollenv.serve.protocols.fusion.programs import (
     LANGUAGES,
     Language,
@@ -84,7 +84,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
     found: list[BaseRoute] = []
     for prefix in _PREFIXES:
         found += [Route(f"{prefix}/{name}", service.handler(*post), methods=["POST"]) for name, post in posts.items()]
-        found.append(Route(f"{prefix}/list_datasets", get(lambda: list(rows.held()))))
+        found.append(Route(f"{prefix}/list_datasets", get(lambda: list(programs.held()))))
         found.append(Route(f"{prefix}/v1/ping", get(lambda: "pong")))
     return found
 
@@ -126,7 +126,12 @@ class _Service:
         try:
             limits = self._limits(asked.memory_limit_MB)
             if asked.language != "python" or files or asked.fetch_files or limits:
-                return await self._run_alone(owner, asked, language, files, limits)
+                async with self.sandboxes.brief(owner, limits) as sandbox:
+                    compiled, ran = await self._run_file(sandbox, asked, language, files)
+                    fetched = await self._fetched(sandbox, asked.fetch_files)
+                if asked.language == "pytest" and ran and ran.exit_code and "No module named pytest" in ran.stderr:
+                    return broken("the language 'pytest' is not offered here: pytest is not installed")
+                return outcome(ran, compiled) | {"files": fetched}
             ran = await self.sandboxes.run(owner, asked.code, stdin=asked.stdin or "", timeout=asked.run_timeout)
             return outcome(ran)
         except NotFound as error:
@@ -162,16 +167,18 @@ class _Service:
             raise UsageError("custom_extract_logic is not offered: it would run on the server itself")
         if language not in LANGUAGES:
             raise UsageError(f"programs in {language!r:.40} are not graded here; there are {', '.join(LANGUAGES)}")
-        code, how = rows.extracted(asked.completion, language)
+        code, how = programs.extracted(asked.completion, language)
         seconds = self.sandboxes.seconds(asked.config.run_timeout or _GRADED_SECONDS)
-        runner = rows.Queued(self._runner(owner, language, asked.config.compile_timeout), self.sandboxes.limits.longest)
+        runner = programs.Queued(
+            self._runner(owner, language, asked.config.compile_timeout), self.sandboxes.limits.longest
+        )
 
-        def grade() -> list[rows.Verdict]:
-            env, _ = rows.task(asked, sandbox=runner, timeout=seconds)
+        def grade() -> list[programs.Verdict]:
+            env, _ = programs.task(asked, sandbox=runner, timeout=seconds)
             if language != "python" and not isinstance(env.tests, StdioTests):
                 raise UsageError(f"programs in {language!r} are held to input and output only")
             every = bool(asked.config.extra.get("run_all_cases"))
-            return rows.graded(env, code, runner, seconds=seconds, every=every) if code else []
+            return programs.graded(env, code, runner, seconds=seconds, every=every) if code else []
 
         verdicts = await self._in_thread(owner, grade, runner)
         accepted = bool(verdicts) and all(verdict.passed for verdict in verdicts)
@@ -179,21 +186,21 @@ class _Service:
         return told | {
             "full_code": None,
             "test_code": None,
-            "tests": [rows.verdict(one) for one in verdicts],
+            "tests": [programs.verdict(one) for one in verdicts],
             "extra": None,
         }
 
     async def get_prompts(self, owner: str, asked: Rows) -> list[dict[str, Any]]:
         """The questions of a data set."""
-        return await self._in_thread(owner, lambda: rows.prompts(asked))
+        return await self._in_thread(owner, lambda: programs.prompts(asked))
 
     async def get_prompt_by_id(self, owner: str, asked: OneRow) -> dict[str, Any]:
         """The question of a row."""
-        return await self._in_thread(owner, lambda: rows.question_of(asked.id, rows.task(asked)[1]))
+        return await self._in_thread(owner, lambda: programs.question_of(asked.id, programs.task(asked)[1]))
 
     async def list_ids(self, owner: str, asked: Rows) -> list[int | str]:
         """The ids of the rows of a data set."""
-        return await self._in_thread(owner, lambda: rows.ids(asked)[asked.offset : asked.offset + asked.limit])
+        return await self._in_thread(owner, lambda: programs.ids(asked)[asked.offset : asked.offset + asked.limit])
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -205,16 +212,6 @@ class _Service:
         if memory_mb < _LEAST_MB:
             raise UsageError(f"memory_limit_MB is at least {_LEAST_MB} here, or -1 for {usual.memory_mb}")
         return dataclasses.replace(usual, memory_mb=memory_mb)
-
-    async def _run_alone(
-        self, owner: str, asked: Program, language: Language, files: Mapping[str, bytes], limits: Limits | None
-    ) -> dict[str, Any]:
-        async with self.sandboxes.brief(owner, limits) as sandbox:
-            compiled, ran = await self._run_file(sandbox, asked, language, files)
-            fetched = await self._fetched(sandbox, asked.fetch_files)
-        if asked.language == "pytest" and ran and ran.exit_code and "No module named pytest" in ran.stderr:
-            return broken("the language 'pytest' is not offered here: pytest is not installed")
-        return outcome(ran, compiled) | {"files": fetched}
 
     async def _run_file(
         self, sandbox: AsyncSandbox, asked: Program, language: Language, files: Mapping[str, bytes]
@@ -248,7 +245,7 @@ class _Service:
                 found[path] = base64.b64encode(data).decode()
         return found
 
-    def _runner(self, owner: str, language: str, compile_timeout: float | None) -> rows.Run:
+    def _runner(self, owner: str, language: str, compile_timeout: float | None) -> programs.Run:
         """Runs programs of a grader."""
 
         async def run(code: str, stdin: str, timeout: float | None) -> RunResult:
@@ -265,7 +262,7 @@ class _Service:
 
         return run
 
-    async def _in_thread(self, owner: str, call: Callable[[], T], runner: rows.Queued | None = None) -> T:
+    async def _in_thread(self, owner: str, call: Callable[[], T], runner: programs.Queued | None = None) -> T:
         """Call what takes time. Owners take turns."""
         limits = self.sandboxes.limits
         if self._queue.waiting >= limits.waiting:

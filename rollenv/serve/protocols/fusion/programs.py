@@ -1,21 +1,30 @@
-"""Runs programs, and tells how they ended."""
+"""Runs programs, tells how they ended, and holds them to rows of data sets that are here or come with a request."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import concurrent.futures
 import contextlib
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, StringConstraints
 
 from rollenv.core import UsageError
-from rollenv.envs.code.env import MAX_CHARACTERS
+from rollenv.env_spec import EnvSpec
+from rollenv.envs.code import CODE
+from rollenv.envs.code.env import MAX_CHARACTERS, CodeEnv
+from rollenv.envs.code.tests import StdioTests, run_tests
+from rollenv.envs.data.rows import is_local, read_json
+from rollenv.parsing import code_blocks
+from rollenv.registry import list_envs
 from rollenv.sandbox import AsyncSandbox
 from rollenv.sandbox.errors import SandboxFileError
-from rollenv.sandbox.types import Execution, RunResult
+from rollenv.sandbox.types import RunResult
 
 #: Files that are sent, files that are fetched, and cells.
 _FILES, _FETCHED, _CELLS = 1000, 100, 1000
@@ -199,7 +208,12 @@ async def run_cells(sandbox: AsyncSandbox, asked: Notebook, total: float) -> tup
         if left <= 0:
             return cells, "TimeLimitExceeded", f"all cells together ran longer than {total:g} s"
         done = await sandbox.run_code(cell, timeout=min(left, asked.cell_timeout or left))
-        cells.append(_cell(done))
+        error, errors, stderr = done.error, [], "".join(done.logs.stderr)
+        if error is not None:
+            errors.append({"ename": error.name, "evalue": error.value, "traceback": error.traceback.splitlines()})
+            stderr = stderr.removesuffix("\n").removesuffix(error.traceback.removesuffix("\n"))
+        shown = [_strict(result._repr_mimebundle_()) for result in done.results]
+        cells.append({"stdout": "".join(done.logs.stdout), "stderr": stderr, "display": shown, "error": errors})
         size += len(json.dumps(cells[-1]))
         if done.error and done.error.name == "Timeout" and not done.error.traceback:
             return cells, "TimeLimitExceeded", f"cell {number}: {done.error.value}"
@@ -211,18 +225,257 @@ async def run_cells(sandbox: AsyncSandbox, asked: Notebook, total: float) -> tup
     return cells, "Finished", ""
 
 
-def _cell(done: Execution) -> dict[str, Any]:
-    error, errors, stderr = done.error, [], "".join(done.logs.stderr)
-    if error is not None:
-        errors.append({"ename": error.name, "evalue": error.value, "traceback": error.traceback.splitlines()})
-        stderr = stderr.removesuffix("\n").removesuffix(error.traceback.removesuffix("\n"))
-    shown = [_strict(result._repr_mimebundle_()) for result in done.results]
-    return {"stdout": "".join(done.logs.stdout), "stderr": stderr, "display": shown, "error": errors}
-
-
 def _strict(bundle: dict[str, Any]) -> dict[str, Any]:
     """Without what JSON cannot say."""
     with contextlib.suppress(ValueError):
         json.dumps(bundle.get("application/json"), allow_nan=False)
         return bundle
     return {name: value for name, value in bundle.items() if name != "application/json"}
+
+
+Run = Callable[[str, str, float | None], Awaitable[RunResult]]
+Row = Mapping[str, Any]
+
+#: Tests of one program, and characters of tests that are statements (their plans are kept for the next program).
+_MOST_TESTS, _MOST_STATEMENTS = 1000, MAX_CHARACTERS
+_FENCE = "`" * 8
+_STREAMS = (("input", "stdin"), ("output", "stdout"))
+
+#: Prompts of one answer, and what rows are that say nothing else.
+_PROMPTS, _TYPE = 1000, "CommonOJDataset"
+
+
+class Queued:
+    """Runs programs for a grader in a thread, with a coroutine of the event loop.
+
+    Args:
+        run: called with (program, standard input, seconds).
+        patience: seconds after which a run counts as lost.
+    """
+
+    def __init__(self, run: Run, patience: float):
+        self._run, self._patience, self._loop = run, patience, asyncio.get_running_loop()
+        self._running: concurrent.futures.Future[RunResult] | None = None
+        self._over = False
+        self.last: RunResult | None = None
+
+    def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
+        """See :class:`rollenv.sandbox.types.Runner`."""
+
+        async def one() -> RunResult:
+            return await self._run(code, stdin, timeout)
+
+        if self._over:
+            raise concurrent.futures.CancelledError
+        self._running = asyncio.run_coroutine_threadsafe(one(), self._loop)
+        self.last = self._running.result(self._patience)
+        return self.last
+
+    def close(self) -> None:
+        """Give up what runs; nothing runs any more."""
+        self._over = True
+        if self._running is not None:
+            self._running.cancel()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """On one test, or on all statements together."""
+
+    passed: bool
+    ran: RunResult | None
+    test: dict[str, Any] | None
+    """Input and output; None for statements, whose program's output is not for clients."""
+
+
+def graded(env: CodeEnv, code: str, runner: Queued, *, seconds: float, every: bool) -> list[Verdict]:
+    """Hold a program to the tests of a task.
+
+    Args:
+        env: that was reset to the task.
+        runner: that ``env`` has.
+        every: False stops at the first test that fails.
+    """
+    tests = env.tests
+    if not isinstance(tests, StdioTests):
+        reward = env.step(f"{_FENCE}python\n{code}\n{_FENCE}")[1]
+        return [Verdict(reward == 1.0, runner.last, None)]
+    verdicts = []
+    for given, wanted in zip(tests.inputs, tests.outputs, strict=True):
+        passed = bool(run_tests(code, StdioTests((given,), (wanted,)), runner, seconds))
+        test = {"input": {"stdin": given}, "output": {"stdout": wanted}}
+        verdicts.append(Verdict(passed, runner.last, test))
+        if not passed and not every:
+            break
+    return verdicts
+
+
+def extracted(completion: str, language: str) -> tuple[str, str]:
+    """The program in a model's reply: its first code block in a language, else the first one, else all of it.
+
+    Returns:
+        (program, ``fenced``, ``heuristic`` or ``empty``).
+    """
+    blocks = [(name, block.content) for name, block in code_blocks(completion)]
+    found = [text for name, text in blocks if name == language] or [text for _, text in blocks]
+    if found:
+        return found[0], "fenced"
+    return (completion, "heuristic") if completion.strip() else ("", "empty")
+
+
+# -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+def held() -> dict[str, EnvSpec]:
+    """The data sets of programs below ``$ROLLENV_DATA``, by the ids of their environments."""
+    specs = [spec for spec in list_envs("code:") if spec.entry_point == CODE]
+    return {
+        spec.id: spec for spec in specs if is_local(spec.kwargs.get("dataset_name", ""), spec.kwargs.get("split", ""))
+    }
+
+
+def _given_task(kind: str, row: Row, **settings: Any) -> tuple[CodeEnv, str]:
+    """An environment that plays one row of data that a client sent, and its question."""
+    if kind not in KINDS:
+        raise UsageError(f"data of the type {kind!r:.60} cannot be graded here; there are {', '.join(KINDS)}")
+    try:
+        env = CodeEnv(dataset=[KINDS[kind](row)], question_key="question", test_key="tests", max_tests=None, **settings)
+        question, _ = env.reset(options={"index": 0})
+        tests = env.tests
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"this is not data of a {kind}: {type(error).__name__} {str(error)!r:.200}") from error
+    if isinstance(tests, StdioTests) and len(tests.inputs) > _MOST_TESTS:
+        raise UsageError(f"a program is held to at most {_MOST_TESTS} tests, not to {len(tests.inputs)}")
+    return env, question
+
+
+def _stdio(row: Row) -> dict[str, Any]:
+    cases = _parsed(row["test"])
+    for case in cases:
+        if set(case["input"]) - {"stdin"} or set(case["output"]) != {"stdout"}:
+            raise ValueError("a test has the input stdin and the output stdout; files are not compared here")
+    inputs, outputs = ([case[side].get(name, "") for case in cases] for side, name in _STREAMS)
+    if not all(isinstance(text, str) for text in (*inputs, *outputs)):
+        raise TypeError("stdin and stdout are texts")
+    return _asked(row, {"inputs": inputs, "outputs": outputs})
+
+
+def _contest(row: Row) -> dict[str, Any]:
+    tests = _parsed(row["test"])
+    return _asked(row, _parsed(tests.get("input_output", tests)))
+
+
+def _statements(row: Row) -> dict[str, Any]:
+    labels = _parsed(row.get("labels") or {})
+    setup = {name: labels.get(name, row.get(name)) for name in ("test_imports", "test_setup_code")}
+    tests = _parsed(row["test"] if "test" in row else row["test_list"])
+    if not isinstance(tests, list) or not all(isinstance(one, str) for one in tests):
+        raise TypeError("test is a list of statements")
+    _bounded("".join(tests))
+    return _asked(row, tests) | setup
+
+
+def _function(row: Row) -> dict[str, Any]:
+    name, prompt = row["entry_point"], row["prompt"]
+    if not (isinstance(name, str) and name.isidentifier() and isinstance(prompt, str)):
+        raise TypeError("entry_point is the name of a function, and prompt a text")
+    return {"question": prompt, "tests": _bounded(row["test"]), "entry_point": name}
+
+
+def _asked(row: Row, tests: Any) -> dict[str, Any]:
+    question = str(row.get("content", row.get("text", ""))).strip() or "(The question was not sent.)"
+    return {"question": question, "tests": tests}
+
+
+def _bounded(test: Any) -> str:
+    if not isinstance(test, str) or len(test) > _MOST_STATEMENTS:
+        raise TypeError(f"a test is a text of at most {_MOST_STATEMENTS} characters")
+    return test
+
+
+def _parsed(value: Any) -> Any:
+    """Some data sets have values as JSON text."""
+    return read_json(value) if isinstance(value, str) else value
+
+
+#: Kinds of data by the original's names for them.
+KINDS: dict[str, Callable[[Row], dict[str, Any]]] = {
+    "CommonOJDataset": _stdio,
+    "LiveCodeBenchDataset": _contest,
+    "MBPPDataset": _statements,
+    "HumanEvalDataset": _function,
+}
+
+
+def task(asked: OneRow, **settings: Any) -> tuple[CodeEnv, str]:
+    """An environment at the row that is asked for.
+
+    Returns:
+        (the environment, its question).
+
+    Raises:
+        UsageError: there is no such row.
+    """
+    config, number = asked.config, asked.id
+    if not config.provided_data:
+        env = _held(asked.dataset, **settings)
+        count = env.num_tasks() or 0
+        if not isinstance(number, int) or not 0 <= number < count:
+            raise UsageError(f"{asked.dataset} has no row {number!r:.40}; its ids are 0 to {count - 1}")
+        return env, env.reset(options={"index": number})[0]
+    found = _provided(config)
+    if isinstance(config.provided_data, list):
+        found = [row for row in found if _id(row) == number]
+    if not found:
+        raise UsageError(f"config.provided_data has no row with the id {number!r:.40}")
+    return _given_task(config.dataset_type or _TYPE, found[0], **settings)
+
+
+def prompts(asked: Rows) -> list[dict[str, Any]]:
+    """The questions of a data set, at most a thousand."""
+    config, some = asked.config, slice(asked.offset, asked.offset + min(asked.limit, _PROMPTS))
+    if not config.provided_data:
+        env = _held(asked.dataset)
+        return [question_of(number, env.reset(options={"index": number})[0]) for number in ids(asked)[some]]
+    found = [row for row in _provided(config) if isinstance(_id(row), int | str)][some]
+    return [question_of(_id(row), _given_task(config.dataset_type or _TYPE, row)[1]) for row in found]
+
+
+def ids(asked: Rows) -> list[int | str]:
+    """The ids of the rows of a data set."""
+    if not asked.config.provided_data:
+        return list(range(_held(asked.dataset).num_tasks() or 0))
+    found = map(_id, _provided(asked.config))
+    return [number for number in found if isinstance(number, int | str)]
+
+
+def verdict(found: Verdict) -> dict[str, Any]:
+    """A verdict, as the original tells it."""
+    ran = found.ran
+    if ran is not None and found.test is None:  # its output is the grader's
+        ran = dataclasses.replace(ran, stdout="", exit_code=0 if found.passed else ran.exit_code or 1)
+    return {"passed": found.passed, "exec_info": outcome(ran), "test_info": found.test}
+
+
+def _held(dataset: str, **settings: Any) -> CodeEnv:
+    """The environment of a data set that this machine holds."""
+    there = held()
+    if dataset not in there:
+        names = ", ".join(there) or "none below $ROLLENV_DATA"
+        raise UsageError(f"there is no data set {dataset!r:.60} ({names}); send the row in config.provided_data")
+    env = there[dataset].make(**settings).unwrapped
+    assert isinstance(env, CodeEnv)
+    return env
+
+
+def _provided(config: Config) -> list[dict[str, Any]]:
+    return config.provided_data if isinstance(config.provided_data, list) else [config.provided_data or {}]
+
+
+def _id(row: dict[str, Any]) -> Any:
+    return row.get("id", row.get("task_id"))
+
+
+def question_of(number: Any, question: str) -> dict[str, Any]:
+    """The answer to who asks for a question."""
+    return {"id": number, "prompt": question, "labels": {}}

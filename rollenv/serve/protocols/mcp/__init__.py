@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -148,7 +148,12 @@ class McpSession:
             if tool is None:
                 raise UsageError(f"there is no tool {name!r:.40}; there are {', '.join(self._tools)}")
             answer, data = await tool.call(self.held, arguments)
-            return _result([types.TextContent(text=answer)] if isinstance(answer, str) else answer, data)
+            content: list[types.ContentBlock] = [types.TextContent(text=answer)] if isinstance(answer, str) else answer
+            for part in content:  # in UTF-8 and plain JSON, whatever environments return
+                if isinstance(part, types.TextContent):
+                    part.text = _utf8(part.text)
+            plain = json.loads(json_of(data), parse_constant=lambda _: None)  # JSON has no NaN
+            return types.CallToolResult(content=content, structured_content=_valid(plain))
         except ValidationError as error:
             problem = f"wrong arguments of {name}: {wrong_fields(error)}"
         except RollenvError as error:
@@ -166,15 +171,6 @@ def _id(body: bytes) -> str:
     except (ValueError, RecursionError):
         return ""
     return str(asked["id"]) if isinstance(asked, dict) and isinstance(asked.get("id"), str | int) else ""
-
-
-def _result(content: list[types.ContentBlock], data: Mapping[str, Any]) -> types.CallToolResult:
-    """Return what environments and sandboxes return, in UTF-8 and plain JSON."""
-    for part in content:
-        if isinstance(part, types.TextContent):
-            part.text = _utf8(part.text)
-    plain = json.loads(json_of(data), parse_constant=lambda _: None)  # JSON has no NaN
-    return types.CallToolResult(content=content, structured_content=_valid(plain))
 
 
 def _valid(value: Any) -> Any:
@@ -211,7 +207,11 @@ class Door:
 
         try:
             request = Request(scope, receive)
-            client, env_id = self._client(request)
+            client, env_id = self.server.client(request), request.path_params.get("env_id", "")
+            if env_id or "sandboxes" not in client.scopes:
+                client.needs("environments")
+            if env_id:
+                served(env_id)
             if (refusal := _refusal(request)) is not None:
                 await refusal(scope, receive, send)
                 return
@@ -221,7 +221,9 @@ class Door:
         except RollenvError as error:
             if begun:
                 raise
-            await _told(error)(scope, receive, send)
+            headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, NotAllowed) else {}
+            answer = Json(_error(INVALID_REQUEST, str(error)), status_of(error), headers | retry_after(error))
+            await answer(scope, receive, send)
         finally:
             if talk is not None and (talk.transport.is_terminated or not talk.established):
                 talk.end()
@@ -233,19 +235,16 @@ class Door:
             talk.end()
         await asyncio.gather(*(talk.task for talk in talks), return_exceptions=True)
 
-    def _client(self, request: Request) -> tuple[Client, str]:
-        """Return the client, and the only environment that it may use."""
-        client, env_id = self.server.client(request), request.path_params.get("env_id", "")
-        if env_id or "sandboxes" not in client.scopes:
-            client.needs("environments")
-        if env_id:
-            served(env_id)
-        return client, env_id
-
     def _talk(self, name: str | None, client: Client, env_id: str) -> McpSession:
         """The session of this name, or a new one."""
         if name is None:
-            self._admit(client.name)
+            sessions, limits = self.server.sessions, self.server.settings.sessions
+            mine = sum(talk.held.client.name == client.name for talk in self.talks.values())
+            if sessions.draining:
+                raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+            most = sessions.limiter.quota(client.name).sessions or limits.sessions
+            if len(self.talks) >= limits.sessions or mine >= most:
+                raise ServerFull("all MCP sessions are taken", retry_after=1.0)
             talk = McpSession(Held(self.server, client, env_id), self._left)
             self.talks[talk.name] = talk
             return talk
@@ -257,14 +256,6 @@ class Door:
     def _left(self, talk: McpSession) -> None:
         self.talks.pop(talk.name, None)
 
-    def _admit(self, owner: str) -> None:
-        sessions, limits = self.server.sessions, self.server.settings.sessions
-        mine = sum(talk.held.client.name == owner for talk in self.talks.values())
-        if sessions.draining:
-            raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
-        if len(self.talks) >= limits.sessions or mine >= (sessions.limiter.quota(owner).sessions or limits.sessions):
-            raise ServerFull("all MCP sessions are taken", retry_after=1.0)
-
 
 def _refusal(request: Request) -> Json | None:
     """Return the response to a request whose session does not exist; None if it does."""
@@ -275,11 +266,6 @@ def _refusal(request: Request) -> Json | None:
         return None
     data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version}  # later ones have no sessions
     return Json(_error(UNSUPPORTED_PROTOCOL_VERSION, "sessions begin with initialize here", data), 400)
-
-
-def _told(error: RollenvError) -> Json:
-    headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, NotAllowed) else {}
-    return Json(_error(INVALID_REQUEST, str(error)), status_of(error), headers | retry_after(error))
 
 
 def _error(code: int, message: str, data: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -252,7 +252,10 @@ class Held:
         async with box.use() as held:
             done = await held.run_code(code, language=language, timeout=seconds)
         told = _done(box, "".join(done.logs.stdout), "".join(done.logs.stderr), done)
-        return [types.TextContent(text=_as_text(told)), *_pictures(done)], told
+        every = [(kind, getattr(result, kind)) for result in done.results for kind in ("png", "jpeg")]
+        fitting = [(kind, data) for kind, data in every if data and data.isascii() and len(data) <= _PICTURE]
+        pictures = [types.ImageContent(data=data, mime_type=f"image/{kind}") for kind, data in fitting[:_PICTURES]]
+        return [types.TextContent(text=_as_text(told)), *pictures], told
 
     async def run_command(
         self,
@@ -406,12 +409,6 @@ def _as_text(told: Done) -> str:
     if error is not None and not (error["traceback"] and told["stderr"].endswith(error["traceback"])):
         parts.append(error["traceback"] or f"{error['name']}: {error['value']}")
     return "\n".join(part.rstrip("\n") for part in parts if part) or "[no output]"
-
-
-def _pictures(done: Execution) -> list[types.ContentBlock]:
-    every = [(kind, getattr(result, kind)) for result in done.results for kind in ("png", "jpeg")]
-    fitting = [(kind, data) for kind, data in every if data and data.isascii() and len(data) <= _PICTURE]
-    return [types.ImageContent(data=data, mime_type=f"image/{kind}") for kind, data in fitting[:_PICTURES]]
 
 
 class Tool:

@@ -1,21 +1,271 @@
-"""Episodes that people play on the page, and those that they play again."""
+"""Requests of the page and how much of them is accepted, the catalogue, and episodes that people play."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import secrets
+import time
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
 
+from rollenv import cards
+from rollenv.agents.prompts.session import shown
 from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
-from rollenv.remote.protocol import SessionGone, error_answer, session_name
-from rollenv.serve.protocols.page.catalogue import Catalogue
-from rollenv.serve.protocols.page.requests import ACTION, ACTIONS, PageRequest, turn_of
+from rollenv.env_spec import EnvSpec
+from rollenv.registry import list_envs
+from rollenv.remote.protocol import EnvBroke, SessionGone, error_answer, session_name
+from rollenv.report.plain import clip, plain
+from rollenv.serve.auth import Client
 from rollenv.serve.responses import Streamed, json_of
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import SessionManager, served
+from rollenv.typed import Reader
+
+#: Actions of a replay, and bytes of all of them.
+ACTIONS, BYTES = 2_000, 1 << 20
+
+#: Characters of a mapping, as JSON.
+_MAPPING = 10_000
+
+#: Seeds that are drawn where none is given are below; what a client gives fits into 63 bits.
+_SEEDS, _ALL_SEEDS = 10_000, 1 << 63
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """A request."""
+
+    client: Client
+    body: dict[str, Any]
+
+    def text(self, name: str, most: int = 1000) -> str:
+        """A text.
+
+        Raises:
+            UsageError: it is missing, no text, or too long.
+        """
+        value = self.body.get(name)
+        if not isinstance(value, str):
+            raise UsageError(f"the request needs {name!r}, a text")
+        if len(value) > most:
+            raise UsageError(f"{name!r} has {len(value)} characters; at most {most} are taken")
+        return value
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """A mapping, empty if there is none.
+
+        Raises:
+            UsageError: it is something else, or large.
+        """
+        value = self.body.get(name)
+        if value is None:
+            return {}
+        if not isinstance(value, dict) or len(json_of(value)) > _MAPPING:
+            raise UsageError(f"{name!r} is a mapping of at most {_MAPPING} characters of JSON")
+        return value
+
+    def seed(self, *, needed: bool = False) -> int:
+        """The seed, in digits, for numbers of JavaScript are not exact; a small random one if there is none.
+
+        Args:
+            needed: whether there has to be one.
+        """
+        given = self.body.get("seed", "")
+        if given == "" and not needed:
+            return secrets.randbelow(_SEEDS)
+        digits = str(given) if isinstance(given, int) and not isinstance(given, bool) else given
+        wrong = not isinstance(digits, str) or not (digits.isascii() and digits.isdigit()) or len(digits) > 30
+        if wrong or int(digits) >= _ALL_SEEDS:
+            raise UsageError(f"a seed is a whole number from 0 to {_ALL_SEEDS - 1}, not {given!r:.40}")
+        return int(digits)
+
+    def actions(self) -> list[str]:
+        """The actions of a replay.
+
+        Raises:
+            UsageError: they are no texts, or too many or too long.
+        """
+        actions = self.body.get("actions")
+        if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
+            raise UsageError("the request needs 'actions', a list of texts")
+        size = sum(len(action.encode("utf-8", "replace")) for action in actions)
+        if len(actions) > ACTIONS or size > BYTES:
+            raise UsageError(
+                f"{len(actions)} actions of {size} bytes are too long a replay; at most {ACTIONS} of {BYTES} bytes are "
+                "played"
+            )
+        return actions
+
+
+#: Characters of an action that is told as it is, so that it can be played again.
+ACTION = 100_000
+
+#: Characters of a drawing, of one choice, and choices that are offered.
+_VIEW, _CHOICE, _CHOICES = 400_000, 300, 300
+
+#: Where environments list what can be done next.
+_LISTS = ("available_actions", "legal_actions", "valid_actions")
+
+
+def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
+    """A turn.
+
+    Args:
+        answer: to it, see :meth:`rollenv.serve.session.Session.call`.
+    """
+    if method == "reset":
+        observation, info, _, view = answer
+        told: dict[str, Any] = {"seed": str(args[0]) if args[0] is not None else ""}
+    else:
+        observation, reward, terminated, truncated, info, _, view = answer
+        action = args[0] if len(args[0]) <= ACTION else clip(args[0])
+        told = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
+    return told | {
+        "observation": clip(shown(observation, info)),
+        "info": _info(info),
+        "success": info.get("success"),
+        "view": view if len(view) <= _VIEW else "",
+        **choices(info),
+    }
+
+
+def choices(info: dict[str, Any]) -> dict[str, Any]:
+    """The actions that an info offers, and whether it offers a search.
+
+    Args:
+        info: of a reset or a step.
+    """
+    offered = next((info[name] for name in _LISTS if isinstance(info.get(name), dict | list | tuple)), ())
+    found: list[str] = []
+    search = False
+    if isinstance(offered, dict):  # WebShop
+        clickables = offered.get("clickables")
+        search = offered.get("has_search_bar") is True
+        names = clickables if isinstance(clickables, list | tuple) else ()
+        found = [f"click[{name}]" for name in names if isinstance(name, str) and name != "search"]
+    elif isinstance(offered, list | tuple):
+        found = [action for action in offered if isinstance(action, str)]
+    return {"choices": [action for action in found[:_CHOICES] if len(action) <= _CHOICE], "search": search}
+
+
+def _info(info: dict[str, Any]) -> str:
+    """As JSON; a large one on one line, since to lay it out takes time."""
+    try:
+        text = json_of(info)
+        return json.dumps(plain(json.loads(text)), indent=2) if len(text) <= 20_000 else clip(text)
+    except (TypeError, ValueError, RecursionError) as error:  # endless numbers, say
+        return f"(it cannot be shown: {error})"
+
+
+#: Seconds that the rows hold: what environments need can come to be there. Cards that are kept, seconds for an example.
+_FRESH, _KEPT, _SECONDS = 60.0, 256, 60.0
+
+
+class Catalogue:
+    """Rows and cards.
+
+    Args:
+        core: whose workers play the examples.
+    """
+
+    def __init__(self, sessions: SessionManager):
+        self._sessions = sessions
+        self._rows: dict[str, Any] = {}
+        self._made = 0.0
+        self._cards: OrderedDict[tuple[str, str], asyncio.Task[dict[str, Any]]] = OrderedDict()
+
+    async def rows(self, asked: PageRequest) -> Any:
+        """All environments; texts that several share are told once."""
+        if not self._rows or time.monotonic() - self._made > _FRESH:
+            self._rows = await asyncio.to_thread(_rows)
+            self._made = time.monotonic()
+        return self._rows
+
+    async def card(self, asked: PageRequest) -> Any:
+        """All about one environment: ``env``, and ``kwargs`` on top of its own."""
+        env_spec, kwargs = served(asked.text("env")), asked.mapping("kwargs")
+        told = _facts(env_spec)
+        if env_spec.missing:
+            return told | {"about": cards.summary(env_spec), "problem": "what it needs is not on this server"}
+        try:
+            return told | await self.example(asked.client.name, env_spec.id, kwargs)
+        except (EnvBroke, UsageError) as error:
+            if kwargs and isinstance(error, UsageError):
+                raise  # it is the arguments that are wrong, and not the environment
+            return told | {"about": cards.summary(env_spec), "problem": str(error)}
+
+    async def reader(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> Reader:
+        """Return how what a person types becomes an action."""
+        try:
+            told = await self.example(owner, env_id, kwargs)
+        except RollenvError:  # it can be played nevertheless
+            return Reader()
+        return Reader(told["template"], told["moves"])
+
+    async def example(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return a worker's example of an environment. Concurrent requests for it wait for the same answer.
+
+        Raises:
+            EnvBroke: the environment failed.
+            ServerFull: there is no room now.
+            UsageError: wrong arguments.
+        """
+        key = (env_id, json_of(kwargs))
+        task = self._cards.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = asyncio.get_running_loop().create_task(self._played(owner, env_id, kwargs))
+            self._cards[key] = task
+        self._cards.move_to_end(key)
+        while len(self._cards) > _KEPT:
+            self._cards.popitem(last=False)
+        return await asyncio.shield(task)
+
+    async def _played(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        async with self._sessions.brief(owner, env_id, {"kwargs": kwargs}) as session:
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    told: dict[str, Any] = plain(await session.card())
+                    return told
+            except TimeoutError:
+                raise EnvBroke(f"{env_id}: the example took longer than {_SECONDS:g} s", kind="hung") from None
+
+
+def _rows() -> dict[str, Any]:
+    specs = list_envs()
+    texts = {text: number for number, text in enumerate(dict.fromkeys(map(cards.summary, specs)))}
+    namespaces = dict.fromkeys(env_spec.namespace for env_spec in specs)
+    rows = []
+    for env_spec in specs:
+        has = {  # a letter for each property by which the page filters
+            "m": env_spec.missing,
+            "o": "oracle" in env_spec.abilities,
+            "r": "random_action" in env_spec.abilities,
+            "l": env_spec.levels,
+            "i": env_spec.indexed,
+        }
+        letters = "".join(letter for letter, value in has.items() if value)
+        rows.append([env_spec.id, texts[cards.summary(env_spec)], letters])
+    groups = {name: cards.family(name) for name in namespaces}
+    return {"envs": rows, "texts": [f"{text:.300}" for text in texts], "groups": groups}
+
+
+def _facts(env_spec: EnvSpec) -> dict[str, Any]:
+    """Return what is registered."""
+    return {
+        "env": env_spec.id,
+        "abilities": sorted(env_spec.abilities),
+        "needs": [[str(need), getattr(need, "hint", ""), need not in env_spec.missing] for need in env_spec.needs],
+        "levels": plain(list(env_spec.levels)),
+        "indexed": env_spec.indexed,
+        "nondeterministic": env_spec.nondeterministic,
+    }
+
 
 #: Bytes of the turns of a replay, and seconds that it may take.
 TURNS_BYTES, SECONDS = 32 << 20, 300.0

@@ -1,0 +1,199 @@
+"""Metrics for Prometheus, and readiness checks: an environment of each family plays a turn, a sandbox runs code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rollenv import __version__
+from rollenv.core import RollenvError
+from rollenv.needs import extra
+from rollenv.registry import list_envs
+from rollenv.remote.protocol import ServerFull
+from rollenv.serve.sandboxes import SandboxManager
+from rollenv.serve.sessions import SessionManager
+
+with extra("serve", "rollenv serve"):
+    from prometheus_client import CollectorRegistry, Histogram
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+    from prometheus_client.registry import Collector
+
+logger = logging.getLogger(__name__)
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+#: Seconds, from a cheap step to a slow reset.
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+
+class Metrics(Collector):
+    """The metrics of one server, read when they are asked for."""
+
+    def __init__(self, sessions: SessionManager, sandboxes: SandboxManager):
+        self._sessions, self._sandboxes = sessions, sandboxes
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        calls = Histogram(
+            "rollenv_env_call_seconds",
+            "Time of calls into environments that succeeded, with the way to their workers.",
+            ["method"],
+            registry=self._registry,
+            buckets=_BUCKETS,
+        )
+        known = {name: calls.labels(method=name) for name in ("reset", "step", "other")}
+        sessions.on_call_time = lambda method, seconds: known.get(method, known["other"]).observe(seconds)
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus's format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """The numbers that are kept elsewhere."""
+        sessions, sandboxes = self._sessions, self._sandboxes
+        yield InfoMetricFamily("rollenv_server", "What runs.", {"version": __version__})
+        for name, value, told in (
+            ("sessions_open", len(sessions.by_name), "Sessions of environments."),
+            ("sessions_max", sessions.limits.sessions, "Sessions that there may be."),
+            ("calls_waiting", sessions.queue.waiting, "Calls into environments that wait for their turn."),
+            ("sandboxes_open", len(sandboxes.by_name), "Sandboxes of clients."),
+            ("sandboxes_max", sandboxes.limits.sandboxes, "Sandboxes that there may be."),
+            ("programs_waiting", sandboxes.queue.waiting, "Programs that wait for the pool."),
+            ("draining", int(sessions.draining), "1 when the server is about to stop."),
+        ):
+            yield GaugeMetricFamily(f"rollenv_{name}", told, value)
+        for what, counts in (("session", asdict(sessions.counters)), ("sandbox", asdict(sandboxes.counters))):
+            for name, value in counts.items():
+                yield CounterMetricFamily(f"rollenv_{what}_{name}", f"{name} of {what} since the start.", value)
+        yield from self._workers()
+        yield from self._envs()
+
+    def _workers(self) -> Iterator[Metric]:
+        up = GaugeMetricFamily("rollenv_worker_up", "1 where a worker process is up.", labels=["worker"])
+        envs = GaugeMetricFamily("rollenv_worker_envs", "Environments in a worker process.", labels=["worker"])
+        deaths = CounterMetricFamily("rollenv_worker_deaths", "How often a worker died.", labels=["worker"])
+        for row in self._sessions.workers.report():
+            name = [str(row["worker"])]
+            up.add_metric(name, float(row["state"] == "up"))
+            envs.add_metric(name, float(row["envs"]))
+            deaths.add_metric(name, float(row["deaths"]))
+        yield from (up, envs, deaths)
+
+    def _envs(self) -> Iterator[Metric]:
+        events = CounterMetricFamily(
+            "rollenv_env_events", "Calls that succeeded, ends of episodes and failures.", labels=["env", "event"]
+        )
+        for record in self._sessions.health.envs.values():
+            for event, count in record.counts.items():
+                events.add_metric([record.name, event], count)
+        yield events
+
+
+#: Seconds for which a round's findings hold, and for one check.
+_FRESH, _SECONDS = 30.0, 20.0
+
+#: The owner of what is checked.
+OWNER = "(canary)"
+
+_PROGRAM, _PRINTED = "print(6 * 7)", "42\n"
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of a check."""
+
+    ok: bool
+    detail: str
+    seconds: float
+    at: float
+    """When it ended, in seconds since 1970."""
+
+
+def families() -> dict[str, str]:
+    """By namespace, the first environment that needs nothing that is missing here.
+
+    Namespaces of tests and of examples that come with a plug-in are included: they are served as well.
+    """
+    found: dict[str, str] = {}
+    for env_spec in list_envs():
+        if env_spec.namespace not in found and not env_spec.missing and not env_spec.nondeterministic:
+            found[env_spec.namespace] = env_spec.id
+    return found
+
+
+class ReadinessChecks:
+    """Checks them all when somebody asks, at most every half minute.
+
+    Args:
+        sessions: the sessions that are checked.
+    """
+
+    def __init__(self, sessions: SessionManager, sandboxes: SandboxManager):
+        self._sessions, self._sandboxes = sessions, sandboxes
+        self._envs = families()
+        self.checks: dict[str, Check] = {}
+        self._began = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def problems(self) -> dict[str, str]:
+        """Return the checks that fail, and why. The first caller waits for the checks; later ones get the last
+        results.
+        """
+        if self._sessions.draining:
+            return {"server": "it is about to stop"}
+        if self._task is None or (self._task.done() and time.monotonic() - self._began > _FRESH):
+            self._began, self._task = time.monotonic(), asyncio.get_running_loop().create_task(self._round())
+        if len(self.checks) < len(self._calls()):
+            await asyncio.shield(self._task)
+        return {name: check.detail for name, check in self.checks.items() if not check.ok}
+
+    async def stop(self) -> None:
+        """Give up what runs."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _calls(self) -> dict[str, Callable[[], Awaitable[str]]]:
+        calls: dict[str, Callable[[], Awaitable[str]]] = {
+            name: functools.partial(self._plays, env_id) for name, env_id in self._envs.items()
+        }
+        return calls | ({"sandbox": self._runs} if self._sandboxes.limits.sandboxes else {})
+
+    async def _round(self) -> None:
+        for name, call in self._calls().items():
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    ok, detail = True, await call()
+            except ServerFull as error:
+                ok, detail = True, f"not checked: {error}"  # who is busy works
+            except TimeoutError:
+                ok, detail = False, f"it took longer than {_SECONDS:g} s"
+            except (RollenvError, OSError) as error:
+                ok, detail = False, str(error)
+            self.checks[name] = found = Check(ok, detail, time.monotonic() - began, time.time())
+            if not found.ok:
+                logger.warning("the check of %s failed: %s", name, found.detail)
+
+    async def _plays(self, env_id: str) -> str:
+        async with self._sessions.brief(OWNER, env_id) as session:
+            answer: list[Any] = await session.call("reset", [0])
+            if not answer[0]:
+                raise RollenvError(f"{env_id} shows nothing after a reset")
+            await session.call("step", [""])
+        return f"{env_id} was reset and played a turn"
+
+    async def _runs(self) -> str:
+        done = await self._sandboxes.run(OWNER, _PROGRAM)
+        if done.stdout != _PRINTED:
+            raise RollenvError(f"a program that prints {_PRINTED!r} printed {done.stdout!r:.80} {done.stderr!r:.200}")
+        return "a program ran"
