@@ -105,7 +105,7 @@ async def _read(http: Http, session: GatewaySession, dialect: Dialect) -> tuple[
             data = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise GatewayError("invalid", f"the body is not JSON: {error or 'it is nested too deeply'}") from error
-        return session.with_previous(dialect.read(data, session.stored)), body
+        return session.with_previous(dialect.read(data, session.stored, session.known_in[dialect])), body
 
 
 def _endpoint(

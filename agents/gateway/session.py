@@ -11,13 +11,14 @@ import logging
 import math
 import random
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from rollenv.agents.base import Action, AgentFailed, ContextFull
 from rollenv.agents.engines.base import EngineFailed, Sampling
+from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.mcp import Tools
 from rollenv.agents.gateway.messages import Answer, GatewayError, Request, as_openai, ended
 from rollenv.agents.gateway.record import Record
@@ -149,6 +150,8 @@ class GatewaySession:
         self.counts: Counter[str] = Counter()
         """Calls, those refused by their reason, sent again, coalesced with another, and cancelled."""
         self.drawn_tokens = self.kept_bytes = self.reading = 0
+        self.known_in: defaultdict[Any, Known] = defaultdict(Known)
+        """What was read of requests, by dialect."""
         self._slots = asyncio.Semaphore(self.caps.parallel)
         self._pending: dict[str, _Pending] = {}
         self._known: dict[str, Node] = {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping
+import marshal
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from rollenv.agents.gateway.messages import GatewayError
@@ -14,6 +16,8 @@ Decode = Callable[[int], str]
 T = TypeVar("T")
 
 _DEPTH = 100
+#: Bytes of what is known before it is forgotten.
+_ROOM = 8 << 20
 _STOPS = 16
 _KINDS: dict[type, str] = {str: "a string", bool: "true or false", list: "a list", dict: "an object"}
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
@@ -49,6 +53,70 @@ def readable(body: Any) -> dict[str, Any]:
     except UnicodeEncodeError:
         return dict(json.loads(well_formed(written)))
     return body
+
+
+class Known:
+    """What items of requests said, by a hash of each: clients send their whole chat, and all tools, with every call."""
+
+    def __init__(self) -> None:
+        self._said: dict[bytes, tuple[Any, ...]] = {}
+        self._size = 0
+
+    def find(self, written: bytes) -> tuple[bytes, tuple[Any, ...] | None]:
+        """The name of an item, and what it said, where it came before."""
+        name = hashlib.blake2b(written, digest_size=16).digest()
+        return name, self._said.get(name)
+
+    def keep(self, name: bytes, size: int, said: tuple[Any, ...]) -> None:
+        """Remember what an item of so many bytes said."""
+        self._size += size
+        if self._size > _ROOM:
+            self._size, self._said = size, {}
+        self._said[name] = said
+
+
+def lists(
+    body: Any, known: Known | None, **readers: Callable[[dict[str, Any], str], Iterable[Any]]
+) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Read the objects in lists of a body, each once in a session.
+
+    Args:
+        readers: by the name of the list: what an object at a place ("messages[3]") says.
+
+    Returns:
+        The body (see :func:`readable`), whose lists hold only what is new, and what each list says.
+
+    Raises:
+        GatewayError: something cannot be read.
+    """
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
+    known, found, new = known or Known(), {}, {}
+    for key in readers:
+        if isinstance(body.get(key), list):
+            # Not compared as objects, where 1 and true are equal; and this is quicker than to write JSON.
+            written = [_written(key, item) for item in body[key]]
+            found[key] = [(len(one), *known.find(one)) for one in written]
+            new[key] = [item for item, (*_, said) in zip(body[key], found[key], strict=True) if said is None]
+    body, result = readable({**body, **new}), {}
+    for key, reader in readers.items():
+        unread, result[key] = iter(field(body, key, list) or []), list[Any]()
+        for index, (size, name, said) in enumerate(found.get(key, ())):
+            if said is None:
+                item, where = next(unread), f"{key}[{index}]"
+                if not isinstance(item, dict):
+                    raise invalid(f"must be an object, not {json.dumps(item)[:80]}", where)
+                said = tuple(reader(item, where))
+                known.keep(name, size, said)
+            result[key] += said
+    return body, result
+
+
+def _written(key: str, item: Any) -> bytes:
+    try:
+        return marshal.dumps((key, item), 2)
+    except ValueError as error:
+        raise invalid(f"the body is nested deeper than {_DEPTH} levels; send a flatter one") from error
 
 
 def field(of: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T | None:
