@@ -59,20 +59,15 @@ class Known:
     """What items of requests said, by a hash of each: clients send their whole chat, and all tools, with every call."""
 
     def __init__(self) -> None:
-        self._said: dict[bytes, tuple[Any, ...]] = {}
+        self.said: dict[bytes, tuple[Any, ...]] = {}
         self._size = 0
-
-    def find(self, written: bytes) -> tuple[bytes, tuple[Any, ...] | None]:
-        """The name of an item, and what it said, where it came before."""
-        name = hashlib.blake2b(written, digest_size=16).digest()
-        return name, self._said.get(name)
 
     def keep(self, name: bytes, size: int, said: tuple[Any, ...]) -> None:
         """Remember what an item of so many bytes said."""
         self._size += size
         if self._size > _ROOM:
-            self._size, self._said = size, {}
-        self._said[name] = said
+            self._size, self.said = size, {}
+        self.said[name] = said
 
 
 def lists(
@@ -91,32 +86,33 @@ def lists(
     """
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
-    known, found, new = known or Known(), {}, {}
+    known, names, found, new = known or Known(), {}, {}, {}
     for key in readers:
         if isinstance(body.get(key), list):
-            # Not compared as objects, where 1 and true are equal; and this is quicker than to write JSON.
-            written = [_written(key, item) for item in body[key]]
-            found[key] = [(len(one), *known.find(one)) for one in written]
-            new[key] = [item for item, (*_, said) in zip(body[key], found[key], strict=True) if said is None]
+            names[key] = [_name(key, item) for item in body[key]]
+            found[key] = [known.said.get(name) for name, _ in names[key]]
+            new[key] = [item for item, said in zip(body[key], found[key], strict=True) if said is None]
     body, result = readable({**body, **new}), {}
     for key, reader in readers.items():
         unread, result[key] = iter(field(body, key, list) or []), list[Any]()
-        for index, (size, name, said) in enumerate(found.get(key, ())):
+        for index, said in enumerate(found.get(key, ())):
             if said is None:
                 item, where = next(unread), f"{key}[{index}]"
                 if not isinstance(item, dict):
                     raise invalid(f"must be an object, not {json.dumps(item)[:80]}", where)
                 said = tuple(reader(item, where))
-                known.keep(name, size, said)
+                known.keep(*names[key][index], said)
             result[key] += said
     return body, result
 
 
-def _written(key: str, item: Any) -> bytes:
-    try:
-        return marshal.dumps((key, item), 2)
+def _name(key: str, item: Any) -> tuple[bytes, int]:
+    """A hash of an item and of its list's name; and its bytes, about."""
+    try:  # compared as objects, 1 and true were equal; and JSON takes five times as long to write
+        written = marshal.dumps((key, item), 2)
     except ValueError as error:
         raise invalid(f"the body is nested deeper than {_DEPTH} levels; send a flatter one") from error
+    return hashlib.blake2b(written, digest_size=16).digest(), len(written)
 
 
 def field(of: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T | None:
