@@ -16,8 +16,9 @@ Decode = Callable[[int], str]
 T = TypeVar("T")
 
 _DEPTH = 100
-#: Bytes of what is known before it is forgotten.
+#: Bytes of what is known before it is forgotten, and of each item besides its own.
 _ROOM = 8 << 20
+_EACH = 500
 _STOPS = 16
 _KINDS: dict[type, str] = {str: "a string", bool: "true or false", list: "a list", dict: "an object"}
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
@@ -64,9 +65,9 @@ class Known:
 
     def keep(self, name: bytes, size: int, said: tuple[Any, ...]) -> None:
         """Remember what an item of so many bytes said."""
-        self._size += size
+        self._size += size + _EACH
         if self._size > _ROOM:
-            self._size, self.said = size, {}
+            self._size, self.said = 0, {}
         self.said[name] = said
 
 
