@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import threading
 import unicodedata
 
@@ -98,24 +99,21 @@ FARSIGHTED = {
 CALLED = """
 {%- for message in messages -%}
 <|im_start|>{{ message.role }}
+{{ tools | tojson if tools and loop.first else '' -}}
 {{ 'Hidden' if quiet and (message.role == 'tool' or message.content.startswith('secret')) else message.content -}}
 <|im_end|>
 {% endfor -%}
-{{- tools | tojson if tools and messages | length < 2 else '' -}}
 {{- '<|im_start|>assistant\\n' if add_generation_prompt else '' -}}
 """
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, *FARSIGHTED], ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, *FARSIGHTED], ids=lambda s: getattr(s, "name", s))
 @quick
 @given(data=st.data())
 def test_what_stands_before_all_messages_is_left_out_only_where_it_makes_no_difference(shape, data):
     """Prompts are those of frames that always render the system prompt and the tools too."""
-    tokenizer = tokenizer_for(BY_NAME["chatml"] if shape in FARSIGHTED else shape)
-    if shape in FARSIGHTED:
-        tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.chat_template = FARSIGHTED[shape] + CALLED
-    chat_format = FORMATS.setdefault(str(shape), ChatFormat(tokenizer, date_string="1 May 2026"))
+    chat_format = format_for(shape)
+    tokenizer = chat_format.tokenizer
     system = data.draw(st.sampled_from(["be good", "be /quiet", None]))
     tools = data.draw(st.sampled_from([None, TOOLS if shape in FARSIGHTED or shape.takes_tools else None]))
     ours, whole = Conversation(chat_format, system, tools), Conversation(chat_format, system, tools)
@@ -133,6 +131,15 @@ def test_what_stands_before_all_messages_is_left_out_only_where_it_makes_no_diff
     assert ours.splits == whole.splits
 
 
+@functools.cache  # what was found in one example is used in the next
+def format_for(shape):
+    tokenizer = tokenizer_for(BY_NAME["chatml"] if shape in FARSIGHTED else shape)
+    if shape in FARSIGHTED:
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.chat_template = FARSIGHTED[shape] + CALLED
+    return ChatFormat(tokenizer, date_string="1 May 2026")
+
+
 class Whole(Frame):
     """Never leaves out what stands before all messages."""
 
@@ -148,8 +155,6 @@ def closing_ids(shape: Shape, chat_format: ChatFormat) -> list[int]:
 
 plain = st.text(st.characters(exclude_categories=["Cs", "Co"]), min_size=1, max_size=12)
 words = st.sampled_from(["a", "secret plan", "no secret", "", "4 < 5", "<tool_response>", "</think> x"])
-FORMATS: dict[str, ChatFormat] = {}
-"""Kept over examples: what was found with one is used with the next."""
 thoughts = st.sampled_from(["", "", "<think>\nwell\n</think>\n\n", "so be it</think>", "<think>"])
 
 

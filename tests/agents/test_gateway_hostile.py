@@ -42,6 +42,7 @@ from test_gateway import (  # noqa: F401  # local is a fixture
 import rollenv
 from rollenv.agents.engine_agent import EngineAgent
 from rollenv.agents.gateway import http, server
+from rollenv.agents.gateway.dialects import DIALECTS, Known
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.http import HttpServer
 from rollenv.agents.gateway.messages import GatewayError, Message, Request
@@ -118,24 +119,50 @@ def changed(whole, path, value):
     return whole
 
 
+@pytest.mark.parametrize("dialect", BODIES)
+def test_every_field_of_the_wrong_shape_is_read_or_refused_whatever_was_read_before(dialect):
+    """All places and wrong values; what was read before in the session changes nothing."""
+    whole, known, outcomes = BODIES[dialect], Known(), Counter()
+
+    def read(sent, known=None):
+        try:
+            return DIALECTS[dialect].read(json.loads(sent), lambda name: None, known)
+        except GatewayError as error:
+            return error.kind, str(error), error.param
+
+    for path in places(whole):
+        for wrong in WRONG:
+            sent = json.dumps(changed(whole, path, wrong))
+            outcome = read(sent, known)
+            assert outcome == read(sent)
+            outcomes[type(outcome) is tuple and outcome[0]] += 1
+    assert outcomes.keys() <= {False, "invalid", "not_found"}
+    assert outcomes["invalid"] > outcomes[False] > 0
+
+
 @pytest.mark.parametrize("dialect", [*BODIES, "messages/count_tokens"])
 def test_whatever_is_sent_is_answered_or_refused(dialect):
-    """Never a status of the server's own fault, which clients would send again and again."""
+    """Never a status of the server's own fault, which clients would send again and again; and the session goes on."""
     rng, whole = random.Random(0), BODIES[dialect.removesuffix("/count_tokens")]
     every = [(path, wrong) for path in places(whole) for wrong in WRONG]
     agent = scripted(lambda i: f'a {i} {CALL}<tool_call>{{"name": "bash", "arguments": {{"command": "\\ud800"}}}}')
+    shown = {"type", "error"} if dialect.startswith("messages") else {"error"}
 
     async def play():
         gateway = Gateway(agent)
         transport = httpx.ASGITransport(gateway._http.app, raise_app_exceptions=False)
-        statuses = set()
+        session, statuses = gateway.open(), set()
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            for path, wrong in rng.sample(every, 120):
-                session = gateway.open()
+            for path, wrong in [*rng.sample(every, 120), (("model",), "m")]:
                 sent = json.dumps(changed(whole, path, wrong)).encode()
                 answer = await client.post(f"/s/{session.key}/v1/{dialect}", content=sent)
                 statuses.add(answer.status_code)
                 assert answer.status_code in (200, 400), (path, wrong, answer.text)
+                if answer.status_code == 400:
+                    told = answer.json()
+                    assert shown <= told.keys()
+                    assert {"type", "message"} <= told["error"].keys()
+        assert answer.status_code == 200
         return statuses
 
     assert asyncio.run(play()) == {200, 400}
@@ -633,7 +660,7 @@ def test_new_weights_in_the_middle_of_32_calls_are_no_error(local):  # noqa: F81
                     assert math.isclose(expected, logprob, abs_tol=1e-4)
 
 
-DIALECTS = ("chat", "responses", "messages")
+VENDORS = ("chat", "responses", "messages")
 
 
 async def play_with_sdks(session, number, turns):
@@ -644,7 +671,7 @@ async def play_with_sdks(session, number, turns):
     chat = [{"role": "user", "content": f"Hello {number}"}]
     for turn in range(turns):
         streamed = (turn + number) % 2 == 0
-        match DIALECTS[number % 3]:
+        match VENDORS[number % 3]:
             case "chat" if streamed:
                 stream = await vendor.chat.completions.create(model="m", messages=chat, stream=True)
                 said = "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
