@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import marshal
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -44,7 +44,7 @@ def readable(body: Any) -> dict[str, Any]:
         if not level:
             break
     else:
-        raise invalid(f"the body is nested deeper than {_DEPTH} levels; send a flatter one")
+        raise _too_deep()
     try:
         written = json.dumps(body, ensure_ascii=False, allow_nan=False)
     except ValueError:
@@ -57,18 +57,20 @@ def readable(body: Any) -> dict[str, Any]:
 
 
 class Known:
-    """What items of requests said, by a hash of each: clients send their whole chat, and all tools, with every call."""
+    """What items of requests said: clients send their whole chat, and all tools, with every call."""
 
     def __init__(self) -> None:
-        self.said: dict[bytes, tuple[Any, ...]] = {}
+        self.said: defaultdict[str, dict[bytes, tuple[Any, ...]]] = defaultdict(dict)
+        """By the name of their list, and as :mod:`marshal` writes them. Compared as objects, 1 and true were equal, and
+        JSON takes five times as long to write."""
         self._size = 0
 
-    def keep(self, name: bytes, size: int, said: tuple[Any, ...]) -> None:
-        """Remember what an item of so many bytes said."""
-        self._size += size + _EACH
+    def keep(self, key: str, written: bytes, said: tuple[Any, ...]) -> None:
+        """Remember what an item said."""
+        self._size += len(written) + _EACH
         if self._size > _ROOM:
-            self._size, self.said = 0, {}
-        self.said[name] = said
+            self._size, self.said = 0, defaultdict(dict)
+        self.said[key][written] = said
 
 
 def lists(
@@ -87,33 +89,35 @@ def lists(
     """
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
-    known, names, found, new = known or Known(), {}, {}, {}
+    known = known or Known()
+    written: dict[str, list[bytes]] = {}
+    found: dict[str, list[tuple[Any, ...] | None]] = {}
+    new: dict[str, list[Any]] = {}
     for key in readers:
-        if isinstance(body.get(key), list):
-            names[key] = [_name(key, item) for item in body[key]]
-            found[key] = [known.said.get(name) for name, _ in names[key]]
-            new[key] = [item for item, said in zip(body[key], found[key], strict=True) if said is None]
-    body, result = readable({**body, **new}), {}
+        if isinstance(items := body.get(key), list):
+            try:
+                written[key] = [marshal.dumps(item, 2) for item in items]
+            except ValueError as error:
+                raise _too_deep() from error
+            found[key] = [*map(known.said[key].get, written[key])]
+            new[key] = [item for item, said in zip(items, found[key], strict=True) if said is None]
+    body = readable({**body, **new})
+    result: dict[str, list[Any]] = {key: [] for key in readers}
     for key, reader in readers.items():
-        unread, result[key] = iter(field(body, key, list) or []), list[Any]()
+        unread = iter(field(body, key, list) or [])
         for index, said in enumerate(found.get(key, ())):
             if said is None:
                 item, where = next(unread), f"{key}[{index}]"
                 if not isinstance(item, dict):
                     raise invalid(f"must be an object, not {json.dumps(item)[:80]}", where)
                 said = tuple(reader(item, where))
-                known.keep(*names[key][index], said)
+                known.keep(key, written[key][index], said)
             result[key] += said
     return body, result
 
 
-def _name(key: str, item: Any) -> tuple[bytes, int]:
-    """A hash of an item and of its list's name; and its bytes, about."""
-    try:  # compared as objects, 1 and true were equal; and JSON takes five times as long to write
-        written = marshal.dumps((key, item), 2)
-    except ValueError as error:
-        raise invalid(f"the body is nested deeper than {_DEPTH} levels; send a flatter one") from error
-    return hashlib.blake2b(written, digest_size=16).digest(), len(written)
+def _too_deep() -> GatewayError:
+    return invalid(f"the body is nested deeper than {_DEPTH} levels; send a flatter one")
 
 
 def field(of: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T | None:
