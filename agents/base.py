@@ -6,7 +6,7 @@ import contextlib
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rollenv.core import Env, RollenvError, Unsolvable
 
@@ -64,6 +64,10 @@ class EnvHandle(Protocol):
 
 class Session(Protocol):
     """An agent in one episode. Cancelling the coroutine of :meth:`act` stops the work on the answer."""
+
+    replayable: ClassVar[bool] = True
+    """Whether its actions and calls are all that it does to the environment, so that they can be repeated to another
+    one if it is lost. Else the session is closed then, and a new one plays from the start."""
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Choose the next action.

@@ -13,7 +13,12 @@ from rollenv.core import UsageError
 from rollenv.needs import extra
 
 with extra("serve", "A gateway"):
+    import h11
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+#: Seconds in which the head of a request has to come, from its first byte on or from the beginning of a connection.
+HEAD = 20.0
 
 logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing response" not in record.getMessage())
 
@@ -50,7 +55,7 @@ class HttpServer:
             # Without it the body of an answer waits 40 ms for the acknowledgement of its head.
             self._listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.port = self._listening.getsockname()[1]
-        config = uvicorn.Config(self.app, lifespan="off", log_config=None, access_log=False)
+        config = uvicorn.Config(self.app, http=Punctual, lifespan="off", log_config=None, access_log=False)
         config.timeout_keep_alive, config.timeout_graceful_shutdown = 60, 1
         self._loop, self._server = loop, Uvicorn(config)
         self._serving = loop.create_task(self._server.serve(sockets=[self._listening.dup()]))
@@ -79,3 +84,33 @@ class Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class Punctual(H11Protocol):
+    """Refuses requests whose head does not come in time."""
+
+    _due: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._due = self.loop.call_later(HEAD, self._refuse)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._forget()
+        elif self._due is None:
+            self._due = self.loop.call_later(HEAD, self._refuse)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+        super().connection_lost(exc)
+
+    def _forget(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+
+    def _refuse(self) -> None:
+        self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        self.transport.close()

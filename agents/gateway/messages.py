@@ -110,6 +110,7 @@ ERRORS = {
     "limit": 400,
     "auth": 401,
     "not_found": 404,
+    "late": 408,
     "ended": 410,
     "too_large": 413,
     "failed": 500,

@@ -66,14 +66,10 @@ class Policy:
 
     async def draw(self, session: GatewaySession, place: Place, request: Request) -> Drawn:
         """Draw the answer to a request; see :class:`~rollenv.agents.gateway.session.Model`."""
-        began, tree = time.time(), session.tree
+        began = time.time()
         chat = self._chat(session, place, request)
-        splits = chat.splits
         prompt = chat.prompt()
-        start = 0
-        if place.extends and chat.splits == splits:  # else the template has rewritten the history
-            assert place.parent is not None
-            start = tree.length(place.parent)
+        start = chat.continued
         sampling = self._sampling(session, request, len(prompt))
         rng = random.Random(session.rng.getrandbits(64))
         response = await self.engine.generate(prompt, sampling, rng, session=session.number)

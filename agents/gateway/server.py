@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: Seconds without a byte after which an answer begins before it is there, and between the signs of life from then on.
 #: Two frameworks give up after 30 seconds of silence.
 PATIENCE, PULSE = 15.0, 10.0
+#: Seconds in which the body of a request has to come.
+BODY = 60.0
 #: Bytes of a body for each token of the model's context. What is larger does not fit, and would keep others waiting.
 _BYTES = 64
 #: The status of an answer that nobody reads.
@@ -70,7 +72,7 @@ async def _body(http: Http, session: GatewaySession) -> bytes:
     """The body of a request.
 
     Raises:
-        GatewayError: it is too large, or too many others are being read.
+        GatewayError: it is too large or too slow, or too many others are being read.
     """
     if session.reading >= session.caps.waiting:
         raise session.crowded()
@@ -82,13 +84,17 @@ async def _body(http: Http, session: GatewaySession) -> bytes:
     try:
         if size <= most:
             size = 0
-            async for part in http.stream():
-                size += len(part)
-                if size > most:
-                    break
-                parts.append(part)
-            else:
-                return b"".join(parts)
+            async with asyncio.timeout(BODY):
+                async for part in http.stream():
+                    size += len(part)
+                    if size > most:
+                        break
+                    parts.append(part)
+                else:
+                    return b"".join(parts)
+    except TimeoutError:
+        session.counts["refused_late"] += 1
+        raise GatewayError("late", f"the body of the request did not come within {BODY:g} s") from None
     finally:
         session.reading -= 1
     session.counts["refused_too_large"] += 1
@@ -98,14 +104,13 @@ async def _body(http: Http, session: GatewaySession) -> bytes:
     raise GatewayError("overflow", many, tokens=max(size // 4, context), maximum=context)
 
 
-async def _read(http: Http, session: GatewaySession, dialect: Dialect) -> tuple[Request, bytes]:
-    body = await _body(http, session)
+def _read(body: bytes, session: GatewaySession, dialect: Dialect) -> Request:
     with session.refusals():
         try:
             data = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise GatewayError("invalid", f"the body is not JSON: {error or 'it is nested too deeply'}") from error
-        return session.with_previous(dialect.read(data, session.stored)), body
+        return session.with_previous(dialect.read(data, session.stored, session.known_in[dialect]))
 
 
 def _endpoint(
@@ -118,8 +123,10 @@ def _endpoint(
             return await work(http, _session(gateway, http), dialect)
         except GatewayError as error:
             status = dialect.status(error)
-            again = {"Retry-After": "1"} if status == 429 or status >= 500 else {}
-            return JSONResponse(dialect.error(error), status, headers=again)
+            headers = {"Retry-After": "1"} if status == 429 or status >= 500 else {}
+            if error.kind in ("late", "too_large"):  # the rest of the body is not waited for
+                headers["Connection"] = "close"
+            return JSONResponse(dialect.error(error), status, headers=headers)
         except ClientDisconnect:
             return Response(status_code=_GONE)
 
@@ -128,8 +135,8 @@ def _endpoint(
 
 async def _count(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
     """The number of tokens of a prompt."""
-    request, _ = await _read(http, session, dialect)
-    return JSONResponse(counted(session.count(request)))
+    session.check_caps("counts")
+    return JSONResponse(counted(session.count(_read(await _body(http, session), session, dialect))))
 
 
 async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
@@ -137,9 +144,12 @@ async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Resp
 
     A client that goes away meanwhile gives up its call.
     """
-    request, body = await _read(http, session, dialect)
+    body = await _body(http, session)
     idempotency = http.headers.get("idempotency-key", "")
     key = idempotency or hashlib.sha256(http.url.path.encode() + body).hexdigest()
+    if not session.repeats(key):
+        session.check_caps("calls")  # before it is read, which takes time
+    request = _read(body, session, dialect)
     retry = bool(idempotency) or http.headers.get("x-stainless-retry-count", "0") != "0"
     call = asyncio.ensure_future(session.call(request, key, retry=retry))
     gone = asyncio.ensure_future(_disconnected(http))

@@ -11,13 +11,14 @@ import logging
 import math
 import random
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from rollenv.agents.base import Action, AgentFailed, ContextFull
 from rollenv.agents.engines.base import EngineFailed, Sampling
+from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.mcp import Tools
 from rollenv.agents.gateway.messages import Answer, GatewayError, Request, as_openai, ended
 from rollenv.agents.gateway.record import Record
@@ -149,6 +150,8 @@ class GatewaySession:
         self.counts: Counter[str] = Counter()
         """Calls, those refused by their reason, sent again, coalesced with another, and cancelled."""
         self.drawn_tokens = self.kept_bytes = self.reading = 0
+        self.known_in: defaultdict[Any, Known] = defaultdict(Known)
+        """What was read of requests, by dialect."""
         self._slots = asyncio.Semaphore(self.caps.parallel)
         self._pending: dict[str, _Pending] = {}
         self._known: dict[str, Node] = {}
@@ -192,7 +195,7 @@ class GatewaySession:
         if key and known is not None and (retry or not known.delivered):
             self.counts["sent_again"] += 1
             return known
-        self._check_caps("calls")
+        self.check_caps("calls")
         if len(self._pending) >= self.caps.parallel + self.caps.waiting:
             raise self.crowded()
         self.counts["calls"] += 1
@@ -201,7 +204,16 @@ class GatewaySession:
         self._pending[key if key and key not in self._pending else secrets.token_hex(16)] = pending
         return await self._wait(key, pending)
 
-    def _check_caps(self, what: str) -> None:
+    def repeats(self, key: str) -> bool:
+        """Return whether the same was asked before."""
+        return key in self._known or key in self._pending
+
+    def check_caps(self, what: str) -> None:
+        """Refuse one more of "calls" or "counts".
+
+        Raises:
+            GatewayError: the session has used all that it may use.
+        """
         for name, used, most in (
             (what, self.counts[what], self.caps.calls),
             ("tokens", self.drawn_tokens, self.caps.tokens),
@@ -291,7 +303,7 @@ class GatewaySession:
         Raises:
             GatewayError: the prompt cannot be, or this was asked too often.
         """
-        self._check_caps("counts")
+        self.check_caps("counts")
         self.counts["counts"] += 1
         with self.refusals():
             return self.model.count(self, self.tree.place(request), request)

@@ -35,6 +35,8 @@ TRAINED: tuple[Kind, ...] = ("main", "subagent", "compaction")
 _LONG = 24
 #: Answers before a root among which the summary is that it begins with.
 _RECENT = 100
+#: Chats of a session, such as those of sub-agents, that are gone on with quickly.
+_WALKS = 32
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
@@ -108,6 +110,23 @@ class Place:
     matches: dict[str, int]
 
 
+@dataclass(slots=True)
+class Walk:
+    """What was found of a chat; the place of one that goes on from it is found without a look at its messages."""
+
+    messages: tuple[Message, ...]
+    """As they were sent."""
+    tools: bytes
+    state: bytes = b""
+    parent: Node | None = None
+    start: int = 0
+    """Of the messages behind the parent's answer, in ``chat``."""
+    chat: list[tuple[Message, Node | None]] = field(default_factory=list)
+    matches: Counter[str] = field(default_factory=Counter)
+    asked: set[bytes] = field(default_factory=set)
+    """States behind which an answer was looked for."""
+
+
 class Tree:
     """The nodes of one session, in the order of their answers."""
 
@@ -119,45 +138,50 @@ class Tree:
         self._answers: dict[bytes, list[Node]] = {}
         self._named: dict[str, Node] = {}
         self._last_tools: tuple[tuple[Mapping[str, Any], ...], bytes] = ((), digest([]))
-        self._steps: dict[tuple[bytes, Message, str | int, bytes, int], tuple[Node | None, str, bytes]] = {}
+        self._walks: list[Walk] = []
+        """The latest ones first; those in which a new answer may be found differently are dropped."""
 
     def place(self, request: Request) -> Place:
         """Find the deepest answer that a request's chat goes on from."""
         if request.tools != self._last_tools[0]:
             self._last_tools = request.tools, digest([dict(tool) for tool in request.tools])
         tools = self._last_tools[1]
-        state, parent, start = b"", None, 0
-        chat: list[tuple[Message, Node | None]] = []
-        matches: Counter[str] = Counter()
+        walk = self._walk(request.messages, tools)
+        context = tuple(message for message, _ in walk.chat[walk.start :])
+        foreign = any(message.role == "assistant" for message in context)
+        extends = walk.parent is not None and bool(context) and not foreign and walk.parent.tools == tools
+        return Place(walk.parent, context, tuple(walk.chat), walk.state, tools, extends, dict(walk.matches))
+
+    def _walk(self, messages: tuple[Message, ...], tools: bytes) -> Walk:
+        """The way through the tree that a chat goes, on from the longest one that it begins with."""
+        before = Walk((), tools)
+        for other in self._walks:
+            size = len(other.messages)
+            # A result behind the last message might stand before it, an answer never does.
+            ends = size == len(messages) or (size < len(messages) and messages[size].role == "assistant")
+            if ends and size > len(before.messages) and (messages[:size], tools) == (other.messages, other.tools):
+                before = other
+        walk = Walk(messages, tools, before.state, before.parent, before.start)
+        walk.chat, walk.matches, walk.asked = before.chat.copy(), before.matches.copy(), before.asked.copy()
         order: dict[str, int] = {}
-        for message in ordered(request.messages):
+        for message in ordered(messages[len(before.messages) :]):
+            candidates: Sequence[Node] = ()
             if message.role == "assistant":
                 order = {call.id: i for i, call in enumerate(message.calls)}
-            found, how, state = self._next(state, message, order.get(message.call_id, message.call_id), tools)
-            chat.append((message, found))
-            if message.role == "assistant":
-                matches[how] += 1
-            if found is not None:
-                parent, start = found, len(chat)
-        context = tuple(message for message, _ in chat[start:])
-        foreign = any(message.role == "assistant" for message in context)
-        extends = parent is not None and bool(context) and not foreign and parent.tools == tools
-        return Place(parent, context, tuple(chat), state, tools, extends, dict(matches))
-
-    def _next(self, state: bytes, message: Message, name: str | int, tools: bytes) -> tuple[Node | None, str, bytes]:
-        """The node that a message is, the way it was found, and the state behind it; computed once for each chat.
-
-        Args:
-            name: of the call that it answers.
-        """
-        candidates = self._answers.get(state, ()) if message.role == "assistant" else ()
-        key = state, message, name, tools if candidates else b"", len(candidates)
-        step = self._steps.get(key)
-        if step is None:
+                candidates = self._answers.get(walk.state, ())
+                walk.asked.add(walk.state)
             found, how = match(message, candidates, tools)
-            after = _behind(found) if found is not None else digest(normal(message, name), state)
-            step = self._steps[key] = found, how, after
-        return step
+            walk.chat.append((message, found))
+            if message.role == "assistant":
+                walk.matches[how] += 1
+            if found is None:
+                name = order.get(message.call_id, message.call_id)
+                walk.state = digest(normal(message, name), walk.state)
+            else:
+                walk.state = _behind(found)
+                walk.parent, walk.start = found, len(walk.chat)
+        self._walks = [walk, *(other for other in self._walks if other is not before)][:_WALKS]
+        return walk
 
     def node(self, place: Place, answer: Answer, **tokens: Any) -> Node:
         """The answer to a request as the next node.
@@ -177,6 +201,7 @@ class Tree:
         """
         if tools is not None:
             self.tools.setdefault(node.tools, tuple(tools))
+        self._walks = [walk for walk in self._walks if node.state not in walk.asked]
         self.nodes.append(node)
         self.matches.update(node.matches)
         self._answers.setdefault(node.state, []).append(node)

@@ -187,6 +187,8 @@ class _Play(Session):
 class InMachine(_Play):
     """A play in the environment's own machine."""
 
+    replayable = False
+
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Run the harness to its end, or its deadline, and submit.
 

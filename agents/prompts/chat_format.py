@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.engines.base import Ids
@@ -27,6 +27,8 @@ _ANSWER, _ASKED = f"{_OPEN}answer{_CLOSE}", f"{_OPEN}asked{_CLOSE}"
 
 #: Frames (system prompt and tools) whose analysis is remembered.
 _REMEMBERED = 64
+#: Kinds of messages whose texts are remembered to be the same in a bare frame, or not.
+_KINDS = 1024
 
 
 class TemplateRefused(UsageError):
@@ -55,6 +57,7 @@ class ChatFormat:
         self.tokenizer, self.template_args = tokenizer, template_args
         self._lock = threading.Lock()
         self._frames: dict[tuple[str | None, str], Frame] = {}
+        self._words: list[str] = []
         self._literals = [_OPEN]
         self._anything = self._in_answers = re.compile(_OPEN)
         self._anchor, self._anchor_ids = "", 0
@@ -209,6 +212,20 @@ class ChatFormat:
         ends = (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, closing)
         #: The tokens that end a response: the tokenizer's own and the one that the template closes an answer with.
         self.stop_ids = frozenset(i for i in ends if i is not None)
+        from jinja2 import Environment  # comes with what renders templates
+
+        parts = Environment().lex(str(self.tokenizer.chat_template))
+        strings = (value[1:-1] for _, kind, value in parts if kind == "string")
+        self._words = sorted({text for text in strings if text.strip()})
+
+    def kind(self, messages: Sequence[Message]) -> Hashable:
+        """All that decides what a template does with messages: their roles, and which of its own words are in them."""
+        kinds = []
+        for message in messages:
+            text = message["content"]
+            words = [(w, text.startswith(w), text.endswith(w)) for w in self._words if w in text]
+            kinds.append((message["role"], text.strip() == "", text == text.strip(), tuple(words)))
+        return tuple(kinds)
 
     def _set_markers(self, markers: dict[int, str]) -> None:
         tokens = sorted(set(markers.values()), key=len, reverse=True)
@@ -245,6 +262,8 @@ class Frame:
     def __init__(self, chat_format: ChatFormat, system: str | None, tools: Sequence[dict[str, Any]] | None):
         self.format, self.tools = chat_format, list(tools) if tools else None
         self._system = chat_format.message("system", system)["content"] if system is not None else None
+        self._bare: dict[Hashable, bool] = {}
+        """Whether the text is the same without system prompt and tools, by the kind of messages."""
         self._opening = self._open()
         if tools and Frame(chat_format, system, None)._opening == self._opening:
             raise UsageError("the chat template does not support tools; describe them in the system prompt instead")
@@ -289,9 +308,27 @@ class Frame:
             before = self.render([_user(_ASKED), _answer(), *form]).rpartition(_ANSWER)[0]
         return form, tail, squash(before) == self._opening
 
-    def since_user(self, messages: Sequence[Message]) -> str:
+    def since_user(self, messages: Sequence[Message] = ()) -> str:
         """Return the template's text after a user's message when these follow, without white space."""
-        return squash(self.render([_user(_ASKED), *messages]).partition(_ASKED)[2])
+        text = squash(self.render([_user(_ASKED), *messages])) if messages else self._opening
+        return text.partition(_ASKED)[2]
+
+    def bare(self, said: Message, new: Sequence[Message]) -> Frame:
+        """A frame with the same texts around these messages: the one without system prompt and tools, which is quicker,
+        if they made no difference the first time that an answer and messages of this kind came; else this one.
+
+        Raises:
+            TemplateRefused: the template accepts no form of them.
+        """
+        kind, bare = self.format.kind([said, *new]), self.format.frame()
+        if kind not in self._bare:
+            mine, its = self.after_answer(new), bare.after_answer(new)
+            turns = [said, *mine[0]]
+            same = mine == its and self.since_user(turns) == bare.since_user(turns)
+            if len(self._bare) >= _KINDS:
+                self._bare.clear()
+            self._bare[kind] = same and self.since_user() == bare.since_user()
+        return bare if self._bare[kind] else self
 
     def _open(self) -> str:
         return squash(self.render([_user(_ASKED)]))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rollenv.agents.base import ContextFull
 from rollenv.agents.engines.base import Ids
-from rollenv.agents.prompts.chat_format import ChatFormat, Message, squash
+from rollenv.agents.prompts.chat_format import ChatFormat, Frame, Message, squash
 from rollenv.agents.prompts.step import Examples
 from rollenv.core import UsageError
 from rollenv.parsing import after_thoughts
@@ -61,9 +61,8 @@ class Conversation:
         self.format = tokenizer if isinstance(tokenizer, ChatFormat) else ChatFormat.of(tokenizer)
         self.max_context, self.reserve = max_context, reserve
         self.append_only, self.drops_thoughts = append_only or thoughts == "keep", thoughts == "drop"
-        self.splits = 0
-        self.drift = 0
-        """Prompts that neither begin with all that was read and drawn before nor were counted as a split: always 0."""
+        self.splits = self.continued = 0
+        """How often the history was rendered anew; the tokens of the last prompt that were read and drawn before."""
         self._system, self.wants_tools = system, tools == "env"
         self._frame = self.format.frame(system, None if tools == "env" else tools)
         self._messages: list[Message] = self.format.example_messages(examples)
@@ -158,15 +157,15 @@ class Conversation:
         if self.drops_thoughts:
             content = after_thoughts(said["content"])[0]
             said, dropped = {**said, "content": content}, content != said["content"]
-        new, tail, unchanged = self._frame.after_answer(self._pending)
-        history = self._prompt + answer
-        if not dropped and unchanged and (self.append_only or self._kept(said, new, tail)):
-            self._prompt = history + self._joint(answer, tail)
+        frame = self._frame.bare(said, self._pending)
+        new, tail, unchanged = frame.after_answer(self._pending)
+        if not dropped and unchanged and (self.append_only or self._kept(frame, said, new, tail)):
+            self.continued = len(self._prompt) + len(answer)
+            self._prompt = (*self._prompt, *answer, *self._joint(answer, tail))
             self._since_user += [squash(said["content"]), squash(tail)]
             self._append([said, *new])
-            if self._prompt[: len(history)] != history:
-                self.drift += 1
         else:
+            self.continued = 0
             self._append([said, *new])
             self._prompt = tuple(self.format.encode(self._frame.render(self._messages)))
             self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
@@ -179,13 +178,13 @@ class Conversation:
             self._user_at = len(self._messages) - len(messages) + (users[-1] if users else 0)
             self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
 
-    def _kept(self, said: Message, new: list[Message], tail: str) -> bool:
+    def _kept(self, frame: Frame, said: Message, new: list[Message], tail: str) -> bool:
         """Return whether the template's text of the history begins with what the model read and said."""
         added = squash(said["content"]) + squash(tail)
-        if any(m["role"] == "user" for m in new):
-            turns = [*self._messages[self._user_at + 1 :], said, *new]
-            return self._frame.since_user(turns) == "".join(self._since_user) + added
-        return self._frame.since_user([said, *new]) == self._frame.since_user([]) + added
+        between = self._messages[self._user_at + 1 :] if any(m["role"] == "user" for m in new) else []
+        if between:
+            return self._frame.since_user([*between, said, *new]) == "".join(self._since_user) + added
+        return frame.since_user([said, *new]) == frame.since_user() + added
 
     def _joint(self, answer: Ids, tail: str) -> Ids:
         """The tokens between an answer and the next one; the answer's own stop token is not repeated."""

@@ -69,6 +69,10 @@ class Limits:
                 raise UsageError(f"{name} cannot be negative, got {getattr(self, name)}")
 
 
+class _Lost(RollenvError):
+    """An environment failed that cannot be replayed."""
+
+
 def never() -> bool:
     """Never requested."""
     return False
@@ -94,6 +98,9 @@ class Episode:
     in a new environment in another worker, which by the contract gives the same results, and the episode continues; the
     agent does not notice. An environment whose worker ends again is replayed in a worker of its own. If that ends too,
     the episode has failed.
+
+    A session that does more in the environment than its calls tell (``replayable`` is false) begins anew instead, with
+    the same seeds: the turns so far are dropped.
     """
 
     trajectory: Trajectory
@@ -115,6 +122,8 @@ class Episode:
     """Where successes are noted: the environment id's and the worker's."""
     log: ReplayLog = field(default_factory=ReplayLog)
     """The calls that were answered, with which the episode is replayed elsewhere."""
+    replayable: bool = True
+    """The session's calls are all that it does."""
     outcome: str = "failed"
     """How it ended, as :meth:`Record.ended` counts it."""
     failures: Counter[str] = field(default_factory=Counter)
@@ -198,31 +207,45 @@ class Episode:
 
     async def _play(self) -> None:
         trajectory = self.trajectory
-        result = await self._call_env("reset")
-        session = self._start_session()
-        action: Action | None = None
-        try:
-            if self.lock_step is not None and self.limits.turns is None and self.limits.tokens is None:
-                result, action = await self.lock_step.play(self, session, result)
-            while not (result.terminated or result.truncated):
-                if self._turns_are_spent() or self._tokens_are_spent():
-                    result.truncated = True
-                    break
-                action = action or await self._answer(session, result)
-                if action is None:
-                    result.truncated = True
-                    break
-                before, result = result, await self._call_env("step", action.text)
-                trajectory.turns += turns_of(before, action, result)
-                action = None
-        finally:
-            self._end_session(session)
+        while True:
+            result = await self._call_env("reset")
+            session = self._start_session()
+            try:
+                self.replayable = getattr(session, "replayable", True)
+                result = await self._take_turns(session, result)
+                break
+            except _Lost:
+                self.log, self.replayable = ReplayLog(), True
+                trajectory.turns.clear()
+                trajectory.metrics.clear()
+            finally:
+                self._end_session(session)
         trajectory.status = "terminated" if result.terminated else "truncated"
         self.outcome = "completed"
         trajectory.success = bool(result.info.get("success", False))
         trajectory.metrics |= result.info.get("metrics", {})
         trajectory.final_observation = result.observation
         trajectory.final_view = result.view
+
+    async def _take_turns(self, session: Session, result: EnvResult) -> EnvResult:
+        """Play from the first observation on.
+
+        Returns:
+            The last result.
+        """
+        action: Action | None = None
+        if self.lock_step is not None and self.limits.turns is None and self.limits.tokens is None:
+            result, action = await self.lock_step.play(self, session, result)
+        while not (result.terminated or result.truncated):
+            if not (self._turns_are_spent() or self._tokens_are_spent()):
+                action = action or await self._answer(session, result)
+            if action is None:
+                result.truncated = True
+                break
+            before, result = result, await self._call_env("step", action.text)
+            self.trajectory.turns += turns_of(before, action, result)
+            action = None
+        return result
 
     # -- asking the agent --------------------------------------------------------------------------------------------
 
@@ -342,6 +365,8 @@ class Episode:
                 if self._enough():
                     raise
                 self.trajectory.replays += 1
+                if not self.replayable:
+                    raise _Lost(str(failure)) from failure
             else:
                 self.log.add(method, args, fingerprint(answer))
                 return answer

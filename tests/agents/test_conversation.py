@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import threading
 import unicodedata
 
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollenv.agents.base import ContextFull
-from rollenv.agents.prompts.chat_format import ChatFormat
+from rollenv.agents.prompts.chat_format import ChatFormat, Frame
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.tiny.model import build_tokenizer
 from rollenv.core import UsageError
@@ -69,7 +71,6 @@ def test_what_was_read_and_drawn_stays(shape, data):
         drawn = data.draw(responses(shape))
         conversation.answer(drawn)
         history = prompt + drawn
-    assert conversation.drift == 0
     assert shape.rewrites or conversation.splits == 0
 
 
@@ -90,6 +91,62 @@ def bare(text: str) -> str:
     return unicodedata.normalize("NFC", "".join(text.replace("▁", " ").split()))
 
 
+#: Templates whose text behind an answer depends on what stands before all of it.
+FARSIGHTED = {
+    "system": "{%- set quiet = '/quiet' in messages[0].content -%}",
+    "tools": "{%- set quiet = tools is not none -%}",
+}
+CALLED = """
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{{ tools | tojson if tools and loop.first else '' -}}
+{{ 'Hidden' if quiet and (message.role == 'tool' or message.content.startswith('secret')) else message.content -}}
+<|im_end|>
+{% endfor -%}
+{{- '<|im_start|>assistant\\n' if add_generation_prompt else '' -}}
+"""
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *FARSIGHTED], ids=lambda s: getattr(s, "name", s))
+@quick
+@given(data=st.data())
+def test_what_stands_before_all_messages_is_left_out_only_where_it_makes_no_difference(shape, data):
+    """Prompts are those of frames that always render the system prompt and the tools too."""
+    chat_format = format_for(shape)
+    tokenizer = chat_format.tokenizer
+    system = data.draw(st.sampled_from(["be good", "be /quiet", None]))
+    tools = data.draw(st.sampled_from([None, TOOLS if shape in FARSIGHTED or shape.takes_tools else None]))
+    ours, whole = Conversation(chat_format, system, tools), Conversation(chat_format, system, tools)
+    whole._frame = Whole(chat_format, system, tools)
+    for _ in range(3):
+        for role, text in data.draw(
+            st.lists(st.tuples(st.sampled_from(["user", "tool"]), words), min_size=1, max_size=2)
+        ):
+            ours.add(role, text)
+            whole.add(role, text)
+        assert ours.prompt() == whole.prompt()
+        answer = (*tokenizer.encode(data.draw(thoughts | words), add_special_tokens=False), tokenizer.eos_token_id)
+        ours.answer(answer)
+        whole.answer(answer)
+    assert ours.splits == whole.splits
+
+
+@functools.cache  # what was found in one example is used in the next
+def format_for(shape):
+    tokenizer = tokenizer_for(BY_NAME["chatml"] if shape in FARSIGHTED else shape)
+    if shape in FARSIGHTED:
+        tokenizer = copy.deepcopy(tokenizer)
+        tokenizer.chat_template = FARSIGHTED[shape] + CALLED
+    return ChatFormat(tokenizer, date_string="1 May 2026")
+
+
+class Whole(Frame):
+    """Never leaves out what stands before all messages."""
+
+    def bare(self, said, new):
+        return self
+
+
 def closing_ids(shape: Shape, chat_format: ChatFormat) -> list[int]:
     """The token that the template closes an answer with."""
     written = [i for i in chat_format.stop_ids if chat_format.decode([i]) in shape.template]
@@ -97,6 +154,7 @@ def closing_ids(shape: Shape, chat_format: ChatFormat) -> list[int]:
 
 
 plain = st.text(st.characters(exclude_categories=["Cs", "Co"]), min_size=1, max_size=12)
+words = st.sampled_from(["a", "secret plan", "no secret", "", "4 < 5", "<tool_response>", "</think> x"])
 thoughts = st.sampled_from(["", "", "<think>\nwell\n</think>\n\n", "so be it</think>", "<think>"])
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import copy
+import gc
 import json
 import math
 import os
 import random
 import resource
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -27,6 +29,7 @@ from test_gateway import (  # noqa: F401  # local is a fixture
     BASH,
     CALL,
     HELLO,
+    ScriptEngine,
     body,
     call_over_http,
     held,
@@ -37,7 +40,9 @@ from test_gateway import (  # noqa: F401  # local is a fixture
 )
 
 import rollenv
-from rollenv.agents.gateway import server
+from rollenv.agents.engine_agent import EngineAgent
+from rollenv.agents.gateway import http, server
+from rollenv.agents.gateway.dialects import DIALECTS, Known
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.http import HttpServer
 from rollenv.agents.gateway.messages import GatewayError, Message, Request
@@ -114,24 +119,50 @@ def changed(whole, path, value):
     return whole
 
 
+@pytest.mark.parametrize("dialect", BODIES)
+def test_every_field_of_the_wrong_shape_is_read_or_refused_whatever_was_read_before(dialect):
+    """All places and wrong values; what was read before in the session changes nothing."""
+    whole, known, outcomes = BODIES[dialect], Known(), Counter()
+
+    def read(sent, known=None):
+        try:
+            return DIALECTS[dialect].read(json.loads(sent), lambda name: None, known)
+        except GatewayError as error:
+            return error.kind, str(error), error.param
+
+    for path in places(whole):
+        for wrong in WRONG:
+            sent = json.dumps(changed(whole, path, wrong))
+            outcome = read(sent, known)
+            assert outcome == read(sent)
+            outcomes[type(outcome) is tuple and outcome[0]] += 1
+    assert outcomes.keys() <= {False, "invalid", "not_found"}
+    assert outcomes["invalid"] > outcomes[False] > 0
+
+
 @pytest.mark.parametrize("dialect", [*BODIES, "messages/count_tokens"])
 def test_whatever_is_sent_is_answered_or_refused(dialect):
-    """Never a status of the server's own fault, which clients would send again and again."""
+    """Never a status of the server's own fault, which clients would send again and again; and the session goes on."""
     rng, whole = random.Random(0), BODIES[dialect.removesuffix("/count_tokens")]
     every = [(path, wrong) for path in places(whole) for wrong in WRONG]
     agent = scripted(lambda i: f'a {i} {CALL}<tool_call>{{"name": "bash", "arguments": {{"command": "\\ud800"}}}}')
+    shown = {"type", "error"} if dialect.startswith("messages") else {"error"}
 
     async def play():
         gateway = Gateway(agent)
         transport = httpx.ASGITransport(gateway._http.app, raise_app_exceptions=False)
-        statuses = set()
+        session, statuses = gateway.open(), set()
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-            for path, wrong in rng.sample(every, 120):
-                session = gateway.open()
+            for path, wrong in [*rng.sample(every, 120), (("model",), "m")]:
                 sent = json.dumps(changed(whole, path, wrong)).encode()
                 answer = await client.post(f"/s/{session.key}/v1/{dialect}", content=sent)
                 statuses.add(answer.status_code)
                 assert answer.status_code in (200, 400), (path, wrong, answer.text)
+                if answer.status_code == 400:
+                    told = answer.json()
+                    assert shown <= told.keys()
+                    assert {"type", "message"} <= told["error"].keys()
+        assert answer.status_code == 200
         return statuses
 
     assert asyncio.run(play()) == {200, 400}
@@ -201,6 +232,30 @@ def test_a_huge_body_is_refused_before_it_is_read(head):
     assert call_over_http(work, caps=Caps(body=100_000)) == (b"413", 200, 1)
 
 
+HEAD = "POST /s/{key}/v1/messages HTTP/1.1\r\nHost: x"
+
+
+@pytest.mark.parametrize("sent", ["", HEAD, HEAD + "\r\nContent-Length: 100000\r\n\r\n"])
+def test_a_request_that_does_not_end_is_refused_and_holds_no_slot(monkeypatch, sent):
+    """A byte now and then does not keep it alive."""
+    monkeypatch.setattr(server, "BODY", 0.2)
+    monkeypatch.setattr(http, "HEAD", 0.2)
+
+    async def work(gateway, client):
+        session = gateway.open(caps=Caps(parallel=1, waiting=1))
+        reader, writer = await asyncio.open_connection(*gateway.address.split(":"))
+        answer = asyncio.ensure_future(reader.readline())
+        writer.write(sent.format(key=session.key).encode())
+        while not answer.done():
+            await asyncio.wait([answer], timeout=0.01)
+            if sent:
+                writer.write(b"x")
+        writer.close()
+        return (await answer).split()[1], session.reading, (await post(client, session)).status_code
+
+    assert call_over_http(work) == (b"408", 0, 200)
+
+
 def test_a_body_that_no_context_holds_is_an_overflow_without_a_look_into_it():
     async def work(gateway, client):
         answer = await post(client, gateway.open(), "messages", content=b"[" * 100_000)
@@ -225,6 +280,78 @@ def test_a_crowd_has_to_come_again_and_its_neighbour_does_not():
 
     statuses, neighbour, again = call_over_http(work, agent, caps=Caps(parallel=2, waiting=3))
     assert (statuses, neighbour, again) == ([200] * 6 + [503] * 3, 200, {"1"})
+
+
+class Queued(ScriptEngine):
+    """Answers four calls at a time, in the order in which they come."""
+
+    def __init__(self, tokenizer):
+        super().__init__(tokenizer, lambda i: "a")
+        self.places, self.served = asyncio.Semaphore(4), 0
+
+    async def generate(self, prompt, sampling, rng, *, session=-1):
+        async with self.places:
+            await asyncio.sleep(0)
+            self.served += 1
+            return await super().generate(prompt, sampling, rng, session=session)
+
+
+def waits(floods):
+    """The answers that others got between a call and its own, of 64 sessions that ask five times."""
+    tokenizer = scripted(["a"]).engine.tokenizer
+    engine = Queued(tokenizer)
+
+    async def work(gateway, client):
+        async def ask(session, times, found):
+            for turn in range(times):
+                before = engine.served
+                answer = await post(client, session, json=body([{"role": "user", "content": f"{turn}"}]))
+                assert answer.status_code == 200
+                if turn:  # at first all come at once
+                    found.append(engine.served - before)
+
+        found = []
+        flood, *others = [gateway.open() for _ in range(64)]
+        flooding = [asyncio.create_task(ask(flood, 10_000, [])) for _ in range(floods)]
+        await asyncio.gather(*(ask(session, 5, found) for session in others))
+        for task in flooding:
+            task.cancel()
+        await asyncio.gather(*flooding, return_exceptions=True)
+        return found
+
+    return call_over_http(work, EngineAgent(engine, tokenizer), caps=Caps(calls=100_000))
+
+
+@pytest.mark.integration
+def test_nobody_waits_twice_as_long_as_others_even_beside_a_flood():
+    alike, beside = waits(1), waits(Caps().parallel)
+    assert max(alike) <= 2 * statistics.median(alike)
+    assert max(beside) <= 2 * statistics.median(beside)
+    assert statistics.median(beside) < 2 * statistics.median(alike)
+
+
+@pytest.mark.integration
+def test_calls_without_end_take_no_memory():
+    """Beyond its cap a session is refused before its request is read."""
+    used = []
+
+    async def work(gateway, client):
+        session = gateway.open(caps=Caps(calls=20))
+        statuses = Counter()
+        for number in range(1200):
+            if number in (200, 1199):
+                gc.collect()
+                used.append(tracemalloc.get_traced_memory()[0])
+            chat = body([{"role": "user", "content": f"{number} " * 300}])
+            statuses[(await post(client, session, json=chat)).status_code] += 1
+        return statuses, len(session.tree.nodes), session.counts["refused_calls"]
+
+    tracemalloc.start()
+    try:
+        assert call_over_http(work) == ({200: 20, 400: 1180}, 20, 1180)
+    finally:
+        tracemalloc.stop()
+    assert used[1] - used[0] < 100_000
 
 
 def test_endless_compaction_ends_when_enough_is_remembered():
@@ -269,6 +396,40 @@ def test_a_client_that_vanishes_between_signs_of_life_frees_its_slot(monkeypatch
         return [node.delivered for node in session.tree.nodes], session.counts["cancelled"]
 
     assert call_over_http(work, agent) == ([True], 1)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_is_killed_frees_its_slot(monkeypatch, stream):
+    monkeypatch.setattr(server, "PATIENCE", 0.01)
+    monkeypatch.setattr(server, "PULSE", 0.01)
+    agent = held()
+
+    async def work(gateway, client):
+        session = gateway.open(caps=Caps(parallel=1))
+        data = json.dumps({**HELLO, "stream": stream})
+        words = [sys.executable, "-c", CLIENT, f"{session.base_url}/chat/completions", data]
+        process = await asyncio.create_subprocess_exec(*words, stdout=subprocess.PIPE)
+        assert await process.stdout.read(1)  # the stream has begun
+        process.kill()
+        await process.wait()
+        await until(lambda: not agent.engine.running)
+        assert not session.tree.nodes
+        agent.engine.held.set()
+        assert (await post(client, session)).status_code == 200
+        return [node.delivered for node in session.tree.nodes], session.counts["cancelled"]
+
+    assert call_over_http(work, agent) == ([True], 1)
+
+
+CLIENT = """
+import sys, urllib.request
+asked = urllib.request.Request(sys.argv[1], sys.argv[2].encode(), {"Content-Type": "application/json"})
+with urllib.request.urlopen(asked) as answer:
+    while True:
+        sys.stdout.buffer.write(answer.read(1))
+        sys.stdout.buffer.flush()
+"""
 
 
 def test_an_answer_whose_client_left_while_it_was_recorded_is_sent_to_the_next_that_asks(tmp_path):
@@ -499,7 +660,7 @@ def test_new_weights_in_the_middle_of_32_calls_are_no_error(local):  # noqa: F81
                     assert math.isclose(expected, logprob, abs_tol=1e-4)
 
 
-DIALECTS = ("chat", "responses", "messages")
+VENDORS = ("chat", "responses", "messages")
 
 
 async def play_with_sdks(session, number, turns):
@@ -510,7 +671,7 @@ async def play_with_sdks(session, number, turns):
     chat = [{"role": "user", "content": f"Hello {number}"}]
     for turn in range(turns):
         streamed = (turn + number) % 2 == 0
-        match DIALECTS[number % 3]:
+        match VENDORS[number % 3]:
             case "chat" if streamed:
                 stream = await vendor.chat.completions.create(model="m", messages=chat, stream=True)
                 said = "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])

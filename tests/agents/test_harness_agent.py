@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 
 import pytest
 from test_gateway import scripted
@@ -71,6 +73,29 @@ def test_a_program_plays_in_its_machine_to_the_reward_of_the_task(workers, comma
     nodes = played.record["nodes"]
     assert [(node["kind"], node["turn"], node["parent"]) for node in nodes] == [("main", 0, None), ("main", 1, 0)]
     assert played.record["exit_code"] == 0
+
+
+@pytest.mark.parametrize("dies", [0, 1])
+def test_a_program_whose_worker_is_lost_plays_anew(command, dies):
+    """Nothing of the lost play is in the episode, whose seed is the same."""
+    lines = [write_calls([("bash", {"command": command})]), "Done."]
+
+    def says(number):
+        if number == dies:
+            os.kill(places.report()[0]["pid"], signal.SIGKILL)
+        return (lines[: dies + 1] + lines)[number]
+
+    agent = scripted(says)
+    agent.sampling = rollenv.agents.Sampling(max_new_tokens=400)
+    harness, ended = TrainedHarnessAgent(agent, HARNESS), []
+    harness.gateway.on_finish = ended.append
+    with make_workers("1") as places, RolloutManager(harness, places) as manager:
+        (played,) = manager.play([Trajectory(Task(ENV, SEED))])
+    harness.gateway.close()
+    assert (played.status, played.success, played.replays) == ("terminated", True, 1), played.error
+    assert [turn.prompt_ids for turn in played.turns] == agent.engine.prompts[dies + 1 :]
+    assert agent.engine.prompts[dies + 1] == agent.engine.prompts[0]
+    assert len(ended) == 2
 
 
 def test_a_program_that_never_asks_has_failed():

@@ -51,7 +51,7 @@ def test_a_chat_with_examples_goes_on_as_one_sequence_of_tokens():
     talk.answer((*tokenizer.encode("2"), tokenizer.eos_token_id))
     talk.add("user", "3 + 3 =")
     assert talk.prompt()[: len(first)] == first
-    assert (talk.splits, talk.drift) == (0, 0)
+    assert talk.splits == 0
 
 
 def test_examples_of_a_plain_prompt_are_lines_and_saved_with_the_model(tmp_path):

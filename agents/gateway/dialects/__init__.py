@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from rollenv.agents.gateway.dialects import anthropic_messages, chat, responses
 from rollenv.agents.gateway.dialects.anthropic_messages import counted
-from rollenv.agents.gateway.dialects.fields import Decode, token_name
+from rollenv.agents.gateway.dialects.fields import Decode, Known, token_name
 from rollenv.agents.gateway.messages import Answer, GatewayError, Request, Stored
 
-__all__ = ["DIALECTS", "Dialect", "counted", "models"]
+__all__ = ["DIALECTS", "Dialect", "Known", "counted", "models"]
 
 
 class Dialect(Protocol):
@@ -19,8 +19,8 @@ class Dialect(Protocol):
     keepalive: bytes
     """A sign of life in a stream; may be sent before the answer any number of times."""
 
-    def read(self, body: dict[str, Any], stored: Stored) -> Request:
-        """The request in a body.
+    def read(self, body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
+        """The request in a body; ``known`` is what was read of the same session before, in the same dialect.
 
         Raises:
             GatewayError: something in it cannot be read, or names an answer that is not there.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rollenv.agents.gateway.dialects import fields
-from rollenv.agents.gateway.dialects.fields import Decode, event, invalid, token_name
+from rollenv.agents.gateway.dialects.fields import Decode, Known, event, invalid, token_name
 from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
 
 keepalive = b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -24,40 +24,40 @@ _ERROR_TYPES = {
 }
 
 
-def read(body: dict[str, Any], stored: Stored) -> Request:
+def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
     """The request in a body, also one whose tokens are only to be counted.
 
     Args:
         body: JSON of the client.
         stored: not needed, this dialect refers to no earlier answer.
+        known: what was read before.
 
     Raises:
         GatewayError: something in it cannot be read.
     """
-    body = fields.readable(body)
-    messages: list[Message] = []
-    if system := fields.content(body, "system")[0]:
-        messages.append(Message("system", system))
-    given = fields.objects(body, "messages")
-    if not given:
+    body, said = fields.lists(body, known, messages=_messages, tools=_tool)
+    if not said["messages"]:
         raise invalid("must hold at least a message", "messages")
-    for one, where in given:
-        content = fields.blocks(one, "content", where)
-        match one.get("role"):
-            case "system":
-                messages.append(Message("system", fields.joined(content)[0]))
-            case "assistant":
-                messages.append(_assistant(content))
-            case "user":
-                messages += _user(content)
-            case _:
-                raise invalid("must be user, assistant or system", f"{where}.role")
-    tools = [
-        fields.function(tool, where, "input_schema")
-        for tool, where in fields.objects(body, "tools")
-        if tool.get("type") in (None, "custom")
-    ]
-    return Request(tuple(messages), **fields.common(body, tools, "stop_sequences", "max_tokens"))
+    system = fields.content(body, "system")[0]
+    messages = (*([Message("system", system)] if system else []), *said["messages"])
+    return Request(messages, **fields.common(body, said["tools"], "stop_sequences", "max_tokens"))
+
+
+def _tool(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    if of.get("type") in (None, "custom"):
+        yield fields.function(of, where, "input_schema")
+
+
+def _messages(of: dict[str, Any], where: str) -> list[Message]:
+    content = fields.blocks(of, "content", where)
+    match of.get("role"):
+        case "system":
+            return [Message("system", fields.joined(content)[0])]
+        case "assistant":
+            return [_assistant(content)]
+        case "user":
+            return _user(content)
+    raise invalid("must be user, assistant or system", f"{where}.role")
 
 
 def _assistant(content: list[tuple[dict[str, Any], str]]) -> Message:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rollenv.agents.gateway.dialects import fields
-from rollenv.agents.gateway.dialects.fields import Decode, event, invalid, token_name
+from rollenv.agents.gateway.dialects.fields import Decode, Known, event, invalid, token_name
 from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
 
 keepalive = b": keepalive\n\n"
@@ -15,51 +15,52 @@ _FINISH = {"stop": "stop", "stop_text": "stop", "length": "length", "tool_calls"
 _CODES = {"overflow": "context_length_exceeded", "auth": "invalid_api_key"}
 
 
-def read(body: dict[str, Any], stored: Stored) -> Request:
+def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
     """The request in a body.
 
     Args:
         body: JSON of the client.
         stored: not needed, this dialect refers to no earlier answer.
+        known: what was read before.
 
     Raises:
         GatewayError: something in it cannot be read.
     """
-    body = fields.readable(body)
-    messages = tuple(_message(one, where) for one, where in fields.objects(body, "messages"))
-    if not messages:
+    body, said = fields.lists(body, known, messages=_message, tools=_tool)
+    if not said["messages"]:
         raise invalid("must hold at least a message", "messages")
     if isinstance(body.get("n"), bool) or body.get("n") not in (None, 1):
         raise invalid("must be 1; send a request for each answer", "n")
-    tools = [
-        fields.function(fields.field(tool, "function", dict, where) or {}, f"{where}.function")
-        for tool, where in fields.objects(body, "tools")
-        if tool.get("type", "function") == "function"
-    ]
     options = fields.field(body, "stream_options", dict) or {}
     return Request(
-        messages,
-        **fields.common(body, tools, "stop", "max_completion_tokens", "max_tokens"),
+        tuple(said["messages"]),
+        **fields.common(body, said["tools"], "stop", "max_completion_tokens", "max_tokens"),
         include_usage=fields.field(options, "include_usage", bool, "stream_options") or False,
         include_tokens=any([fields.field(body, "return_token_ids", bool), fields.field(body, "logprobs", bool)]),
     )
 
 
-def _message(of: dict[str, Any], where: str) -> Message:
+def _tool(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    if of.get("type", "function") == "function":
+        yield fields.function(fields.field(of, "function", dict, where) or {}, f"{where}.function")
+
+
+def _message(of: dict[str, Any], where: str) -> Iterator[Message]:
     text, images = fields.content(of, "content", where)
     match of.get("role"):
         case "system" | "developer":
-            return Message("system", text, images=images)
+            yield Message("system", text, images=images)
         case "user":
-            return Message("user", text, images=images)
+            yield Message("user", text, images=images)
         case "assistant":
             calls = tuple(_call(one, place) for one, place in fields.objects(of, "tool_calls", where))
             # vLLM and OpenRouter say "reasoning", all others what DeepSeek said first.
             reasoning = fields.field(of, "reasoning_content", str, where) or fields.text(of, "reasoning", where)
-            return Message("assistant", text, calls, reasoning=reasoning, images=images)
+            yield Message("assistant", text, calls, reasoning=reasoning, images=images)
         case "tool":
-            return Message("tool", text, call_id=fields.required(of, "tool_call_id", where), images=images)
-    raise invalid("must be system, developer, user, assistant or tool", f"{where}.role")
+            yield Message("tool", text, call_id=fields.required(of, "tool_call_id", where), images=images)
+        case _:
+            raise invalid("must be system, developer, user, assistant or tool", f"{where}.role")
 
 
 def _call(of: dict[str, Any], where: str) -> Call:

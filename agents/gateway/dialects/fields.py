@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import marshal
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from rollenv.agents.gateway.messages import GatewayError
@@ -14,6 +16,9 @@ Decode = Callable[[int], str]
 T = TypeVar("T")
 
 _DEPTH = 100
+#: Bytes of what is known before it is forgotten, and of each item besides its own.
+_ROOM = 8 << 20
+_EACH = 500
 _STOPS = 16
 _KINDS: dict[type, str] = {str: "a string", bool: "true or false", list: "a list", dict: "an object"}
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
@@ -39,7 +44,7 @@ def readable(body: Any) -> dict[str, Any]:
         if not level:
             break
     else:
-        raise invalid(f"the body is nested deeper than {_DEPTH} levels; send a flatter one")
+        raise _too_deep()
     try:
         written = json.dumps(body, ensure_ascii=False, allow_nan=False)
     except ValueError:
@@ -49,6 +54,70 @@ def readable(body: Any) -> dict[str, Any]:
     except UnicodeEncodeError:
         return dict(json.loads(well_formed(written)))
     return body
+
+
+class Known:
+    """What items of requests said: clients send their whole chat, and all tools, with every call."""
+
+    def __init__(self) -> None:
+        self.said: defaultdict[str, dict[bytes, tuple[Any, ...]]] = defaultdict(dict)
+        """By the name of their list, and as :mod:`marshal` writes them. Compared as objects, 1 and true were equal, and
+        JSON takes five times as long to write."""
+        self._size = 0
+
+    def keep(self, key: str, written: bytes, said: tuple[Any, ...]) -> None:
+        """Remember what an item said."""
+        self._size += len(written) + _EACH
+        if self._size > _ROOM:
+            self._size, self.said = 0, defaultdict(dict)
+        self.said[key][written] = said
+
+
+def lists(
+    body: Any, known: Known | None, **readers: Callable[[dict[str, Any], str], Iterable[Any]]
+) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """Read the objects in lists of a body, each once in a session.
+
+    Args:
+        readers: by the name of the list: what an object at a place ("messages[3]") says.
+
+    Returns:
+        The body (see :func:`readable`), whose lists hold only what is new, and what each list says.
+
+    Raises:
+        GatewayError: something cannot be read.
+    """
+    if not isinstance(body, dict):
+        raise invalid("the body must be a JSON object")
+    known = known or Known()
+    written: dict[str, list[bytes]] = {}
+    found: dict[str, list[tuple[Any, ...] | None]] = {}
+    new: dict[str, list[Any]] = {}
+    for key in readers:
+        if isinstance(items := body.get(key), list):
+            try:
+                written[key] = [marshal.dumps(item, 2) for item in items]
+            except ValueError as error:
+                raise _too_deep() from error
+            found[key] = [*map(known.said[key].get, written[key])]
+            new[key] = [item for item, said in zip(items, found[key], strict=True) if said is None]
+    body = readable({**body, **new})
+    result: dict[str, list[Any]] = {key: [] for key in readers}
+    for key, reader in readers.items():
+        unread = iter(field(body, key, list) or [])
+        for index, said in enumerate(found.get(key, ())):
+            if said is None:
+                item, where = next(unread), f"{key}[{index}]"
+                if not isinstance(item, dict):
+                    raise invalid(f"must be an object, not {json.dumps(item)[:80]}", where)
+                said = tuple(reader(item, where))
+                known.keep(key, written[key][index], said)
+            result[key] += said
+    return body, result
+
+
+def _too_deep() -> GatewayError:
+    return invalid(f"the body is nested deeper than {_DEPTH} levels; send a flatter one")
 
 
 def field(of: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rollenv.agents.gateway.dialects import chat, fields
-from rollenv.agents.gateway.dialects.fields import Decode, event, invalid, token_name
+from rollenv.agents.gateway.dialects.fields import Decode, Known, event, invalid, token_name
 from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
 
 keepalive = chat.keepalive
@@ -15,27 +15,27 @@ status = chat.status
 error = chat.error
 
 
-def read(body: dict[str, Any], stored: Stored) -> Request:
+def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
     """The request in a body.
 
     Args:
         body: JSON of the client.
         stored: finds answers that ``previous_response_id`` and items of type ``item_reference`` name.
+        known: what was read before.
 
     Raises:
         GatewayError: something in it cannot be read, or names an answer that is not there.
     """
-    body = fields.readable(body)
+    if isinstance(body, dict) and isinstance(body.get("input"), str):
+        body = {**body, "input": [{"role": "user", "content": body["input"]}]}
+    body, said = fields.lists(body, known, input=lambda item, at: [_message(item, at, stored)], tools=_tools)
     for key in ("conversation", "prompt"):
         if body.get(key) is not None:
             raise invalid("is not kept here; send the items themselves", key)
-    messages = []
+    messages: list[Message] = []
     if instructions := fields.content(body, "instructions")[0]:
         messages.append(Message("system", instructions))
-    if isinstance(body.get("input"), str):
-        body = {**body, "input": [{"role": "user", "content": body["input"]}]}
-    for item, where in fields.objects(body, "input"):
-        message = _message(item, where, stored)
+    for message in said["input"]:
         if messages and messages[-1].role == message.role == "assistant":  # a run of items is one answer
             last = messages[-1]
             message = replace(
@@ -52,7 +52,9 @@ def read(body: dict[str, Any], stored: Stored) -> Request:
         raise _not_found(previous, "previous_response_id")
     if not messages and not previous:
         raise invalid("must hold at least an item", "input")
-    return Request(tuple(messages), **fields.common(body, _tools(body), "stop", "max_output_tokens"), previous=previous)
+    return Request(
+        tuple(messages), **fields.common(body, said["tools"], "stop", "max_output_tokens"), previous=previous
+    )
 
 
 def _message(item: dict[str, Any], where: str, stored: Stored) -> Message:
@@ -103,17 +105,15 @@ def _not_found(reference: str, where: str) -> GatewayError:
     )
 
 
-def _tools(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Functions, those in namespaces too; what a server would run is left out."""
-    tools = []
-    for tool, where in fields.objects(body, "tools"):
-        if tool.get("type") == "function":
-            tools.append(fields.function(tool, where))
-        if tool.get("type") == "namespace":
-            name = fields.required(tool, "name", where)
-            inner = fields.objects(tool, "tools", where)
-            tools += [fields.function(one, at, namespace=name) for one, at in inner if one.get("type") == "function"]
-    return tools
+def _tools(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    """A function, or those in a namespace; what a server would run is left out."""
+    if of.get("type") == "function":
+        yield fields.function(of, where)
+    if of.get("type") == "namespace":
+        name = fields.required(of, "name", where)
+        for one, at in fields.objects(of, "tools", where):
+            if one.get("type") == "function":
+                yield fields.function(one, at, namespace=name)
 
 
 def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict[str, Any]:
