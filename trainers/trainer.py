@@ -249,7 +249,7 @@ class Trainer:
         """The player as it plays in evaluations; that of the training may go on beside it."""
         player, temperature = copy.copy(self.state.player), self.config.eval.temperature
         if temperature is not None:
-            player.sampling = dataclasses.replace(player.sampling, temperature=temperature)
+            player.sampling = dataclasses.replace(player.sampling, temperature=temperature, routes=False)
         return player
 
     def _sharing_cores(self) -> contextlib.AbstractContextManager[None]:

@@ -179,7 +179,9 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
     """
     rollout, settings = config.rollout, config.prompt
     stop = tuple(settings.stop)
-    sampling = Sampling(rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k, stop=stop)
+    replay = config.loss.routing == "replay"
+    limits = rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k
+    sampling = Sampling(*limits, stop=stop, routes=replay)
     example_env = config.environments()[0].model_copy(update={"wrappers": wrappers})
     prompt = prompt_of(settings, example_env, rollout.max_prompt_tokens, chats=config.templates)
     if config.model.path == "tiny":
@@ -223,6 +225,8 @@ def _assemble(
     policy = _policy(config, player, ranks, share=share, lora=lora)
     if config.loss.router and not policy.scorer.experts_per_token:
         raise UsageError("loss.router does nothing: the model has no routers; leave it out, or train one of experts")
+    if config.loss.routing == "replay" and not (policy.scorer.routing.routers and policy.packs):
+        raise UsageError("loss.routing=replay needs a model of experts that reads packed sequences; leave it out")
     state = TrainingState(
         source_of(config, wrappers) if player else cast(TaskSource, None),
         cast(LocalAgent, player),

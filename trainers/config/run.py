@@ -421,6 +421,12 @@ class TrainConfig(Section):
                 "distill.alone leaves a critic and a penalty in rewards nothing to do; take another algorithm.name, "
                 "and kl.name=loss or none"
             )
+        if self.loss.routing == "replay":
+            if not isinstance(player, LocalPlayer) or self.harness.name:
+                why = "the experts of every token are told by player.kind=local, and by no harness"
+                yield f"loss.routing cannot be replay: {why}"
+            if self.distill.name == "sibling":
+                yield "loss.routing cannot be replay with distill.name=sibling: what a sibling reads was never drawn"
         if self.batches.kind == "tail" and not rollout.extra_groups:
             yield "batches.kind puts nothing by unless more is begun than a batch needs; set rollout.extra_groups"
         if model.sync == "in_place":

@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
+from rollenv.agents.engines.routing import Routing
 from rollenv.core import UsageError
 from rollenv.trainers.policies.attention import ATTENTION, Row
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
@@ -65,6 +66,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
         self.head, self.experts_per_token = head_of(model), experts_per_token(model)
         if lora:
             adapt(model, lora)
+        self.routing = Routing(model)
 
     def forward(
         self, batch: Packed, outputs: Collection[Output], entropy_gradient: bool = False
@@ -81,6 +83,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
         """
         drawn, said = batch.drawn, batch.said
         routed: list[tuple[Tensor, ...]] | None = [] if self.experts_per_token else None
+        self.routing.replay(batch.routes)  # until the next batch: checkpointed layers compute again in between
         hidden, others = hidden_states(self.model, batch, packs=self.packs, routed=routed)
         states = hidden.detach()[drawn.of] if "hidden" in outputs else None
         if set(outputs) == {"hidden"}:

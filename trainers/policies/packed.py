@@ -48,6 +48,8 @@ class Packed:
     """(n,) the turn of each, 0 to K - 1."""
     columns: dict[str, Tensor]
     """(n,) float32 each."""
+    routes: Tensor | None = None
+    """(L, layers k) the experts that the trained model's tokens go to; None for its own choice."""
 
     def __len__(self) -> int:
         """The number of response tokens."""
@@ -79,17 +81,22 @@ def pack(
         targets = np.concatenate([sample.ids[here] for sample, here in zip(samples, places, strict=True)])
         return Labels(*map(tensor, _distinct(at, targets)))
 
+    read = np.concatenate(layout.ids)
+    routes = None
+    if data.routed is not None:
+        read, routes = data.routed[read, 0], tensor(data.routed[read, 1:])
     drawn = [s.mask.nonzero()[0] for s in samples]
     rows = data.rows(numbers)
     _, turns = np.unique(data.turn[rows], return_inverse=True)
     return Packed(
-        tensor(np.concatenate(layout.ids)),
+        tensor(read),
         Row(layout.runs, None if layout.paths is None else tensor(layout.paths)),
         labels(drawn),
         labels([data.between(i) for i in numbers]) if observations else Labels(*[tensor([])] * 3),
         tensor(np.repeat(np.arange(len(samples)), [len(places) for places in drawn])),
         tensor(turns),
         {name: tensor(values[rows], torch.float32) for name, values in data.columns.items()},
+        routes,
     )
 
 
