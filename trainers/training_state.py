@@ -271,7 +271,7 @@ def _policy(
         model = player.model if player else None
         return ShardedPolicy(model, ranks, defer=config.placement.gradients == "step", **how)
     assert player is not None
-    return LocalPolicy(player.model, share=share, **how)
+    return LocalPolicy(player.model, share=share, optimizer=settings.kind, offload=settings.offload, **how)
 
 
 def _critic(

@@ -59,6 +59,8 @@ NO_DIFFERENCE = {
     "model.sync": "memory",
     "optimizer.micro_batch_tokens": "memory",
     "optimizer.share_prefixes": "speed and memory",
+    "optimizer.kind": "of bitsandbytes; test_optimizers.py",
+    "optimizer.offload": "memory; test_optimizers.py",
     "optimizer.on_nonfinite": "for numbers that are not finite",
     "trackers.project": "a name at Weights & Biases",
     "trackers.alerts": "for a server; test_tracking.py",

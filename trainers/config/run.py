@@ -248,6 +248,10 @@ AnyBatches = Annotated[_Batches, Field(discriminator="kind"), union("batches", "
 class OptimizerConfig(Section):
     """The settings of updates of the policy."""
 
+    kind: Literal["adamw", "adamw8bit"] = "adamw"
+    """AdamW; or with moments of 8 bits, by bitsandbytes."""
+    offload: bool = False
+    """Keep the policy's optimizer in main memory: gradients go there, and the weights come back."""
     lr: float = Field(1e-6, gt=0)
     final_lr: float = Field(0.1, ge=0, le=1)
     """The share of lr that is left at the last iteration (linear decay)."""
@@ -427,6 +431,10 @@ class TrainConfig(Section):
                 yield f"loss.routing cannot be replay: {why}"
             if self.distill.name == "sibling":
                 yield "loss.routing cannot be replay with distill.name=sibling: what a sibling reads was never drawn"
+        if self.optimizer.offload and model.precision == "float16":
+            yield "optimizer.offload cannot scale the loss of model.precision=float16; take bfloat16"
+        if self.placement.ranks > 1 and (self.optimizer.offload or self.optimizer.kind != "adamw"):
+            yield "optimizer.offload and optimizer.kind=adamw8bit are for placement.ranks=1: ranks share AdamW"
         if self.batches.kind == "tail" and not rollout.extra_groups:
             yield "batches.kind puts nothing by unless more is begun than a batch needs; set rollout.extra_groups"
         if model.sync == "in_place":
