@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 from rollenv.trainers.experience import Experience, Ints
 from rollenv.trainers.policies.attention import Row
 from rollenv.trainers.prefixes import Segment, tree
+
+V = TypeVar("V")
 
 
 @dataclass(slots=True)
@@ -54,6 +56,20 @@ class Packed:
     def __len__(self) -> int:
         """The number of response tokens."""
         return len(self.drawn.of)
+
+
+def on(device: torch.device | str, value: V) -> V:
+    """A copy of a dataclass whose tensors are on a device, those in its fields too."""
+
+    def moved(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return part.to(device)
+        if isinstance(part, dict):
+            return {name: moved(each) for name, each in part.items()}
+        return on(device, part) if is_dataclass(part) else part
+
+    made: Any = value
+    return type(value)(*(moved(getattr(made, field.name)) for field in fields(made)))
 
 
 def pack(
