@@ -119,7 +119,7 @@ def _actors(kind: type, name: str, role: RoleConfig, *given: Any) -> list[Any]:
     options = {"num_cpus": role.cpus, "num_gpus": role.gpus, "resources": role.resources}
     ray_calls.check_room(role.actors, options, f"lower placement.roles.{name}")
     again: dict[str, Any] = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS}
-    actor = ray.remote(kind).options(scheduling_strategy="SPREAD", **options, **again)
+    actor: Any = ray.remote(kind).options(scheduling_strategy="SPREAD", **options, **again)
     return [actor.remote(role, registry.added_specs(), *given) for _ in range(role.actors)]
 
 

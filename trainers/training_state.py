@@ -205,8 +205,8 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
 
 
 def _load_teacher(config: TrainConfig, ranks: Ranks) -> LocalAgent | None:
-    here = ranks.first and isinstance(config.distill, Teacher) and not config.placement.roles.teacher.actors
-    return LocalAgent.load(config.distill.path) if here else None
+    here = ranks.first and not config.placement.roles.teacher.actors
+    return LocalAgent.load(config.distill.path) if here and isinstance(config.distill, Teacher) else None
 
 
 def _reader(config: TrainConfig, wrappers: Wrappers, name: Literal["reference", "teacher"]) -> RemoteReader:
@@ -216,10 +216,13 @@ def _reader(config: TrainConfig, wrappers: Wrappers, name: Literal["reference", 
 
 
 def reading_model(config: TrainConfig, wrappers: Wrappers, name: str) -> tuple[LocalPolicy, dict[str, int]]:
-    """The model of a role that only reads, and its vocabulary.
+    """Make the model of a role that only reads.
 
     Args:
         name: "reference" or "teacher".
+
+    Returns:
+        The model, and its vocabulary.
     """
     path = config.distill.path if name == "teacher" and isinstance(config.distill, Teacher) else ""
     agent = LocalAgent.load(path) if path else initial_agent(config, wrappers, lambda *_: None)
