@@ -162,7 +162,11 @@ def write_routes(routes: NDArray[np.int16]) -> str:
 
 
 def read_routes(text: str, tokens: int) -> NDArray[np.int16]:
-    """Read what :func:`write_routes` wrote, as (tokens, layers k)."""
+    """Read what :func:`write_routes` wrote.
+
+    Returns:
+        (tokens, layers k)
+    """
     return np.frombuffer(base64.b64decode(text), "<i2").reshape(tokens, -1)
 
 

@@ -180,7 +180,11 @@ class BatchCache:
         return len(self._routing.routers)
 
     def routes(self, row: int, length: int) -> NDArray[np.int16]:
-        """The experts of the first tokens of a row, (length, layers k)."""
+        """The experts of the first tokens of a row.
+
+        Returns:
+            (length, layers k)
+        """
         experts: NDArray[np.int16] = self._routes.keys[row, 0, :length].cpu().numpy()
         return experts
 
