@@ -39,6 +39,8 @@ class Action:
     """The endpoint's counts for the answer: ``prompt_tokens``, ``completion_tokens``, ``cost``."""
     reward: float = 0.0
     """Of the answer by itself, besides what the environment gives for it."""
+    routes: str = ""
+    """The experts that tokens went to; see :attr:`rollenv.rollout.types.Turn.routes`."""
     calls: tuple[Action, ...] = ()
     """The model's answers to a program that played by itself, each a turn of its own in place of this one."""
 

@@ -45,6 +45,9 @@ class Experience:
     """(M,) what the model has to read of each sample: all before its last response token."""
     keys: list[bytes]
     """(M,) equal for samples with equal inputs."""
+    routed: Ints | None = None
+    """(U, 1 + layers k) the pairs of a token and its experts where these are replayed: ``inputs`` are numbers of pairs
+    then, so that samples share what they read by the same experts only."""
     columns: dict[str, Floats] = field(default_factory=dict)
     """(R,) each: "behavior", "advantages", "weights", and what else an algorithm needs."""
 
@@ -146,14 +149,16 @@ class Experience:
         return np.array(values, dtype=np.int64)[self.sequence]
 
 
-def experience(groups: Sequence[Group], samples: Literal["turn", "trajectory"]) -> Experience:
+def experience(groups: Sequence[Group], samples: Literal["turn", "trajectory"], *, replay: bool = False) -> Experience:
     """Build the experience of the trajectories that did not fail.
 
     Args:
         samples: one sample of every turn, or of all turns of a trajectory as far as each prompt continues the last.
+        replay: keep the experts that tokens went to.
 
     Raises:
-        UsageError: for turns without tokens or without a prompt, or whose log-probabilities do not match their tokens.
+        UsageError: for turns without tokens or without a prompt, or whose log-probabilities do not match their tokens;
+            or without experts to replay.
     """
     members = [(label, t) for label, group in enumerate(groups) for t in group if t.complete]
     make = step_samples if samples == "turn" else trajectory_samples
@@ -166,6 +171,7 @@ def experience(groups: Sequence[Group], samples: Literal["turn", "trajectory"]) 
     sizes = [int(s.mask.sum()) for s in made]
     lengths = [len(t.turns) for _, t in members]
     inputs = [s.ids[: len(s) - 1 - int(s.mask[::-1].argmax())] for s in made]
+    routed, inputs = _with_experts(made, inputs) if replay and made else (None, inputs)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
     turn = [s.turns[s.mask] + offsets[s.trajectory] for s in made]
     return Experience(
@@ -177,8 +183,20 @@ def experience(groups: Sequence[Group], samples: Literal["turn", "trajectory"]) 
         np.concatenate(turn).astype(np.int64) if turn else np.zeros(0, dtype=np.int64),
         inputs,
         [tokens.tobytes() for tokens in inputs],
+        routed,
         {"behavior": np.concatenate([s.logprobs[s.mask] for s in made]) if made else np.zeros(0)},
     )
+
+
+def _with_experts(samples: Sequence[Sample], inputs: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
+    """Every different pair of a token and its experts, and inputs as numbers of pairs."""
+    pairs = []
+    for sample, tokens in zip(samples, inputs, strict=True):
+        if sample.routes is None:
+            raise UsageError("a turn does not tell the experts of its tokens, which loss.routing=replay needs")
+        pairs.append(np.column_stack([tokens, sample.routes[: len(tokens)]]).astype(np.int64))
+    distinct, numbers = np.unique(np.concatenate(pairs), axis=0, return_inverse=True)
+    return distinct, np.split(numbers.astype(np.int64), np.cumsum([len(p) for p in pairs])[:-1])
 
 
 def minibatches(

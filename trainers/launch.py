@@ -18,7 +18,6 @@ from rollenv import registry
 from rollenv.core import RollenvError, UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.needs import extra
-from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.run import PlacementConfig
 from rollenv.trainers.run_dir import RunDir
@@ -62,7 +61,7 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> Result:
         RollenvError: what ended the run on a rank.
     """
     placement = config.placement
-    others = _playing(config)
+    others = config.actor_cpus
     with ray_calls.connected(placement.address, cpus=placement.ranks * placement.cpus + others):
         gpu = _on_gpus(placement, others)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -85,7 +84,8 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> Result:
 
 def _scaling(placement: PlacementConfig, gpu: bool) -> ScalingConfig:
     count: Any = (placement.min_ranks, placement.ranks) if placement.min_ranks else placement.ranks
-    return ScalingConfig(num_workers=count, use_gpu=gpu, resources_per_worker={"CPU": placement.cpus, "GPU": int(gpu)})
+    resources = {"CPU": placement.cpus, "GPU": placement.gpus if gpu else 0}
+    return ScalingConfig(num_workers=count, use_gpu=gpu, resources_per_worker=resources)
 
 
 def _running(placement: PlacementConfig, scratch: Path) -> RunConfig:
@@ -135,13 +135,6 @@ def _first_line(error: Exception) -> str:
 
 
 # -- where ------------------------------------------------------------------------------------------------------------
-
-
-def _playing(config: TrainConfig) -> float:
-    """CPUs that playing needs, besides those of the ranks."""
-    rollout = config.rollout
-    kind, actors = workers_of(rollout.workers)
-    return (actors if kind == "ray" else 0) + rollout.shard_cpus
 
 
 def _on_gpus(placement: PlacementConfig, others: float) -> bool:

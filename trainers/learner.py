@@ -139,7 +139,7 @@ class Learner:
         if state.ranks.first:
             state.version = state.player.version
         state.ranks.send_command("learn", state.iteration, state.version, list(groups))
-        data = experience(groups, config.samples)
+        data = experience(groups, config.samples, replay=config.loss.routing == "replay")
         if not len(data):
             raise TrainingError(
                 f"no episode of iteration {state.iteration + 1} could be played to its end: see health.json"
@@ -288,6 +288,8 @@ class Learner:
             counts = number < len(own)
             numbers = own[number] if counts else shortest
             batch = pack(data, numbers, self.state.policy.device, observations=observations and counts, share=share)
+            if reader not in (None, self.state.policy):  # other models route by themselves
+                batch.routes = None
             yield MicroBatch(numbers, batch if counts else with_zero_weight(batch), counts, number == rounds - 1)
 
     # -- from advantages to steps ------------------------------------------------------------------------------------

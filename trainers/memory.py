@@ -21,6 +21,9 @@ MOST_LOGITS = 1 << 26
 #: Bytes of a float32 number.
 _FULL = 4
 
+#: Bytes of two moments of 8 bits, with a float32 scale for 256 numbers.
+_EIGHT_BITS = 2 * (1 + _FULL / 256)
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -54,6 +57,8 @@ class Update:
     most_logits: int = MOST_LOGITS
     teacher: int = 0
     """Parameters of a model that teaches."""
+    moments: float = 2 * _FULL
+    """Bytes of Adam's moments on the device for a parameter that is trained."""
     lora: int = 0
     """Rank of adapters that are trained instead of the model; of all its layers' products."""
 
@@ -65,7 +70,7 @@ def update_memory(shape: Shape, update: Update) -> dict[str, int]:
     cast = update.product * shape.parameters
     out = {
         "weights in float32": 0 if update.lora else weights,
-        "Adam's two moments": 2 * trained,
+        "Adam's two moments": int(update.moments * trained) // _FULL,
         "gradients": trained,
         "the adapters in float32": trained if update.lora else 0,
         "the player's copy": update.player * shape.parameters,
@@ -145,15 +150,16 @@ def update_of(
         teacher: parameters of the model that teaches, if one does.
         together: tokens that go through the model at once, if a batch has fewer than a micro-batch holds.
     """
-    model, algorithm = config.model, config.algorithm
+    model, algorithm, settings = config.model, config.algorithm, config.optimizer
     return Update(
-        max(config.optimizer.micro_batch_tokens if together is None else together, longest),
+        max(settings.micro_batch_tokens if together is None else together, longest),
         _FULL if model.precision == "float32" else 2,
         model.gradient_checkpointing,
         0 if config.shares_weights else player,
         config.kl.name != "none",
         algorithm.critic.kind if isinstance(algorithm, Ppo) else "none",
         teacher=teacher,
+        moments=0 if settings.offload else _EIGHT_BITS if settings.kind == "adamw8bit" else 2 * _FULL,
         lora=model.lora.rank,
     )
 

@@ -70,18 +70,24 @@ class Trainer:
         self.config, self.run, self.watch = config, run, watch
         streams = config.batches.kind == "stream"
         self.threads = CpuThreads(config.threads, sharers=2 if streams and not config.rollout.shards else 1)
-        self.rewards = domain_rewards(config)
-        own_tokenizer = "" if config.model.path == "tiny" else config.model.path  # the tiny one's is not made yet
-        self.wrappers = with_tokenizer(config.env.wrappers, own_tokenizer)
-        self.begun: dict[str, float] = {}
-        with timed("begin", self.begun):
-            found = restore(config, run, self.wrappers, self._report_warm_up, ranks)
-            run.cut_back(found.iteration if found else -1)
-            self.rows = read_rows(run.metrics_file)
-            self.state = found or begin(config, self.wrappers, self._report_warm_up, ranks)
-        if not config.plays_here:
-            self.state.base_agent.save(run.path / "player")
         with contextlib.ExitStack() as stack:
+            if config.placement.roles.used:
+                from rollenv.ray_calls import connected
+
+                stack.enter_context(connected(cpus=config.actor_cpus))
+            self.rewards = domain_rewards(config)
+            own_tokenizer = "" if config.model.path == "tiny" else config.model.path  # the tiny one's is not made yet
+            self.wrappers = with_tokenizer(config.env.wrappers, own_tokenizer)
+            self.begun: dict[str, float] = {}
+            with timed("begin", self.begun):
+                found = restore(config, run, self.wrappers, self._report_warm_up, ranks)
+                run.cut_back(found.iteration if found else -1)
+                self.rows = read_rows(run.metrics_file)
+                self.state = found or begin(config, self.wrappers, self._report_warm_up, ranks)
+            if not config.plays_here:
+                self.state.base_agent.save(run.path / "player")
+            for part in (self.rewards, self.state.reference, self.state.teacher):
+                stack.callback(close, part)
             self.manager = self._shards(stack) if config.rollout.shards else self._manager(stack)
             if config.rewards.group:
                 self.manager.group_reward = GroupReward(
@@ -249,7 +255,7 @@ class Trainer:
         """The player as it plays in evaluations; that of the training may go on beside it."""
         player, temperature = copy.copy(self.state.player), self.config.eval.temperature
         if temperature is not None:
-            player.sampling = dataclasses.replace(player.sampling, temperature=temperature)
+            player.sampling = dataclasses.replace(player.sampling, temperature=temperature, routes=False)
         return player
 
     def _sharing_cores(self) -> contextlib.AbstractContextManager[None]:

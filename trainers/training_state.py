@@ -6,7 +6,7 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 
@@ -27,6 +27,7 @@ from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
 from rollenv.trainers.player_engines import Player, WeightSync
 from rollenv.trainers.policies.averaged import Averaged
+from rollenv.trainers.policies.base import Reader
 from rollenv.trainers.policies.critic import Critic, Valuer
 from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player
 from rollenv.trainers.policies.lora import Lora, Unadapted, merged
@@ -37,6 +38,9 @@ from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import TaskSource
 from rollenv.trainers.sources.base import DataChanged
 from rollenv.trainers.sources.configured import source_of
+
+if TYPE_CHECKING:
+    from rollenv.trainers.roles import RemoteReader
 
 #: ``report(stage, done, total, numbers)``
 Report = Callable[[str, int, int, dict[str, float]], None]
@@ -55,8 +59,8 @@ class TrainingState:
     sync: WeightSync
     shaper: Shaper
     critic: Critic | None = None
-    reference: LocalPolicy | Unadapted | None = None
-    teacher: LocalPolicy | Averaged | None = None
+    reference: Reader | None = None
+    teacher: Reader | None = None
     kl: AdaptiveKL | None = None
     iteration: int = 0
     again: Sequence[Task] = ()
@@ -179,7 +183,9 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
     """
     rollout, settings = config.rollout, config.prompt
     stop = tuple(settings.stop)
-    sampling = Sampling(rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k, stop=stop)
+    replay = config.loss.routing == "replay"
+    limits = rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k
+    sampling = Sampling(*limits, stop=stop, routes=replay)
     example_env = config.environments()[0].model_copy(update={"wrappers": wrappers})
     prompt = prompt_of(settings, example_env, rollout.max_prompt_tokens, chats=config.templates)
     if config.model.path == "tiny":
@@ -199,7 +205,28 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
 
 
 def _load_teacher(config: TrainConfig, ranks: Ranks) -> LocalAgent | None:
-    return LocalAgent.load(config.distill.path) if ranks.first and isinstance(config.distill, Teacher) else None
+    here = ranks.first and not config.placement.roles.teacher.actors
+    return LocalAgent.load(config.distill.path) if here and isinstance(config.distill, Teacher) else None
+
+
+def _reader(config: TrainConfig, wrappers: Wrappers, name: Literal["reference", "teacher"]) -> RemoteReader:
+    from rollenv.trainers.roles import RemoteReader  # not above: it needs Ray
+
+    return RemoteReader(config, wrappers, name)
+
+
+def reading_model(config: TrainConfig, wrappers: Wrappers, name: str) -> tuple[LocalPolicy, dict[str, int]]:
+    """Make the model of a role that only reads.
+
+    Args:
+        name: "reference" or "teacher".
+
+    Returns:
+        The model, and its vocabulary.
+    """
+    path = config.distill.path if name == "teacher" and isinstance(config.distill, Teacher) else ""
+    agent = LocalAgent.load(path) if path else initial_agent(config, wrappers, lambda *_: None)
+    return _policy(config, agent, ALONE), agent.tokenizer.get_vocab()
 
 
 def _assemble(
@@ -211,7 +238,10 @@ def _assemble(
     ranks: Ranks,
 ) -> TrainingState:
     share = config.shares_weights and not ranks.together
-    if player and teacher and teacher.tokenizer.get_vocab() != player.tokenizer.get_vocab():
+    roles = config.placement.roles
+    remote = _reader(config, wrappers, "teacher") if roles.teacher.actors else None
+    vocabulary = remote.vocabulary if remote else teacher.tokenizer.get_vocab() if teacher else None
+    if player and vocabulary is not None and vocabulary != player.tokenizer.get_vocab():
         raise UsageError(
             "distill.path has another vocabulary than the trained model, so it cannot judge its tokens: choose a "
             "teacher with the same tokenizer"
@@ -223,6 +253,8 @@ def _assemble(
     policy = _policy(config, player, ranks, share=share, lora=lora)
     if config.loss.router and not policy.scorer.experts_per_token:
         raise UsageError("loss.router does nothing: the model has no routers; leave it out, or train one of experts")
+    if config.loss.routing == "replay" and not (policy.scorer.routing.routers and policy.packs):
+        raise UsageError("loss.routing=replay needs a model of experts that reads packed sequences; leave it out")
     state = TrainingState(
         source_of(config, wrappers) if player else cast(TaskSource, None),
         cast(LocalAgent, player),
@@ -238,11 +270,13 @@ def _assemble(
     if config.kl.name != "none":
         if config.model.lora.rank:
             state.reference = Unadapted(policy)
+        elif roles.reference.actors:
+            state.reference = _reader(config, wrappers, "reference")
         else:
             untrained = initial_agent(config, wrappers, report) if ranks.first else None
             state.reference = _policy(config, untrained, ranks)
     if isinstance(config.distill, Teacher):
-        state.teacher = _policy(config, teacher, ranks)
+        state.teacher = remote or _policy(config, teacher, ranks)
     elif isinstance(config.distill, Sibling) and config.distill.decay:
         state.teacher = Averaged(_policy(config, player, ranks, lora=lora), config.distill.decay)
     if isinstance(config.kl, KlReward):
@@ -267,7 +301,7 @@ def _policy(
         model = player.model if player else None
         return ShardedPolicy(model, ranks, defer=config.placement.gradients == "step", **how)
     assert player is not None
-    return LocalPolicy(player.model, share=share, **how)
+    return LocalPolicy(player.model, share=share, optimizer=settings.kind, offload=settings.offload, **how)
 
 
 def _critic(

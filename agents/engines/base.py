@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rollenv.agents.base import ContextFull
 from rollenv.core import RollenvError, UsageError
@@ -64,6 +68,8 @@ def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) ->
     limit = min(sampling.max_new_tokens, context - len(ids))
     if sampling.stop and not decodes:
         raise UsageError("stop texts need decode=: give it to the engine")
+    if sampling.routes:
+        raise UsageError("this engine does not tell the experts of tokens (routes=True); the local engine does")
     if sampling.max_new_tokens < 1:
         raise UsageError(f"nothing to generate from {len(ids)} prompt tokens with {sampling}")
     if limit < 1:
@@ -105,6 +111,8 @@ class Sampling:
     """Draw from tokens that have at least this share of the likeliest one's probability."""
     stop: tuple[str, ...] = ()
     """Texts that end a response, which ends with the token that completes one."""
+    routes: bool = False
+    """Tell the experts that tokens went to (:attr:`Response.routes`); the local engine can."""
 
     def __post_init__(self) -> None:
         stop: Any = self.stop
@@ -140,6 +148,26 @@ class Response:
     """The version of the weights that drew each token."""
     finish: str = "stop"
     """"stop" (a stop token, included in ``ids``) or "length"."""
+    routes: str = ""
+    """The experts of all tokens but the last, prompt included, from :func:`write_routes`; empty if not asked for."""
+
+
+def write_routes(routes: NDArray[np.int16]) -> str:
+    """The experts of tokens as text: base64 of little-endian int16.
+
+    Args:
+        routes: (tokens, layers k)
+    """
+    return base64.b64encode(routes.astype("<i2").tobytes()).decode()
+
+
+def read_routes(text: str, tokens: int) -> NDArray[np.int16]:
+    """Read what :func:`write_routes` wrote.
+
+    Returns:
+        (tokens, layers k)
+    """
+    return np.frombuffer(base64.b64decode(text), "<i2").reshape(tokens, -1)
 
 
 class Engine(Protocol):

@@ -6,11 +6,14 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from rollenv.agents.engines.base import Ids
+from rollenv.agents.engines.routing import Routing
 from rollenv.agents.engines.scoring import pad_left
 
 #: At most so many tokens, padding included, go through the model in one call.
@@ -95,6 +98,7 @@ class BatchCache:
         self.model = model
         self._plan = _Plan()
         self._cache = Cache(layers=[_Layer(self._plan) for _ in range(model.config.num_hidden_layers)])
+        self._routing, self._routes = Routing(model), _Layer(self._plan)  # experts lie where keys lie
         self._given = {cache_argument(model): self._cache}
 
     def reserve(self, rows: int, length: int, bound: int) -> None:
@@ -115,7 +119,7 @@ class BatchCache:
         more_length = plan.length if length <= plan.length else max(length, plan.length * 3 // 2)
         length = max(length, min(more_length, bound // rows))
         plan.rows, plan.length = rows, length
-        for layer in self._cache.layers:
+        for layer in self._layers:
             layer.resize()
 
     def forward(self, first: int, new: Sequence[Sequence[int]], ends: Sequence[int]) -> torch.Tensor:
@@ -155,13 +159,34 @@ class BatchCache:
             use_cache=True,
             logits_to_keep=1,
         )
+        if self._routing.routers:
+            taken = self._routing.taken().view(len(ids), 1, ids.shape[1], -1)
+            self._routes.update(taken, taken[..., :0])
         logits: torch.Tensor = out.logits[:, -1]
         return logits
 
     @property
+    def _layers(self) -> list[_Layer]:
+        return [*self._cache.layers, *([self._routes] if self._routing.routers else [])]
+
+    @property
     def tensors(self) -> list[torch.Tensor]:
-        """The keys and values of every layer, each of shape (rows, heads, length + 1, head size)."""
-        return [tensor for layer in self._cache.layers for tensor in (layer.keys, layer.values)]
+        """The keys and values of every layer, each of shape (rows, heads, length + 1, head size); and the experts."""
+        return [tensor for layer in self._layers for tensor in (layer.keys, layer.values)]
+
+    @property
+    def routers(self) -> int:
+        """The number of layers with experts."""
+        return len(self._routing.routers)
+
+    def routes(self, row: int, length: int) -> NDArray[np.int16]:
+        """The experts of the first tokens of a row.
+
+        Returns:
+            (length, layers k)
+        """
+        experts: NDArray[np.int16] = self._routes.keys[row, 0, :length].cpu().numpy()
+        return experts
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
         """Copy the first tokens of rows to others, all at once.

@@ -12,8 +12,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rollenv.agents.base import ContextFull
-from rollenv.agents.engines.base import Decode, EngineFailed, Ids, Response, Sampling, stopped, token_ids
+from rollenv.agents.engines.base import (
+    Decode,
+    EngineFailed,
+    Ids,
+    Response,
+    Sampling,
+    stopped,
+    token_ids,
+    write_routes,
+)
 from rollenv.core import UsageError
 from rollenv.needs import extra
 
@@ -123,7 +135,9 @@ class LocalEngine:
         if limit < 1:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
         request = Request(prompt, sampling, rng, limit, asyncio.get_running_loop().create_future())
-        (self._one_token if limit == 1 else self._waiting).append(request)
+        if sampling.routes and not self._batch.routers:
+            raise UsageError("this model has no routers whose choice could be told (routes=True)")
+        (self._one_token if limit == 1 and not sampling.routes else self._waiting).append(request)
         self._wake()
         try:
             await request.future
@@ -172,6 +186,8 @@ class LocalEngine:
         self.version += 1
         self._known.clear()
         self._kept.clear()
+        for row, request in enumerate(self._running):
+            request.routes = self._routes(row, request)
         self._waiting = self._running + self._waiting  # to be recomputed from their tokens
         self._running, self._batch = [], BatchCache(self.model)
 
@@ -382,11 +398,21 @@ class LocalEngine:
         if not ended:
             return
         self._keep([(row, request.tokens[:-1]) for row, request in ended if not request.failure])
+        for row, request in ended:
+            if (routes := self._routes(row, request)) is not None:
+                request.response.routes = write_routes(routes)
         if failed := [row for row, request in ended if request.failure]:
             self._batch.wipe(failed)
         self._vacate([row for row, _ in ended])
         for _, request in ended:
             self._finish(request)
+
+    def _routes(self, row: int, request: Request) -> NDArray[np.int16] | None:
+        """The experts of all tokens but the last, as they were chosen when each was read first; None if not asked."""
+        if not request.sampling.routes:
+            return None
+        routes = self._batch.routes(row, request.length - 1)
+        return routes if request.routes is None else np.concatenate([request.routes, routes[len(request.routes) :]])
 
     def _vacate(self, rows: list[int]) -> None:
         """The last running requests move into the rows, which are free."""

@@ -7,6 +7,9 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rollenv.agents.engines.base import Ids, Response, Sampling
 from rollenv.agents.engines.radix import common_prefix
 
@@ -28,6 +31,8 @@ class Request:
     response: Response = field(default_factory=Response)
     failure: str = ""
     """The error that ended it."""
+    routes: NDArray[np.int16] | None = None
+    """The experts of tokens that weights have read which are gone."""
 
     @property
     def tokens(self) -> Ids:

@@ -138,6 +138,7 @@ class TokenSession(Session):
             tuple(versions) if mixed else (),
             finish,
             "" if said == text else said,
+            routes=response.routes,
         )
 
     def fork(self) -> TokenSession:
@@ -156,7 +157,8 @@ class TokenSession(Session):
     def at_once(self) -> bool:
         """True if an answer is one token that the engine can draw in a plain call, for many sessions together."""
         engine: Any = self.engine
-        return self.sampling.max_new_tokens == 1 and hasattr(engine, "answer_now") and not engine.suspended
+        one = self.sampling.max_new_tokens == 1 and not self.sampling.routes
+        return one and hasattr(engine, "answer_now") and not engine.suspended
 
     def close(self) -> None:
         if self.number >= 0:

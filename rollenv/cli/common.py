@@ -284,7 +284,7 @@ def _model_agent(kind: str, argument: str, options: AgentOptions) -> Agent:
         from rollenv.agents.prompts.session import saved_format
         from rollenv.agents.vllm import VLLMAgent
 
-        prompt, sampling = saved_format(folder, **override)
+        prompt, sampling = saved_format(folder, **override, routes=False)
         if isinstance(prompt, ChatPrompt):
             chat = {"system": prompt.system or None, "examples": prompt.examples, **prompt.template_args}
             return VLLMAgent.load(folder, None, sampling, chat=chat)

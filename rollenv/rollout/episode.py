@@ -544,6 +544,7 @@ def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
         action.raw,
         action.messages,
         after.info.get("valid") is not False,
+        action.routes,
     )
 
 

@@ -75,6 +75,9 @@ class Turn:
     """What a chat had before it for the first time in this turn; empty where ``prompt_ids`` tell."""
     valid: bool = True
     """Whether the environment understood the action, where it tells (``info["valid"]``)."""
+    routes: str = ""
+    """The experts that each token but the last went to, prompt included: base64 of little-endian int16 of the shape
+    (tokens, layers k). Empty where nobody asked."""
 
     @property
     def oldest_version(self) -> int:

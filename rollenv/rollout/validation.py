@@ -235,6 +235,7 @@ def _action(value: Action) -> Action:
         _messages(value.messages),
         _metrics(value.usage, "an action's usage"),
         number(value.reward, "an action's reward"),
+        text(value.routes, "an action's routes"),
         tuple(action(call) for call in _sequence(value.calls, "an action's calls")),
     )
     for name, n in (("logprobs", len(checked.logprobs)), ("versions", len(checked.versions))):

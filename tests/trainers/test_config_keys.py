@@ -59,6 +59,8 @@ NO_DIFFERENCE = {
     "model.sync": "memory",
     "optimizer.micro_batch_tokens": "memory",
     "optimizer.share_prefixes": "speed and memory",
+    "optimizer.kind": "of bitsandbytes; test_optimizers.py",
+    "optimizer.offload": "memory; test_optimizers.py",
     "optimizer.on_nonfinite": "for numbers that are not finite",
     "trackers.project": "a name at Weights & Biases",
     "trackers.alerts": "for a server; test_tracking.py",
@@ -154,7 +156,8 @@ CASES: list[dict[str, list[str]]] = [
     {k: ["distill.name=sibling", "optimizer.epochs=3"] for k in (
         "distill.coef=9.0", "distill.low=0", "distill.square=9.0", "distill.alone=true",
     )},
-    {"loss.router=9.0": ["model.size.experts=4"], "model.size.experts=4": []},
+    {"loss.router=9.0": ["model.size.experts=4"], "model.size.experts=4": [],
+     "loss.routing=replay": ["model.size.experts=8", "optimizer.epochs=3", "optimizer.minibatch_sequences=2"]},
     {"distill.name=sibling": []},
     dict.fromkeys(("algorithm.credit=turn", "algorithm.gamma=0.5", "algorithm.lam=0.1", "algorithm.critic={lr=0.1}", "algorithm.critic.kind=head", "algorithm.critic.lr=0.001", "algorithm.critic.warm_up=1"), PPO),
     {"algorithm.critic.clip=0.0001": [*PPO, "optimizer.epochs=2"]},

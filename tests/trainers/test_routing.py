@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import random
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +15,16 @@ from rank_runs import register
 from rank_runs import settings as small
 
 from rollenv import registry
+from rollenv.agents.engines.base import Sampling, write_routes
+from rollenv.agents.engines.local import LocalEngine
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
 from rollenv.core import UsageError
+from rollenv.rollout.records.samples import trajectory_samples
+from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.trainers.experience import experience
+from rollenv.trainers.policies.local import LocalPolicy
+from rollenv.trainers.policies.packed import pack
 from rollenv.trainers.policies.routing import NAMES, balance
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
@@ -75,6 +89,95 @@ def test_a_mixture_of_experts_trains_as_it_plays_and_tells_of_its_routers(tmp_pa
         assert 0 <= row["router/idle_experts"] < 1
         assert row["router/entropy"] > 0
     assert rows[0.0][-1]["grad_norm"] != rows[0.5][-1]["grad_norm"]
+
+
+@pytest.mark.integration
+def test_with_replay_the_ratio_of_the_first_step_is_one(tmp_path):
+    one_step = ["loss.routing=replay", "optimizer.minibatch_sequences=1000", f"run_dir={tmp_path / 'run'}"]
+    config = small(*MOE, *one_step)
+    with Trainer(config, RunDir.create(config, "sokoban")) as run:
+        run.fit()
+    for row in read_rows(tmp_path / "run" / "metrics.jsonl")[1:]:
+        assert row["drift"] == 0
+        assert row["logprob_drift_max"] < 1e-4
+        assert row["ratio"] == pytest.approx(1, abs=1e-4)
+
+
+def tied(experts=6):
+    """A model, and one whose routers differ by a hair, which makes them choose other experts."""
+    tokenizer = build_tokenizer(["up down left right"], 280)
+    model = build_model(TinySize(hidden=32, layers=2, heads=2, intermediate=32, experts=experts), tokenizer, 1)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.gate.weight[:] = layer.mlp.gate.weight[0]
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for layer in other.model.layers:
+            layer.mlp.gate.weight += torch.arange(experts)[:, None] * 1e-5 * layer.mlp.gate.weight.sign()
+            layer.mlp.gate.weight += 1e-6 * torch.randn(layer.mlp.gate.weight.shape)
+    return model, other
+
+
+def drawn_turns(model, prompts, tokens):
+    engine = LocalEngine(model, frozenset({1}), max_batch_tokens=200)
+    sampling = Sampling(1.0, tokens, routes=True)
+
+    async def all_of_them():
+        asked = (engine.generate(p, sampling, random.Random(i)) for i, p in enumerate(prompts))
+        return await asyncio.gather(*asked)
+
+    for _ in range(2):  # the second time from what is kept
+        answers = asyncio.run(all_of_them())
+    turns = [
+        Turn(p, tuple(a.ids), tuple(a.logprobs), 0.0, "", "", routes=a.routes)
+        for p, a in zip(prompts, answers, strict=True)
+    ]
+    task = Task("game:X", 0)
+    return [Group(task, [Trajectory(task, [turn], "terminated") for turn in turns])]
+
+
+@pytest.mark.parametrize(("tokens", "checkpointing"), [(1, False), (7, False), (7, True)])
+def test_replayed_experts_give_the_probabilities_of_the_engine_though_routers_choose_others(tokens, checkpointing):
+    model, other = tied()
+    begun = tuple(range(3, 40))
+    prompts = [(*begun, n, *range(50, 50 + n)) for n in range(3, 15)] + [begun, (5,)]
+    groups = drawn_turns(model, prompts, tokens)
+    policy = LocalPolicy(other, gradient_checkpointing=checkpointing)
+    away = {}
+    for replay in (True, False):
+        data = experience(groups, "turn", replay=replay)
+        for share in (True, False):
+            out = policy.logprobs(pack(data, range(len(data.samples)), share=share)).logprobs
+            policy.backward(out.sum())
+            away[replay, share] = float((out.detach() - torch.from_numpy(data.columns["behavior"])).abs().max())
+    assert max(away[True, True], away[True, False]) < 1e-4
+    assert min(away[False, True], away[False, False]) > 1e-3
+
+
+def test_turns_are_replayed_by_the_experts_of_the_first_reading():
+    first, second = np.array([[1, 2], [3, 4]]), np.array([[9, 9], [9, 9], [5, 6], [7, 8]])
+    turns = [
+        Turn((1, 2), (3,), (0.0,), 0.0, "", "", routes=write_routes(first)),
+        Turn((1, 2, 3, 4), (5,), (0.0,), 0.0, "", "", routes=write_routes(second)),
+    ]
+    (sample,) = trajectory_samples(Trajectory(Task("game:X", 0), turns))
+    assert sample.routes.tolist() == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    turns[0].routes = ""
+    trajectory = Trajectory(Task("game:X", 0), turns, "terminated")
+    with pytest.raises(UsageError, match=r"loss\.routing=replay needs"):
+        experience([Group(trajectory.task, [trajectory])], "trajectory", replay=True)
+
+
+@pytest.mark.parametrize("keys", [["player.kind=vllm"], ["distill.name=sibling"]])
+def test_replay_is_refused_where_experts_are_not_told(keys):
+    with pytest.raises(UsageError, match=r"loss\.routing cannot be replay"):
+        small("loss.routing=replay", *keys)
+
+
+def test_replay_without_routers_is_refused(tmp_path):
+    config = small("loss.routing=replay", "model.warm_up.steps=0", f"run_dir={tmp_path / 'run'}")
+    with pytest.raises(UsageError, match="needs a model of experts"):
+        Trainer(config, RunDir.create(config, "sokoban"))
 
 
 def test_a_balance_of_routers_that_are_not_there_is_refused(tmp_path):

@@ -36,6 +36,9 @@ class Loss(Section):
     """Coefficient of the cross-entropy on what the environment says between responses (ECHO)."""
     router: Weight = 0.0
     """Coefficient of the balance of routers, for a mixture of experts (0.001 is usual); 1 is even."""
+    routing: Literal["own", "replay"] = "own"
+    """The experts of tokens in an update: the trained model's own choice; or those that the tokens went to when they
+    were drawn, weighed by the trained model (rollout routing replay, R3)."""
 
 
 class PpoClip(Loss):

@@ -248,6 +248,10 @@ AnyBatches = Annotated[_Batches, Field(discriminator="kind"), union("batches", "
 class OptimizerConfig(Section):
     """The settings of updates of the policy."""
 
+    kind: Literal["adamw", "adamw8bit"] = "adamw"
+    """AdamW; or with moments of 8 bits, by bitsandbytes."""
+    offload: bool = False
+    """Keep the policy's optimizer in main memory: gradients go there, and the weights come back."""
     lr: float = Field(1e-6, gt=0)
     final_lr: float = Field(0.1, ge=0, le=1)
     """The share of lr that is left at the last iteration (linear decay)."""
@@ -301,6 +305,47 @@ class EvalConfig(Section):
         return distinct(parts)
 
 
+class RoleConfig(Section):
+    """A part of a run in Ray actors of its own, which Ray spreads over the nodes."""
+
+    actors: int = Field(0, ge=0)
+    """Their number; 0 leaves it in the trainer's process."""
+    cpus: float = Field(1.0, ge=0)
+    """CPUs of an actor."""
+    gpus: float = Field(0.0, ge=0)
+    """GPUs of an actor, or a share of one that it has in common with others."""
+    resources: dict[str, float] = Field(default_factory=dict)
+    """Ray's own resources of an actor, such as ``{ judges = 0.5 }`` where nodes are started with them."""
+
+
+class RolesConfig(Section):
+    """Parts of a run apart from the policy."""
+
+    reference: RoleConfig = RoleConfig()
+    """The model of ``kl``; one actor holds it."""
+    teacher: RoleConfig = RoleConfig()
+    """The model of ``distill.path``; one actor holds it."""
+    rewards: RoleConfig = RoleConfig()
+    """``rewards.domains``, judges among them; episodes take turns over the actors."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _which_learn(cls, data: Any) -> Any:
+        if isinstance(data, dict) and (learn := {"critic", "policy"} & data.keys()):
+            raise ValueError(f"{learn.pop()} learns with each step, in the trainer's process: only readers have roles")
+        return data
+
+    @property
+    def all_cpus(self) -> float:
+        """CPUs of all actors."""
+        return sum(role.actors * role.cpus for role in (self.reference, self.teacher, self.rewards))
+
+    @property
+    def used(self) -> bool:
+        """True if there are any actors."""
+        return any(role.actors for role in (self.reference, self.teacher, self.rewards))
+
+
 class PlacementConfig(Section):
     """The processes that train the model. By default it is this one."""
 
@@ -316,6 +361,10 @@ class PlacementConfig(Section):
     """The communication backend of ranks; auto takes nccl for GPUs and gloo for CPUs."""
     cpus: float = Field(1.0, gt=0)
     """CPUs that Ray keeps for a rank."""
+    gpus: float = Field(1.0, gt=0.5, le=1)
+    """The share of its GPU that Ray keeps for a rank; engines and roles with a share no larger than the rest may be
+    beside it. Above a half, so that no GPU has two ranks."""
+    roles: RolesConfig = RolesConfig()
     gradients: Literal["step", "micro_batch"] = "step"
     """How often gradients are summed over ranks. Once a step is less to send, but needs memory for all gradients on
     every rank."""
@@ -421,6 +470,21 @@ class TrainConfig(Section):
                 "distill.alone leaves a critic and a penalty in rewards nothing to do; take another algorithm.name, "
                 "and kl.name=loss or none"
             )
+        if self.loss.routing == "replay":
+            if not isinstance(player, LocalPlayer) or self.harness.name:
+                why = "the experts of every token are told by player.kind=local, and by no harness"
+                yield f"loss.routing cannot be replay: {why}"
+            if self.distill.name == "sibling":
+                yield "loss.routing cannot be replay with distill.name=sibling: what a sibling reads was never drawn"
+        if self.optimizer.offload and model.precision == "float16":
+            yield "optimizer.offload cannot scale the loss of model.precision=float16; take bfloat16"
+        if self.placement.ranks > 1 and (self.optimizer.offload or self.optimizer.kind != "adamw"):
+            yield "optimizer.offload and optimizer.kind=adamw8bit are for placement.ranks=1: ranks share AdamW"
+        readers = {name: getattr(self.placement.roles, name).actors for name in ("reference", "teacher")}
+        if any(readers.values()) and self.placement.ranks > 1:
+            yield "placement.roles.reference and teacher are for placement.ranks=1: ranks share these models"
+        if max(readers.values()) > 1:
+            yield "placement.roles.reference and teacher have one actor each: give it more cpus or gpus"
         if self.batches.kind == "tail" and not rollout.extra_groups:
             yield "batches.kind puts nothing by unless more is begun than a batch needs; set rollout.extra_groups"
         if model.sync == "in_place":
@@ -499,10 +563,19 @@ class TrainConfig(Section):
         # the tiny model is warmed up on the environment itself
         need(self.tasks.kind != "mixture" or tiny, mixture, "env.kwargs")
         need(self.tasks.kind != "mixture", mixture, "env.options")
-        by_ray = ("devices", "cpus", "max_failures", "wait")
+        by_ray = ("devices", "cpus", "gpus", "max_failures", "wait")
+        need(self.kl.name != "none" and not self.model.lora.rank, "kl and no adapters", "placement.roles.reference")
+        need(self.distill.name == "teacher", "distill.name=teacher", "placement.roles.teacher")
+        need(self.rewards.domains, "rewards.domains", "placement.roles.rewards")
         need(placement.by_ray, "placement.ranks above 1 or a placement.address", "placement", *by_ray)
         need(placement.ranks > 1, "placement.ranks above 1", "placement", "min_ranks", "backend", "gradients")
         return found
+
+    @property
+    def actor_cpus(self) -> float:
+        """CPUs of Ray actors besides ranks: of environments, shards and roles."""
+        kind, actors = workers_of(self.rollout.workers)
+        return (actors if kind == "ray" else 0) + self.rollout.shard_cpus + self.placement.roles.all_cpus
 
     @property
     def plays_by_processes(self) -> bool:

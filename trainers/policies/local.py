@@ -7,23 +7,24 @@ import copy
 import functools
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
+from rollenv.agents.engines.routing import Routing
 from rollenv.core import UsageError
 from rollenv.trainers.policies.attention import ATTENTION, Row
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
 from rollenv.trainers.policies.head import MOST_LOGITS, token_logprobs
 from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged
+from rollenv.trainers.policies.optimizers import Kind, make_optimizer
 from rollenv.trainers.policies.packed import Labels, Packed
 from rollenv.trainers.policies.routing import balance, experts_per_token
-from rollenv.trainers.policies.state import all_finite, tensors_of, whole
+from rollenv.trainers.policies.state import MOMENTS, all_finite, tensors_of, whole
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +66,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
         self.head, self.experts_per_token = head_of(model), experts_per_token(model)
         if lora:
             adapt(model, lora)
+        self.routing = Routing(model)
 
     def forward(
         self, batch: Packed, outputs: Collection[Output], entropy_gradient: bool = False
@@ -81,6 +83,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
         """
         drawn, said = batch.drawn, batch.said
         routed: list[tuple[Tensor, ...]] | None = [] if self.experts_per_token else None
+        self.routing.replay(batch.routes)  # until the next batch: checkpointed layers compute again in between
         hidden, others = hidden_states(self.model, batch, packs=self.packs, routed=routed)
         states = hidden.detach()[drawn.of] if "hidden" in outputs else None
         if set(outputs) == {"hidden"}:
@@ -116,6 +119,8 @@ class LocalPolicy:
         precision: of the products: float32, bfloat16 or float16 (with loss scaling).
         temperature: that responses are drawn with; divides the logits.
         betas: AdamW's (arXiv 1711.05101).
+        optimizer: AdamW, or with moments of 8 bits (arXiv 2110.02861).
+        offload: keep the optimizer's state in main memory, and take steps there.
         max_grad_norm: gradients are cut to this norm.
         gradient_checkpointing: compute activations twice and keep few of them.
         most_logits: see :func:`~rollenv.trainers.policies.head.token_logprobs`.
@@ -134,6 +139,8 @@ class LocalPolicy:
         temperature: float = 1.0,
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.0,
+        optimizer: Kind = "adamw",
+        offload: bool = False,
         max_grad_norm: float = 1.0,
         gradient_checkpointing: bool = False,
         most_logits: int = MOST_LOGITS,
@@ -148,26 +155,21 @@ class LocalPolicy:
         own = twin(model) if share else copy.deepcopy(model).to(precision if lora else torch.float32)
         scorer = Scorer(own, temperature=temperature, most_logits=most_logits, lora=lora)
         compute_as_player(scorer.model, gradient_checkpointing=gradient_checkpointing)
-        self._begin(scorer, precision, betas, weight_decay, max_grad_norm)
+        adam = {"betas": betas, "weight_decay": weight_decay, "kind": optimizer, "offload": offload}
+        self._begin(scorer, precision, max_grad_norm, adam)
 
     def _begin(
         self,
         scorer: Scorer,
         precision: torch.dtype,
-        betas: tuple[float, float],
-        weight_decay: float,
         max_grad_norm: float,
+        adam: Mapping[str, Any],
     ) -> None:
         """Train what is there now."""
         self.scorer, self.model, self.packs = scorer, scorer.model, scorer.packs
         self.precision, self.max_grad_norm = precision, max_grad_norm
         self.weights = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        plain = all(w.device.type == "cpu" and not isinstance(w, DTensor) for w in self.weights.values())
-        # on a CPU one loop over the weights takes a quarter of the time; None leaves the choice to torch
-        fused = True if plain and precision != torch.float16 else None
-        self.adam = torch.optim.AdamW(
-            self.weights.values(), lr=0.0, betas=betas, weight_decay=weight_decay, fused=fused
-        )
+        self.adam = make_optimizer(self.weights.values(), fusible=precision != torch.float16, **adam)
         self.scaler = torch.amp.GradScaler(
             self.device.type, init_scale=_FIRST_SCALE, enabled=precision == torch.float16
         )
@@ -251,7 +253,7 @@ class LocalPolicy:
             raise ValueError(f"its master weights belong to another model or type; {wrong[0]} differs first")
         for number, weight in enumerate(self.weights.values()):
             for name, value in state["adam"]["state"].get(number, {}).items():
-                if value.ndim and value.shape != weight.shape:
+                if name in MOMENTS and value.shape != weight.shape:
                     raise ValueError(f"its optimizer belongs to another model: {name} {number} is {tuple(value.shape)}")
         self.adam.load_state_dict(state["adam"])
         if self.scaler.is_enabled() and state.get("scaler"):

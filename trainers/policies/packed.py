@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ from torch import Tensor
 from rollenv.trainers.experience import Experience, Ints
 from rollenv.trainers.policies.attention import Row
 from rollenv.trainers.prefixes import Segment, tree
+
+V = TypeVar("V")
 
 
 @dataclass(slots=True)
@@ -48,10 +50,26 @@ class Packed:
     """(n,) the turn of each, 0 to K - 1."""
     columns: dict[str, Tensor]
     """(n,) float32 each."""
+    routes: Tensor | None = None
+    """(L, layers k) the experts that the trained model's tokens go to; None for its own choice."""
 
     def __len__(self) -> int:
         """The number of response tokens."""
         return len(self.drawn.of)
+
+
+def on(device: torch.device | str, value: V) -> V:
+    """A copy of a dataclass whose tensors are on a device, those in its fields too."""
+
+    def moved(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return part.to(device)
+        if isinstance(part, dict):
+            return {name: moved(each) for name, each in part.items()}
+        return on(device, part) if is_dataclass(part) else part
+
+    made: Any = value
+    return type(value)(*(moved(getattr(made, field.name)) for field in fields(made)))
 
 
 def pack(
@@ -79,17 +97,22 @@ def pack(
         targets = np.concatenate([sample.ids[here] for sample, here in zip(samples, places, strict=True)])
         return Labels(*map(tensor, _distinct(at, targets)))
 
+    read = np.concatenate(layout.ids)
+    routes = None
+    if data.routed is not None:
+        read, routes = data.routed[read, 0], tensor(data.routed[read, 1:])
     drawn = [s.mask.nonzero()[0] for s in samples]
     rows = data.rows(numbers)
     _, turns = np.unique(data.turn[rows], return_inverse=True)
     return Packed(
-        tensor(np.concatenate(layout.ids)),
+        tensor(read),
         Row(layout.runs, None if layout.paths is None else tensor(layout.paths)),
         labels(drawn),
         labels([data.between(i) for i in numbers]) if observations else Labels(*[tensor([])] * 3),
         tensor(np.repeat(np.arange(len(samples)), [len(places) for places in drawn])),
         tensor(turns),
         {name: tensor(values[rows], torch.float32) for name, values in data.columns.items()},
+        routes,
     )
 
 

@@ -59,7 +59,8 @@ class ShardedPolicy(LocalPolicy):
         scorer = None if model is None else Scorer(exact(model), **how)
         placed = sharded(scorer, ranks, precision)
         compute_as_player(placed.model, gradient_checkpointing=gradient_checkpointing)
-        self._begin(placed, precision, betas, weight_decay, max_grad_norm)
+        adam = {"betas": betas, "weight_decay": weight_decay, "kind": "adamw", "offload": False}
+        self._begin(placed, precision, max_grad_norm, adam)
 
     @property
     def device(self) -> torch.device:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 #: Adam's moments (arXiv 1412.6980), as torch calls them.
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -36,9 +36,9 @@ def tensors_of(weights: Mapping[str, Tensor], adam: torch.optim.AdamW) -> dict[s
         state = adam.state[weight]
         if not state:
             state["step"] = torch.tensor(0.0)
-            state.update({moment: torch.zeros_like(weight, requires_grad=False) for moment in _MOMENTS})
+            state.update({moment: torch.zeros_like(weight, requires_grad=False) for moment in MOMENTS})
         out[f"weight/{name}"] = weight.detach()
-        out |= {f"{kind}/{name}": state[kind] for kind in ("step", *_MOMENTS)}
+        out |= {f"{kind}/{name}": state[kind] for kind in ("step", *MOMENTS)}
     return out
 
 

@@ -29,7 +29,7 @@ class DomainRewards:
         _check_rows(config)
         for one in config.rewards.domains:
             parts.setdefault(one.domain, []).append((one.weight, _reward(one)))
-        self._rewards = {pattern: Sum(rewards) for pattern, rewards in parts.items()}
+        self._rewards: dict[str, Reward] = {pattern: Sum(rewards) for pattern, rewards in parts.items()}
         self._judges = [r for rewards in parts.values() for _, r in rewards if isinstance(r, Judge)]
         self._paid: dict[str, list[float]] = {}
 
@@ -37,19 +37,30 @@ class DomainRewards:
         pattern = pattern_of(self._rewards, list(domains(trajectory)))
         if pattern is None:
             return 0.0
-        paid = await self._rewards[pattern](trajectory)
+        paid = await self.of(pattern, trajectory)
         self._paid.setdefault(pattern, []).append(paid)
         return paid
+
+    async def of(self, pattern: str, trajectory: Trajectory) -> float:
+        """The reward of a domain.
+
+        Args:
+            pattern: the domain, as in the settings.
+        """
+        return await self._rewards[pattern](trajectory)
 
     def metrics(self) -> dict[str, float]:
         """The mean that was added in each domain since the last call, and the judges' counts since the start."""
         paid, self._paid = self._paid, {}
-        added = {f"added/{domain}": sum(values) / len(values) for domain, values in paid.items()}
+        return {f"added/{domain}": sum(values) / len(values) for domain, values in paid.items()} | self.counts()
+
+    def counts(self) -> dict[str, float]:
+        """The judges' counts since the start."""
         counts: dict[str, float] = {}
         for judge in self._judges:
             for name, value in judge.metrics().items():
                 counts[name] = counts.get(name, 0) + value
-        return added | counts
+        return counts
 
 
 def domain_rewards(config: TrainConfig) -> DomainRewards | None:
@@ -58,6 +69,10 @@ def domain_rewards(config: TrainConfig) -> DomainRewards | None:
     Raises:
         UsageError: see :class:`DomainRewards`.
     """
+    if config.placement.roles.rewards.actors:
+        from rollenv.trainers.roles import RemoteRewards
+
+        return RemoteRewards(config)
     return DomainRewards(config) if config.rewards.domains else None
 
 

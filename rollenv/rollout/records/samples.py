@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from rollenv.agents.engines.base import read_routes
 from rollenv.core import UsageError
 from rollenv.rollout.types import Group, Trajectory, Turn
 
@@ -48,6 +49,9 @@ class Sample(Tokens):
 
     group: int = 0
     trajectory: int = 0
+    routes: NDArray[np.int16] | None = None
+    """(n - 1, layers k) the experts of all tokens but the last when each was read first; None where a turn tells none.
+    """
 
 
 @dataclass(slots=True)
@@ -227,6 +231,7 @@ class _Run:
             rewards=np.zeros(n),
             group=group,
             trajectory=number,
+            routes=self._routes(),
         )
         for index, turn in self.turns:
             end = len(turn.prompt_ids) + len(turn.response_ids)
@@ -236,6 +241,16 @@ class _Run:
             sample.versions[drawn] = turn.versions or turn.policy_version
             sample.rewards[end - 1] += turn.reward
         return [sample]
+
+    def _routes(self) -> NDArray[np.int16] | None:
+        if not all(turn.routes for _, turn in self.turns):
+            return None
+        parts, known = [], 0
+        for _, turn in self.turns:
+            read = len(turn.prompt_ids) + len(turn.response_ids) - 1
+            parts.append(read_routes(turn.routes, read)[known:])
+            known = max(known, read)
+        return np.concatenate(parts)
 
 
 def _check(trajectory: Trajectory, index: int, turn: Turn) -> None:

@@ -1,0 +1,106 @@
+"""Reference, teacher and rewards in actors, on a real cluster of two nodes on this machine."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from rank_runs import SMALL, register, settings
+from ray_cluster import MEMORY, local_cluster, ray, search_path
+
+from rollenv import UsageError, registry
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
+from rollenv.trainers.config import load_config
+from rollenv.trainers.config.run import PlacementConfig
+from rollenv.trainers.launch import _scaling
+from rollenv.trainers.run_dir import RunDir, read_rows
+from rollenv.trainers.trainer import Trainer
+
+ROLES = [
+    "placement.roles.reference={actors=1, cpus=0.25, resources={apart=0.1}}",
+    "placement.roles.teacher={actors=1, cpus=0.25, resources={apart=0.1}}",
+    "placement.roles.rewards={actors=2, cpus=0.1, resources={apart=0.1}}",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _words():
+    registry.list_envs()
+    before, registry.ENV_REGISTRY = registry.ENV_REGISTRY, dict(registry.ENV_REGISTRY)
+    register()
+    os.environ["PYTHONPATH"] = search_path(__file__)
+    yield
+    registry.ENV_REGISTRY = before
+
+
+@pytest.fixture
+def cluster():
+    with local_cluster(1) as cluster:
+        cluster.add_node(num_cpus=1, resources={"apart": 1}, object_store_memory=MEMORY)
+        cluster.wait_for_nodes()
+        yield cluster
+
+
+@pytest.fixture
+def model(tmp_path):
+    tokenizer = build_tokenizer(["up down left right"], 280)
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    size = TinySize(hidden=16, layers=1, heads=2, intermediate=16)
+    for seed, place in enumerate((tmp_path / "model", tmp_path / "model" / "teacher")):
+        LocalAgent(build_model(size, tokenizer, seed), tokenizer).save(place)
+    return tmp_path / "model"
+
+
+def train(path, model, *overrides, within=lambda trainer: None):
+    config = load_config(
+        "sokoban",
+        [
+            *(key for key in SMALL if not key.startswith(("model.size", "model.warm_up"))),
+            *(f"model.path={model}", "distill.name=teacher", f"distill.path={model}/teacher", "kl.name=loss"),
+            "rewards.domains=[{kind='format', pattern='.*[a-m].*', matched=0.5}]",
+            *("iterations=2", f"run_dir={path}", *overrides),
+        ],
+    )
+    with Trainer(config, RunDir.create(config, "sokoban")) as trainer:
+        within(trainer)
+        trainer.fit()
+    clock = ("time/", "cpu/", "tokens_per_s")
+    return [{k: v for k, v in row.items() if not k.startswith(clock)} for row in read_rows(path / "metrics.jsonl")]
+
+
+@pytest.mark.integration
+def test_roles_in_actors_of_another_node_give_the_numbers_of_one_process(cluster, model, tmp_path):
+    here = train(tmp_path / "here", model)
+
+    def see_them_apart(trainer):
+        assert ray.available_resources()["apart"] == pytest.approx(0.6)
+        ray.kill(trainer.state.reference.actor, no_restart=False)  # Ray starts it again
+
+    assert train(tmp_path / "apart", model, *ROLES, within=see_them_apart) == here
+    assert here[-1]["added/*"] != 0
+    assert here[-1]["teacher_kl"] != 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "why"),
+    [
+        (["placement.roles.critic={actors=1}"], "critic learns with each step"),
+        (["kl.name=loss", "placement.roles.reference.actors=2"], "one actor each"),
+        (["kl.name=loss", "placement.roles.reference.actors=1", "placement.ranks=2"], r"placement\.ranks=1"),
+        (["placement.roles.reference.actors=1"], "does nothing here, only with kl"),
+        (["placement.roles.teacher.actors=1"], r"only with distill\.name=teacher"),
+        (["placement.roles.rewards.actors=1"], r"only with rewards\.domains"),
+        (["placement.ranks=2", "placement.gpus=0.5"], "gpus"),
+    ],
+)
+def test_roles_that_cannot_be_are_refused(keys, why):
+    with pytest.raises(UsageError, match=why):
+        settings(*keys)
+
+
+def test_a_rank_leaves_a_share_of_its_gpu_to_others():
+    scaling = _scaling(PlacementConfig(ranks=2, gpus=0.6), gpu=True)
+    assert scaling.resources_per_worker == {"CPU": 1.0, "GPU": 0.6}
+    assert _scaling(PlacementConfig(ranks=2), gpu=True).resources_per_worker["GPU"] == 1

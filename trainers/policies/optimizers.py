@@ -1,0 +1,89 @@
+"""AdamW as a policy's optimizer: with moments of 32 or 8 bits, on the model's device or in main memory."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from rollenv.errors import MissingExtra
+from rollenv.needs import Package
+
+Kind = Literal["adamw", "adamw8bit"]
+
+
+def make_optimizer(weights: Iterable[Tensor], kind: Kind, *, offload: bool, fusible: bool, **how: Any) -> Any:
+    """Make the optimizer of a policy; its learning rate is 0 until one is set.
+
+    Args:
+        offload: see :class:`Offloaded`.
+        fusible: whether nothing needs the gradients apart from the step.
+        how: AdamW's ``betas`` and ``weight_decay``.
+
+    Raises:
+        MissingExtra: bitsandbytes, which has 8 bits, is not installed.
+    """
+
+    def make(weights: list[Tensor]) -> Any:
+        return _adamw(weights, kind, fusible, lr=0.0, **how)
+
+    return Offloaded(weights, make) if offload else make([*weights])
+
+
+def _adamw(weights: list[Tensor], kind: Kind, fusible: bool, **how: Any) -> Any:
+    if kind == "adamw8bit":
+        if not (package := Package("bitsandbytes")).here:
+            raise MissingExtra(f"optimizer.kind=adamw8bit needs bitsandbytes: {package.hint}")
+        return importlib.import_module("bitsandbytes.optim").AdamW8bit(weights, **how)
+    plain = all(w.device.type == "cpu" and not isinstance(w, DTensor) for w in weights)
+    # on a CPU one loop over the weights takes a quarter of the time; None leaves the choice to torch
+    return torch.optim.AdamW(weights, fused=True if plain and fusible else None, **how)
+
+
+class Offloaded:
+    """An optimizer in main memory: gradients go there for a step, and the weights come back.
+
+    Args:
+        weights: on any device.
+        make: makes the optimizer of their copies.
+    """
+
+    def __init__(self, weights: Iterable[Tensor], make: Callable[[list[Tensor]], Any]):
+        self.weights = list(weights)
+        self.copies: list[Tensor] = [nn.Parameter(w.detach().to("cpu", copy=True)) for w in self.weights]
+        self.inner = make(self.copies)
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Settings, as of any optimizer."""
+        groups: list[dict[str, Any]] = self.inner.param_groups
+        return groups
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def step(self) -> None:
+        """One step along the gradients."""
+        for copy, weight in zip(self.copies, self.weights, strict=True):
+            copy.copy_(weight)
+            copy.grad = None if weight.grad is None else weight.grad.to("cpu")
+        self.inner.step()
+        for copy, weight in zip(self.copies, self.weights, strict=True):
+            weight.copy_(copy)
+        self.inner.zero_grad()
+
+    def zero_grad(self) -> None:
+        """Drop the gradients."""
+        for weight in self.weights:
+            weight.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of the optimizer without this."""
+        state: dict[str, Any] = self.inner.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of any such optimizer."""
+        self.inner.load_state_dict(state)

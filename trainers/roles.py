@@ -1,0 +1,160 @@
+"""Parts of a run in Ray actors with resources of their own: models that only read, and rewards."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+import torch
+
+from rollenv import registry
+from rollenv.core import RollenvError
+from rollenv.env_spec import EnvSpec, Wrappers
+from rollenv.needs import extra
+from rollenv.rollout.types import Trajectory
+from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config.run import RoleConfig
+from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
+from rollenv.trainers.policies.packed import Packed, on
+from rollenv.trainers.rewards.configured import DomainRewards
+
+with extra("ray", "Placing parts of a run"):
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    from rollenv import ray_calls
+
+#: How often Ray starts an actor again elsewhere; what it does follows from the settings alone.
+_RESTARTS = 3
+
+
+class RoleLost(RollenvError):
+    """An actor of a run has ended, and could not be started again."""
+
+    def __init__(self, name: str, why: str):
+        super().__init__(f"the actor of placement.roles.{name} is lost: {why}; continue with --resume")
+
+
+class RemoteReader:
+    """A reference or a teacher in an actor, on the cluster that this process is connected to; a ``Reader``.
+
+    The actor makes its model itself, and computes what a policy of this process would.
+
+    Args:
+        wrappers: of the environments that a tiny model is warmed up on.
+
+    Raises:
+        UsageError: the cluster is too small, or there is no such model.
+        RoleLost: the actor has ended.
+    """
+
+    def __init__(self, config: TrainConfig, wrappers: Wrappers, name: Literal["reference", "teacher"]):
+        self.name = name
+        (self.actor,) = _actors(_Model, name, getattr(config.placement.roles, name), config, wrappers, name)
+        self.packs: bool
+        self.vocabulary: dict[str, int]
+        self.packs, self.vocabulary = self._answer(self.actor.about.remote())
+
+    def logprobs(
+        self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
+    ) -> Outputs:
+        """See :class:`~rollenv.trainers.policies.base.Reader`; without gradients.
+
+        Args:
+            entropy_gradient: makes no difference.
+        """
+        asked = on("cpu", Packed(batch.ids, batch.row, batch.drawn, batch.said, batch.sequences, batch.turns, {}))
+        read: Outputs = self._answer(self.actor.logprobs.remote(asked, tuple(outputs)))
+        return on(batch.ids.device, read)
+
+    def _answer(self, reference: Any) -> Any:
+        try:
+            return ray.get(reference)
+        except RayTaskError as error:
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+        except RayError as error:
+            raise RoleLost(self.name, ray_calls.first_line(error)) from error
+
+    def close(self) -> None:
+        """End the actor."""
+        ray_calls.kill_actor(self.actor)
+
+
+class RemoteRewards(DomainRewards):
+    """The rewards of ``rewards.domains`` in actors, which take turns; see :class:`DomainRewards`.
+
+    Raises:
+        UsageError: an entry cannot be, or the cluster is too small.
+    """
+
+    def __init__(self, config: TrainConfig):
+        super().__init__(config)
+        self.actors = _actors(_Rewards, "rewards", config.placement.roles.rewards, config)
+        self._turns = itertools.cycle(self.actors)
+        self._rewards = {pattern: functools.partial(self._ask, pattern) for pattern in self._rewards}
+
+    async def _ask(self, pattern: str, trajectory: Trajectory) -> float:
+        reference = next(self._turns).reward.remote(pattern, trajectory)
+        reward: float = await ray_calls.said(reference, functools.partial(RoleLost, "rewards"))
+        return reward
+
+    def counts(self) -> dict[str, float]:
+        """The judges' counts of all actors."""
+        total: dict[str, float] = {}
+        for counts in ray.get([actor.counts.remote() for actor in self.actors]):
+            total |= {name: total.get(name, 0) + value for name, value in counts.items()}
+        return total
+
+    def close(self) -> None:
+        """End the actors."""
+        for actor in self.actors:
+            ray_calls.kill_actor(actor)
+
+
+def _actors(kind: type, name: str, role: RoleConfig, *given: Any) -> list[Any]:
+    """Start the actors of a role."""
+    options = {"num_cpus": role.cpus, "num_gpus": role.gpus, "resources": role.resources}
+    ray_calls.check_room(role.actors, options, f"lower placement.roles.{name}")
+    again: dict[str, Any] = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS}
+    actor: Any = ray.remote(kind).options(scheduling_strategy="SPREAD", **options, **again)
+    return [actor.remote(role, registry.added_specs(), *given) for _ in range(role.actors)]
+
+
+class _Model:
+    """The inside of an actor that reads."""
+
+    def __init__(
+        self, role: RoleConfig, environments: Mapping[str, EnvSpec], config: TrainConfig, wrappers: Wrappers, name: str
+    ):
+        if not role.gpus:  # which Ray does not hide
+            os.environ |= dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), "")
+        torch.set_num_threads(max(1, int(role.cpus)))
+        registry.add_specs(environments)
+        from rollenv.trainers.training_state import reading_model
+
+        self.reader, self.vocabulary = reading_model(config, wrappers, name)
+
+    def about(self) -> tuple[bool, dict[str, int]]:
+        """Return whether the model packs, and its vocabulary."""
+        return self.reader.packs, self.vocabulary
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def logprobs(self, batch: Packed, outputs: tuple[Output, ...]) -> Outputs:
+        return on("cpu", self.reader.logprobs(on(self.reader.device, batch), outputs))
+
+
+class _Rewards:
+    """The inside of an actor that judges."""
+
+    def __init__(self, role: RoleConfig, environments: Mapping[str, EnvSpec], config: TrainConfig):
+        registry.add_specs(environments)
+        self.rewards = DomainRewards(config)
+
+    async def reward(self, pattern: str, trajectory: Trajectory) -> float:
+        return await self.rewards.of(pattern, trajectory)
+
+    async def counts(self) -> dict[str, float]:
+        return self.rewards.counts()
