@@ -294,8 +294,8 @@ def test_without_user_namespaces_it_refuses_and_says_what_to_do(monkeypatch, tmp
         pytest.skip("this kernel has no Landlock")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     script = (
-        "from rollenv.sandbox.inside import linux, seccomp\nimport os\n"
-        "linux.drop_capabilities(); seccomp.install(seccomp.filter_program())\n"
+        "from rollenv.sandbox.inside import linux\nimport os\n"
+        "linux.drop_capabilities(); linux.install_filter(linux.filter_program())\n"
         "from rollenv.sandbox import Pool\nPool(1)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
