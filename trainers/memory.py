@@ -150,15 +150,15 @@ def update_of(
         teacher: parameters of the model that teaches, if one does.
         together: tokens that go through the model at once, if a batch has fewer than a micro-batch holds.
     """
-    model, algorithm, settings = config.model, config.algorithm, config.optimizer
+    model, algorithm, settings, roles = config.model, config.algorithm, config.optimizer, config.placement.roles
     return Update(
         max(settings.micro_batch_tokens if together is None else together, longest),
         _FULL if model.precision == "float32" else 2,
         model.gradient_checkpointing,
         0 if config.shares_weights else player,
-        config.kl.name != "none",
+        config.kl.name != "none" and not roles.reference.actors,
         algorithm.critic.kind if isinstance(algorithm, Ppo) else "none",
-        teacher=teacher,
+        teacher=0 if roles.teacher.actors else teacher,
         moments=0 if settings.offload else _EIGHT_BITS if settings.kind == "adamw8bit" else 2 * _FULL,
         lora=model.lora.rank,
     )

@@ -133,7 +133,6 @@ class Directory:
         self._seen[address] = (time.monotonic(), url)
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a client."""
         fresh = time.monotonic() - 3 * CHECK
         self._seen = {address: (at, url) for address, (at, url) in sorted(self._seen.items()) if at > fresh}
         if not self._seen:

@@ -327,7 +327,6 @@ class Session:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _step_answer(self, result: EnvResult) -> list[Any]:
-        """The answer to a step."""
         r = result
         info = self._bounded("step", r.info)
         return [r.observation, r.reward, r.terminated, r.truncated, info, r.state_key, r.view]
@@ -423,7 +422,6 @@ class Session:
         return await self._ask(method, args)
 
     async def _open_env(self) -> None:
-        """A new environment."""
         seconds = self._manager.limits.reset
         try:
             async with asyncio.timeout(seconds):
@@ -514,7 +512,6 @@ _TAKES: dict[str, tuple[type, ...]] = {
 
 
 def _checked(method: str, args: list[Any]) -> list[Any]:
-    """The arguments of a call."""
     if method not in protocol.METHODS:
         raise NoSuchAbility(f"environments have no {method!r:.40} that can be called from elsewhere")
     if method == "reset":

@@ -87,3 +87,12 @@ def test_the_plan_counts_the_moments():
         update = update_of(load_config("sokoban", keys), 100, player=4)
         found[keys] = update_memory(shape, update)["Adam's two moments"]
     assert list(found.values()) == [8_000_000, 2_031_250, 0]
+
+
+def test_the_plan_counts_no_model_that_an_actor_has():
+    keys = ["kl.name=loss", "distill.name=teacher", "distill.path=a/b"]
+    roles = ["placement.roles.reference.actors=1", "placement.roles.teacher.actors=1"]
+    here, apart = (
+        update_of(load_config("sokoban", more), 100, player=4, teacher=9) for more in (keys, [*keys, *roles])
+    )
+    assert (here.reference, here.teacher, apart.reference, apart.teacher) == (True, 9, False, 0)

@@ -15,7 +15,7 @@ from rank_runs import register
 from rank_runs import settings as small
 
 from rollenv import registry
-from rollenv.agents.engines.base import Sampling, write_routes
+from rollenv.agents.engines.base import Sampling, read_routes, room_for, write_routes
 from rollenv.agents.engines.local import LocalEngine
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
@@ -152,6 +152,31 @@ def test_replayed_experts_give_the_probabilities_of_the_engine_though_routers_ch
             away[replay, share] = float((out.detach() - torch.from_numpy(data.columns["behavior"])).abs().max())
     assert max(away[True, True], away[True, False]) < 1e-4
     assert min(away[False, True], away[False, False]) > 1e-3
+
+
+def test_a_token_keeps_the_experts_of_the_weights_that_read_it_first():
+    model, other = tied()
+    engine = LocalEngine(model, frozenset())
+    prompt = tuple(range(3, 20))
+
+    async def with_new_weights_in_between():
+        asked = asyncio.ensure_future(engine.generate(prompt, Sampling(1.0, 12, routes=True), random.Random(0)))
+        while engine.stats.drawn < 5:
+            await asyncio.sleep(0)
+        before = engine._batch.routes(0, len(prompt))
+        await engine.update_weights(other.named_parameters())
+        return before, await asked
+
+    before, response = asyncio.run(with_new_weights_in_between())
+    routes = read_routes(response.routes, len(prompt) + len(response.ids) - 1)
+    assert response.versions[0] < response.versions[-1]
+    assert (routes[: len(prompt)] == before).all()
+    assert (routes[-1] != before[0]).any(), "what was read later has the experts of the new weights"
+
+
+def test_engines_elsewhere_refuse_to_tell_experts():
+    with pytest.raises(UsageError, match="does not tell the experts"):
+        room_for((1, 2), Sampling(routes=True), 10, decodes=True)
 
 
 def test_turns_are_replayed_by_the_experts_of_the_first_reading():

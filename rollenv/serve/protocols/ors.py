@@ -235,11 +235,9 @@ class _Service:
         return Route(path, answered, methods=[verb])
 
     async def every(self, client: Client, request: Request) -> Response:
-        """The ids of all environments."""
         return Json([spec.id for spec in list_envs()])
 
     async def version(self, client: Client, request: Request) -> Response:
-        """Of this server."""
         return Json({"version": __version__, "build_sha": None})
 
     async def create_session(self, client: Client, request: Request) -> Response:
@@ -300,7 +298,6 @@ class _Service:
         return Json({"tools": [tool]} | more)
 
     async def splits(self, client: Client, request: Request) -> Response:
-        """Of the tasks."""
         return Json([{"name": name, "type": name} for name in _splits(self._env(request))])
 
     async def num_tasks(self, client: Client, request: Request) -> Response:
@@ -309,7 +306,6 @@ class _Service:
         return Json({"num_tasks": len(await self._numbers(client, spec, body))})
 
     async def task(self, client: Client, request: Request) -> Response:
-        """A task of a split."""
         spec, body = self._env(request), await body_of(request)
         number = _chosen(await self._numbers(client, spec, body), body)
         return Json({"task": _task(spec, number), "env_name": spec.id})
@@ -489,7 +485,6 @@ def _name(request: Request) -> str:
 
 
 async def _answer(key: str, call: asyncio.Task[tuple[str, str]] | None) -> AsyncIterator[str]:
-    """The events of a call."""
     if call is None:
         yield _event("error", "there is no such call")
         return

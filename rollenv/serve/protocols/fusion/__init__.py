@@ -191,15 +191,12 @@ class _Service:
         }
 
     async def get_prompts(self, owner: str, asked: Rows) -> list[dict[str, Any]]:
-        """The questions of a data set."""
         return await self._in_thread(owner, lambda: programs.prompts(asked))
 
     async def get_prompt_by_id(self, owner: str, asked: OneRow) -> dict[str, Any]:
-        """The question of a row."""
         return await self._in_thread(owner, lambda: programs.question_of(asked.id, programs.task(asked)[1]))
 
     async def list_ids(self, owner: str, asked: Rows) -> list[int | str]:
-        """The ids of the rows of a data set."""
         return await self._in_thread(owner, lambda: programs.ids(asked)[asked.offset : asked.offset + asked.limit])
 
     # -- inside --------------------------------------------------------------------------------------------------------

@@ -256,7 +256,6 @@ def _rows() -> dict[str, Any]:
 
 
 def _facts(env_spec: EnvSpec) -> dict[str, Any]:
-    """Return what is registered."""
     return {
         "env": env_spec.id,
         "abilities": sorted(env_spec.abilities),

@@ -342,7 +342,6 @@ class _Service:
     # -- sandboxes -----------------------------------------------------------------------------------------------------
 
     async def start(self, owner: str, asked: tuple[Start, dict[str, str]]) -> dict[str, Any]:
-        """A new sandbox."""
         wanted, labels = asked
         if wanted.image_os.lower() != "linux" or wanted.num_gpus:
             raise UsageError("the sandboxes here have Linux and no GPU")
@@ -376,7 +375,6 @@ class _Service:
         return status | {"create_time": _time(box.started), "auto_stop_time": ends and _time(ends)}
 
     async def stop(self, owner: str, asked: Named) -> None:
-        """End a sandbox."""
         await self._end(owner, asked.sandbox_id, "stopped")
 
     async def delete(self, owner: str, asked: Named) -> None:
@@ -415,7 +413,6 @@ class _Service:
         return told | {"stderr": f"{done.stderr}\n{why}".strip(), "exit_code": -1, "failure_reason": why}
 
     async def create_session(self, owner: str, asked: NewSession) -> dict[str, Any]:
-        """A new shell."""
         if asked.remote_user not in (None, "", "root", "user"):
             raise UsageError(f"a sandbox has one user, and none called {asked.remote_user!r:.40}")
         exports = [f"export {name}={shlex.quote(value)}" for name, value in (asked.env or {}).items()]
@@ -443,7 +440,6 @@ class _Service:
         return {"output": output, "session_type": "bash"}
 
     async def run_in_session(self, owner: str, asked: Action) -> dict[str, Any]:
-        """Run a command in a shell."""
         seconds = self.sandboxes.seconds(asked.timeout or _SECONDS)
         session = shell_of(self._held_of(owner, asked.sandbox_id)[1], asked.session)
         async with session.turn(seconds), self._use(owner, asked.sandbox_id, seconds) as (sandbox, held):
@@ -466,13 +462,11 @@ class _Service:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     async def write_file(self, owner: str, asked: Written) -> dict[str, Any]:
-        """Write a text."""
         async with self._use(owner, asked.sandbox_id) as (sandbox, _):
             await sandbox.files.write(asked.path, asked.content)
         return _written(asked.path)
 
     async def upload(self, owner: str, form: FormData) -> dict[str, Any]:
-        """Write a file from a form."""
         try:
             file, target, name = form.get("file"), form.get("target_path"), form.get("sandbox_id")
             if not isinstance(file, UploadFile) or not isinstance(target, str) or not isinstance(name, str):
@@ -485,7 +479,6 @@ class _Service:
         return _written(path)
 
     async def read_file(self, owner: str, asked: Read) -> dict[str, Any]:
-        """Read a text."""
         encoding = asked.encoding or "utf-8"
         with contextlib.suppress(LookupError, ValueError):
             encoding = codecs.lookup(encoding).name
