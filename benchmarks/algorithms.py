@@ -18,7 +18,7 @@ from pathlib import Path
 
 from common import IMAGES, ROOT, header, save, table
 from maze import Maze
-from training_runs import Picture, Rows, draw, evaluations, train
+from training_runs import Picture, Rows, draw, evaluations, seconds, train
 
 from rollenv.rollout.evaluate import wilson_interval
 from rollenv.trainers.config import load_config
@@ -52,7 +52,7 @@ class Task:
 TASKS = {
     task.name: task
     for task in (
-        Task("maze", "success in the maze", 1),
+        Task("maze", "success in the maze", 4),
         Task("sokoban", "success on rooms never trained on"),
         Task("frozen_lake", "success on maps never trained on", 1),
         Task("shop", "success on goals never trained on", 1),
@@ -126,6 +126,7 @@ def row(name: str, runs: Sequence[Rows], grpo: Sequence[Rows], episodes: int) ->
         over_seeds([way(run) for run in runs]),
         over_seeds([evaluations(run)[-1]["eval/turns"] for run in runs], 1),
         f"{statistics.mean(told):.2f}",
+        over_seeds([seconds(run, "collect", "cpu") + seconds(run, "update", "cpu") for run in runs], 0),
         *(less(runs, grpo, of) for of in (last, way)),
     )
 
@@ -219,7 +220,7 @@ def main() -> None:
 def results(given: argparse.Namespace, task: Task, curves: Mapping[str, Sequence[Rows]]) -> str:
     head = (
         *("algorithm", "seeds", "success (t)", "all seeds (Wilson)", "mean over the curve", "turns", "informative"),
-        *("less GRPO's", "over the curve"),
+        *("processor s", "less GRPO's", "over the curve"),
     )
     episodes = load_config(task.recipe, given.set).eval.episodes
     grpo = curves.get("GRPO", ())
@@ -234,7 +235,8 @@ def about(given: argparse.Namespace, task: Task) -> str:
         f"iterations of {rollout.groups_per_batch} groups of {rollout.group_size}, {config.eval.episodes} episodes an "
         "evaluation, sampled at temperature 1. Intervals (95 %) are over seeds with Student's t, and over the episodes "
         "of all seeds with Wilson's, which knows nothing of what differs between seeds. Informative is the share of "
-        "groups whose rewards differ. The last two columns are what is left of the success at the end, and of its mean "
+        "groups whose rewards differ; processor s are those of playing and updates. The last two columns are what is "
+        "left of the success at the end, and of its mean "
         "over the curve, after taking away GRPO's for the same seed; a star marks an interval without zero.\n"
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -143,6 +144,12 @@ def warm_up(harness: str, folder: Path, seed: int, steps: int) -> None:
     agent.save(folder)
 
 
+def processor_seconds() -> float:
+    """The time that ended children, and theirs, have taken of the processors."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "benchmark-harness")
@@ -160,17 +167,35 @@ def main() -> None:
         warmed = time.perf_counter() - began
         settings = [
             f"model={model}", f"run_dir={run}", f"seed={seed}", "rollout.workers=2", "rollout.max_new_tokens=64",
-            "iterations=16", "eval.every=16", "eval.episodes=100", "optimizer.epochs=2",
-            "optimizer.minibatch_sequences=32",
+            "iterations=8", "eval.every=8", "eval.episodes=100", "optimizer.epochs=3", "optimizer.lr=7e-4",
+            "optimizer.final_lr=0.4", "optimizer.warmup_iterations=2", "optimizer.minibatch_sequences=32",
             f"harness.args={json.dumps(_ARGS[given.harness])}", "harness.max_turns=4", "harness.calls=6", *given.set,
         ]  # fmt: skip
         words = [sys.executable, "-m", "rollenv", "train", "shell", "--harness", given.harness, *settings]
-        if not RunDir(run).metrics_file.exists():
+        used = run / "processor_seconds.txt"
+        if not used.exists():
+            before = processor_seconds()
             subprocess.run(words, check=True)
+            used.write_text(f"{processor_seconds() - before:.0f}")
         rows = read_rows(RunDir(run).metrics_file)
         first, last = evaluations(rows)[0], evaluations(rows)[-1]
-        body.append((given.harness, seed, *map(interval, (first, last)), f"{warmed:.0f}", f"{seconds(rows):.0f}"))
-    head = ("harness", "seed", "before RL (95 %)", "after RL (95 %)", "seconds of warm-up", "seconds of RL, with tests")
+        training = seconds(rows) - seconds(rows, "eval")
+        body.append(
+            (
+                given.harness,
+                seed,
+                *map(interval, (first, last)),
+                8 * rows[-1]["drawn"],
+                f"{warmed:.0f}",
+                f"{training:.0f}",
+                f"{seconds(rows, 'eval'):.0f}",
+                used.read_text(),
+            )
+        )
+    head = (
+        "harness", "seed", "before RL (95 %)", "after RL (95 %)", "episodes", "warm-up, s", "RL, s", "evaluations, s",
+        "RL and evaluations, processor s",
+    )  # fmt: skip
     save("harness_training", header() + "\n" + (__doc__ or "") + "\n" + table(head, body))
 
 
