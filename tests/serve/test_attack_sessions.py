@@ -29,11 +29,10 @@ from rollenv.remote.connection import Connection
 from rollenv.remote.env import RemoteEnv, Servers
 from rollenv.remote.protocol import Cancelled, ServerFull, ServerLost, SessionGone
 from rollenv.rollout.workers.processes import ProcessWorkers
-from rollenv.serve import sessions
 from rollenv.serve.auth import ANYONE
 from rollenv.serve.native import Native
 from rollenv.serve.quotas import Quota, SessionLimits
-from rollenv.serve.sessions import SessionManager
+from rollenv.serve.sessions import SessionManager, import_file, import_session
 
 pytestmark = pytest.mark.integration
 
@@ -99,7 +98,7 @@ async def test_no_step_is_played_while_a_session_is_handed_over(sessions):
     assert not waiting.done(), "it would be played here and again there"
     assert told["count"] == 1
     other = SessionManager(sessions.workers, SessionLimits())
-    sessions.import_session(other, protocol.unpack(protocol.pack(told)))
+    import_session(other, protocol.unpack(protocol.pack(told)))
     there = other.get(session.name, OWNER)
     assert await there.numbered(2, "step", ["\\boxed{up}"]) == await twin.numbered(2, "step", ["\\boxed{up}"])
     await other.stop()
@@ -113,7 +112,7 @@ async def test_a_session_whose_state_is_not_to_be_had_is_handed_over_with_its_hi
     await asyncio.sleep(0)
     assert [call[0] for call in told["calls"]] == ["reset"]
     other = SessionManager(sessions.workers, SessionLimits())
-    sessions.import_session(other, protocol.unpack(protocol.pack(told)))
+    import_session(other, protocol.unpack(protocol.pack(told)))
     there = other.get(session.name, OWNER)
     assert await there.numbered(2, "step", ["\\boxed{up}"]) == await twin.numbered(2, "step", ["\\boxed{up}"])
     await other.stop()
@@ -498,7 +497,7 @@ def test_a_session_that_is_none_leaves_nothing_and_harms_no_other(tmp_path, what
     async def taken():
         sessions = SessionManager(None, SessionLimits())  # type: ignore[arg-type]
         (tmp_path / "sessions").write_bytes(protocol.pack([told_of(**WRONG[what]), 5, told_of()]))
-        assert sessions.import_file(sessions, tmp_path / "sessions") == 1
+        assert import_file(sessions, tmp_path / "sessions") == 1
         assert [session.task.env_id for session in sessions.by_name.values()] == ["test:Echo-v0"]
 
     asyncio.run(taken())
@@ -506,7 +505,7 @@ def test_a_session_that_is_none_leaves_nothing_and_harms_no_other(tmp_path, what
 
 def test_only_a_file_of_this_user_is_taken_up(tmp_path, monkeypatch):
     async def take(file):
-        return sessions.import_file(SessionManager(None, SessionLimits()), file)  # type: ignore[arg-type]
+        return import_file(SessionManager(None, SessionLimits()), file)  # type: ignore[arg-type]
 
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "theirs").write_bytes(protocol.pack([told_of()]))

@@ -19,9 +19,8 @@ from rollenv.remote.protocol import ServerLost
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.remote import RemoteWorkers
-from rollenv.serve import sessions
 from rollenv.serve.quotas import SessionLimits
-from rollenv.serve.sessions import SessionManager
+from rollenv.serve.sessions import IMPORT_PATH, SessionManager, import_file
 
 IDS = ["webshop:mini-easy", "test:Echo-v0", "test:Moody-v0", "gym:Taxi-v3"]
 
@@ -182,7 +181,7 @@ def turns(trajectory):
 )
 def test_other_data_is_refused(server, told):
     body = told if isinstance(told, bytes) else protocol.pack(told)
-    assert patient.post(f"{server.http}{sessions.IMPORT_PATH}", content=body).status_code == 400
+    assert patient.post(f"{server.http}{IMPORT_PATH}", content=body).status_code == 400
 
 
 def test_whoever_is_no_admin_hands_over_nothing(serve, tmp_path):
@@ -191,7 +190,7 @@ def test_whoever_is_no_admin_hands_over_nothing(serve, tmp_path):
     token, lines = new_token("ann", ["environments", "sandboxes"])
     (tmp_path / "tokens").write_text(lines)
     server = serve("--tokens", str(tmp_path / "tokens"))
-    answer = patient.post(f"{server.http}{sessions.IMPORT_PATH}", headers={"Authorization": f"Bearer {token}"})
+    answer = patient.post(f"{server.http}{IMPORT_PATH}", headers={"Authorization": f"Bearer {token}"})
     assert answer.status_code == 401
 
 
@@ -199,5 +198,5 @@ def test_a_file_that_is_none_stops_the_start(tmp_path):
     file = tmp_path / "sessions"
     file.write_bytes(b"\xc1 nonsense")
     with pytest.raises(rollenv.errors.UsageError):
-        sessions.import_file(SessionManager(None, SessionLimits()), file)  # type: ignore[arg-type]
+        import_file(SessionManager(None, SessionLimits()), file)  # type: ignore[arg-type]
     assert file.exists()
