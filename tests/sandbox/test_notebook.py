@@ -219,7 +219,7 @@ def test_commands(box):
     )
     start = time.monotonic()
     assert box.run_code("!sleep 30 | cat", timeout=0.3).error.name == "Timeout"
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
     assert box.run_code("1 + 1").text == "2"
 
 

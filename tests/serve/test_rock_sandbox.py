@@ -232,7 +232,7 @@ def test_a_command_that_takes_too_long_does_not_poison_the_session(box):
     why = box.failed("run_in_session", 6000, session="a", command="export Z=9; echo begun; sleep 60", timeout=1)
     assert "longer than 1 s" in why
     assert "begun" in why
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 40
     assert box.sh("echo $Z", timeout=5)["output"] == "9"
     stubborn = "trap '' INT; sh -c \"trap '' INT; sleep 60\""
     box.failed("run_in_session", 6000, session="a", command=stubborn, timeout=1)

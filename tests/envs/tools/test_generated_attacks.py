@@ -184,9 +184,9 @@ def test_a_sheet_full_of_long_formulas_is_read_in_time():
     for column in "EFGHIJKLMN":
         call(env, "set_cell", cell=f"{column}1", content=long)
         call(env, "fill_down", cell=f"{column}1", last_row=1000)
-    began = time.perf_counter()
+    began = time.process_time()
     env.step("Done.")
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 20  # a second; minutes where each formula is read for each that names it
 
 
 def test_a_query_that_calls_functions_for_ever_is_stopped():

@@ -253,4 +253,4 @@ def test_functions_with_absurd_arguments_end_at_once(mysql: Callable[..., MySql]
     start = time.process_time()
     with contextlib.suppress(SqlError):
         mysql().execute(f"SELECT {expression}")
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 10
