@@ -19,7 +19,7 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.needs import extra
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.run import PlacementConfig
+from rollenv.trainers.config.placement import PlacementConfig
 from rollenv.trainers.run_dir import RunDir
 
 with extra("ray", "Training on several ranks"):

@@ -16,7 +16,7 @@ from rollenv.env_spec import EnvSpec, Wrappers
 from rollenv.needs import extra
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.run import RoleConfig
+from rollenv.trainers.config.placement import RoleConfig
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
 from rollenv.trainers.policies.packed import Packed, on
 from rollenv.trainers.rewards.configured import DomainRewards

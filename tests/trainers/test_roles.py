@@ -13,7 +13,7 @@ from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.trainers.config import load_config
-from rollenv.trainers.config.run import PlacementConfig
+from rollenv.trainers.config.placement import PlacementConfig
 from rollenv.trainers.launch import _scaling
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
