@@ -168,7 +168,7 @@ def main() -> None:
         settings = [
             f"model={model}", f"run_dir={run}", f"seed={seed}", "rollout.workers=2", "rollout.max_new_tokens=64",
             "iterations=8", "eval.every=8", "eval.episodes=100", "optimizer.epochs=3", "optimizer.lr=7e-4",
-            "optimizer.final_lr=0.4", "optimizer.warmup_iterations=2", "optimizer.minibatch_sequences=32",
+            "optimizer.final_lr=0.4", "optimizer.warmup_iterations=2", "optimizer.minibatch_sequences=16",
             f"harness.args={json.dumps(_ARGS[given.harness])}", "harness.max_turns=4", "harness.calls=6", *given.set,
         ]  # fmt: skip
         words = [sys.executable, "-m", "rollenv", "train", "shell", "--harness", given.harness, *settings]
