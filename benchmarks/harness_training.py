@@ -1,15 +1,16 @@
 """An unmodified harness plays shell tasks with a tiny model, and GRPO trains it on the tokens of the harness's calls.
 
 The tiny model first imitates a noisy expert: its demonstrations are chats as the harness sends them, recorded in one
-real play. Success is measured on tasks never trained on, before and after RL, played by the harness too.
+real play. Success is measured on tasks never trained on, before and after RL, played by the harness too; and on a
+thousand more by the first answers to its prompts alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -33,6 +34,7 @@ from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.muon import Muon
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.envs.shell.generate import generate, split_of
+from rollenv.rollout.evaluate import wilson_interval
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.factory import make_workers
@@ -84,13 +86,45 @@ def recorded(harness: str) -> tuple[tuple[Message, ...], Sequence[dict[str, Any]
     return first.context, sessions[0].tree.tools[first.tools], played.turns[0].observation, second.context[0].text
 
 
-def demonstrations(count: int, seed: int) -> list[tuple[str, str, str]]:
-    """Instructions of training tasks with the expert's command, and a command of another task."""
+def tasks_of(split: str, count: int, seed: int) -> list[tuple[str, str]]:
+    """Instructions of tasks, each with the expert's command."""
     rng, tasks = random.Random(seed), []
     while len(tasks) < count:
         task = generate("logs", rng.getrandbits(60))
-        if split_of(task) == "train":
+        if split_of(task) == split:
             tasks.append((f"{task.instruction}\n\n{_WHERE}", " && ".join(task.oracle)))
+    return tasks
+
+
+def said_right(harness: str, model: Path, count: int = 1000) -> str:
+    """The share of unseen tasks whose first answer is the expert's command, with its 95 % interval (Wilson's).
+
+    The prompts are the harness's; it plays none of them, which takes seconds instead of an hour.
+    """
+    before, tools, task, _ = recorded(harness)
+    agent, tasks = LocalAgent.load(model), tasks_of("test", count, 99)
+    policy, tokenizer = Policy(agent), agent.tokenizer
+
+    async def answered(number: int, asked: str) -> tuple[int, ...]:
+        messages = [*before[:-1], Message("user", before[-1].text.replace(task, asked))]
+        prompt = policy._begin([(message, None) for message in messages], tools).prompt()
+        drawn = await agent.engine.generate(prompt, agent.sampling, random.Random(number), session=number)
+        return tuple(drawn.ids)
+
+    async def answers() -> list[tuple[int, ...]]:
+        return await asyncio.gather(*(answered(number, asked) for number, (asked, _) in enumerate(tasks)))
+
+    right = sum(
+        ids == (*tokenizer.encode(write_calls([("bash", {"command": command})])), tokenizer.eos_token_id)
+        for ids, (_, command) in zip(asyncio.run(answers()), tasks, strict=True)
+    )
+    low, high = wilson_interval(right, count)
+    return f"{right / count:.3f} ({low:.3f} to {high:.3f})"
+
+
+def demonstrations(count: int, seed: int) -> list[tuple[str, str, str]]:
+    """Instructions of training tasks with the expert's command, and a command of another task."""
+    rng, tasks = random.Random(seed), tasks_of("train", count, seed)
     others = [command for _, command in tasks]
     return [(asked, command, rng.choice(others)) for asked, command in tasks]
 
@@ -144,12 +178,6 @@ def warm_up(harness: str, folder: Path, seed: int, steps: int) -> None:
     agent.save(folder)
 
 
-def processor_seconds() -> float:
-    """The time that ended children, and theirs, have taken of the processors."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "benchmark-harness")
@@ -172,11 +200,8 @@ def main() -> None:
             f"harness.args={json.dumps(_ARGS[given.harness])}", "harness.max_turns=4", "harness.calls=6", *given.set,
         ]  # fmt: skip
         words = [sys.executable, "-m", "rollenv", "train", "shell", "--harness", given.harness, *settings]
-        used = run / "processor_seconds.txt"
-        if not used.exists():
-            before = processor_seconds()
+        if not RunDir(run).metrics_file.exists():
             subprocess.run(words, check=True)
-            used.write_text(f"{processor_seconds() - before:.0f}")
         rows = read_rows(RunDir(run).metrics_file)
         first, last = evaluations(rows)[0], evaluations(rows)[-1]
         training = seconds(rows) - seconds(rows, "eval")
@@ -185,16 +210,19 @@ def main() -> None:
                 given.harness,
                 seed,
                 *map(interval, (first, last)),
+                *(
+                    said_right(given.harness, each)
+                    for each in (model, RunDir(run).path / f"checkpoints/step-{last['iteration']:06d}")
+                ),
                 8 * rows[-1]["drawn"],
                 f"{warmed:.0f}",
                 f"{training:.0f}",
                 f"{seconds(rows, 'eval'):.0f}",
-                used.read_text(),
             )
         )
     head = (
-        "harness", "seed", "before RL (95 %)", "after RL (95 %)", "episodes", "warm-up, s", "RL, s", "evaluations, s",
-        "RL and evaluations, processor s",
+        "harness", "seed", "before RL (95 %)", "after RL (95 %)", "first answers before",
+        "first answers after", "episodes", "warm-up, s", "RL, s", "evaluations, s",
     )  # fmt: skip
     save("harness_training", header() + "\n" + (__doc__ or "") + "\n" + table(head, body))
 
