@@ -68,7 +68,7 @@ class Session(Protocol):
     """An agent in one episode. Cancelling the coroutine of :meth:`act` stops the work on the answer."""
 
     replayable: ClassVar[bool] = True
-    """Whether its actions and calls are all that it does to the environment, so that they can be repeated to another
+    """True if its actions and calls are all that it does to the environment, so that they can be repeated to another
     one if it is lost. Else the session is closed then, and a new one plays from the start."""
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:

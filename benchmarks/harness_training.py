@@ -30,6 +30,7 @@ from rollenv.agents.gateway.session import Drawn, GatewaySession
 from rollenv.agents.harness.agent import HarnessAgent
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
+from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.muon import Muon
 from rollenv.agents.tiny.settings import TinySize
@@ -86,6 +87,14 @@ def recorded(harness: str) -> tuple[tuple[Message, ...], Sequence[dict[str, Any]
     return first.context, sessions[0].tree.tools[first.tools], played.turns[0].observation, second.context[0].text
 
 
+def begun(
+    policy: Policy, before: Sequence[Message], tools: Sequence[dict[str, Any]], task: str, asked: str
+) -> Conversation:
+    """The recorded chat before its first call, with another task."""
+    messages = [*before[:-1], Message("user", before[-1].text.replace(task, asked))]
+    return policy._begin([(message, None) for message in messages], tools)
+
+
 def tasks_of(split: str, count: int, seed: int) -> list[tuple[str, str]]:
     """Instructions of tasks, each with the expert's command."""
     rng, tasks = random.Random(seed), []
@@ -106,8 +115,7 @@ def said_right(harness: str, model: Path, count: int = 1000) -> str:
     policy, tokenizer = Policy(agent), agent.tokenizer
 
     async def answered(number: int, asked: str) -> tuple[int, ...]:
-        messages = [*before[:-1], Message("user", before[-1].text.replace(task, asked))]
-        prompt = policy._begin([(message, None) for message in messages], tools).prompt()
+        prompt = begun(policy, before, tools, task, asked).prompt()
         drawn = await agent.engine.generate(prompt, agent.sampling, random.Random(number), session=number)
         return tuple(drawn.ids)
 
@@ -142,8 +150,7 @@ def warm_up(harness: str, folder: Path, seed: int, steps: int) -> None:
     end = (tokenizer.eos_token_id,)
 
     def rows(asked: str, command: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        messages = [*before[:-1], Message("user", before[-1].text.replace(task, asked))]
-        chat = policy._begin([(message, None) for message in messages], tools)
+        chat = begun(policy, before, tools, task, asked)
         said = (*tokenizer.encode(write_calls([("bash", {"command": command})])), *end)
         first = chat.prompt()
         chat.answer(said)

@@ -151,7 +151,7 @@ class GatewaySession:
         """Calls, those refused by their reason, sent again, coalesced with another, and cancelled."""
         self.drawn_tokens = self.kept_bytes = self.reading = 0
         self.known_in: defaultdict[Any, Known] = defaultdict(Known)
-        """What was read of requests, by dialect."""
+        """Readings of requests, by dialect."""
         self._slots = asyncio.Semaphore(self.caps.parallel)
         self._pending: dict[str, _Pending] = {}
         self._known: dict[str, Node] = {}

@@ -112,7 +112,7 @@ class Place:
 
 @dataclass(slots=True)
 class Walk:
-    """What was found of a chat; the place of one that goes on from it is found without a look at its messages."""
+    """The way of a chat through the tree; one that goes on from it is placed without a look at its messages."""
 
     messages: tuple[Message, ...]
     """As they were sent."""

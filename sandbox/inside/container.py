@@ -81,14 +81,7 @@ def _harden(rules: int | None, user: int) -> Callable[[], None]:
 
     def harden() -> None:
         _become(user)
-        linux.drop_capabilities()
-        linux.set_dumpable(True)
-        linux.go_first_when_memory_is_short()
-        if rules is not None:
-            linux.landlock_restrict(rules)
-        else:
-            linux.set_dumpable(False)  # others of the same user may not look into it
-        linux.install_filter(program)
+        linux.confine_code(rules, program)
 
     return harden
 

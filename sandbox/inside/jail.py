@@ -360,14 +360,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
                 os.setgroups([])
                 os.setresgid(CODE_USER, CODE_USER, CODE_USER)
                 os.setresuid(CODE_USER, CODE_USER, CODE_USER)
-            linux.drop_capabilities()
-            linux.set_dumpable(True)
-            linux.go_first_when_memory_is_short()
-            if rules is not None:
-                linux.landlock_restrict(rules)
-            else:
-                linux.set_dumpable(False)  # others of the same user may not look into it
-            linux.install_filter(program)
+            linux.confine_code(rules, program)
 
         return namespace_init.Prepared(harden, HOME, scratch)
 

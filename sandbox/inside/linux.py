@@ -461,3 +461,20 @@ def install_filter(program: bytes) -> None:
     """Hold this process and its children to a filter. Needs no_new_privs."""
     structure = _Program(len(program) // 8, program)
     check(libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(structure), 0, 0), "prctl(PR_SET_SECCOMP)")
+
+
+def confine_code(rules: int | None, program: bytes) -> None:
+    """Take what code must not have from this process, which has its user already, and from its children.
+
+    Args:
+        rules: of landlock, where there is one.
+        program: the filter of system calls.
+    """
+    drop_capabilities()
+    set_dumpable(True)
+    go_first_when_memory_is_short()
+    if rules is not None:
+        landlock_restrict(rules)
+    else:
+        set_dumpable(False)  # others of the same user may not look into it
+    install_filter(program)

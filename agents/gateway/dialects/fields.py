@@ -57,7 +57,7 @@ def readable(body: Any) -> dict[str, Any]:
 
 
 class Known:
-    """What items of requests said: clients send their whole chat, and all tools, with every call."""
+    """Readings of items of requests: clients send their whole chat, and all tools, with every call."""
 
     def __init__(self) -> None:
         self.said: defaultdict[str, dict[bytes, tuple[Any, ...]]] = defaultdict(dict)
