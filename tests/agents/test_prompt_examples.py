@@ -28,16 +28,17 @@ class Engine:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-@pytest.mark.parametrize(
-    "form", [StepPrompt("{state}", examples=PAIRS), ChatPrompt(examples=PAIRS)], ids=["step", "chat"]
-)
-def test_examples_are_messages_before_the_question_as_the_template_writes_them(shape, form):
+@pytest.mark.parametrize("kind", ["step", "chat"])
+def test_examples_are_messages_before_the_question_as_the_template_writes_them(shape, kind):
     tokenizer = tokenizer_for(shape)
+    args = {"date_string": "1 May 2026"} if "date_string" in shape.template else {}
+    step = StepPrompt("{state}", examples=PAIRS, template_args=args) if kind == "step" else None
     turns = [{"role": r, "content": t} for a, b in PAIRS for r, t in (("user", a), ("assistant", b))]
     turns.append({"role": "user", "content": "1 + 1 ="})
-    expected = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-    agent = LocalAgent(build_model(SIZE, tokenizer, 0), tokenizer, form)
-    engine = TokenAgent(Engine(), tokenizer, form if isinstance(form, StepPrompt) else None, Sampling(), examples=PAIRS)
+    expected = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False, **args)
+    prompt = step or ChatPrompt(examples=PAIRS, template_args=args)
+    agent = LocalAgent(build_model(SIZE, tokenizer, 0), tokenizer, prompt)
+    engine = TokenAgent(Engine(), tokenizer, step, Sampling(), examples=PAIRS, **args)
     found = agent.start(None, 0)._prompt("1 + 1 =", {})
     assert tokenizer.decode(found) == expected
     assert engine.start(None, 0)._prompt("1 + 1 =", {}) == found
