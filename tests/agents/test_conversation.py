@@ -289,8 +289,7 @@ def test_switched_off_thinking_leaves_a_mark_that_the_history_does_not_have():
 
 @pytest.mark.parametrize("name", ["qwen2.5", "qwen3", "llama3", "mistral"])
 def test_functions_that_the_environment_offers_are_told_as_those_given_at_the_start(name):
-    given = Conversation(tokenizer_for(BY_NAME[name]), "be brief", TOOLS)
-    env = Conversation(tokenizer_for(BY_NAME[name]), "be brief", "env")
+    given, env = (Conversation(format_for(BY_NAME[name]), "be brief", tools) for tools in (TOOLS, "env"))
     assert env.wants_tools
     env.offer(TOOLS)
     for conversation in (given, env):
