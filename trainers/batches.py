@@ -65,7 +65,7 @@ class Batches(ABC):
 
     @contextlib.contextmanager
     def resting(self) -> Iterator[None]:
-        """While inside, who plays keeps from the device, where it shares it with the trainer.
+        """Keep players off a device that they share with the trainer, as long as the block runs.
 
         Unfinished turns wait with the tokens they have. :meth:`update` ends the rest.
         """
@@ -118,8 +118,8 @@ class Batches(ABC):
         )
 
     def _keep(self, group: Group) -> bool:
-        told = all(math.isfinite(t.reward) for t in group)  # others are an error that judging explains
-        kept = not told or self._bounded(group)
+        finite = all(math.isfinite(t.reward) for t in group)  # others are an error that judging explains
+        kept = not finite or self._bounded(group)
         self._dropped.extend([] if kept else [group])
         return kept
 
@@ -129,7 +129,7 @@ class Batches(ABC):
 
     @property
     def _sizes(self) -> dict[str, int]:
-        """Of a batch, as managers and streams name them."""
+        """Sizes of a batch, under the names of managers' and streams' arguments."""
         rollout = self.rollout
         return {
             "groups": rollout.groups_per_batch,
@@ -148,7 +148,7 @@ class Collected(Batches):
 
 
 class Tails(Batches):
-    """As :class:`Collected`, with long tasks in batches of their own; see :class:`TailBatches`."""
+    """A batch source like :class:`Collected`, with long tasks in batches of their own; see :class:`TailBatches`."""
 
     def __init__(self, manager: RolloutManager, source: TaskSource, config: TrainConfig, again: Iterable[Task] = ()):
         super().__init__(manager, source, config)
@@ -169,7 +169,7 @@ class Streamed(Batches):
     """Playing goes on during an update, on an event loop in a thread of its own; see :class:`RolloutStream`.
 
     Args:
-        manager: whose loop has a thread of its own.
+        manager: its event loop has a thread of its own.
         again: tasks that were begun before a checkpoint.
         batches: how many are needed, so that no more is begun at the end.
     """

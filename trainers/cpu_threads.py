@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 class CpuThreads:
     """Sets torch's CPU threads: a fixed number, or as many as there are cores without other work.
 
-    Threads of a small model wait for each other after every operation. One that another process keeps from its core
-    holds up all of them: with a busy neighbour, two threads on two cores were ten times slower than one.
+    Threads of a small model wait for each other after every operation. One that waits for its core behind another
+    process holds up all of them: with a busy neighbour, two threads on two cores were ten times slower than one.
 
     Args:
         fixed: the number of threads; 0 to follow the machine.
@@ -31,21 +31,21 @@ class CpuThreads:
 
     def __init__(self, fixed: int = 0, *, sharers: int = 1):
         self.fixed, self.sharers = fixed, sharers
-        #: Seconds of work that processes of ours have done; they are no others.
+        #: Seconds of work that this run's helper processes have done. They do not count as other processes.
         self.helped: Callable[[], float] = float
         self._set(fixed or max(1, idle_cores() // sharers))
         logger.info("%d CPU threads%s", self.count, "" if fixed else ": as many cores as were idle")
-        self._seen, self._helped = _snapshot(), self.helped()
+        self._last, self._last_helped = _snapshot(), self.helped()
 
     def adapt(self) -> None:
         """Measure the load of other processes since the last call, and use as many threads as there are idle cores."""
         now, helped = _snapshot(), self.helped()
-        seconds = now[0] - self._seen[0]
+        seconds = now[0] - self._last[0]
         if self.fixed or seconds < _LOOK_EVERY or not _STAT.exists():
             return
-        ours = now[2] - self._seen[2] + helped - self._helped
-        others = (now[1] - self._seen[1] - ours) / seconds
-        self._seen, self._helped = now, helped
+        ours = now[2] - self._last[2] + helped - self._last_helped
+        others = (now[1] - self._last[1] - ours) / seconds
+        self._last, self._last_helped = now, helped
         count = max(1, (len(cores()) - round(max(0.0, others))) // self.sharers)
         if count != self.count:
             logger.info("%d CPU threads: other processes keep %.1f cores busy", count, others)

@@ -34,7 +34,7 @@ class Ranks:
     count: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     group: Any = None
-    """For what is not on a device; none for one process."""
+    """Process group for tensors in main memory; None for one process."""
 
     @classmethod
     def joined(cls, device: torch.device) -> Ranks:

@@ -38,7 +38,7 @@ def write(folder: Path, states: Mapping[str, Tensors], ranks: Ranks) -> None:
     ranks.send_command("save", folder)
     try:
         dcp.save(_flat(states), checkpoint_id=folder / FOLDER, process_group=ranks.group)
-    except (CheckpointException, RuntimeError) as error:  # the first is no Exception, for torch
+    except (CheckpointException, RuntimeError) as error:  # torch's does not derive from Exception
         ranks.meet()
         raise OSError(_first(error)) from error
 

@@ -38,8 +38,8 @@ def choose_recipe(env_id: str, model: str = "tiny") -> dict[str, Any]:
     """Choose the settings of a run on any registered id.
 
     The tiny model imitates the id's expert with the largest share of random actions that still succeeds now and then;
-    lengths are those of the texts that were seen. Another model gets the default prompt, with answers of the expert as
-    examples where there is one.
+    lengths are those of the texts in those episodes. Another model gets the default prompt, with answers of the expert
+    as examples where there is one.
 
     Args:
         model: ``tiny``, or what ``model.path`` takes.

@@ -103,10 +103,10 @@ def _without_refused_arguments(config: TrainConfig, written: str, overrides: Seq
     return config
 
 
-def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+def _read(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A recipe's data, on top of that of the recipe that it extends."""
-    if path in seen:
-        raise UsageError(f"{path} extends itself: {' -> '.join(p.name for p in (*seen, path))}")
+    if path in children:
+        raise UsageError(f"{path} extends itself: {' -> '.join(p.name for p in (*children, path))}")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -123,7 +123,7 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     parent = recipes().get(name, path.parent / name)
     if not parent.is_file():
         raise UsageError(f"{path} extends {name!r}, which is neither a bundled recipe nor a file beside it")
-    return _merged(_read(parent, (*seen, path)), data)
+    return _merged(_read(parent, (*children, path)), data)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -190,8 +190,8 @@ def _refuse_idle_keys(config: TrainConfig, keys: Sequence[str]) -> None:
     """Raise UsageError for a key that was set and does nothing under the other settings.
 
     Args:
-        keys: the user's, or those of a recipe that is loaded as it is. What a recipe says about a choice that the user
-            made otherwise is no mistake of either.
+        keys: the user's, or those of a recipe that is loaded as it is. A recipe's key that belongs to a choice which
+            the user overrides is not an error.
     """
     for key, when in config.idle_keys().items():
         if any(k == key or k.startswith(key + ".") for k in keys):

@@ -1,4 +1,4 @@
-"""From advantages to gradients: sections whose ``name`` decides which other keys there are."""
+"""Settings of the losses: sections whose ``name`` decides which other keys there are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Loss(Section):
 
     aggregate: Literal["token", "sequence", "episode", "prompt", "fixed"] = "token"
     """The unit of equal weight: every token, sample, episode (however many samples it has), or task; or every token,
-    divided by ``rollout.max_new_tokens``. With a harness, "episode" is the default in place of "token"."""
+    divided by ``rollout.max_new_tokens``. With a harness, "episode" is the default instead of "token"."""
     entropy: Weight = 0.0
     """Coefficient of the entropy bonus."""
     entropy_samples: Literal["informative", "all"] = "informative"
@@ -256,7 +256,7 @@ class Sibling(Distill):
 
     name: Literal["sibling"] = "sibling"
     decay: float = Field(0.0, ge=0, lt=1)
-    """Of the teacher's weights: after every step they move by 1 - decay of the way to the trained ones (0.95 is usual);
+    """Decay of the teacher's weights: each step moves them by 1 - decay of the way to the trained ones (0.95 is usual);
     0 for the trained weights themselves, which cost no memory."""
 
 

@@ -29,7 +29,7 @@ class Row:
 
     runs: Runs
     paths: Tensor | None = None
-    """For each segment the places of all tokens on its path, its own last. None where no segment has any before it."""
+    """Positions of all tokens on each segment's path, its own last. None where no segment has any before it."""
     readers: list[str] = field(default_factory=list)
     """The layers that looked at it."""
 
@@ -39,7 +39,7 @@ class Row:
         return cls(tuple((len(list(same)), 0, length) for length, same in itertools.groupby(lengths)))
 
     def positions(self, device: torch.device | str = "cpu") -> Tensor:
-        """(L,) int64: the place of every token in its sequence."""
+        """(L,) int64: the position of every token in its sequence."""
         parts = [torch.arange(before, before + n, device=device).repeat(count) for count, before, n in self.runs]
         return torch.cat(parts)
 
@@ -63,7 +63,7 @@ def packed_attention(
         query: (1, heads, L, size).
         key: (1, key heads, L, size).
         value: (1, key heads, L, size).
-        kwargs: ``packed_row``, the :class:`Row`.
+        kwargs: ``packed_row``, the :class:`Row` with its segments; others are not used.
 
     Returns:
         (1, L, heads, size), and no weights.

@@ -45,7 +45,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
     Args:
         model: to run; it is set up for training.
         temperature: that responses are drawn with; divides the logits.
-        most_logits: see :func:`~rollenv.trainers.policies.head.token_logprobs`.
+        most_logits: the most logits in memory at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
         lora: adapters that are trained instead of the model.
 
     Raises:
@@ -118,12 +118,12 @@ class LocalPolicy:
         lora: adapters that are trained instead; the copy then has the type of the products.
         precision: of the products: float32, bfloat16 or float16 (with loss scaling).
         temperature: that responses are drawn with; divides the logits.
-        betas: AdamW's (arXiv 1711.05101).
+        betas: AdamW's decay rates of its two moments (arXiv 1711.05101).
         optimizer: AdamW, or with moments of 8 bits (arXiv 2110.02861).
         offload: keep the optimizer's state in main memory, and take steps there.
         max_grad_norm: gradients are cut to this norm.
         gradient_checkpointing: compute activations twice and keep few of them.
-        most_logits: see :func:`~rollenv.trainers.policies.head.token_logprobs`.
+        most_logits: the most logits in memory at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
 
     Raises:
         UsageError: weights to be shared are less exact than float32, or the model's logits are none of its head's.
@@ -285,7 +285,7 @@ def twin(model: M, make: Callable[[Tensor], Tensor] | None = None) -> M:
 
 
 def compute_as_player(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:
-    """Have no dropout nor other noise of training: probabilities must be those that responses were drawn with.
+    """Turn off dropout and other noise of training: probabilities must be those that responses were drawn with.
 
     Args:
         gradient_checkpointing: compute activations twice and keep few of them. Layers do it in training mode only, so
@@ -327,8 +327,8 @@ def hidden_states(
         return last
 
     if packs:
-        places = row.positions(batch.ids.device)[None]
-        states = read(batch.ids[None], position_ids=places, packed_row=row)[0]
+        positions = row.positions(batch.ids.device)[None]
+        states = read(batch.ids[None], position_ids=positions, packed_row=row)[0]
     elif row.paths is not None:
         raise ValueError("this model cannot read samples that share their beginning: pack them with share=False")
     else:

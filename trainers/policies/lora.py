@@ -50,7 +50,7 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
     """Put adapters into a model, in float32. Nothing else of it is trained.
 
     Args:
-        lora: the adapters' shape.
+        lora: rank, scale and target modules of the adapters.
 
     Raises:
         MissingExtra: peft is not installed.
@@ -90,7 +90,7 @@ def _check(model: nn.Module, targets: Collection[str]) -> None:
     if unmet := [end for end in targets if not any(f".{name}".endswith(f".{end}") for name in adapted)]:
         raise ValueError(f"no layer has a name that ends with {unmet[0]!r}; leave it out")
     if others := [name for name, layer in adapted.items() if _NAME not in layer.lora_A]:
-        raise ValueError(f"{others[0]} is no linear layer; leave it out")
+        raise ValueError(f"{others[0]} is not a linear layer; leave it out of model.lora.targets")
 
 
 def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

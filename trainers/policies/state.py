@@ -55,7 +55,7 @@ def moments_as(weights: Sequence[Tensor], saved: dict[str, Any]) -> dict[str, An
     """Adam's saved state as that of such weights; see :func:`weights_as`.
 
     Args:
-        saved: of an optimizer's ``state_dict``.
+        saved: what ``state_dict`` of an optimizer returned.
     """
     state = {i: {kind: _as(weights[i], values) for kind, values in s.items()} for i, s in saved["state"].items()}
     return saved | {"state": state}

@@ -144,7 +144,7 @@ class TaskTemplate:
     """Constructor arguments."""
     wrappers: dict[str, dict[str, Any]] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    """Of every reset."""
+    """Options of every reset."""
 
     def task(
         self,
@@ -156,7 +156,7 @@ class TaskTemplate:
         """A task of this kind.
 
         Args:
-            origin: see :data:`Origin`.
+            origin: the names and numbers by which sources know it; see :data:`Origin`.
             kwargs: more constructor arguments; they replace those of the template.
         """
         more = {**self.options, **(options or {})}
@@ -172,7 +172,7 @@ def read_state(source: object, state: Mapping[str, Any], read: Callable[[Mapping
     """Take values out of a saved state.
 
     Args:
-        source: whose state it should be, for the error message.
+        source: the source that the state should belong to, for the error message.
         read: takes them out; any error in it means that the state is another source's.
 
     Raises:

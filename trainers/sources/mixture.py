@@ -23,7 +23,7 @@ class MixtureSource:
         sources: by name: the ratio, above 0, and the source. A name stands before that source's metrics.
 
     Raises:
-        UsageError: no sources, a source twice, a ratio that is no number above 0, or a name that is empty or has a
+        UsageError: no sources, a source twice, a ratio that is not a number above 0, or a name that is empty or has a
             slash.
     """
 
@@ -94,7 +94,7 @@ class MixtureSource:
         self._outcomes = {name: values[name][1] for name in self.sources}
 
     def metrics(self) -> dict[str, float]:
-        """For each source its own metrics, and the mean success and reward of what was recorded since the last call."""
+        """Metrics of each source: its own, and the mean success and reward of what was recorded since the last call."""
         metrics: dict[str, float] = {}
         for name, source in self.sources.items():
             own = {"drawn": self.drawn[name], **source.metrics(), **self._outcomes[name].take()}
