@@ -41,7 +41,7 @@ def pictures(info: Mapping[str, Any]) -> list[dict[str, Any]]:
     try:
         _PARTS.validate_python(images)
     except ValueError as error:
-        raise AgentFailed(f'info["images"] are no parts {{"type": "image_url", ...}}: {str(error)[:300]}') from error
+        raise AgentFailed(f'info["images"] must be parts {{"type": "image_url", ...}}: {str(error)[:300]}') from error
     return list(images)
 
 
@@ -67,7 +67,7 @@ def refuse_pictures(info: Mapping[str, Any], who: str) -> None:
     """Refuse an observation with pictures.
 
     Args:
-        who: cannot see them.
+        who: the name of the agent that cannot see them, for the error.
 
     Raises:
         UsageError: there are some.

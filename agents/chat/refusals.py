@@ -107,12 +107,12 @@ def asked_wait(headers: Mapping[str, str], content: str) -> float | None:
 
     Args:
         headers: by names in lower case.
-        content: of the answer, which may say it where no header does.
+        content: text of the answer, which may say it where no header does.
     """
-    if (told := _seconds(headers.get("retry-after-ms", ""), 0.001)) is not None:
-        return told
-    if (told := _seconds(headers.get("retry-after", ""))) is not None:
-        return told
+    if (seconds := _seconds(headers.get("retry-after-ms", ""), 0.001)) is not None:
+        return seconds
+    if (seconds := _seconds(headers.get("retry-after", ""))) is not None:
+        return seconds
     content = content[:10_000].lower()
     if found := _WAIT.search(content):
         return _seconds(found[1])
@@ -120,8 +120,8 @@ def asked_wait(headers: Mapping[str, str], content: str) -> float | None:
         return _seconds(found[2], 0.001 if found[1] else 1.0)
     resets: dict[bool, list[float]] = {True: [], False: []}
     for name in headers:
-        if "reset" in name and re.search("rate-?limit", name) and (told := _seconds(headers[name])) is not None:
-            resets[headers.get(name.replace("reset", "remaining"), "").strip() == "0"].append(told)
+        if "reset" in name and re.search("rate-?limit", name) and (seconds := _seconds(headers[name])) is not None:
+            resets[headers.get(name.replace("reset", "remaining"), "").strip() == "0"].append(seconds)
     return max(resets[True], default=None) or min(resets[False], default=None)
 
 

@@ -1,4 +1,4 @@
-"""The engine whose model an SGLang server runs, by its native ``/generate``: tokens in, tokens out."""
+"""An engine that draws from an SGLang server, by its native ``/generate``: tokens in, tokens out."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class VLLMEngine:
         """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
 
         Args:
-            prompt: token ids.
+            prompt: token ids of the whole prompt.
             rng: source of the request's seed.
             session: requests of one session share a prefix; -1 for none.
 
@@ -146,10 +146,10 @@ class VLLMEngine:
         return await self.draw(prompt, sampling, rng.getrandbits(48))
 
     async def draw(self, prompt: Ids, sampling: Sampling, seed: int) -> Response:
-        """As :meth:`generate`, for callers that hold the stream elsewhere.
+        """Draw a response with a seed, for callers that hold the random stream in another process.
 
         Args:
-            prompt: token ids.
+            prompt: token ids of the whole prompt.
 
         Raises:
             EngineLost: vLLM failed, or was closed.

@@ -1,4 +1,4 @@
-"""The engine whose model a vLLM server runs: tokens in, tokens out, over HTTP."""
+"""An engine that draws from a vLLM server: tokens in, tokens out, over HTTP."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class ServerEngine:
         self._clients = weakref.WeakKeyDictionary()
         self._live: list[_Request] = []
         self._adapter, self._updates = "", 0
-        self.version, self._told, self._failure = 0, -1, ""
+        self.version, self._server_version, self._failure = 0, -1, ""
         self._suspended, self._asleep = False, 0
         self.stats = TokenCounts()
         self._can_sleep, self._rank = False, 0
@@ -135,7 +135,7 @@ class ServerEngine:
         """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
 
         Args:
-            prompt: token ids.
+            prompt: token ids of the whole prompt.
             rng: source of the request's seed.
             session: requests of one session share a prefix; -1 for none.
 
@@ -272,7 +272,9 @@ class ServerEngine:
         await self._post("/collective_rpc", _reload_from(self.folder))
 
     async def _adapt(self, adapter: Adapter) -> None:
-        if self.model is not None and await self._label() != str(self._told):  # it may have been started again
+        if self.model is not None and await self._label() != str(
+            self._server_version
+        ):  # it may have been started again
             await self._post("/collective_rpc", _reload_from(self.model))
         name, folder = f"{self._name}-{self._updates}", self.folder / self._name / str(self._updates)
         await asyncio.to_thread(adapter.save, folder)
@@ -422,7 +424,7 @@ class ServerEngine:
         loaded = client.post(self.url + path, json=body)
         if loaded.status_code != 200:
             raise UsageError(
-                f"the {self.kind} server at {self.url} cannot load {self.model}: {_told(loaded.text)}. It needs a "
+                f"the {self.kind} server at {self.url} cannot load {self.model}: {_message(loaded.text)}. It needs a "
                 "model of the same shape, and the folder on a file system that it sees"
             )
 
@@ -443,7 +445,7 @@ class ServerEngine:
         """After a failure: wait for the server, and find out whether it still has the weights that it was given."""
         if self._failure:
             label = await self._label()
-            if label != str(self._told):
+            if label != str(self._server_version):
                 raise self._lost(f"it was started again and has other weights (version {label!r})")
             self._failure = ""
         if not self._suspended:
@@ -463,10 +465,10 @@ class ServerEngine:
 
     async def _tell_version(self) -> None:
         """Give vLLM the label that its tokens are to carry."""
-        if self._told != self.version:
+        if self._server_version != self.version:
             version = self.version
             await self._post("/update_weight_version", {"new_version": str(version)} | self._versioning)
-            self._told = version
+            self._server_version = version
 
     async def _post(self, path: str, body: dict[str, Any] | None = None) -> None:
         try:
@@ -477,7 +479,7 @@ class ServerEngine:
             raise self._refusal(path, answer.status_code, answer.text)
 
     def _refusal(self, path: str, status: int, text: str) -> Exception:
-        said = f"the {self.kind} server at {self.url} answered {path.partition('?')[0]} with {status}: {_told(text)}"
+        said = f"the {self.kind} server at {self.url} answered {path.partition('?')[0]} with {status}: {_message(text)}"
         hint = f". Start it as {self.start!r}" if status in (401, 403, 404) else ""
         return UsageError(said + hint) if 400 <= status < 500 else EngineFailed(said)
 
@@ -513,9 +515,9 @@ def _drawn(choice: dict[str, Any]) -> tuple[list[int], list[float]]:
     return ids, logprobs
 
 
-def _told(text: str) -> str:
+def _message(text: str) -> str:
     """The message in an error's JSON."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        told = json.loads(text)
-        text = told["error"]["message"] if "error" in told else told["message"]
+        data = json.loads(text)
+        text = data["error"]["message"] if "error" in data else data["message"]
     return text.strip()[:300]

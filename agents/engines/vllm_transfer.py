@@ -133,9 +133,9 @@ class CalledClient:
 
 
 def server_transfer(kind: str, url: str, workers: int) -> Transfer:
-    """To a vLLM server.
+    """Make the transfer of weights to a vLLM server.
 
     Args:
-        kind: see :class:`Transfer`.
+        kind: "nccl" or "ipc"; see :class:`Transfer`.
     """
     return Transfer(kind, HTTPVLLMWeightSyncClient(url), workers)

@@ -43,7 +43,7 @@ class Conversation:
             counts as a split; "template" does what the template does.
 
     Raises:
-        UsageError: if the template cannot be used, or has no place for tools that were given.
+        UsageError: if the template cannot be used, or does not render tools that were given.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class Conversation:
         """Give the template the environment's functions, before the first prompt.
 
         Args:
-            tools: schemas in OpenAI's form.
+            tools: schemas in the form of OpenAI's ``tools`` parameter.
 
         Raises:
-            UsageError: the template has no place for tools.
+            UsageError: the template does not render tools.
         """
         self._frame, self.wants_tools = self.format.frame(self._system, tools), False
 
@@ -132,7 +132,7 @@ class Conversation:
         self._answer = tuple(ids)
 
     def restore(self, prompt: Ids) -> None:
-        """Take the ids that were read once in place of the last prompt's, which a template with a date renders anew."""
+        """Use the ids that were read for the last prompt, which a template with a date would render differently."""
         self._prompt = prompt
 
     def fork(self) -> Conversation:

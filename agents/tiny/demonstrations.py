@@ -48,7 +48,7 @@ class Shown(NamedTuple):
     prompt: str | Chat
     expert: str
     random: tuple[str, ...]
-    """What the noisy expert might have done instead."""
+    """Actions that the noisy expert might have taken instead."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Lesson:
     seed: int
     episodes: int
     turns: int = 0
-    """Where an episode is cut; 0 for nowhere. The last turn shown is not played."""
+    """The most turns of an episode, 0 for no limit. The last turn shown is not played."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of every reset."""
+    """Options of every reset."""
 
     @property
     def chunks(self) -> int:
@@ -75,7 +75,7 @@ class Lesson:
         """The demonstrations of one chunk, which follow from the lesson and the number alone.
 
         Args:
-            chunk: its number, from 0.
+            chunk: number of the chunk, from 0.
         """
         rng = random.Random(f"{self.seed} {chunk}")
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, self.episodes)
@@ -134,7 +134,7 @@ def demonstrate(lesson: Lesson, report: Callable[[int, int], None] = lambda *_: 
     """All demonstrations of a lesson; the same however many processes make them.
 
     Args:
-        report: told the number of episodes so far and of all.
+        report: called with the number of episodes so far and of all.
     """
     parts: dict[int, list[Shown]] = {}
     with contextlib.closing(lesson.spec.make(**lesson.kwargs)) as env, _helper(lesson, parts):

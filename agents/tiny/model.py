@@ -31,7 +31,7 @@ def build_tokenizer(corpus: Iterable[str], vocabulary: int, *, chat: bool = Fals
     The pre-tokenizer is kept because transformers and vLLM rebuild it from the model type when they load a folder.
 
     Args:
-        vocabulary: number of tokens.
+        vocabulary: number of tokens, special ones included.
         chat: whether it gets a chat template, and the tokens for that.
     """
     roles = _ROLES if chat else ()
