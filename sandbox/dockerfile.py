@@ -243,8 +243,8 @@ def _trimmed(value: str, pattern: str, how: str) -> str:
     """Without the shortest beginning (``#``) or end (``%``) that fits; with the sign twice, the longest."""
     longest = pattern.startswith(how)
     fits = re.compile(_pattern(pattern[longest:]), re.DOTALL).fullmatch
-    places = range(len(value) + 1)
-    for i in reversed(places) if (how == "#") == longest else places:
+    lengths = range(len(value) + 1)
+    for i in reversed(lengths) if (how == "#") == longest else lengths:
         if fits(value[:i] if how == "#" else value[i:]):
             return value[i:] if how == "#" else value[:i]
     return value

@@ -75,7 +75,7 @@ def operation_error(number: int, message: str) -> SandboxError:
     """Convert an error number from inside the sandbox to an exception.
 
     Args:
-        number: ``errno``.
+        number: the ``errno`` of the failed call.
     """
     if number == numbers.EBUSY:
         return ContextBusy(message)

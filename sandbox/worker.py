@@ -1,4 +1,4 @@
-"""A sandbox seen from outside: one process (a jail or a container), the channel to the kernel in it, and streams."""
+"""The host's side of a sandbox: one process (a jail or a container), the channel to its kernel, and streams."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Worker:
         """Send a request that starts nothing, and return what the answer holds.
 
         Args:
-            request: of :mod:`rollenv.sandbox.inside.protocol`.
+            request: a message of :mod:`rollenv.sandbox.inside.protocol`.
             data: input that goes with it.
             wait: seconds without an answer until the sandbox is ended; None waits forever.
 

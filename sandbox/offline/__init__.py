@@ -1,4 +1,4 @@
-"""In place of a machine's network: wheels and packages fetched before, and programs in front of downloaders."""
+"""A replacement for a machine's network: wheels and packages fetched before, and programs in front of downloaders."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALWAYS = ("pip", "setuptools", "wheel", "uv", "pytest")
 _REQUIREMENT = re.compile(
     r"^[A-Za-z0-9][\w.-]*(\[[\w,-]+\])?((===|[=<>!~]=|[<>])[\w.*+!-]+(,\s*([=<>!~]=|[<>])[\w.*]+)*)?$"
 )
-#: Options whose value is no requirement, and those whose value is one.
+#: Options with a value that is not a requirement, and options with one that is.
 _VALUES = frozenset(
     {"-r", "--requirement", "-c", "--constraint", "-e", "--editable", "-p", "--python", "-i", "--index-url"}
 )
@@ -216,7 +216,7 @@ class Debs:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def ensure(self, wanted: Sequence[str]) -> list[str]:
-        """Fetch what is neither here nor on the host; return what could not be had, which is not tried again today."""
+        """Fetch what is neither here nor on the host; return what failed, which is not tried again today."""
         lacking = [name for name in dict.fromkeys(wanted) if not (self.folder / f"{name}.list").exists()]
         return [name for name in lacking if not (self.fetch and not self._failed(name) and self._download(name))]
 
@@ -276,9 +276,9 @@ def packages(script: str) -> list[str]:
 PLACE, WHEELS, DEBS = "/opt/rollenv", "/opt/rollenv-wheels", "/opt/rollenv-debs"
 #: Where the programs note what they could not do: a folder that everyone may write to.
 NOTES = "/run/rollenv"
-#: All of these places.
+#: All of these folders.
 OURS = (PLACE, WHEELS, DEBS, NOTES)
-#: Modules of the programs; Python is told to look there first.
+#: Modules of the programs, first on Python's path.
 FIRST_MODULES = f"{PLACE}/pytest"
 _SOURCES = Path(__file__).with_name("programs")
 
