@@ -43,7 +43,7 @@ def decode(data: Any, depth: int = 0) -> Any:
     """Decode JSON data into a value of built-in types and fractions only, in linear time.
 
     Args:
-        data: as :func:`~rollenv.envs.code.candidate_process.encode` makes them.
+        data: JSON data that :func:`~rollenv.envs.code.candidate_process.encode` made.
 
     Raises:
         Raised: the call raised, or the data are malformed.

@@ -381,7 +381,7 @@ def _equal(got: Any, wanted: Any) -> bool:
 
 
 def _keyed(value: Mapping[Any, Any]) -> dict[str, Any]:
-    """With keys as JSON has them."""
+    """A copy of a mapping with JSON's keys, which are strings."""
     return {key if isinstance(key, str) else json.dumps(key, default=repr): inner for key, inner in value.items()}
 
 

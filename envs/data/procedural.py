@@ -26,7 +26,7 @@ class ProceduralEnv(AnswerEnv):
     Args:
         split: ``train`` and ``test`` never share a task; ``all`` is both.
         action_format: ``boxed``, ``answer`` (tags), ``code`` (a fenced block) or ``bare`` (nothing but the answer).
-        max_turns, format_reward: see :class:`~rollenv.envs.data.task.AnswerEnv`.
+        max_turns, format_reward: arguments of the base class :class:`~rollenv.envs.data.task.AnswerEnv`.
     """
 
     #: Attributes that hold the task and what has happened in it: numbers, texts and tuples of those.

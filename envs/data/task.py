@@ -32,13 +32,13 @@ class Verdict:
     """The grade of an answer."""
 
     score: float
-    """From 0 to 1; 1 is success."""
+    """Score from 0 to 1; 1 is success."""
     said: str
     """The message to the agent."""
     valid: bool = True
-    """Whether the action could be read."""
+    """False if the action could not be read."""
     final: bool = False
-    """Whether it ends the task even if it is wrong."""
+    """True if it ends the task even if it is wrong."""
 
 
 class AnswerEnv(Env):
@@ -178,7 +178,7 @@ class RowEnv(AnswerEnv):
         Args:
             seed: restarts the random stream; None continues it.
             idx: index of the row to ask (GEM's argument); the same as ``options={"index": idx}``.
-            options: ``index`` chooses the row.
+            options: ``{"index": n}`` chooses the row with number n.
         """
         return super().reset(seed, options=options if idx is None else {**(options or {}), "index": idx})
 
@@ -218,7 +218,7 @@ class RowEnv(AnswerEnv):
                 raise UsageError(f"{self._named}: row {index} cannot be played: its column {key!r} {wrong}")
 
     def _no_gold(self, cell: Any) -> str:
-        """What is wrong with a gold answer; empty if it can be graded."""
+        """The reason why a gold answer cannot be graded; empty if it can."""
         return no_answer(cell) if self._has_gold(cell) else ""
 
     def _has_gold(self, cell: Any) -> bool:

@@ -227,7 +227,7 @@ class _Trial:
         row = replace(row, digest=diff_digest(before, after))
         if row.digest in self.manifest.digests:
             return replace(row, why="duplicate")
-        if mutant.told_by(self.package.sources[mutant.path], self.package.files):
+        if mutant.is_revealed_by(self.package.sources[mutant.path], self.package.files):
             return replace(row, why="told")
         verdict = judge(self.suite, self.baseline, mutant)
         if not verdict.kept:

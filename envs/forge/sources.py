@@ -176,7 +176,7 @@ def _files(root: Path) -> Iterator[tuple[str, bytes]]:
         for path in (Path(folder, name) for name in sorted(names)):
             if path.is_symlink() or not path.is_file() or path.suffix in _COPIES or path.name.endswith("~"):
                 continue
-            if not path.name.isprintable():  # such as names that are no text
+            if not path.name.isprintable():  # such as names that are not text
                 continue
             if path.stat().st_size <= _MOST_FILE:
                 data = path.read_bytes()

@@ -10,7 +10,7 @@ from rollenv.envs import pictures
 from rollenv.envs.game.base import TextGame, box, numbers, read_lines, turns
 from rollenv.envs.game.hangman import LETTERS
 
-#: A word with its place: word, row, column, and whether it runs down.
+#: A word with its position: word, row, column, and whether it runs down.
 Entry = tuple[str, int, int, bool]
 
 
@@ -75,7 +75,7 @@ class Crosswords(TextGame):
             word = self._pool[self.randint(len(self._pool))]
             if any(word == other for other, *_ in entries):
                 continue
-            if entry := self._place(word, cells, entries):
+            if entry := self._fit(word, cells, entries):
                 entries.append(entry)
                 cells.update(zip(entry_cells(entry), word, strict=True))
                 if len(entries) == self.num_words:
@@ -83,7 +83,7 @@ class Crosswords(TextGame):
                     return tuple((w, r - top, c - left, down) for w, r, c, down in entries)
         return ()
 
-    def _place(self, word: str, cells: dict[tuple[int, int], str], entries: list[Entry]) -> Entry | None:
+    def _fit(self, word: str, cells: dict[tuple[int, int], str], entries: list[Entry]) -> Entry | None:
         if not entries:
             return word, 0, 0, False
         ways = [
@@ -124,8 +124,8 @@ class Crosswords(TextGame):
 
     def _show(self, cell: int) -> None:
         row, col = divmod(cell, self.width)
-        place = (3 * self.width + 4) * (row + 1) + 3 * col + 5
-        self.drawn = f"{self.drawn[:place]}{self.letters[cell]}{self.drawn[place + 1 :]}"
+        at = (3 * self.width + 4) * (row + 1) + 3 * col + 5
+        self.drawn = f"{self.drawn[:at]}{self.letters[cell]}{self.drawn[at + 1 :]}"
 
     def _parse(self, text: str) -> Any:
         parts = text.replace(",", " ").split(None, 3)

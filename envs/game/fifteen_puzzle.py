@@ -153,7 +153,7 @@ def solved(n: int) -> Tiles:
 
 @functools.cache
 def beside_empty(n: int) -> list[dict[str, int]]:
-    """For every place of the empty cell, the moves there are and which cell's tile each one moves."""
+    """The legal moves for every position of the empty cell, each with the cell of the tile that it moves."""
     out = []
     for cell in range(n * n):
         row, col = divmod(cell, n)

@@ -37,7 +37,9 @@ def read_task(path: Path) -> TaskFolder:
         return read_harbor(path)
     if (path / "task.yaml").is_file():
         return read_terminal_bench(path)
-    raise TaskFolderError(f"{path} is no task folder: it has neither task.toml (Harbor) nor task.yaml (Terminal-Bench)")
+    raise TaskFolderError(
+        f"{path} is not a task folder: it has neither task.toml (Harbor) nor task.yaml (Terminal-Bench)"
+    )
 
 
 def find_tasks(path: Path) -> list[Path]:
@@ -69,7 +71,7 @@ def read_harbor(path: Path) -> TaskFolder:
     try:
         fields = Fields(file, tomllib.loads(read_text(file)))
     except tomllib.TOMLDecodeError as error:
-        raise TaskFolderError(f"{file} is no TOML: {error}") from error
+        raise TaskFolderError(f"{file} is not TOML: {error}") from error
     version = str(fields.data.get("schema_version", fields.data.get("version", "1.0")))
     if version not in VERSIONS:
         raise TaskFolderError(f"{file}: version {version!r} is not known; {VERSIONS[0]} to {VERSIONS[-1]} are")
@@ -293,7 +295,7 @@ def _yaml(file: Path) -> Any:
     try:
         return yaml.safe_load(read_text(file))
     except yaml.YAMLError as error:
-        raise TaskFolderError(f"{file} is no YAML: {error}") from error
+        raise TaskFolderError(f"{file} is not YAML: {error}") from error
 
 
 def _only_service(file: Path) -> dict[str, Any]:

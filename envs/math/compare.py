@@ -145,7 +145,7 @@ class _Plain:
     value: Fraction
     percent: bool = False
     exact: bool = True
-    """Whether it is a fraction, not a decimal."""
+    """True if it is a fraction, not a decimal."""
     digits: int = 0
 
 
@@ -348,7 +348,7 @@ def _undelimited(text: str) -> str:
 
 
 def _spelled(text: str) -> str:
-    """With spaces where there were some, numbers in one piece, and the words of text commands."""
+    """Rewrite a text: spaces where there were some, numbers in one piece, and the words of text commands."""
     text = text.replace("\\$", "").replace("$", "")
     latex = "\\" in text
     if latex:

@@ -102,7 +102,7 @@ class GraderPool:
             self._all.pop().kill()
 
     def forget(self) -> None:
-        """In a forked child: drop the parent's graders without touching them."""
+        """Drop the parent's graders in a forked child, without touching them."""
         for grader in self._all:
             grader.let_go()
         self._begin()

@@ -1,4 +1,4 @@
-"""What Python and sympy print, as LaTeX: models copy it from the answers of tools."""
+"""LaTeX of what Python and sympy print: models copy that from the answers of tools."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class _Printer:
         return _BINARY[type(node.op)] % sides
 
     def _inner(self, node: ast.expr, *loose: type) -> str:
-        """In brackets if it is an operation of these kinds."""
+        """LaTeX of an operand, in brackets if it is an operation of these kinds."""
         latex = self.latex(node)
         return f"({latex})" if isinstance(node, ast.BinOp | ast.UnaryOp) and isinstance(node.op, loose) else latex
 

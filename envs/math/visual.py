@@ -30,7 +30,7 @@ class MathVisualEnv(MathEnv):
 
     Args:
         image_key: the column with the pictures.
-        dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.task.RowEnv`.
+        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
         answer_key, use_format_error_reward, use_mp, instruct, seconds: see
             :class:`~rollenv.envs.math.env.MathEnv`.
     """

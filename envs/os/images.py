@@ -35,8 +35,8 @@ def start_prepared(
         IsolationError: no machine can be started.
     """
     base = Image.host()
-    told = json.dumps([_VERSION, base.mounts, list(recipe)])
-    target = _today(name) / hashlib.sha256(told.encode()).hexdigest()[:32]
+    recipe_json = json.dumps([_VERSION, base.mounts, list(recipe)])
+    target = _today(name) / hashlib.sha256(recipe_json.encode()).hexdigest()[:32]
     if not target.exists():
         machine = Machine.create(base, limits=limits, env=env)
         try:

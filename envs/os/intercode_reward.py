@@ -26,11 +26,11 @@ class Outcome:
     changes: frozenset[Change]
     """Lines of ``git status --short``."""
     hashes: Mapping[str, str]
-    """Of the contents of new files and folders, by path."""
+    """Hashes of the contents of new files and folders, by path."""
 
 
 def reward(given: Outcome, wanted: Outcome) -> float:
-    """From 0.01 to 1."""
+    """The reward, from 0.01 to 1."""
     different = len(given.changes ^ wanted.changes)
     common = [path for path, kind in given.changes & wanted.changes if kind in NEW]
     equal = sum(given.hashes.get(path) == wanted.hashes.get(path) for path in common)

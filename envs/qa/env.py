@@ -89,7 +89,7 @@ class QaEnv(RowEnv):
     nothing.
 
     Args:
-        dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.task.RowEnv`.
+        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
         answer_key: the column with the accepted answer or a list of them.
         extract_boxed: the answer is in ``\\boxed{}`` instead of ``<answer>`` tags.
         use_format_error_reward: pay -0.1 instead of 0 for an action without an answer.

@@ -134,7 +134,7 @@ class Draw:
         """An amount with two decimals.
 
         Args:
-            least: whole units, the lowest.
+            least: the lowest amount, in whole units.
             most: whole units, above the highest.
         """
         cents = self.number(least * 100, most * 100 - 1)

@@ -117,7 +117,7 @@ class TextArena(ReplayState):
             end the game.
     """
 
-    _changed_in_place = ("_game", "_globals", "_draws", "_told", "actions")
+    _changed_in_place = ("_game", "_globals", "_draws", "_shown_to", "actions")
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class TextArena(ReplayState):
         self._broken_by = -1
         self._globals = PrivateGlobals(0)
         self._draws = random.Random(0)
-        self._told: dict[int, str] = {}
+        self._shown_to: dict[int, str] = {}
         with self._globals.swapped_in(silent=True):
             self._game: Any = self._make()
 
@@ -165,7 +165,7 @@ class TextArena(ReplayState):
     def _start(self, seed: int) -> None:
         self.error = None
         self._globals, self._draws = PrivateGlobals(seed), random.Random(seed)
-        self._told = {}
+        self._shown_to = {}
         with self._globals.swapped_in(silent=True):
             # a new game each time, as some keep things from the episode before
             self._game = self._make()
@@ -246,7 +246,7 @@ class TextArena(ReplayState):
         self._state.observations[seat] = []
         roles = self._state.role_mapping
         news = "\n".join(f"[{roles.get(sender, f'Player {sender}')}] {text}" for sender, text, _ in messages)
-        self._told[seat] = f"{self._told.get(seat, '')}\n{news}".strip()
+        self._shown_to[seat] = f"{self._shown_to.get(seat, '')}\n{news}".strip()
         return news
 
     def _news(self) -> str:
@@ -254,7 +254,7 @@ class TextArena(ReplayState):
         return news if self.error is None else f"{news}\n{self.error}".strip()
 
     def render(self) -> str:
-        return self._told.get(self.seat, "")
+        return self._shown_to.get(self.seat, "")
 
     # -- abilities ---------------------------------------------------------------------------------------------------
 
@@ -265,8 +265,8 @@ class TextArena(ReplayState):
     def _legal(self, draws: random.Random) -> str | None:
         """A legal move of the seat whose turn it is, if a few tries find one."""
         seat = self._state.current_player_id
-        told = self._told.get(seat, "")
-        moves = candidates(told[:_LOOK] + told[_LOOK:][-_LOOK:], draws)
+        shown = self._shown_to.get(seat, "")
+        moves = candidates(shown[:_LOOK] + shown[_LOOK:][-_LOOK:], draws)
         with copy.deepcopy(self._globals).swapped_in(silent=True):
             for _, move in zip(range(_TRIES), moves, strict=False):
                 trial = self._trial_copy()

@@ -147,12 +147,12 @@ class TerminalEnv(Env):
 
     @property
     def machine(self) -> Machine:
-        """Of the episode."""
+        """The machine of the episode."""
         return self._begun_task.machine
 
     @property
     def instruction(self) -> str:
-        """Of the task."""
+        """The instruction of the task."""
         return self._begun_task.instruction
 
     @property

@@ -1,8 +1,8 @@
 """The part of an agent's work that goes to the grading machine: everything that does not change the grading.
 
 An agent is root of its machine and may have replaced any program. The grading machine is a fresh one: it has the
-image's own programs, and of the agent's machine all files that are not listed here. What cannot be prevented is told:
-code of the agent that the tests themselves run (they import it, say) has the tests' rights while it runs.
+image's own programs, and of the agent's machine all files that are not listed here. One gap remains: code of
+the agent that the tests themselves run (they import it, say) has the tests' rights while it runs.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Guard:
 
 
 def _read(contents: IO[bytes] | None) -> bytes | None:
-    """A file's text with lines as Python reads them; None if it is no file, or a huge one that hides something."""
+    """A file's text with lines as Python reads them; None if it is not a file, or too large to look through."""
     text = None if contents is None else contents.read(_MOST + 1)
     return None if text is None or len(text) > _MOST else text.replace(b"\r", b"\n")
 

@@ -38,7 +38,7 @@ exit 1
 
 @dataclass(frozen=True)
 class Attached:
-    """What a task's machine has besides what the task says.
+    """Additions to a task's machine that the task does not ask for.
 
     Attributes:
         shown: folders of the host that it can read: where they appear, to where they are.
@@ -61,8 +61,8 @@ class Program:
         spec: plain data: ``command`` (words), ``seconds`` (its deadline), ``home`` (a folder for its own files, which
             is made, and removed at the end), and optionally ``env``, ``files`` (paths, and texts or data for JSON),
             ``stdin`` and ``transcript`` (a pattern of the shell for files).
-        cwd: where it starts.
-        user: who runs it.
+        cwd: working folder of the program.
+        user: name or number of the user that runs it.
 
     Raises:
         UsageError: the spec is incomplete.

@@ -88,7 +88,7 @@ def run_once(machine: Machine, words: Sequence[str], *, cwd: str, timeout: float
 
     Args:
         words: the program and its arguments.
-        timeout: seconds.
+        timeout: seconds that the program may take.
     """
     return _run(machine, ["bash", "-c", _ONCE, "--", cwd, *words], "", timeout)[0]
 

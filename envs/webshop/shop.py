@@ -54,9 +54,9 @@ class Shop:
         product = self.catalogue.product(number)
         best: tuple[int, str] | None = None
         for keywords in _searches(product):
-            place = place_in(self.engine.search(keywords), number)
-            if place is not None and (best is None or place < best[0]):
-                best = place, keywords
+            rank = place_in(self.engine.search(keywords), number)
+            if rank is not None and (best is None or rank < best[0]):
+                best = rank, keywords
                 if best[0] < self.window:
                     break
         return best[1] if best else None

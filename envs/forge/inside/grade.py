@@ -57,7 +57,7 @@ def read_junit(text: str, files: Iterable[str]) -> dict[str, tuple[str, str]]:
     A test file that could not be collected has its own name as node id.
 
     Args:
-        text: of the JUnit file.
+        text: contents of the JUnit file.
         files: the test files, relative to the project.
 
     Returns:
@@ -128,7 +128,7 @@ def assemble(target: Path, project: Path, source: Path, packages: Iterable[str])
 
 
 def _own_files(source: Path, package: str) -> list[Path]:
-    """Plain files below folders that are no links."""
+    """Plain files below folders that are not links."""
     parts = Path(package).parts
     if any((source / Path(*parts[:n])).is_symlink() for n in range(1, len(parts) + 1)):
         return []
@@ -281,7 +281,7 @@ def write_reward(folder: Path, scores: dict[str, float]) -> None:
     """Write ``reward.json`` and ``reward.txt``, whatever lay there before.
 
     Args:
-        scores: what ``grade`` says.
+        scores: scores by name, from ``grade``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in (("reward.json", json.dumps(scores)), ("reward.txt", f"{scores['reward']:g}")):

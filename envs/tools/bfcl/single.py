@@ -267,7 +267,7 @@ class BFCLEnv(ToolEnv):
 
     Args:
         category: simple_python, multiple, parallel or irrelevance.
-        settings: of :class:`~rollenv.envs.tools.base.ToolEnv`.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, category: str = "simple_python", **settings: Any):

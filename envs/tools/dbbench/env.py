@@ -70,8 +70,8 @@ class DBBenchEnv(ToolEnv):
     answered with a reminder.
 
     Args:
-        kind: ``select``, ``insert``, ``update`` or ``all``.
-        settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
+        kind: the statement that tasks want: ``select``, ``insert``, ``update`` or ``all``.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, kind: str = "all", **settings: Any):
@@ -144,8 +144,8 @@ def rows_of(path: Path, kind: str) -> Sequence[Mapping[str, Any]]:
     """The tasks of a kind.
 
     Args:
-        path: of ``standard.jsonl``.
-        kind: one of :data:`KINDS`.
+        path: path of the file ``standard.jsonl``.
+        kind: the statement that they want, one of :data:`KINDS`.
     """
     with path.open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines if line.strip()]

@@ -63,7 +63,7 @@ def pairs(rng: random.Random, first: tuple[str, ...], second: tuple[str, ...], c
     """Different pairs of words.
 
     Args:
-        second: the second words.
+        second: words for the second of each pair.
     """
     drawn = rng.sample(range(len(first) * len(second)), count)
     return [f"{first[n % len(first)]} {second[n // len(first)]}" for n in drawn]
@@ -103,7 +103,7 @@ def day(start: str, days: int) -> str:
     """A date some days after another one (before it, where negative).
 
     Args:
-        start: as in 2031-05-14.
+        start: the first date, as in 2031-05-14.
     """
     return str(datetime.date.fromisoformat(start) + datetime.timedelta(days=days))
 

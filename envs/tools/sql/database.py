@@ -113,7 +113,7 @@ def image_of(data: Mapping[str, Any], prepare: Prepare | None = None) -> bytes:
     """The image of a database that :func:`data_of` described.
 
     Args:
-        data: with ``tables`` and ``schema``.
+        data: the description, with ``tables`` and ``schema``.
         prepare: adds the collations that it names.
     """
     with _opened(prepare) as connection:

@@ -38,7 +38,7 @@ class Topic(NamedTuple):
     switch: str = ""
     """The function that turns it on and off."""
     key: str = ""
-    """Of the setting."""
+    """Key of the setting."""
 
 
 #: The first that fits is taken, so that "Wi-Fi calling" is not taken for "Wi-Fi".
@@ -203,7 +203,7 @@ class PhoneCustomer(Customer):
             shown = self._call(check)
             if re.search(works, shown):
                 return Said("It works now. Thank you.", ends=True)
-            said = self.told["complaints"] = self.told.get("complaints", 0) + 1
+            said = self.state["complaints"] = self.state.get("complaints", 0) + 1
             return Said(f"It still does not work. {shown}", ends=said > _COMPLAINTS)
         if "plan" in text and re.search(r"\b(change|switch|upgrade)\b", text):
             return Said("I do not want to change my plan, but I would pay for 2 GB more.")
@@ -327,7 +327,7 @@ def _suspend(backend: TelecomBackend, customer_id: str, line_id: str, new_bill_i
 
 
 def checks_of(backend: TelecomBackend, row: Row) -> list[bool]:
-    """For each thing that a task wants at its end, whether it is so."""
+    """True for each condition of a task's end that holds."""
     wanted = row["evaluation_criteria"]
     held = [
         _holds(backend, each["func_name"], each["arguments"]) == each["assert_value"]
@@ -374,7 +374,7 @@ class TelecomEnv(ToolEnv):
 
     Args:
         support: which text on technical support the policy has: ``manual`` or ``workflow``.
-        settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, support: str = "manual", **settings: Any):

@@ -44,7 +44,7 @@ class Records(Backend):
         """A line or a bill of a customer.
 
         Args:
-            table: ``line`` or ``bill``.
+            table: the kind of record, ``line`` or ``bill``.
 
         Raises:
             ToolError: there is none.
@@ -71,7 +71,7 @@ class Records(Backend):
         """The bills of a customer that have a status.
 
         Args:
-            status: such as ``Overdue``.
+            status: the wanted status, such as ``Overdue``.
         """
         bills = [self.record(key) for key in customer["bill_ids"]]
         return [bill for bill in bills if bill["status"] == status]
