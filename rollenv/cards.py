@@ -38,23 +38,23 @@ class Card:
     arguments: dict[str, str] = field(default_factory=dict)
     """Constructor arguments and their defaults for this id, as Python writes them; those without one are empty."""
     prompt: str = ""
-    """What ``reset(seed=0)`` shows to an agent."""
+    """The observation of ``reset(seed=0)``."""
     action: str = ""
     """A random action, or the oracle's."""
     rewards: list[float] = field(default_factory=list)
-    """Of the turns of one random episode and one of the oracle's, at most :data:`TURNS` each."""
+    """Rewards of the turns of a random and of an oracle's episode, at most :data:`TURNS` each."""
     limit: int | None = None
     """Turns of an episode, where there is a limit."""
     problem: str = ""
     """Why there is no example."""
     reader: Reader = field(default_factory=Reader)
-    """How actions are written, as far as the example shows it."""
+    """The form of actions, as far as the example shows it."""
     legend: str = ""
-    """What the signs of its board mean, where it tells."""
+    """The meaning of its board's signs, where it explains them."""
 
     @property
     def reward(self) -> str:
-        """The range of the rewards that were seen."""
+        """The range of the rewards in the example."""
         low, high = min(self.rewards, default=0), max(self.rewards, default=0)
         return "" if not self.rewards else f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
 
@@ -206,7 +206,7 @@ def _module_docstring(module: str) -> str:
 
 @functools.cache
 def _plugin_docstring(namespace: str) -> str:
-    """Of the module that an entry point with the name of the namespace stands for."""
+    """Docstring of the module that the entry point with a namespace's name points to."""
     entries = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=namespace)
     return next((_module_docstring(entry.module) for entry in entries), "")
 

@@ -72,7 +72,7 @@ class Element(NamedTuple):
 
     content: str
     end: int
-    """Where the closing mark ends."""
+    """Index of the end of the closing mark."""
 
 
 def last_tagged(text: str, tag: str = "answer") -> str | None:

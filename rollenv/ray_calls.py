@@ -102,8 +102,8 @@ def check_room(count: int, options: dict[str, Any], who: str) -> None:
     """See whether a cluster can hold actors, which would wait without end.
 
     Args:
-        options: of each, for ``ray.remote``.
-        who: they are, and what to set.
+        options: options of each actor, for ``ray.remote``.
+        who: description of the actors and of the setting to change, for the error.
 
     Raises:
         UsageError: it is too small.

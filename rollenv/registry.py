@@ -60,7 +60,7 @@ def register(
     """Make ``env_id`` known to :func:`make`.
 
     Args:
-        env_id: ``namespace:Name-vN[-variant]``.
+        env_id: the new id, in the form ``namespace:Name-vN[-variant]``.
         entry_point: ``"module.path:ClassName"``, imported on first use, or a callable.
         abilities: which of :data:`ABILITIES` the environment has.
         needs: packages, data files or servers without which it cannot be made (:mod:`rollenv.needs`).

@@ -44,7 +44,7 @@ class Row:
     prompt_tokens: float
     completion_tokens: float
     cost: float
-    """Of all its episodes."""
+    """Cost of all its episodes."""
     latency: float
     """Median seconds that the agent took for a turn, over episodes."""
     floor: float | None = None

@@ -60,7 +60,7 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
 
     @property
     def id(self) -> str:
-        """Of this backend alone."""
+        """Id of this backend, which no other one has."""
         return self._id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:

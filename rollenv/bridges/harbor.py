@@ -59,7 +59,7 @@ class MachineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor needs
 
     @property
     def machine(self) -> Machine:
-        """Of the trial."""
+        """The machine of the trial."""
         if self._machine is None:
             raise RuntimeError("the environment is not started")
         return self._machine
@@ -131,7 +131,7 @@ class MachineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor needs
 
         Args:
             cwd: where it starts; by default the task's working directory.
-            timeout_sec: seconds.
+            timeout_sec: seconds that the command may take; None for no limit.
             user: who runs it; by default who Harbor says now.
 
         Raises:

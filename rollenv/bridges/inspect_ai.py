@@ -145,7 +145,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         """Start a sandbox.
 
         Args:
-            config: see :meth:`BoxConfig.of`.
+            config: settings of the sandbox; see :meth:`BoxConfig.of`.
         """
         most = min(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE, _MOST_OUTPUT)
         return {"default": await _apart(cls.start, BoxConfig.of(config), most, undo=lambda made: made.box.kill())}
@@ -174,8 +174,8 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         """End the sandboxes.
 
         Args:
-            environments: what :meth:`sample_init` made.
-            interrupted: of no matter; nothing is left.
+            environments: the sandboxes that :meth:`sample_init` made, by name.
+            interrupted: ignored; nothing is left in any case.
         """
         for environment in environments.values():
             await _apart(environment.as_type(cls).box.kill)
@@ -201,14 +201,14 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         Args:
             cwd: where it starts; a relative path starts in the working directory.
             user: who runs it, in a machine.
-            timeout: seconds.
-            timeout_retry: of no matter; nothing is tried again.
+            timeout: seconds that the program may take; None for no limit.
+            timeout_retry: ignored; nothing is tried again.
 
         Raises:
             OutputLimitExceededError: if it writes more than the limit.
-            PermissionError: if the file is no program.
+            PermissionError: if the file is not a program.
             SandboxUnavailableError: if the sandbox has ended.
-            SandboxUserUnsupportedError: if a user is given and the sandbox is no machine.
+            SandboxUserUnsupportedError: if a user is given and the sandbox is not a machine.
             TimeoutError: if it takes longer.
         """
         if user is not None and not isinstance(self.box, Machine):
@@ -250,14 +250,14 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             )
         if kind == "SandboxDied":
             raise SandboxUnavailableError(said)
-        told = f"{said}\n" if kind in ("MemoryLimit", "ProcessLimit") else ""
-        return ExecResult(done.exit_code == 0, done.exit_code, done.stdout, done.stderr + told)
+        text = f"{said}\n" if kind in ("MemoryLimit", "ProcessLimit") else ""
+        return ExecResult(done.exit_code == 0, done.exit_code, done.stdout, done.stderr + text)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Write a file; missing folders are made.
 
         Args:
-            contents: text or bytes.
+            contents: text, which is written as UTF-8, or bytes.
 
         Raises:
             IsADirectoryError, PermissionError: if it cannot be written.
@@ -270,16 +270,16 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError: if it cannot be read.
             OutputLimitExceededError: if it has more bytes than the limit.
-            UnicodeDecodeError: if it is no text.
+            UnicodeDecodeError: if it is not text.
         """
-        limit, told = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE, SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR
+        limit, text = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE, SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR
 
         def read() -> bytes:
             data = bytearray()
             for piece in self.box.files.read_stream(self._path(file)):
                 data += piece
                 if len(data) > limit:
-                    raise OutputLimitExceededError(told, None)
+                    raise OutputLimitExceededError(text, None)
             return bytes(data)
 
         data = await _apart(read)
@@ -372,8 +372,8 @@ def episode_reward() -> Scorer:
         done = state.store.get(_KEY)
         if done is None:
             return Score.unscored(explanation="no episode was played; use the task's own solver")
-        told = f"{done['turns']} turns, {'ended' if done['over'] else 'cut off'}"
+        text = f"{done['turns']} turns, {'ended' if done['over'] else 'cut off'}"
         value = {"reward": float(done["reward"]), "success": float(done["success"])}
-        return Score(value=value, answer=state.output.completion, explanation=told, metadata=dict(done))
+        return Score(value=value, answer=state.output.completion, explanation=text, metadata=dict(done))
 
     return score

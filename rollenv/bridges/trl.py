@@ -289,7 +289,7 @@ def environment(env_id: str, **kwargs: Any) -> Callable[[], Environment]:
 
 
 class Environment:
-    """One environment as TRL wants it: nothing is raised at the model, and the end is told in words."""
+    """One environment as TRL wants it: errors and the end of an episode come as text."""
 
     def __init__(self, env_id: str, kwargs: dict[str, Any]):
         self._episode = Episode(env_id, **kwargs)
@@ -307,8 +307,8 @@ class Environment:
             UsageError: the training set does not say which task, or not by a whole number.
             EpisodeFailed: two resets in a row failed.
         """
-        told = {"seed": seed, "index": index}
-        seed, index = whole_of(told, "seed"), whole_of(told, "index")
+        options = {"seed": seed, "index": index}
+        seed, index = whole_of(options, "seed"), whole_of(options, "index")
         if seed is None and index is None:
             raise UsageError("the training set needs a column 'seed' (or 'index'): a group has to play the same task")
         lost, self._failed, self._lost = self._lost, False, False

@@ -44,9 +44,9 @@ class RollenvConfig(vf.TasksetConfig):  # type: ignore[misc]
     env: str = ""
     """Any id that :func:`rollenv.make` takes."""
     kwargs: dict[str, Any] = {}
-    """Of its constructor."""
+    """Arguments of its constructor."""
     seed: int = 0
-    """Of the first task; the others count up."""
+    """Seed of the first task; the others count up."""
 
 
 class RollenvData(vf.TaskData):  # type: ignore[misc]
@@ -78,8 +78,8 @@ class RollenvTaskset(vf.Taskset[RollenvTask, RollenvConfig]):  # type: ignore[mi
     def load(self) -> Iterator[RollenvTask]:
         """Yield the tasks."""
         env_id, kwargs, seed = self.env_id, self.config.kwargs, self.config.seed
-        drawn = (Task(env_id, seed + i, kwargs) for i in itertools.count())
-        for task in drawn if self.INFINITE else tasks_of(env_id, kwargs, None, seed):
+        tasks = (Task(env_id, seed + i, kwargs) for i in itertools.count())
+        for task in tasks if self.INFINITE else tasks_of(env_id, kwargs, None, seed):
             name = f"{env_id}#{task.options.get('index', task.seed)}"
             data = RollenvData(name=name, env=env_id, kwargs=kwargs, seed=task.seed, options=task.options)
             yield RollenvTask(data, self.config.task)

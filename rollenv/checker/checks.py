@@ -1,6 +1,6 @@
 """The conformance suite behind :func:`check_env` and ``rollenv check``: one function for each promised property.
 
-A check is handed a :class:`Subject` and returns if the property holds. It raises :class:`Broken` with what was seen and
+A check is handed a :class:`Subject` and returns if the property holds. It raises :class:`Broken` with what happened and
 what to change if it does not, and :class:`NotApplicable` if the environment does not promise it.
 """
 

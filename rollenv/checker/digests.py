@@ -72,7 +72,7 @@ class HelperProcess:
         """Call a function in the other process and return its result.
 
         Args:
-            function: ``module:function``.
+            function: name of the function, as ``module:function``.
 
         Raises:
             Broken: it raised, hung, or took its process down.

@@ -274,7 +274,7 @@ def model_plan(config: TrainConfig) -> ModelPlan:
     """Return the plan of ``model.path``, without loading weights and without a network.
 
     Raises:
-        UsageError: it is no folder with a model, and not of the form OWNER/NAME.
+        UsageError: it is neither a folder with a model nor of the form OWNER/NAME.
     """
     path = config.model.path
     if path == "tiny":

@@ -155,8 +155,8 @@ async def _listed(url: str, key: str | None, patience: Patience) -> tuple[int, l
             status = answer.status_code
             problem = f"status {status}" if status >= 500 or status in MAY_PASS else ""
             with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-                told = [each["id"] for each in answer.json()["data"]]
-                names = list(dict.fromkeys(name for name in told if isinstance(name, str) and name.strip()))
+                ids = [each["id"] for each in answer.json()["data"]]
+                names = list(dict.fromkeys(name for name in ids if isinstance(name, str) and name.strip()))
         if not problem:
             break
     return status, names, problem

@@ -103,13 +103,14 @@ def _print_ids(specs: Sequence[EnvSpec]) -> None:
     works = sum(not s.missing for s in specs)
     for name, group in _groups(specs):
         console.print(f"[bold]{name}:[/] {escape(_line(cards.family(name)))}", no_wrap=True, overflow="ellipsis")
-        _print_rows([("-" if s.missing else "✓", s.id, text) for s, text in zip(group, _told_once(group), strict=True)])
+        texts = _without_repeats(group)
+        _print_rows([("-" if s.missing else "✓", s.id, text) for s, text in zip(group, texts, strict=True)])
         for hint, names in cards.needed(need for s in group for need in s.missing).items():
             console.print(f"  needs {', '.join(names)}" + (f": {hint}" if hint else ""), markup=False, soft_wrap=True)
     console.print(f"{len(specs)} environments, {works} work here (✓)")
 
 
-def _told_once(specs: Sequence[EnvSpec]) -> list[str]:
+def _without_repeats(specs: Sequence[EnvSpec]) -> list[str]:
     """A line for each; where the one before has the same, the arguments that make the difference."""
     lines, before = [], ""
     for s in specs:

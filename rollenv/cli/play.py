@@ -61,7 +61,7 @@ class Keyboard:
         """A line, or the move that a key stands for; None at the end of the input.
 
         Args:
-            moves: what ``up``, ``down``, ``left`` and ``right`` stand for; those that are missing are no moves.
+            moves: what ``up``, ``down``, ``left`` and ``right`` stand for; those that are missing do not move.
         """
         self._echo(prompt)
         line = ""
@@ -190,7 +190,7 @@ class Moment:
     info: dict[str, Any]
     total: float
     state: dict[str, Any] | None
-    """To go back to; None where the environment cannot."""
+    """State to go back to; None where the environment cannot."""
 
 
 @dataclass

@@ -99,7 +99,7 @@ def page(data: dict[str, Any], shards: Sequence[str]) -> str:
     """Render the HTML. Its content policy allows only its own script and, with a folder of shards, the files beside it.
 
     Args:
-        data: from :func:`page_data`.
+        data: contents of the page, from :func:`page_data`.
         shards: JSON of the episodes' turns, embedded in the page; empty where shards are files.
     """
     files = resources.files("rollenv.report") / "page"

@@ -165,9 +165,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _missing(self) -> None:
         self._send(HTTPStatus.NOT_FOUND, "text/plain", b"there is no such page; the index is at /")
 
-    def _redirect(self, place: str) -> None:
+    def _redirect(self, location: str) -> None:
         self.send_response(HTTPStatus.SEE_OTHER)
-        self.send_header("Location", place)
+        self.send_header("Location", location)
         self.send_header("Content-Length", "0")
         self.end_headers()
 

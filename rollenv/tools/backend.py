@@ -73,7 +73,7 @@ class Function:
     method: str
     model: type[BaseModel]
     schema: Mapping[str, Any]
-    """In the form of OpenAI's ``tools`` parameter."""
+    """Schema in the form of OpenAI's ``tools`` parameter."""
 
 
 def tool(function: _Function) -> _Function:

@@ -13,11 +13,11 @@ class ToolResult(NamedTuple):
     """The result of an action; unpacks in this order."""
 
     is_valid: bool
-    """Whether the action calls this tool at all."""
+    """True if the action calls this tool at all."""
     has_error: bool
-    """Whether the call was malformed or failed."""
+    """True if the call was malformed or failed."""
     observation: str
-    """What the agent reads; empty if the action does not call this tool."""
+    """Text for the agent; empty if the action does not call this tool."""
     parsed_action: str
     """The action up to the end of the call."""
 

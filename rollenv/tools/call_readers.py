@@ -21,9 +21,9 @@ class ToolCall:
     name: str
     arguments: dict[str, Any]
     end: int
-    """Where it ends in the action."""
+    """Index of its end in the action."""
     problem: str = ""
-    """What is wrong with it; empty if it can be carried out."""
+    """Description of what is wrong with it; empty if it can be carried out."""
 
 
 #: The most calls of one action that are read.
@@ -238,7 +238,7 @@ def _shaped(data: Any, end: int) -> list[ToolCall]:
 
 
 def _is_about(key: str, value: Any, has_arguments: bool) -> bool:
-    """Return whether a key of a call is no argument of it."""
+    """Return whether a key of a call is not an argument of it."""
     if key == "type":
         return value in _TYPES
     return has_arguments and key in ("id", "index", "call_id", "tool_call_id")
@@ -269,7 +269,7 @@ def json_calls(text: str, asked: bool, known: Collection[str]) -> tuple[list[Too
 
     Args:
         asked: the agent was asked for this form.
-        known: names of functions.
+        known: names of the functions that are offered.
 
     Returns:
         The calls, the text around them, and where the first begins.
@@ -305,7 +305,7 @@ def json_calls(text: str, asked: bool, known: Collection[str]) -> tuple[list[Too
     return calls, "".join([*around, text[at:]]), start
 
 
-#: Places where a call may begin and does not: how many are tried, since each may be read to the end of the text.
+#: The most false beginnings of calls that are tried, since each may be read to the end of the text.
 _MOST_FAILED = 16
 
 

@@ -63,8 +63,8 @@ class SearchTool(_Search):
     ``{"result": [{"document": {"contents": ...}}, ...]}``.
 
     Args:
-        search_url: of the server; by default ``$SEARCH_URL``, read when first used.
-        timeout: seconds for a request.
+        search_url: address of the server; by default ``$SEARCH_URL``, read when first used.
+        timeout: seconds that a request may take.
     """
 
     #: Whether the server is asked for scores; they are not shown.

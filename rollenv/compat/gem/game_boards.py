@@ -304,8 +304,10 @@ class SokobanEnv(GemGame, Sokoban):
 
     def _get_instructions(self) -> str:
         """GEM's order: the limit before the symbols."""
-        told, limit = super()._get_instructions(), f" You have {self.max_turns} turns."
-        return told.replace(limit, "").replace(f"\n{LEGEND}", f"{limit}\n{LEGEND}") if limit in told else told
+        instructions, limit = super()._get_instructions(), f" You have {self.max_turns} turns."
+        if limit not in instructions:
+            return instructions
+        return instructions.replace(limit, "").replace(f"\n{LEGEND}", f"{limit}\n{LEGEND}")
 
     @property
     def move_limit(self) -> int:

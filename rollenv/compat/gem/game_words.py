@@ -19,7 +19,7 @@ from rollenv.envs.game.wordle import Wordle, marks
 
 
 class GuessTheNumberEnv(GemGuessing, GuessTheNumber):
-    """Guess the Number with GEM's rules: 0 is no guess, unless it lies in the range."""
+    """Guess the Number with GEM's rules: 0 does not count as a guess, unless it lies in the range."""
 
     grammar = boxed(r"\d+")
     success_share = 1.0
@@ -417,7 +417,7 @@ class WordSearchEnv(GemTextGame, WordSearch):
         found = self._find(action)
         return tuple(self._parse(found[1])) if found else (None,) * 4
 
-    def _told(self) -> str:
+    def _words_known(self) -> str:
         return "how many you found is told"
 
     def _wanted(self) -> str:
@@ -438,7 +438,7 @@ class WordSearchEnv(GemTextGame, WordSearch):
     def placed_words(self) -> dict[str, tuple[int, int, str]]:
         """Row, column and direction of every word."""
         self._begin()
-        places = ((word, self._place(word)) for word in self.words)
+        places = ((word, self._position_of(word)) for word in self.words)
         return {word: (row, col, "across" if row == end_row else "down") for word, (row, col, end_row, _) in places}
 
     @placed_words.setter

@@ -102,7 +102,7 @@ class MultiAgentEnv(Env):
         """Play one turn, or one round in parallel mode.
 
         Raises:
-            UsageError: the actions are no dict, an active agent has none, or one that is not active has one.
+            UsageError: the actions are not a dict, an active agent has none, or one that is not active has one.
         """
         if not isinstance(actions, dict):
             raise UsageError(f"the actions are a dict by agent, not {type(actions).__name__}")

@@ -172,7 +172,7 @@ class ToolEnvWrapper(GemWrapper, wrappers.ToolEnvWrapper):
 
 
 def _tool(tool: Any, **settings: Any) -> Callable[..., Any]:
-    """As in GEM, the tool is there from the start and all environments share it: neither remembers anything."""
+    """A wrapper with a tool that all environments share, as in GEM; it keeps no state."""
     rewards = {"tool_reward": 0.0, "tool_success_reward": 0.0, **settings}
     return partial(ToolEnvWrapper, tools=[tool], max_tool_uses=5, **rewards)
 
