@@ -11,7 +11,7 @@ from rollenv.agents.base import AgentFailed
 from rollenv.core import UsageError
 from rollenv.parsing import well_formed
 
-#: Where a picture stands in a text, in order.
+#: The mark of a picture in a text; pictures come in the order of their marks.
 MARK = "<image>"
 
 

@@ -225,5 +225,5 @@ def _first_paragraph(docstring: str) -> str:
 
 
 def _plain(docstring: str) -> str:
-    """Without the marks of reStructuredText."""
+    """The text without the marks of reStructuredText."""
     return re.sub(r":\w+:`~?([^`]*)`", r"\1", docstring).replace("``", "")

@@ -93,7 +93,7 @@ class Env(gymnasium.Env[str, str]):
     metadata: dict[str, Any] = {"render_modes": ["text", "ansi", "svg"], "render_fps": 4}
     #: "text" as :meth:`render` returns it; :func:`rollenv.make` takes "ansi" and "svg" too, which draw :attr:`picture`.
     render_mode: str | None = "text"
-    #: From the text of :meth:`render` to a drawing of it; None where there is nothing to draw but text.
+    #: Makes a drawing of the text of :meth:`render`; None where there is nothing to draw but text.
     picture: Callable[[str], Drawing | None] | None = None
     #: Set by :func:`rollenv.make`.
     spec: EnvSpec | None = None  # type: ignore[assignment]

@@ -72,7 +72,7 @@ GROUNDS = {
     **{f"tone{i}": _ground(fill, back) for i, (fill, back) in enumerate(_TONES)},
 }
 
-#: What may stand on the ground: SVG within a unit square, a letter for terminals, and the letter's colour.
+#: Pieces that may stand on the ground: SVG within a unit square, a letter for terminals, and the letter's colour.
 PIECES = {
     "player": (
         '<circle cx=".5" cy=".34" r=".17" fill="#0969da"/><path d="M.2.86a.3.33 0 0 1 .6 0z" fill="#0969da"/>',
@@ -144,7 +144,7 @@ class Drawing:
         return max(map(len, self.rows), default=0)
 
 
-#: From what ``render()`` returns to a drawing; None where the text is none of its kind.
+#: Makes a drawing of what ``render()`` returns; None where the text is not of its kind.
 Picture = Callable[[str], "Drawing | None"]
 
 
@@ -280,7 +280,7 @@ def _text_svg(text: str) -> str:
     return _svg(width, len(lines) * 0.6 + 0.3, shown, "monospace")
 
 
-#: What XML does not allow, and lone surrogates.
+#: Characters that XML does not allow, and lone surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 # -- data --------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ class _Lock:
     owners: int = 0
 
 
-#: By device and inode of the folder.
+#: Locks by device and inode of the folder.
 _held: dict[tuple[int, int], _Lock] = {}
 
 

@@ -240,7 +240,7 @@ class _WordReader:
 
 
 def _trimmed(value: str, pattern: str, how: str) -> str:
-    """Without the shortest beginning (``#``) or end (``%``) that fits; with the sign twice, the longest."""
+    """The value without the shortest beginning (``#``) or end (``%``) that fits; with the sign twice, the longest."""
     longest = pattern.startswith(how)
     fits = re.compile(_pattern(pattern[longest:]), re.DOTALL).fullmatch
     lengths = range(len(value) + 1)

@@ -29,7 +29,7 @@ KNOWN = (
     (re.compile(r"gcc(:[\w.-]+)?"), "gcc"),
     (re.compile(r"ghcr\.io/laude-institute/t-bench/(ubuntu|python)[\w.-]*(:[\w.-]+)?"), "bash"),
 )
-#: What may stand around a name: where Docker's own images are had, and the digest of one build.
+#: Additions to an image's name: the registry of Docker's own images, and the digest of one build.
 _AROUND = re.compile(
     r"^((index\.)?docker\.io/|public\.ecr\.aws/docker/|mirror\.gcr\.io/)?(library/)?|@sha256:[0-9a-f]+$"
 )
@@ -51,7 +51,7 @@ _FLAGS = {
 _SHOWN = 1500
 #: Part of what layers are cached by: higher with every change to what an instruction does.
 _VERSION = "2"
-#: Where a heredoc with a #! line is while it runs; it comes into no layer.
+#: The path of a heredoc with a #! line while it runs; it comes into no layer.
 _SCRIPT = "/run/rollenv/script"
 
 Base = Callable[[str], Image | None]

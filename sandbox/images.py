@@ -32,7 +32,7 @@ SYSTEM = (
     "/var/lib/dpkg",
     "/var/lib/apt/extended_states",
 )
-#: What is copied from the host's /etc: settings of programs. No accounts, no keys, no passwords, no addresses.
+#: Files that are copied from the host's /etc: settings of programs. No accounts, no keys, no passwords, no addresses.
 ETC = (
     "alternatives", "bash.bashrc", "bash_completion.d", "ca-certificates", "ca-certificates.conf", "debconf.conf",
     "debian_version", "dpkg", "ethertypes", "fonts", "gai.conf", "inputrc", "issue", "kernel",
@@ -64,7 +64,7 @@ _FILES = {
     "resolv.conf": "", "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n", "fstab": "",
     "subuid": "", "subgid": "", "environment": "", "machine-id": "0" * 32 + "\n",
 }  # fmt: skip
-#: What the key of the copied files is made of, besides their contents.
+#: Version in the key of the copied files, besides their contents.
 _VERSION = "5"
 #: Owners of files that the host's packages have changed; dpkg does nothing where one has no account.
 _OVERRIDES = Path("/var/lib/dpkg/statoverride")

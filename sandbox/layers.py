@@ -20,7 +20,7 @@ from typing import IO
 
 from rollenv.sandbox.inside.files import OPAQUE, PAX_OPAQUE
 
-#: What the name of a folder begins with that is not complete; none so young (seconds) is removed.
+#: The beginning of an incomplete folder's name, and the age in seconds below which it is not removed.
 _UNFINISHED, _YOUNG = ".made-", 60.0
 #: Folders with contents that can be made again, and the seconds after which unused contents are removed.
 _CACHES, _UNUSED = ("layers", "roots"), 30 * 86400.0

@@ -26,7 +26,7 @@ from rollenv.sandbox.network import AllowList, Gateway, Tunnel
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import Worker
 
-#: What our groups' names begin with; then the owner's pid and when it started.
+#: The beginning of our groups' names; then come the owner's pid and start time.
 _PREFIX = "rollenv-"
 #: Processes of a sandbox that run no code of its user.
 _OWN_PROCESSES = 16

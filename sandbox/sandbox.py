@@ -48,7 +48,7 @@ STATEFUL = ("python", "bash", "javascript")
 LANGUAGES: dict[str, tuple[str, ...]] = {"sh": ("sh", "-c"), "perl": ("perl", "-e"), "ruby": ("ruby", "-e")}
 #: Seconds after a run's own timeout until the sandbox itself counts as failed.
 _GRACE = 10.0
-#: How often an interpreter that has ended is restarted for one cell.
+#: The most restarts of an ended interpreter for one cell.
 _REOPENED = 10
 
 

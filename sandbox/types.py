@@ -50,10 +50,10 @@ class RunResult:
     stdout: str
     stderr: str
     exit_code: int
-    """Below zero for the signal that ended it."""
+    """Exit status; below zero for the signal that ended it."""
     timed_out: bool
     seconds: float
-    """Wall-clock time."""
+    """Wall-clock time in seconds."""
     truncated: bool
     """True if it wrote more than the limit; it was stopped there."""
     out_of_memory: bool = False
@@ -195,7 +195,7 @@ class Entry:
     type: str
     """``file``, ``dir`` or ``link``."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     mode: int
     modified: float = 0.0
     """Seconds since 1970."""
@@ -249,7 +249,7 @@ OnText = Callable[[str], None]
 OnResult = Callable[[Result], None]
 OnError = Callable[[ExecutionError], None]
 
-#: Of a JSON document that a value offered as its representation.
+#: The data of a JSON document that a value offered as its representation.
 MAX_JSON, MAX_DEPTH, MAX_NODES = 8 << 20, 64, 200_000
 #: Representations with their own field.
 _NAMES = {field.name for field in fields(Result)} - {"extra"}

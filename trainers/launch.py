@@ -39,7 +39,7 @@ _LOOK_EVERY = 0.2
 #: Seconds in which Ray tries to start all ranks, before it counts that as a failure and tries again.
 _START_SECONDS = 60.0
 
-#: What an update needs at most; a rank that does not answer for so long is lost.
+#: The longest time of an update; a rank that does not answer for so long is lost.
 _COLLECTIVE_SECONDS = 3600
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from rollenv.core import RollenvError
 from rollenv.trainers.experience import Floats
 
-#: How long a rank waits for the others: while the first one plays, they have nothing to do. A rank that dies is
+#: Time that a rank waits for the others: while the first one plays, they have nothing to do. A rank that dies is
 #: noticed at once, by its closed connections or by Ray.
 _PATIENCE = datetime.timedelta(days=7)
 

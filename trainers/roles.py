@@ -27,7 +27,7 @@ with extra("ray", "Placing parts of a run"):
 
     from rollenv import ray_calls
 
-#: How often Ray starts an actor again elsewhere; what it does follows from the settings alone.
+#: The most restarts of an actor by Ray; its work follows from the settings alone.
 _RESTARTS = 3
 
 

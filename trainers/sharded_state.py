@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from rollenv.trainers.ranks import Ranks
 
-#: In the folder of a checkpoint.
+#: Name of a folder in the folder of a checkpoint.
 FOLDER = "shards"
 
 

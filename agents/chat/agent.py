@@ -22,7 +22,7 @@ from rollenv.core import UsageError
 from rollenv.parsing import THOUGHT_MARKS, after_thoughts, well_formed
 from rollenv.tools.calls import as_element
 
-#: What :class:`ChatAgent` sets itself.
+#: Keys of a request that :class:`ChatAgent` sets itself.
 _RESERVED = ("model", "messages", "stream", "stream_options", "tools")
 
 

@@ -29,7 +29,7 @@ _ANSWERS = re.compile(
 )
 #: A field inside the request that is not its text, such as ``messages[3].tool_calls[0].id``.
 _FIELD = re.compile(r"\b\w+(?:\[\d+\]|\.\w+)*\.(?!content|text)\w+(?:\[\d+\])*")
-#: What else may be too long, too large or too many.
+#: Other things that may be too long, too large or too many.
 _OTHER = re.compile(
     r"\b(tools?|functions?|schemas?|images?|audios?|videos?|files?|pdfs?|pages|pixels|logprobs|stop|names?|ids?"
     r"|temperature|penalty|keys?|identifiers?|safety|flagged)\b"

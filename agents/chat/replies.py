@@ -78,7 +78,7 @@ _NAMES = (
     ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "cachedContentTokenCount"),
     ("total_tokens", "totalTokenCount", "totalTokens"),
 )
-#: Under which names servers give thoughts.
+#: Servers' names for thoughts.
 _THOUGHTS = ("reasoning_content", "reasoning")
 #: Ends of an answer that are not the model's: aborted, cut off, lost on the way.
 _BROKEN = re.compile(

@@ -18,7 +18,7 @@ with extra("train", "Playing a LoRA adapter"):
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-#: What peft puts before a name of the model's.
+#: Peft's prefix of a name of the model's.
 _PREFIX = "base_model.model."
 
 

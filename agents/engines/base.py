@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Ids = tuple[int, ...]
 
-#: From the tokens of a response to its text.
+#: Turns the tokens of a response into its text.
 Decode = Callable[[Sequence[int]], str]
 
 #: Tokens behind which the end of a text is looked for, besides those that the text itself may have.

@@ -16,7 +16,7 @@ from rollenv.agents.engines.base import Ids
 from rollenv.agents.engines.routing import Routing
 from rollenv.agents.engines.scoring import pad_left
 
-#: At most so many tokens, padding included, go through the model in one call.
+#: The most tokens, padding included, of one call of the model.
 _CHUNK_TOKENS = 4096
 
 

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 _SWITCH = "VLLM_ENABLE_V1_MULTIPROCESSING"
 
-#: What is passed to vLLM unless the caller says otherwise. Log-probabilities are those of the distribution that was
+#: Defaults of vLLM's arguments. Log-probabilities are those of the distribution that was
 #: drawn from, with the temperature applied: what the trainer computes.
 DEFAULTS: dict[str, Any] = {
     "logprobs_mode": "processed_logprobs",

@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How to start a server that can be trained with.
+#: The command that starts a server that can be trained with.
 START = (
     "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs "
     "--generation-config vllm"
 )
 
 
-#: What is raised where a server does not answer, or gives something that no vLLM gives.
+#: Errors where a server does not answer, or gives something that no vLLM gives.
 _NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError, AttributeError)
 
 #: Seconds in which a server that answers at all has said what it is, and loaded a model.
@@ -442,7 +442,7 @@ class ServerEngine:
         return server_transfer(backend, self.url, about["parallel_config"]["world_size"])
 
     async def _there(self) -> None:
-        """After a failure: wait for the server, and find out whether it still has the weights that it was given."""
+        """Wait for a server that failed, and find out whether it still has the weights that it was given."""
         if self._failure:
             label = await self._label()
             if label != str(self._server_version):

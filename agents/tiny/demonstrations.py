@@ -23,10 +23,10 @@ from rollenv.errors import Unsolvable
 #: Episodes that follow one random stream, and that are handed over together.
 CHUNK = 100
 
-#: With fewer chunks than this a second process starts too late to help.
+#: The fewest chunks for a second process; with fewer it would start too late to help.
 _WORTH_A_HELPER = 8
 
-#: What the second process runs. It finds modules where this one does.
+#: The program of the second process. It finds modules where this one does.
 _HELPER = """
 import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)

@@ -51,9 +51,9 @@ class Scene:
 
     env_id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Constructor arguments."""
+    """Arguments of the environment's constructor."""
     wrappers: Wrappers = field(default_factory=dict)
-    """Around the environment."""
+    """Wrappers around the environment."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of every reset."""
     share: float = 1.0

@@ -31,7 +31,7 @@ from typing import Any
 
 MAX_DEPTH, MAX_DIGITS, MAX_COLLISIONS = 110, 10_000, 100
 MAX_CALLS = 2000
-#: What would end a loop of the tests instead of a test.
+#: Exceptions that would end a loop of the tests instead of a test.
 _NEVER_RAISED = (AssertionError, StopIteration, StopAsyncIteration)
 
 

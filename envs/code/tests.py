@@ -67,7 +67,7 @@ def _program(name: str) -> str:
 _CANDIDATE, _JUDGE = _program("candidate_process.py"), _program("judge_process.py")
 #: Numbers that are not whole agree to so much of their size.
 _DIGITS = Fraction(1, 10**9)
-#: How often a judge may ask for more calls; each round answers all the calls it could predict.
+#: The most rounds in which a judge asks for more calls; each round answers all the calls it could predict.
 _ROUNDS = 40
 
 
@@ -226,7 +226,7 @@ def same_output(got: str, wanted: str) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """Without white space at the ends of lines and of the text."""
+    """The text without white space at the ends of lines and of the text."""
     return [line.rstrip() for line in text.strip().split("\n")]
 
 

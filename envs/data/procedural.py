@@ -12,7 +12,7 @@ from rollenv.parsing import ACTION_FORMATS, last_code_block
 
 Format = tuple[Callable[[str], str | None], str]
 
-#: Where an answer is in the text, and how to write one.
+#: Patterns of answers in the text, and how to write one.
 FORMATS: dict[str, Format] = {**ACTION_FORMATS, "code": (last_code_block, "```python\n%s\n```")}
 
 #: One task in so many is a test task.

@@ -53,7 +53,7 @@ class AnswerEnv(Env):
     """
 
     _changed_in_place = ()
-    #: Whether nothing in a thought that does not end is an answer. A class that looks for its answer in blocks says no.
+    #: True if a thought that does not end holds no answer. A class that looks for its answer in blocks sets False.
     cuts_thoughts = True
 
     def __init__(self, *, max_turns: int = 1, format_reward: float = 0.0):
@@ -130,7 +130,7 @@ class RowEnv(AnswerEnv):
     """
 
     reset_options = frozenset({"index"})
-    #: What copies have in common: rows never change, and what runs programs or learns time limits is made for sharing.
+    #: Attributes that copies share: rows never change, and runners of programs and time limits are made for sharing.
     shared_by_copies = frozenset({"rows", "spec", "timeout", "_runner", "_judge_runner", "_parsed"})
 
     def __init__(

@@ -211,7 +211,7 @@ class _Trial:
         self.crowd = Counter(row.function for row in rows if row.task and row.function)
 
     def attempt(self, mutant: Mutant) -> Tried:
-        """Try one."""
+        """Try one mutant and return its row."""
         start = time.monotonic()
         function = f"{mutant.path}:{mutant.function.start}" if mutant.function else ""
         row = Tried(self.package.name, self.package.version, self.seed, mutant.key, "crowded", function)

@@ -24,7 +24,7 @@ class Fault(NamedTuple):
     replacement: cst.CSTNode
 
 
-#: What an operator yields for a node.
+#: The changes that an operator yields for a node.
 Faults = Iterator[Fault]
 Operator = Callable[[Any], Faults]
 

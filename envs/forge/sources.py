@@ -31,7 +31,7 @@ _NO_LIBRARY = {"benchmark", "benchmarks", "bin", "example", "examples", "scripts
 _NO_MODULE = {"conftest.py", "fabfile.py", "noxfile.py", "setup.py", "tasks.py", "versioneer.py"}
 #: Endings of files that are, or hold, another copy of a module.
 _COPIES = {".bak", ".diff", ".egg", ".old", ".orig", ".patch", ".pyc", ".pyo", ".rej", ".save", ".swp", ".whl"}
-#: What pip and setuptools bring along as copies; they are on every machine with Python, and so would be the answer.
+#: Packages that pip and setuptools bundle: every machine with Python has them, and so would have the answer.
 _BUNDLED = frozenset(
     """
     autocommand backportstarfile cachecontrol certifi chardet colorama dependencygroups distlib distro idna

@@ -29,7 +29,7 @@ class Crosswords(TextGame):
     random_sizes = ((False, 20, 3), (True, 20, 3))
     state_names = ("entries", "filled")
 
-    #: Whether words are so short that every cell has its turn.
+    #: True to use words so short that the turns suffice for every cell.
     a_turn_for_each_cell: ClassVar[bool] = True
 
     hardcore: bool

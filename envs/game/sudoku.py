@@ -38,7 +38,7 @@ class Sudoku(TextGame):
         #: Row by row, 0 for an empty cell.
         self.grid: list[int] = []
         self.solution: list[int] = []
-        #: How many cells are empty.
+        #: The number of empty cells.
         self.left = 0
         self.drawn = ""
 

@@ -23,10 +23,10 @@ class Square:
         cells = [divmod(cell, scale) for cell in range(scale * scale)]
         blocks = [r // block * block + c // block for r, c in cells]
         self.full = (1 << scale) - 1
-        #: For every cell the numbers of its row, column and block among all 3 * scale of them.
+        #: The numbers of every cell's row, column and block among all 3 * scale of them.
         self.homes = [(r, scale + c, 2 * scale + b) for (r, c), b in zip(cells, blocks, strict=True)]
         units = [[i for i, homes in enumerate(self.homes) if u in homes] for u in range(3 * scale)]
-        #: For every cell the other cells of its row, column and block, apart and together.
+        #: The other cells of every cell's row, column and block, apart and together.
         self.units = [
             [tuple(i for i in unit if i != cell) for unit in units if cell in unit] for cell in range(len(cells))
         ]

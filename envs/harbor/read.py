@@ -21,7 +21,7 @@ from rollenv.envs.terminal.folder import (
 )
 from rollenv.needs import extra
 
-#: What a folder of Terminal-Bench's has beside the files of its image; a Dockerfile may still name some of it.
+#: Entries of a Terminal-Bench folder beside the files of its image; a Dockerfile may still name some of it.
 _ANSWERS = ("solution.sh", "solution.yaml", "tests", "run-tests.sh", "task.yaml")
 #: The versions of task.toml that are known.
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")

@@ -41,7 +41,7 @@ _BINARY: dict[type, str] = {
 _RELATIONS: dict[type, str] = {ast.Lt: "<", ast.LtE: "\\leq ", ast.Gt: ">", ast.GtE: "\\geq ", ast.NotEq: "\\neq "}
 
 _CALLED = "|".join({re.escape(name.split()[0]) for name in (*_FUNCTIONS, *_JOINED, "Matrix", "FiniteSet")})
-#: What plain text and LaTeX do not have.
+#: Signs that plain text and LaTeX do not have.
 _PRINTED = re.compile(
     rf"\*|&|\)\s*\|\s*\(|\dj\)$|(?<![a-zA-Z])(?:pi|oo|inf|{_GREEK.replace(' ', '|')})(?![a-zA-Z])|(?:{_CALLED})\("
 )

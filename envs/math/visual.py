@@ -15,7 +15,7 @@ from rollenv.envs.math.env import MathEnv
 from rollenv.envs.math.grade import SECONDS
 from rollenv.errors import MissingData
 
-#: How the files of the formats that models read begin.
+#: First bytes of files in the formats that models read.
 _KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
 
 

@@ -16,7 +16,7 @@ from rollenv.parsing import last_boxed
 
 _MOVE = re.compile(r"take\s+(\d{1,4})\s+from\s+(?:pile\s+)?(\d{1,4})", re.ASCII)
 
-#: With more objects than this the search for three and four players would take long.
+#: The most objects for which three and four players are searched; more would take long.
 _MAX_SEARCH = 40
 
 

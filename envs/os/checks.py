@@ -20,7 +20,7 @@ from rollenv.envs.terminal.shell import LIMITS, Shell
 from rollenv.sandbox import Image, Machine
 from rollenv.sandbox.layers import temporary
 
-#: What Bash reads at its start; tasks ask for changes of it, and their checks read it where they need it.
+#: Files that Bash reads at its start; tasks ask for changes of it, and their checks read it where they need it.
 _STARTUP = re.compile(r"/(root|home/[^/]+)/\.(bashrc|bash_\w+|profile)$")
 
 

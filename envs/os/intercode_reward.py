@@ -11,7 +11,7 @@ from dataclasses import dataclass
 #: The share of each part; 0.01 is for having acted at all.
 _PART = 0.33
 _WORD = re.compile(r"\b\w\w+\b")
-#: What git says of files that are new.
+#: Git's status of new files.
 NEW = ("A", "??", "C")
 
 #: A path, and what git says of it.

@@ -12,7 +12,7 @@ from typing import Any
 from rollenv.core import UsageError
 
 LANGUAGES = ("bash", "python")
-#: What cannot be done without a network.
+#: Commands that need a network.
 _INSTALLS = re.compile(r"\bapt(-get)?\s+(update|install|remove)\b")
 
 

@@ -22,7 +22,7 @@ _DEEPEST = 12
 #: Bits of a whole number; Python writes no number of more than some ten thousand.
 _LARGEST = 4096
 
-#: Where BrowserGym's environments have the page, the most telling first.
+#: Keys of the page in BrowserGym's observations, the most informative first.
 _TREES = ("axtree_txt", "axtree_object", "pruned_html", "dom_txt", "dom_object")
 
 

@@ -160,22 +160,22 @@ SOLVERS: dict[str, Callable[[Item], list[str]]] = {
 
 logger = logging.getLogger(__name__)
 
-#: What ``rg:composite`` mixes by default.
+#: Data sets that ``rg:composite`` mixes by default.
 MIXTURE: tuple[dict[str, Any], ...] = tuple(
     {"name": name, "weight": 1.0, "config": {}} for name in ("chain_sum", "syllogism", "maze", "word_sorting")
 )
 
 #: Whose constructor draws already; of the others one instance serves for every seed.
 _DRAWS_WHEN_BUILT = frozenset({"acre", "composite", "gsm_symbolic", "list_functions", "survo"})
-#: Which draw from, or seed, the process-wide generators.
+#: Data sets that draw from, or seed, the process-wide generators.
 _DRAWS_GLOBALLY = frozenset({"codeio", "composite", "list_functions", "pool_matrix"})
-#: Which print while they make an item.
+#: Data sets that print while they make an item.
 _PRINTS = frozenset({"bf", "codeio", "composite"})
 #: A score from here on is a success.
 SOLVED = 0.99
-#: How many items may be drawn until one can be made.
+#: The most draws until an item can be made.
 _TRIES = 20
-#: How many other items a random answer is taken from.
+#: The number of other items that a random answer is taken from.
 _OTHER_ITEMS = 8
 
 

@@ -63,7 +63,7 @@ class Archive:
         return "" if found == dict(self.files) else f"{self.path} holds other files"
 
 
-#: What the readers of archives raise for damaged or hostile ones.
+#: Errors of the readers of archives for damaged or hostile ones.
 _ODD = (
     tarfile.TarError,
     zipfile.BadZipFile,

@@ -165,7 +165,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Tree:
-    """Below a folder are these files and no others. Folders are free unless ``folders`` names all of them."""
+    """Checks that a folder has exactly these files below it. Folders are free unless ``folders`` names all of them."""
 
     path: str
     files: Mapping[str, bytes]

@@ -188,7 +188,7 @@ class Script:
     files: Mapping[str, str] = field(default_factory=dict)
     """Names and contents."""
     exit_code: int | None = None
-    """None: any."""
+    """The wanted exit status; None for any."""
 
     def __call__(self, workspace: Workspace) -> str:
         written = "".join(

@@ -296,7 +296,7 @@ while read -r n; do
 done < "$1"
 echo "$count"
 """
-#: What a script prints, the script, a part of it and a faulty one in its place, and what it prints in Python.
+#: The output of a script in words, the script, a part of it and its faulty replacement, and the output in Python.
 _BUGS: tuple[tuple[str, str, tuple[str, str], Callable[[list[int]], str]], ...] = (
     (
         "the numbers in FILE, one a line, and their mean, rounded down to a whole number, at the end",

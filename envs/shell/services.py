@@ -213,7 +213,7 @@ def _all_pages(draw: Draw, size: int) -> ShellTask:
     )
 
 
-#: What a server answers a line with, in words, in the oracle's Python, and here.
+#: A server's answer to a line, in words, in the oracle's Python, and here.
 _ANSWERS: tuple[tuple[str, str, Callable[[str], str]], ...] = (
     ("the line with its characters in reverse order", "line[::-1]", lambda line: line[::-1]),
     ("the line in upper case", "line.upper()", str.upper),

@@ -65,11 +65,11 @@ def _another(part: str, high: int, draws: random.Random) -> str:
 
 Player = Callable[[str], str]
 
-#: What of an action, and of an opponent's, reaches the game.
+#: The most characters of an action, and of an opponent's, that reach the game.
 _CLIP = 2000
-#: How often the others may move between two turns of the agent.
+#: The most moves of the others between two turns of the agent.
 _MAX_OTHERS = 500
-#: How many moves are tried, and how much of the rules and of the latest text they are taken from.
+#: The most moves that are tried, and the characters of the rules and of the latest text that they are taken from.
 _TRIES, _LOOK = 150, 4000
 
 

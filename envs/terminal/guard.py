@@ -22,7 +22,7 @@ from rollenv.envs.terminal.runners import Runners, top_level
 from rollenv.sandbox import Image, Machine
 from rollenv.sandbox.offline import OURS
 
-#: Where a grader puts its own.
+#: Folders of a grader's own files.
 _OURS = ("/tests", "/solution", "/logs/verifier", *OURS)
 #: Folders of the system: what the image has there stays as it is.
 _SYSTEM = re.compile(r"^/(usr|bin|sbin|lib\w*)(/|$)")
@@ -41,7 +41,7 @@ _HOME = re.compile(
     r"/(\.bashrc|\.bash_\w+|\.profile|\.zsh\w*|\.zprofile|\.pam_environment|\.inputrc|\.pydistutils\.cfg|\.pip|\.pypirc|"
     r"\.config/(pip|uv)|\.curlrc|\.wgetrc|\.netrc|\.jq|\.sqliterc|\.local/share/uv|\.cache/(uv|pip))(/|$)"
 )
-#: What says which number a name is.
+#: Files that map names to numbers.
 _ACCOUNTS = frozenset({"/etc/passwd", "/etc/group"})
 #: Folders on the way to programs, packages and settings of a home, and to the reward: links there would lead around
 #: what is said here.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rollenv.sandbox import Limits, Machine, NotFound
 
-#: As AgentBench's containers have it; a command has its own limit of time.
+#: The setting of AgentBench's containers; a command has its own limit of time.
 LIMITS = Limits(seconds=60.0, memory_mb=1024, processes=256, disk_mb=512, files=100_000, open_files=1 << 20)
 #: Reads what to restore and the script, each up to a zero byte, and writes on standard error what to restore later.
 _KEEPING = r"""

@@ -69,11 +69,11 @@ def carried(machine: Machine, ports: list[int]) -> Iterator[dict[int, str]]:
 
 
 _LOGS = "/logs/verifier"
-#: Where agents may put what is to be looked at; a separate verifier always gets it.
+#: A folder for results of the agent; a separate verifier always gets it.
 _PUBLISHED = Artifact("/logs/artifacts", "/logs/artifacts")
 _MOST = 1 << 20
 _SHOWN = 4000
-#: What tests and solutions print that could not be set up without a network.
+#: Messages of tests and solutions that could not be set up without a network.
 _NOT_SET_UP = re.compile(
     r"((?:Could not (?:find a version that satisfies|resolve host)|No matching distribution found for|"
     r"Unable to locate package|Temporary failure (?:resolving|in name resolution))[^\n]*|"

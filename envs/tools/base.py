@@ -87,7 +87,7 @@ class Reminder(User):
 
 #: A function's name and its arguments.
 Call = tuple[str, dict[str, Any]]
-#: What an expert does in one turn: calls, or a message to the user.
+#: An expert's turn: calls, or a message to the user.
 Move = Sequence[Call] | str
 
 
@@ -170,7 +170,7 @@ def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, i
 
 #: One task in so many is a test task.
 _TEST_SHARE = 5
-#: What a service says that is down.
+#: The answer of a service that is down.
 _UNAVAILABLE = "error: the service is unavailable for the moment; try again"
 
 
@@ -199,7 +199,7 @@ class ToolEnv(Env):
     #: Data sets number their tasks, and ``index`` chooses one; generated tasks have no end.
     tasks: int | None = None
     reset_options = frozenset({"index"})
-    #: Whether what a truncated episode has left is judged.
+    #: True to judge the state of a truncated episode.
     judged_when_cut = False
 
     def __init__(

@@ -27,7 +27,7 @@ from rollenv.envs.webshop.product import Product
 
 #: Raise it when what is written changes.
 FORMAT = 3
-#: What the original seeds the order of its goals with.
+#: The original's seed for the order of its goals.
 GOAL_SHUFFLE_SEED = 233
 #: Files up to this size are digested whole; of larger ones, evenly spread parts and the time of their last change.
 _DIGEST_WHOLE = 1 << 28

@@ -102,7 +102,7 @@ mustard natural navy nude olive orange peach pewter pink plum purple rainbow red
 seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white
 wine yellow
 """
-#: In the published order, which decides where a text has several.
+#: Colours in the published order, which decides where a text has several.
 COLOURS = tuple(_NAMES.split())
 
 

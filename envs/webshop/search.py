@@ -25,7 +25,7 @@ INDEX_FORMAT = 1
 K1, B = 0.9, 0.4
 #: The engine's answer to a query is cut here.
 MAX_RESULTS = 50
-#: What of a query is looked at: characters, and terms (Lucene's limit).
+#: The most characters and terms of a query that count (Lucene's limit).
 MAX_QUERY, MAX_TERMS = 10_000, 1024
 _BATCH = 4096
 _LISTS = {"<a>": "attribute", "<c>": "category", "<q>": "query"}

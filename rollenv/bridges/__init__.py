@@ -20,7 +20,7 @@ from rollenv.rollout.workers.base import EnvResult, validated
 
 logger = logging.getLogger(__name__)
 
-#: What is shown to who goes on after the end.
+#: The observation of a step after the end.
 OVER = "The episode is over."
 
 

@@ -60,7 +60,7 @@ _UNLIMITED = 24 * 3600.0
 _CLOSING = 3.0
 #: Bytes of output that a sandbox can pass on at most.
 _MOST_OUTPUT = 32 << 20
-#: What inspect's store keeps of an episode.
+#: The key of an episode in inspect's store.
 _KEY = "rollenv_episode"
 T = TypeVar("T")
 

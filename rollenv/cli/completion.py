@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import typer
 
 _VARIABLE = "_ROLLENV_COMPLETE"
-#: Where bash ends a word, besides at spaces.
+#: Characters at which bash ends a word, besides spaces.
 _BREAKS = ":="
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
     from rollenv.trainers.config.tasks import EnvConfig
 
-#: What weights are saved as: one file, or an index of several.
+#: Names of saved weights: one file, or an index of several.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollenv.rollout.episode import Limits
     from rollenv.rollout.types import Task, Trajectory
 
-#: Where the key is, unless another variable is named.
+#: The variable with the key, unless another one is named.
 _KEY = "OPENAI_API_KEY"
 
 

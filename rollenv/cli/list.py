@@ -133,5 +133,5 @@ def _print_rows(rows: Sequence[tuple[str, ...]], *, right: Sequence[int] = ()) -
 
 
 def _line(text: str) -> str:
-    """Without addresses, which take a line's room."""
+    """The text without addresses, which take a line's room."""
     return re.sub(r" \((https?:|arXiv)[^)]*\)", "", text)

@@ -24,7 +24,7 @@ from rollenv.drawing import Drawing, ansi, draw
 from rollenv.registry import make
 from rollenv.typed import Reader, reader
 
-#: What arrow keys send, in both of the modes that terminals have, and vi's keys for the same.
+#: The codes of arrow keys in both of the modes that terminals have, and vi's keys for the same.
 ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
 VI = {"h": "left", "j": "down", "k": "up", "l": "right"}
 
@@ -49,7 +49,7 @@ class Keyboard:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Keyboard]:
-        """Until the block ends, keys come one by one and are not echoed."""
+        """Read keys one by one, without echo, until the block ends."""
         before = termios.tcgetattr(self.fd)
         tty.setcbreak(self.fd, termios.TCSADRAIN)
         try:

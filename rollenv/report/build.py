@@ -22,7 +22,7 @@ from rollenv.report.plain import dumps, plain
 #: Characters of shards that are kept inside the page; beyond that, each of them is a separate file.
 SMALL = 4_000_000
 
-#: In the order in which they are put together.
+#: Files of the page, in the order in which they are put together.
 SCRIPTS = (
     "base.js",
     "data.js",

@@ -10,7 +10,7 @@ from rollenv.report.folders import Run
 from rollenv.report.plain import plain
 from rollenv.rollout.evaluate import wilson_interval
 
-#: How metrics by turn and by position of a token end, with plain names (rollenv.trainers.diagnostics has the buckets).
+#: Suffixes of metrics by turn and by position of a token, with plain names (buckets: rollenv.trainers.diagnostics).
 _TURNS = tuple(
     (part, f"turn {int(part) + 1}" if part.isdigit() else f"turns {part} after the first")
     for part in ("0", "1", "2-3", "4-7", "8-15", "16-31", "32+")

@@ -33,7 +33,7 @@ class BaseTool:
     """
 
     tool_type = "tool"
-    #: How many environments use it; the last one to release it closes it.
+    #: The number of environments that use it; the last one to release it closes it.
     _users = 0
 
     def __init__(self, num_workers: int = 1):

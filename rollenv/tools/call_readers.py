@@ -47,7 +47,7 @@ _CLOSING = re.compile(
     r"(?:\s|```|</tool_calls?>|</TOOLCALL>|</function_calls?>|</functioncall>|</minimax:tool_call>|</｜DSML｜function_calls>"
     r"|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool▁calls?▁end｜>|<\|call\|>|<\|e[om]t_id\|>)*"
 )
-#: What may stand between a mark and the call behind it.
+#: Characters that may stand between a mark and the call behind it.
 _LEADING = re.compile(r"(?:\s|```(?:json|python|tool_call)?\b)*")
 _NAMED = re.compile(
     r"(?:function<｜tool▁sep｜>)?(?:functions\.)?([\w.\-/]{1,200}?)(?::\d+)?(?:\s|<\|tool_call_argument_begin\|>|<｜tool▁sep｜>"
@@ -260,7 +260,7 @@ def _call(name: str, arguments: Any, end: int) -> ToolCall:
 
 
 _KEYS = sorted({*_NAMES, *_ARGUMENTS, "function_call", "tool_calls", "type", "id", "role", "content"})
-#: Where a call may begin; the second group is the first key's value, if it is a text.
+#: The possible beginning of a call; the second group is the first key's value, if it is a text.
 _CANDIDATE = re.compile(rf'(?:\[\s*)?\{{\s*"({"|".join(_KEYS)})"\s*:(?:\s*"([^"\\]{{1,200}})")?')
 
 

@@ -10,7 +10,7 @@ from rollenv.parsing import Element, code_blocks, first_tagged
 from rollenv.sandbox import Runner, Sandbox, SandboxDied, shared_pool
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
 
-#: What of a program's output an agent reads at most.
+#: The most characters of a program's output that an agent reads.
 MAX_CHARACTERS = 20_000
 
 

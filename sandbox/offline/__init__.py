@@ -22,7 +22,7 @@ from rollenv.sandbox.layers import made, store
 
 _log = logging.getLogger(__name__)
 
-#: What tests are commonly set up with.
+#: Packages that tests are commonly set up with.
 ALWAYS = ("pip", "setuptools", "wheel", "uv", "pytest")
 _REQUIREMENT = re.compile(
     r"^[A-Za-z0-9][\w.-]*(\[[\w,-]+\])?((===|[=<>!~]=|[<>])[\w.*+!-]+(,\s*([=<>!~]=|[<>])[\w.*]+)*)?$"
@@ -272,9 +272,9 @@ def packages(script: str) -> list[str]:
     return list(found)
 
 
-#: Where the programs, the wheels and the packages of Debian appear.
+#: Folders in which the programs, the wheels and Debian's packages appear.
 PLACE, WHEELS, DEBS = "/opt/rollenv", "/opt/rollenv-wheels", "/opt/rollenv-debs"
-#: Where the programs note what they could not do: a folder that everyone may write to.
+#: The folder for the programs' notes of what failed; everyone may write to it.
 NOTES = "/run/rollenv"
 #: All of these folders.
 OURS = (PLACE, WHEELS, DEBS, NOTES)

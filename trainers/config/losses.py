@@ -220,7 +220,7 @@ AnyKl = Annotated[_Kl, Field(discriminator="name"), union("kl", "name", _Kl)]
 
 
 class NoDistill(Section):
-    """Nobody teaches."""
+    """No distillation."""
 
     name: Literal["none"] = "none"
 

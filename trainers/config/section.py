@@ -36,7 +36,7 @@ def _for_actors(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-#: For ``ray.remote``.
+#: Options of ``ray.remote``.
 ActorOptions = Annotated[dict[str, Any], AfterValidator(_for_actors)]
 
 
@@ -61,7 +61,7 @@ class Union:
         return next(iter(self.variants))
 
 
-#: By the name of the section, wherever it is.
+#: Unions by the name of the section, wherever it is.
 _UNIONS: dict[str, Union] = {}
 
 

@@ -36,7 +36,7 @@ class LossInput:
     turns: Tensor
     """int64 label, 0 to K - 1, of the token's turn; unique in the micro-batch."""
     reference: Tensor | None = None
-    """Under a frozen policy to stay close to."""
+    """Log-probabilities under a frozen policy to stay close to."""
     entropy: Tensor | None = None
     """Entropy of the distribution each token was drawn from, with a gradient."""
 

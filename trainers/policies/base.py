@@ -11,7 +11,7 @@ from torch import Tensor
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.trainers.policies.packed import Packed
 
-#: What can be asked of a forward pass.
+#: Outputs that a forward pass can compute.
 Output = Literal["logprobs", "entropy", "hidden"]
 LOGPROBS: tuple[Output, ...] = ("logprobs",)
 HIDDEN: tuple[Output, ...] = ("hidden",)

@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=nn.Module)
 
-#: What losses are multiplied by at first where products are float16, whose largest number is 65504.
+#: The first scale of losses where products are float16, with 65504 as the largest number.
 _FIRST_SCALE = 1024.0
 
-#: How far two ways to compute the same may be apart in float32. With fewer digits another kernel rounds otherwise in
-#: every layer, and only the states as a whole say anything: what they may be apart, of their size.
+#: The largest relative difference between two ways to compute the same states: of each number in float32, and of the
+#: states as a whole in narrower types, where another kernel rounds differently in every layer.
 _ALIKE = 1e-3
 _ALIKE_ROUNDED = 0.1
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: peft's name for the adapter.
 _NAME = "default"
 
-#: In the folder of a checkpoint.
+#: Name of the adapter's folder in the folder of a checkpoint.
 FOLDER = "adapter"
 
 

@@ -12,7 +12,7 @@ from rollenv.rollout.types import Group, Task
 
 T = TypeVar("T")
 
-#: How a source finds its own part of a draw: a number or a name from every source that the task came through.
+#: The path of a draw: a number or a name from every source that the task came through, so that each finds its own.
 Origin = tuple[int | str, ...]
 
 
@@ -141,7 +141,7 @@ class TaskTemplate:
 
     env_id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Constructor arguments."""
+    """Arguments of the environment's constructor."""
     wrappers: dict[str, dict[str, Any]] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     """Options of every reset."""

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-#: What a test did, from best to worst; the worst counts where a test reports more than once.
+#: Outcomes of a test, from best to worst; the worst counts where a test reports more than once.
 OUTCOMES = ("passed", "skipped", "failed", "error")
 #: Nobody's user and group.
 NOBODY = 65534

@@ -20,7 +20,7 @@ LEGEND = "P is you, # a wall, _ floor, X a box, O a target, √ a box on a targe
 
 OBSERVATIONS = ("grid", "dense", "coords", "compact")
 
-#: What the ids whose name ends in -random draw from: room, boxes, turns.
+#: The sizes of ids that end in -random: room, boxes, turns.
 RANDOM_SIZES = (((6, 6), 2, 20), ((8, 8), 5, 50))
 
 

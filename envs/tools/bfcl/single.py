@@ -19,7 +19,7 @@ Entry = Mapping[str, Any]
 
 #: Types as the files name them, and as JSON schemas do; ``any`` has no type.
 _SOURCE_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": ""}
-#: What is kept of a description besides its type.
+#: Keys of a description that are kept besides its type.
 _KEPT = ("description", "enum", "default", "minimum", "maximum", "required")
 
 

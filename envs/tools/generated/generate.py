@@ -60,7 +60,7 @@ def filler(rng: random.Random, characters: int) -> str:
 
 #: Records of a world, by the name of its size.
 SIZES = {"small": 8, "medium": 20, "large": 60}
-#: How many draws of a goal are tried before a task has fewer goals than wanted; how many worlds are, to have any.
+#: The most draws of a goal before a task gets fewer goals than wanted, and the most worlds that are tried.
 _TRIES, _WORLDS = 60, 100
 
 _END = (

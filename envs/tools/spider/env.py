@@ -282,7 +282,7 @@ class SpiderBackend(SqlBackend):
             self.state |= {"score": 0.0, "match": False}
 
     def data(self) -> dict[str, Any]:
-        """Without the tables as long as nothing in them has changed."""
+        """The state without the tables as long as nothing in them has changed."""
         return dict(self.state) if self.database.image is self.stored.image else super().data()
 
     def load(self, data: Mapping[str, Any]) -> None:

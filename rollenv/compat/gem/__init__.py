@@ -92,7 +92,7 @@ def _modules() -> dict[str, dict[str, str]]:
 MODULES = _modules()
 MODULES["gem.vector.vector_env"]["ArrayType"] = "numpy:ndarray"
 _CONSTANTS, _PARSING = MODULES["gem.utils.constants"], MODULES["gem.utils.parsing"]
-#: What GEM's modules import from each other, and its users from any of them.
+#: Names that GEM's modules import from each other, and its users from any of them.
 _USED: dict[str, dict[str, str]] = {
     "gem.envs": MODULES["gem.core"] | _CONSTANTS | _PARSING,
     "gem.tools": MODULES["gem.core"] | MODULES["gem.tools.base_tool"],

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 #: `(info, reward)` of a response and a right answer.
 verify_fn = functools.partial(boxed_reward_fn, fast=False, correct_reward=1, incorrect_reward=0)
 
-#: For rollenv's own classes, the name of GEM's here.
+#: GEM's names of rollenv's own classes.
 CLASSES = {
     "rollenv.envs.math.env:MathEnv": "MathEnv",
     "rollenv.envs.math.visual:MathVisualEnv": "MathVisualEnv",

@@ -159,15 +159,15 @@ def _checks(clause: str, topics: list[Topic], question: bool) -> list[Request]:
     return [Request(topic.check, _arguments(topic.check, clause)[0]) for topic in topics]
 
 
-#: How often a customer says that it still does not work, before they give up.
+#: The number of complaints that it still does not work before a customer gives up.
 _COMPLAINTS = 2
-#: How much a customer does for one message.
+#: The most actions of a customer for one message.
 _AT_ONCE = 3
 _TOO_MUCH = "That is too much at once. I have done no more than this."
 _KEYS = {topic.switch: topic.key for topic in TOPICS if topic.switch}
 _WHO = re.compile(r"\b(name|number|who|identity|verify|where|abroad|travel\w*|location|country|home)\b")
 _AGREES = re.compile(r"\b(okay|ok|agree|do you want|would you like|(?<!how )(?<!what )(may|shall|should|can) i)\b")
-#: What works, by a word of the reason for the call: the function that shows it, and how its result then reads.
+#: Signs that it works, by a word of the reason for the call: the function that shows it, and a pattern of its result.
 _AIMS = (
     ("mms", "can_send_mms", r" can send"),
     ("mobile data", "run_speed_test", r"\(Excellent\)"),
@@ -228,7 +228,7 @@ class PhoneCustomer(Customer):
 
 
 Row = Mapping[str, Any]
-#: What the actions that set up a task change on the phone, and whether it then looks for a network.
+#: Changes on the phone by the actions that set up a task, and whether it then looks for a network.
 _PHONE: dict[str, tuple[Record, bool]] = {
     "turn_airplane_mode_on": ({"airplane_mode": True}, True),
     "turn_data_off": ({"data_enabled": False}, True),
