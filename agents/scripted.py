@@ -160,7 +160,7 @@ class ReplayAgent:
             task), or with ``seed`` and ``member`` (0 by default).
 
     Raises:
-        UsageError: a row is none of these, or two say different things about one episode.
+        UsageError: a row has none of these forms, or two say different things about one episode.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]):

@@ -1,4 +1,4 @@
-"""One question to the Hugging Face Hub before anything large is fetched, so that a machine without it hears at once."""
+"""One question to the Hugging Face Hub before a large download, so that a machine without access fails at once."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise UsageError where nobody listens at HOST:PORT; Ray would try for minutes."""
+    """Raise UsageError if HOST:PORT refuses connections; Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "://" in address:
         return

@@ -95,7 +95,7 @@ def _moves(bare: set[str], template: str) -> dict[str, str]:
     known = {key: next((bare_by_key[n] for n in names if n in bare_by_key), None) for key, names in _NAMES.items()}
     if sum(word is not None for word in known.values()) < 2:
         return {}
-    if known["up"] or known["down"]:  # a grid has all four, whatever chance has shown of them
+    if known["up"] or known["down"]:  # a grid has all four, also if the sampled actions had fewer
         style = next(word for word in known.values() if word)
         number = 1 if style.lower() in {names[1] for names in _NAMES.values()} else 0
         known = {key: word or _like(style, _NAMES[key][number]) for key, word in known.items()}

@@ -156,7 +156,7 @@ def put(machine: Machine, sources: Iterable[Source], target: str, into: bool, ow
         mode: permissions in octal; by default their own.
 
     Raises:
-        UsageError: if the owner or the mode is none.
+        UsageError: the owner or the mode is malformed.
     """
     if mode and not re.fullmatch(r"[0-7]{3,4}", mode):
         raise UsageError(f"--chmod={mode} is not known here; octal permissions are")

@@ -193,7 +193,7 @@ class Image:
             over, from top to bottom.
         env: environment variables.
         workdir: where programs start.
-        user: who they are.
+        user: user that they run as.
         shell: what runs a command line.
     """
 

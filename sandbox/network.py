@@ -126,7 +126,7 @@ class AllowList:
     a name that leads there.
 
     Raises:
-        UsageError: an entry is none of these.
+        UsageError: an entry has none of these forms.
     """
 
     def __init__(self, hosts: Sequence[str]):

@@ -521,7 +521,7 @@ async def _ended(run: Callable[[], T], end: Callable[[], bool | None]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits for it any more
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # its waiter was cancelled
         own = ThreadPoolExecutor(1)  # all threads of asyncio's may wait for what is to be ended here
         with contextlib.suppress(SandboxDied):
             while not task.done() and await asyncio.get_running_loop().run_in_executor(own, end) is False:

@@ -22,7 +22,7 @@ from rollenv.trainers.sources import Drawn, TaskSource
 
 
 class Batches(ABC):
-    """Gives batches of groups, and gives new weights to who plays them.
+    """Yields batches of groups, and hands new weights to the player.
 
     Args:
         source: of the tasks. It is used on the manager's event loop only, which may be in another thread.

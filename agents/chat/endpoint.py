@@ -375,7 +375,7 @@ async def _lifetime(client: httpx.AsyncClient) -> AsyncGenerator[None]:
 
 
 def checked_url(text: str) -> None:
-    """Refuse a base URL that is none.
+    """Refuse a malformed base URL.
 
     Raises:
         UsageError: if it is.

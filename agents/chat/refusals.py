@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-#: Limits in time and money are none of the context.
+#: Limits in time and money do not concern the context.
 _OF_TIME = re.compile(
     r"\brates?\b|quota|\bper[ -](min|sec|hour|day)|\b(dai|week|month)ly\b|\b[rt]p[mdh]\b|throttl|concurren|\bqueue"
     r"|please wait|again (in|later)|retry after|credit|balance|billing|afford|time[d -]?out|deadline"

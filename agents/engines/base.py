@@ -317,4 +317,4 @@ class EngineFailed(RollenvError):
 
 
 class EngineLost(EngineFailed):
-    """The engine is gone for good, or does not come back: who plays with it cannot go on, so the rollout ends."""
+    """The engine is gone for good, or does not come back: its players cannot go on, so the rollout ends."""

@@ -382,7 +382,7 @@ class ServerEngine:
         try:
             with self._blocking(_SLOW) as client:
                 most = self._look(client)
-                client.post(self.url + self.going_on, json={})  # whoever paused it may have died
+                client.post(self.url + self.going_on, json={})  # the process that paused it may have died
                 return most
         except _NO_ANSWER as error:
             raise UsageError(
@@ -408,7 +408,7 @@ class ServerEngine:
         self._can_sleep = bool(about["model_config"].get("enable_sleep_mode"))
         self._rank = (about.get("lora_config") or {}).get("max_lora_rank", 0)
         if self._can_sleep:
-            client.post(f"{self.url}/wake_up")  # whoever let it sleep may have died
+            client.post(f"{self.url}/wake_up")  # the process that put it to sleep may have died
         if self.model is not None:
             self._load(client, "/collective_rpc", _reload_from(self.model))
             client.post(f"{self.url}/reset_prefix_cache?reset_running_requests=true")

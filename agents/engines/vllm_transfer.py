@@ -49,7 +49,7 @@ class Transfer:
 
     def __init__(self, kind: str, client: Client, workers: int = 1):
         if kind not in ("nccl", "ipc"):
-            raise UsageError(f'vLLM\'s weight transfer {kind!r} is none of "nccl" and "ipc", which can be trained with')
+            raise UsageError(f'vLLM\'s weight transfer {kind!r} is not "nccl" or "ipc"; training needs one of these')
         if not torch.cuda.is_available():
             raise UsageError(
                 f"vLLM waits for weights by {kind}, which needs a GPU in the trainer's process: start it without "

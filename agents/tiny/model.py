@@ -15,7 +15,7 @@ from rollenv.agents.tiny.settings import TinySize
 END = "<|endoftext|>"
 
 
-#: Tokens that begin what somebody says in a chat; END closes it.
+#: Tokens that begin a message of a chat; END closes it.
 _ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool"))
 
 _TEMPLATE = (

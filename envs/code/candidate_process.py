@@ -2,7 +2,7 @@
 
 A job is a line of JSON on standard input: the program, statements to run after it, and the calls of each test. The
 answer to call ``n`` is a line ``n DATA`` on standard output, after the line ``ready``. The process ends when a test
-takes too long. Expected values are not here: whatever a program does to this process, it can only give other values.
+takes too long. Expected values are not here: a program that takes over this process can only return other values.
 The host and the judge read them with ``rollenv.envs.code.judge_process.decode``.
 
 What is not plain data stays here; later calls of a judge may refer to it.

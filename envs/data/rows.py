@@ -165,7 +165,7 @@ def _root() -> Path | None:
 
 
 def _find(known: DataSet, split: str) -> list[tuple[Path, LocalFile]]:
-    """The local files of a split (several where a split comes in parts); empty if there are none."""
+    """The local files of a split (several where a split is stored in pieces); empty if there are none."""
     root = _root()
     for file in known.candidates(split) if root else ():
         assert root is not None

@@ -256,7 +256,7 @@ class RowEnv(AnswerEnv):
 
 
 def listed(cell: Any) -> list[Any]:
-    """The values in a cell that holds one or several. What is missing there (None, NaN) is none.
+    """The values in a cell that holds one or several. Missing values (None, NaN) are left out.
 
     Integers of thousands of digits become decimals, since Python does not write them.
     """

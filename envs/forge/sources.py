@@ -215,7 +215,7 @@ def _libraries(files: dict[str, bytes], base: str, name: str) -> tuple[str, ...]
 
 
 def _in_namespaces(paths: list[str]) -> set[str]:
-    """Packages in a folder that is none itself: its name is that of many projects, as in ``zope/interface``."""
+    """Packages in a folder that is not a package: many projects share its name, as in ``zope/interface``."""
     found = {
         path.removesuffix("/__init__.py") for path in paths if path.count("/") == 2 and path.endswith("/__init__.py")
     }

@@ -141,7 +141,7 @@ class HarborEnv(TerminalEnv):
 
     @property
     def _agent(self) -> str:
-        """The user who the agent is."""
+        """The user that the agent runs as."""
         assert self._image is not None
         return self.part.user or self._image.user
 

@@ -31,7 +31,7 @@ def read_task(path: Path) -> TaskFolder:
     """Read a task folder of either format.
 
     Raises:
-        TaskFolderError: if it is none, or not as its format says.
+        TaskFolderError: it is not a task folder, or breaks its format.
     """
     if (path / "task.toml").is_file():
         return read_harbor(path)

@@ -51,7 +51,7 @@ _FACTOR = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(?=\(|(?![eEjxX])[a-zA-Z]|x(?!\w
 def latex_of_printed(text: str) -> str:
     r"""A text with the expressions of Python in it as LaTeX, ``2*sqrt(3)/x**2`` as ``\frac{2\cdot \sqrt{3}}{x^{2}}``.
 
-    What is none stays. Nothing is evaluated.
+    Other text stays. Nothing is evaluated.
     """
     if "\\" in text or not text.isascii() or not _PRINTED.search(text):
         return text

@@ -28,7 +28,7 @@ def start_prepared(
     Args:
         name: the folder that images of this kind are kept in.
         recipe: what it is made from; equal recipes give equal images.
-        prepare: makes a machine over the host's system what it should be. Whatever it raises is raised here.
+        prepare: sets up a machine over the host's system. Its errors are raised here.
         env: environment variables of everything in it.
 
     Raises:

@@ -52,7 +52,7 @@ def base_of(address: str) -> str:
     """The address of a server as ``http://HOST:PORT/PATH``.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not such an address.
     """
     kind, _, rest = address.rpartition("://")
     text = re.sub("^ws", "http", kind.lower() or "http") + "://" + rest.rstrip("/").removesuffix("/ws")
@@ -151,11 +151,11 @@ class Wire:
 
         Raises:
             Refused: the message is not of the right form.
-            Misbehaved: the environment failed, or the answer is none of the protocol's.
+            Misbehaved: the environment failed, or the answer breaks the protocol.
             ServerFull: the server has no room.
             ServerLost: the connection was lost, or there was no answer in time.
         """
-        again = self._socket is not None and kind == "reset"  # what was closed while nobody asked
+        again = self._socket is not None and kind == "reset"  # it may have been closed since the last message
         message = json.dumps({"type": kind, "data": data})
         socket = self.connect()
         try:
@@ -229,7 +229,7 @@ class Form:
         schema: JSON schema of actions; empty if it is not known.
 
     Raises:
-        UsageError: there is no such field, or the schema is none.
+        UsageError: there is no such field, or the schema cannot be read.
     """
 
     def __init__(self, schema: Mapping[str, Any], field: str | None = None):
@@ -312,7 +312,7 @@ class Form:
 
 
 def _resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a field; one that is named elsewhere is looked up, and one that may be null is as if it may not."""
+    """The schema of a field: a reference is looked up, and null is left out of the alternatives."""
     if not isinstance(schema, Mapping):
         return {}
     if isinstance(ref := schema.get("$ref"), str):

@@ -55,7 +55,7 @@ class Talk:
         self.over, self.stopped = False, False
         self.trace: Any = None
 
-    # -- who replies -------------------------------------------------------------------------------------------------
+    # -- replies -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> str:
         """Start. Returns what the agent sees first.
@@ -76,7 +76,7 @@ class Talk:
         return self._next()
 
     def stop(self) -> str:
-        """End before the package does: its next turn is told that the agent is gone.
+        """End before the package does: its next turn gets an error.
 
         Raises:
             Misbehaved: the package failed, or says nothing.
@@ -274,7 +274,7 @@ class VerifiersEnv(Env):
         self._turn, self._observation = 0, ""
 
     def _only_agent(self) -> str:
-        """The name of the agent whom replies are for."""
+        """The name of the agent that gets the replies."""
         kind = importlib.import_module("verifiers.v1.env").Env
         changed = [n for n in ("finalize", "setup", "start") if getattr(type(self.env), n) is not getattr(kind, n)]
         names = list(self.env._agent_specs)

@@ -85,7 +85,7 @@ def _says_something(text: str) -> bool:
 class QaEnv(RowEnv):
     """One question, one answer.
 
-    Accepted answers that are missing, or without a letter or digit, are none; a question that has no others pays
+    Accepted answers that are missing, or without a letter or digit, do not count; a question that has no others pays
     nothing.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any
 
 from rollenv.core import UsageError
 
-#: MiB that a task may ask for; nobody has more.
+#: The most MiB that a task may ask for.
 _MOST_MB = 1 << 22
 _NAME = re.compile(r"[^=\0]+")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -51,7 +51,7 @@ class Verifier:
         script: what runs there; "" for pytest on ``test_outputs.py``.
         seconds: until it is stopped.
         env: of the script.
-        user: who runs it; "" for the image's.
+        user: user that runs it; "" for the image's.
         separate: whether it has a machine of its own, built from the Dockerfile in ``tests`` if there is one, else
             from ``image`` or as the agent's.
         image: of a registry; "" where none is named.

@@ -141,7 +141,7 @@ class Guard:
         if member.isdir():
             return "glibc-hwcaps" not in path
         if was_there:
-            return bool(site)  # a package that was installed anew
+            return bool(site)  # a package that was installed again
         if name == "pyvenv.cfg" or name.endswith("._pth") or (_STANDARD.search(path) and not site):
             return False
         if path.rpartition("/")[0] in self.paths:

@@ -80,7 +80,7 @@ class Runners:
         """Return whether a Python package is loaded for the tests, and not to look at the agent's work.
 
         Args:
-            package: the name in ``site-packages`` of it or of what is known of it.
+            package: its name in ``site-packages``, or the name of its metadata.
             of_image: whether the image has it.
         """
         name = top_level(package)

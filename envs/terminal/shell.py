@@ -54,7 +54,7 @@ class Shell:
         machine: where it runs.
         cwd: the first folder.
         timeout: seconds for a script; it is then stopped, and its variables are as before.
-        user: who runs it; by default who the machine's image says.
+        user: user that runs it; by default the image's.
     """
 
     machine: Machine

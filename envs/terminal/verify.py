@@ -112,7 +112,7 @@ class SolutionNotPlayed(VerifierError):
 
 
 def lacking(said: str) -> str:
-    """The line that tells what could not be installed; empty if there is none."""
+    """The line about what could not be installed; empty if there is none."""
     found = _NOT_SET_UP.search(said)
     return found[0] if found else ""
 

@@ -128,7 +128,7 @@ class Problem:
     """The state at the start as data, where many problems share a large one; never changed. Else it is copied."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Only the backend and the user, who may know the backend, change; the rest is shared."""
+        """A copy with a backend and a user of its own; the user may know the backend, and the rest is shared."""
         twin = copy.copy(self)
         twin.backend, twin.user = copy.deepcopy(self.backend, memo), copy.deepcopy(self.user, memo)
         return twin

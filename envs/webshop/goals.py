@@ -141,7 +141,7 @@ class Goals:
 
         ``test`` is the first 500 of the published order, ``eval`` the next 1,000, ``train`` those after them, and
         ``rest`` all behind ``test``. Left out is what an earlier split asks for too: from ``eval`` the same of the same
-        product, from ``train`` and ``rest`` whatever reads the same (but for the price limit), be it of another
+        product, from ``train`` and ``rest`` goals that read the same (but for the price limit), be it of another
         product. A shop with up to 1,500 goals is cut in the same proportions as far as there are enough goals: a fifth
         for test, two fifths for eval.
 

@@ -92,7 +92,7 @@ class MachineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor needs
         """End the machine.
 
         Args:
-            delete: of no matter; nothing is left.
+            delete: ignored; nothing is left in any case.
         """
         machine, self._machine = self._machine, None
         if machine is not None:
@@ -132,7 +132,7 @@ class MachineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor needs
         Args:
             cwd: where it starts; by default the task's working directory.
             timeout_sec: seconds that the command may take; None for no limit.
-            user: who runs it; by default who Harbor says now.
+            user: user that runs it; by default the one that Harbor names now.
 
         Raises:
             TimeoutError: if it takes longer.

@@ -69,7 +69,7 @@ async def _apart(call: Callable[..., T], *args: Any, undo: Callable[[T], object]
     """A call in a daemon thread of its own: where a sample is cancelled, what never returns is left behind.
 
     Args:
-        undo: called with the result where nobody waits for it any more.
+        undo: called with the result after its waiter was cancelled.
     """
     done, token, outcome = anyio.Event(), anyio.lowlevel.current_token(), Future[T]()
 
@@ -200,7 +200,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
 
         Args:
             cwd: where it starts; a relative path starts in the working directory.
-            user: who runs it, in a machine.
+            user: user of the machine that runs it.
             timeout: seconds that the program may take; None for no limit.
             timeout_retry: ignored; nothing is tried again.
 
@@ -218,7 +218,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             done = await self._run(cmd, input.encode() if isinstance(input, str) else bytes(input or b""), settings)
         except FileRefused:
             raise
-        except SandboxFileError as error:  # no such program, folder or user; or words that are none
+        except SandboxFileError as error:  # no such program, folder or user; or malformed words
             return ExecResult(False, 127 if isinstance(error, NotFound) else 126, "", f"{error}\n")
         except (SandboxDied, SandboxPaused) as error:
             raise SandboxUnavailableError(str(error)) from error

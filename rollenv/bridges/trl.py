@@ -301,7 +301,7 @@ class Environment:
 
         Args:
             index: of the task, in a data set.
-            row: other columns, which are of no matter.
+            row: other columns, which are ignored.
 
         Raises:
             UsageError: the training set does not say which task, or not by a whole number.

@@ -254,7 +254,7 @@ def check_seeds(subject: Subject) -> None:
 
 
 def check_replay(subject: Subject) -> None:
-    """A new instance given the same seed and actions goes through the same episode, whatever happened before."""
+    """A new instance given the same seed and actions plays the same episode, regardless of what happened before."""
     _deterministic(subject)
     for seed, actions in _sequences(subject):
         used = subject.make()

@@ -116,7 +116,7 @@ def _only_model(base_url: str, key: str | None, patience: Patience) -> str:
 
     Raises:
         RollenvError: the endpoint does not answer, in any attempt.
-        UsageError: it does not say which, or has several, or refuses the key, or the URL is none.
+        UsageError: it names no model or several, or refuses the key, or the URL is malformed.
     """
     from rollenv.agents.chat.endpoint import checked_url, without_login
 
@@ -163,7 +163,7 @@ async def _listed(url: str, key: str | None, patience: Patience) -> tuple[int, l
 
 
 def _print_json(data: dict[str, Any]) -> None:
-    """One line, whatever is in the texts. Numbers that JSON has not (NaN, infinite ones) are null."""
+    """JSON in one line. Numbers that JSON does not have (NaN, infinite ones) become null."""
     try:
         text = json_module.dumps(data, allow_nan=False)
     except ValueError:

@@ -183,7 +183,7 @@ def _train(config: TrainConfig, run: RunDir) -> Result:
             return trainer.fit()
 
 
-#: Seconds after which a log hears of a run again.
+#: Seconds after which a run logs a line again.
 _SILENCE = 30.0
 
 

@@ -65,7 +65,7 @@ class Wheels:
         while names := [each for each in dict.fromkeys(names) if each not in lacking and not self._mark(each).exists()]:
             if not self.fetch:
                 return names
-            # One by one where it fails together, lest one bad name keeps the others out.
+            # One by one where it fails together, so that one bad name does not keep the others out.
             if self._download(names):
                 lacking += [each for each in names if self._download([each])]
             names = self._elsewhere()

@@ -239,7 +239,7 @@ class Distill(Section):
 
 def _lasting(path: str) -> str:
     if path == "tiny":
-        raise ValueError("names a model that is made anew for every run; take a checkpoint of one")
+        raise ValueError("names a model that every run makes again; take a checkpoint of one")
     return path
 
 

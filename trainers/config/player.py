@@ -59,7 +59,7 @@ class VllmPlayer(Section):
 
 
 class HarnessConfig(Section):
-    """Somebody else's agent that plays, with the trained model behind a gateway. The environment has a machine."""
+    """A third-party agent that plays, with the trained model behind a gateway. The environment has a machine."""
 
     name: str = ""
     """pi, mini-swe-agent, codex, claude-code and others (docs/guides/harness.md), or command:WORDS; "" for none: the

@@ -147,7 +147,7 @@ class RewardsConfig(Section):
     std: Literal["none", "group", "batch", "running"] = "none"
     """The divisor of returns: the standard deviation of this scope."""
     success_only: bool = False
-    """The return is 1 for success and 0 for all else, whatever the environment paid."""
+    """Return 1 for success and 0 otherwise; the environment's rewards do not count."""
     invalid_penalty: Weight = 0.0
     """Subtracted for an invalid action; under gigpo with an effect on its own turn only."""
     overlong: int = Field(0, ge=0)

@@ -118,7 +118,7 @@ class ConversationConfig(PromptConfig):
     kind: Literal["conversation"] = "conversation"
     system: str = ""
     thoughts: Literal["template", "keep", "drop"] = "template"
-    """Earlier thoughts in later prompts: as the chat template has it, kept, or dropped whatever the template does. A
+    """Earlier thoughts in later prompts: as the chat template does it, always kept, or always dropped. A
     trajectory is one training sample up to where something is dropped, and a new one begins there."""
     tools: Literal["text", "template"] = "text"
     """``template``: functions that the environment offers go through the chat template, in the model's own form; take

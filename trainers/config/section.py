@@ -14,7 +14,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Discount = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0)]
-#: A path, or a name that is none; ~ is the home folder.
+#: A path, or a name that is not a path; ~ is the home folder.
 HomePath = Annotated[str, AfterValidator(os.path.expanduser)]
 Scope = Literal["none", "group", "batch"]
 

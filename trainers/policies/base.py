@@ -95,6 +95,6 @@ class Policy(Reader, Protocol):
         """Continue from a saved state.
 
         Raises:
-            ValueError: it is none of this model's.
+            ValueError: the state is not one of this model.
         """
         ...

@@ -150,7 +150,7 @@ class Critic:
         """Continue from a saved state.
 
         Raises:
-            ValueError: it is none of this model's.
+            ValueError: the state is not one of this model.
         """
         try:
             self.module.load_state_dict(weights_as(self.module.state_dict(), state["module"]))

@@ -49,7 +49,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
         lora: adapters that are trained instead of the model.
 
     Raises:
-        UsageError: the model's logits are none of its head's, or it has no layers for adapters.
+        UsageError: the model's logits are not its head's output, or it has no layers for adapters.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class LocalPolicy:
         most_logits: the most logits in memory at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
 
     Raises:
-        UsageError: weights to be shared are less exact than float32, or the model's logits are none of its head's.
+        UsageError: weights to be shared are narrower than float32, or the model's logits are not its head's output.
     """
 
     def __init__(
@@ -242,7 +242,7 @@ class LocalPolicy:
         """Continue from a saved state; its tensors may be on any device.
 
         Raises:
-            ValueError: it is none of this model's; nothing was changed then.
+            ValueError: the state is not one of this model; nothing was changed.
         """
         if not isinstance(state, dict) or not {"masters", "adam"} <= state.keys():
             raise ValueError("its optimizer state has no float32 master weights, because an older version wrote it")

@@ -73,7 +73,7 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
             raise UsageError(f"model.lora.targets={targets!r}: {error}") from error
     if hasattr(model.get_output_embeddings(), "lora_A"):
         raise UsageError(f"model.lora.targets={targets!r}: the output layer cannot have an adapter here")
-    adapter_of(model)  # raises where it is none that can be merged and played
+    adapter_of(model)  # raises if it cannot be merged and played
     for name, weight in model.named_parameters():
         weight.requires_grad_(".lora_" in name)
         if weight.requires_grad:

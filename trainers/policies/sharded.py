@@ -39,7 +39,7 @@ class ShardedPolicy(LocalPolicy):
         how: further arguments of :class:`~rollenv.trainers.policies.local.Scorer`.
 
     Raises:
-        UsageError: the model's logits are none of its head's.
+        UsageError: the model's logits are not its head's output.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ShardedPolicy(LocalPolicy):
         """Continue from the state of a policy on one device; each rank takes its shares.
 
         Raises:
-            ValueError: it is none of this model's; nothing was changed then.
+            ValueError: the state is not one of this model; nothing was changed.
         """
         if isinstance(state, dict) and {"masters", "adam"} <= state.keys():
             masters = state["masters"] or {name: weight.detach() for name, weight in self.weights.items()}

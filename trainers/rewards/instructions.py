@@ -197,7 +197,7 @@ def _tells(value: Any, text: bool) -> bool:
 
 
 class Instructions:
-    """Rewards the last response for the instructions that it follows. Where there are none it adds nothing.
+    """Rewards the last response for the instructions that it follows; 0 without instructions.
 
     Args:
         instructions: those of every task, or a function that gives a task's, such as :class:`RowInstructions`.

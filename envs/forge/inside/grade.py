@@ -108,7 +108,7 @@ def assemble(target: Path, project: Path, source: Path, packages: Iterable[str])
 
     Args:
         project: the given files: everything but the library, and its tests.
-        source: folder with the library, which nobody may trust.
+        source: folder with the library, which is not trusted.
         packages: the library's folders and modules, relative to either.
     """
     target.mkdir()
@@ -144,7 +144,7 @@ def _own_files(source: Path, package: str) -> list[Path]:
 
 
 class Canary:
-    """Tests with a name that nobody can know, half of which must fail."""
+    """Tests with names that cannot be guessed, half of which must fail."""
 
     def __init__(self, tree: Path):
         name = f"t{secrets.token_hex(8)}"
@@ -172,7 +172,7 @@ class Tests:
         self.said = ""
 
     def _user(self) -> int | None:
-        """Nobody, if this is root and nobody can run the tests."""
+        """The user nobody, if this is root and that user can run the tests."""
         if os.geteuid() != 0:
             return None
         probe = f"import sys; sys.path += {self.libraries!r}; import pytest"

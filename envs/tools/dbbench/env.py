@@ -208,7 +208,7 @@ def cleaned(answer: Any) -> list[str]:
 
 
 def _listed(text: str) -> Sequence[Any] | None:
-    """The items of a list written as a text; None if it is none."""
+    """The items of a list written as a text; None if the text is not a list."""
     if not (text.startswith("[") and text.endswith("]")) or len(text) > 100_000:
         return None
     try:

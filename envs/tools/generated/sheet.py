@@ -218,7 +218,7 @@ def make_sheet(rng: random.Random, size: int, kind: type[Sheet] = Sheet) -> Shee
 
 
 class SheetWithPython(Sheet):
-    """A spreadsheet whose values programs can read. Programs run in a sandbox; each begins anew."""
+    """A spreadsheet with values that programs can read. Each program runs on its own in a sandbox."""
 
     @tool
     def run_python(self, code: str) -> str:

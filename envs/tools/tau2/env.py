@@ -376,7 +376,7 @@ def _wanted(path: Path, calls: str) -> tuple[Mapping[str, Any], list[bool]]:
 
 
 def customer_of(shop: Tables, row: Mapping[str, Any]) -> str:
-    """The id of the customer of a task: whom the published actions find, else whom the instructions name."""
+    """The id of a task's customer, from the published actions, else from the instructions."""
     backend = RetailBackend(shop)
     for name, arguments in gold_calls(row):
         if name.startswith("find_user_id"):

@@ -106,7 +106,7 @@ def replay(calls: Sequence[str]) -> dict[str, Any]:
         try:
             if not call.problem:
                 getattr(office, call.name)(**call.arguments)
-        except Exception:  # whatever stopped the original stops this one, and the next is made
+        except Exception:  # an error stops this call, as in the original, and the next one is made
             office.restore(before)
     return office.state
 

@@ -39,7 +39,7 @@ def piece(name: str, shown: Callable[[Any], Any] = lambda it: it, taken: Callabl
 
 
 class Told:
-    """An attribute that is worked out whenever it is read, until somebody sets it."""
+    """An attribute that is computed at each read, until it is set."""
 
     def __init__(self, work_out: Callable[[Any], Any]):
         self._work_out = work_out

@@ -311,7 +311,7 @@ class SokobanEnv(GemGame, Sokoban):
 
     @property
     def move_limit(self) -> int:
-        """The longest solution of a level: as long as it has to be, whatever the limit."""
+        """The longest solution of a level; the turn limit does not bound it."""
         return max(super().move_limit, 10 * self.num_boxes)
 
     @property

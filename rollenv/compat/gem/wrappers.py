@@ -26,7 +26,7 @@ class ObservationWrapper(GemWrapper, wrappers.ObservationWrapper):
     """The history as the observation; without more arguments through a chat template, as in GEM.
 
     ``obs_queue`` holds the observations, and whether each came from a tool, ``act_queue`` the actions. The observation
-    is made from them, whoever changed them.
+    is made from them, also after others changed them.
     """
 
     def __init__(
