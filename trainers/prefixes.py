@@ -118,7 +118,7 @@ def depth_first(segments: Sequence[Segment], leaves: Collection[int]) -> Iterato
         segments: all segments, as :func:`tree` returns them.
         leaves: all of it; those of equal length and parent stay in this order.
     """
-    rank = {leaf: (-segments[leaf].end, place) for place, leaf in enumerate(leaves)}
+    rank = {leaf: (-segments[leaf].end, position) for position, leaf in enumerate(leaves)}
     if any(segments[leaf].parent >= 0 for leaf in leaves):
         for number in reversed(range(len(segments))):
             above = segments[number].parent

@@ -62,7 +62,7 @@ class Conversation:
         self.max_context, self.reserve = max_context, reserve
         self.append_only, self.drops_thoughts = append_only or thoughts == "keep", thoughts == "drop"
         self.splits = self.continued = 0
-        """The number of times the history was rendered again, and the tokens of the last prompt that were known before."""
+        """The number of times the history was rendered again, and the known tokens of the last prompt."""
         self._system, self.wants_tools = system, tools == "env"
         self._frame = self.format.frame(system, None if tools == "env" else tools)
         self._messages: list[Message] = self.format.example_messages(examples)

@@ -126,7 +126,7 @@ class Minesweeper(TextGame):
                 symbol = str((mines & grid.around[cell]).bit_count())
             else:
                 symbol = "F" if self.flagged & low else "."
-            chars[grid.places[cell]] = symbol
+            chars[grid.offsets[cell]] = symbol
         self.drawn = "".join(chars)
 
     def _restored(self) -> None:
@@ -184,7 +184,7 @@ class Grid:
         lines = [f"{'':3}" + "".join(f"{col:3}" for col in range(cols))]
         lines += [f"{row:3}" + "  ." * cols for row in range(rows)]
         self.blank = "\n".join(lines)
-        self.places = [(3 * cols + 4) * (row + 1) + 3 * col + 5 for row, col in where]
+        self.offsets = [(3 * cols + 4) * (row + 1) + 3 * col + 5 for row, col in where]
 
     def opened_from(self, cell: int, mines: int, shut: int = 0) -> int:
         """Find the cells that open with a cell: its neighbours too if no mine is near, and so on.

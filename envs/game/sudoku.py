@@ -84,7 +84,7 @@ class Sudoku(TextGame):
             return f"{digit} is wrong at {name}.", 0.0, None
         grid[cell] = digit
         self.left -= 1
-        at = self._square.places[cell]
+        at = self._square.offsets[cell]
         self.drawn = f"{self.drawn[:at]}{digit}{self.drawn[at + 1 :]}"
         if not self.left:
             return f"{digit} at {name} completes the puzzle.", 1 / self.clues, True

@@ -49,14 +49,14 @@ class Square:
             lines += [line("  ", ["-"] * self.scale).replace("|", "+")] * (r > 1 and (r - 1) % block == 0)
             lines.append(line(f"{r}:", ["."] * self.scale))
         self.blank = "\n".join(lines)
-        self.places = [i for i, char in enumerate(self.blank) if char == "."]
+        self.offsets = [i for i, char in enumerate(self.blank) if char == "."]
 
     def draw(self, grid: Sequence[int]) -> str:
         """The square as text."""
         chars = list(self.blank)
-        for place, digit in zip(self.places, grid, strict=True):
+        for offset, digit in zip(self.offsets, grid, strict=True):
             if digit:
-                chars[place] = str(digit)
+                chars[offset] = str(digit)
         return "".join(chars)
 
     def fill(self, rng: np.random.Generator) -> list[int]:
@@ -140,7 +140,7 @@ class Square:
             used[col] ^= bit
             used[block] ^= bit
             grid[cell] = 0
-            if used[row] | used[col] | used[block] | bit == self.full or self._only_place(grid, used, cell, bit):
+            if used[row] | used[col] | used[block] | bit == self.full or self._only_cell(grid, used, cell, bit):
                 holes -= 1
                 if not holes:
                     return grid
@@ -151,7 +151,7 @@ class Square:
             used[block] ^= bit
         return None
 
-    def _only_place(self, grid: list[int], used: list[int], cell: int, bit: int) -> bool:
+    def _only_cell(self, grid: list[int], used: list[int], cell: int, bit: int) -> bool:
         """Return whether no other empty cell of its row, of its column or of its block can take a cell's digit."""
         homes = self.homes
         for unit in self.units[cell]:
@@ -179,7 +179,7 @@ class Square:
                     used[unit] |= 1 << there - 1
         bit = 1 << digit - 1
         row, col, block = self.homes[cell]
-        return used[row] | used[col] | used[block] | bit == self.full or self._only_place(grid, used, cell, bit)
+        return used[row] | used[col] | used[block] | bit == self.full or self._only_cell(grid, used, cell, bit)
 
 
 @functools.cache

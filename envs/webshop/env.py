@@ -18,7 +18,7 @@ from rollenv.envs.webshop.pages import BACK, BUY, MODES, NEXT, PREVIOUS, SEPARAT
 from rollenv.envs.webshop.pages import nodes as page_nodes
 from rollenv.envs.webshop.pages import render as render_page
 from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, purchase_reward
-from rollenv.envs.webshop.search import MAX_QUERY, place_in
+from rollenv.envs.webshop.search import MAX_QUERY, rank_in
 from rollenv.envs.webshop.shop import Shop, open_shop
 from rollenv.parsing import last_boxed, last_tagged
 
@@ -292,7 +292,7 @@ class WebShopEnv(Env):
         if view.product == goal.product:
             return self._finish() if view.page == "item" else f"click[{PREVIOUS.lower()}]"
         if view.page == "results":
-            index = place_in(self.shop.engine.search(view.keywords), goal.product)
+            index = rank_in(self.shop.engine.search(view.keywords), goal.product)
             if index is not None:
                 there = index // self.shop.window + 1
                 if there == view.number:

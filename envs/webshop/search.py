@@ -105,7 +105,7 @@ class SearchEngine:
         return self._by_asin[_best(self.scores(keywords), MAX_RESULTS)]
 
 
-def place_in(results: Results, number: int) -> int | None:
+def rank_in(results: Results, number: int) -> int | None:
     """Find a product in search results.
 
     Args:

@@ -273,13 +273,13 @@ def packages(script: str) -> list[str]:
 
 
 #: Folders in which the programs, the wheels and Debian's packages appear.
-PLACE, WHEELS, DEBS = "/opt/rollenv", "/opt/rollenv-wheels", "/opt/rollenv-debs"
+PROGRAMS, WHEELS, DEBS = "/opt/rollenv", "/opt/rollenv-wheels", "/opt/rollenv-debs"
 #: The folder for the programs' notes of what failed; everyone may write to it.
 NOTES = "/run/rollenv"
 #: All of these folders.
-OURS = (PLACE, WHEELS, DEBS, NOTES)
+OURS = (PROGRAMS, WHEELS, DEBS, NOTES)
 #: Modules of the programs, first on Python's path.
-FIRST_MODULES = f"{PLACE}/pytest"
+FIRST_MODULES = f"{PROGRAMS}/pytest"
 _SOURCES = Path(__file__).with_name("programs")
 
 
@@ -309,7 +309,7 @@ class Offline:
     def shown(self) -> dict[str, str]:
         """Folders to show in the machine."""
         programs = _programs(self.wheels.find("uv"))
-        return {PLACE: str(programs), WHEELS: str(self.wheels.folder), DEBS: str(self.debs.folder)}
+        return {PROGRAMS: str(programs), WHEELS: str(self.wheels.folder), DEBS: str(self.debs.folder)}
 
     def uv(self) -> Image | None:
         """An image with uv in its root, as its makers publish one; None where there is no wheel of it."""
@@ -323,7 +323,7 @@ class Offline:
     def env(self, path: str) -> dict[str, str]:
         """The environment in which the programs come first, on top of the machine's PATH."""
         return {
-            "PATH": f"{PLACE}/bin:{path}",
+            "PATH": f"{PROGRAMS}/bin:{path}",
             "DEBIAN_FRONTEND": "noninteractive",
             "PIP_CONFIG_FILE": "/dev/null",
             "PIP_NO_INDEX": "1",

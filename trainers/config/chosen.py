@@ -59,24 +59,24 @@ def choose_recipe(env_id: str, model: str = "tiny") -> dict[str, Any]:
             f"{env_id} has no expert that the tiny model could imitate; give a pretrained model: model=PATH, a "
             "hub name or smollm2-135m"
         )
-    parts = _splits(env_spec)
+    splits = _splits(env_spec)
     recipe: dict[str, Any] = {
         "iterations": 40,
         "checkpoint_every": 20,
-        "env": {"id": env_id, "kwargs": parts.get("train", {})},
-        "eval": {"kwargs": parts.get("test", {}), "episodes": 200, "every": 10},
+        "env": {"id": env_id, "kwargs": splits.get("train", {})},
+        "eval": {"kwargs": splits.get("test", {}), "episodes": 200, "every": 10},
         "algorithm": {"name": "grpo"},
     }
     if model != "tiny":
         return recipe | _pretrained(model, expert)
-    noise, played = _weakest(env_spec, parts.get("train", {}))
+    noise, played = _weakest(env_spec, splits.get("train", {}))
     return recipe | _tiny(noise, played)
 
 
 def _splits(env_spec: EnvSpec) -> dict[str, dict[str, str]]:
     """Return the arguments of the training and the test split, where the environment has them."""
-    parts = {name: {"split": name} for name in ("train", "test")}
-    return parts if all(map(env_spec.accepts, parts.values())) else {}
+    splits = {name: {"split": name} for name in ("train", "test")}
+    return splits if all(map(env_spec.accepts, splits.values())) else {}
 
 
 def _pretrained(model: str, expert: bool) -> dict[str, Any]:

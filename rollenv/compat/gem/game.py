@@ -38,7 +38,7 @@ def piece(name: str, shown: Callable[[Any], Any] = lambda it: it, taken: Callabl
     return property(get, put)
 
 
-class Told:
+class Computed:
     """An attribute that is computed at each read, until it is set."""
 
     def __init__(self, work_out: Callable[[Any], Any]):
