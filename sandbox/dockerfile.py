@@ -213,7 +213,7 @@ class _WordReader:
             return self.variables.get(match[0], "") if match else "$"
         match = _BRACED.match(self.text, self.at)
         if match is None:
-            raise UsageError(f"{self.text!r}: {self.text[self.at - 1 :][:40]!r} is no variable")
+            raise UsageError(f"{self.text!r}: {self.text[self.at - 1 :][:40]!r} is not a variable")
         self.at = match.end()
         name, how = match.groups()
         value = self.variables.get(name)

@@ -193,7 +193,7 @@ def _with_experts(samples: Sequence[Sample], inputs: Sequence[Ints]) -> tuple[In
     pairs = []
     for sample, tokens in zip(samples, inputs, strict=True):
         if sample.routes is None:
-            raise UsageError("a turn does not tell the experts of its tokens, which loss.routing=replay needs")
+            raise UsageError("a turn does not report the experts of its tokens, which loss.routing=replay needs")
         pairs.append(np.column_stack([tokens, sample.routes[: len(tokens)]]).astype(np.int64))
     distinct, numbers = np.unique(np.concatenate(pairs), axis=0, return_inverse=True)
     return distinct, np.split(numbers.astype(np.int64), np.cumsum([len(p) for p in pairs])[:-1])

@@ -69,7 +69,7 @@ def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) ->
     if sampling.stop and not decodes:
         raise UsageError("stop texts need decode=: give it to the engine")
     if sampling.routes:
-        raise UsageError("this engine does not tell the experts of tokens (routes=True); the local engine does")
+        raise UsageError("this engine does not report the experts of tokens (routes=True); the local engine does")
     if sampling.max_new_tokens < 1:
         raise UsageError(f"nothing to generate from {len(ids)} prompt tokens with {sampling}")
     if limit < 1:

@@ -99,7 +99,7 @@ def _refuse(array: Floats, where: Callable[[int], str], what: str) -> None:
         bad = int(wrong[0])
         raise UsageError(
             f"The {what} of {where(bad)} is {array[bad]}. Numbers must be finite and below {LARGEST:g}, or they would "
-            "spoil others: drop that trajectory, or mend what gave the number."
+            "spoil others: drop that trajectory, or correct the source of the number."
         )
 
 

@@ -90,7 +90,7 @@ def _check(model: nn.Module, targets: Collection[str]) -> None:
     if unmet := [end for end in targets if not any(f".{name}".endswith(f".{end}") for name in adapted)]:
         raise ValueError(f"no layer has a name that ends with {unmet[0]!r}; leave it out")
     if others := [name for name, layer in adapted.items() if _NAME not in layer.lora_A]:
-        raise ValueError(f"{others[0]} is not a linear layer; leave it out of model.lora.targets")
+        raise ValueError(f"{others[0]} is not a linear layer; leave it out")
 
 
 def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
