@@ -60,7 +60,7 @@ class Card:
 
 
 def card(env_spec: EnvSpec, kwargs: dict[str, Any] | None = None) -> Card:
-    """Find out what there is to tell of an environment. Plays two short episodes if all that it needs is here.
+    """Collect the facts about an environment. Plays two short episodes if all that it needs is here.
 
     Args:
         kwargs: constructor arguments on top of the spec's.

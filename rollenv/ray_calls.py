@@ -146,7 +146,7 @@ async def said(reference: Any, lost: Callable[[str], Exception]) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """The beginning of what Ray says, which goes on for pages; for an actor that cannot be made, also why."""
+    """The beginning of Ray's message, which can take pages; for an actor that cannot be made, with the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     begin, creation, _ = lines[0].partition(" raised in its creation task")
     return f"{begin}{creation}: {lines[-1]}" if creation else lines[0]

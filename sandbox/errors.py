@@ -44,7 +44,7 @@ class NotFound(SandboxFileError, FileNotFoundError):
 
 
 class FileIsDirectory(SandboxFileError, IsADirectoryError):
-    """It is a folder."""
+    """The path is a folder."""
 
 
 class NotADirectory(SandboxFileError, NotADirectoryError):

@@ -63,7 +63,7 @@ class BuildError(SandboxError):
 
 @dataclass
 class _Stage:
-    """An image on its way."""
+    """A stage of a build: the image so far and its variables."""
 
     image: Image
     key: str

@@ -301,7 +301,7 @@ class Output:
         return "".join(self.pieces[name])
 
     def end(self) -> None:
-        """Decode what is left of a character that was cut."""
+        """Decode the rest of a character that was cut."""
         for name in self.pieces:
             self.take(name, b"", True)
 

@@ -90,7 +90,7 @@ class Batches(ABC):
             yield self._waiting.popleft() if self._waiting else next(self.source)
 
     def _begun(self) -> list[Task]:
-        """Tasks that were begun and will come in a later batch."""
+        """Tasks that are being played for a later batch."""
         return []
 
     async def _state(self) -> dict[str, Any]:
@@ -166,7 +166,7 @@ class Tails(Batches):
 
 
 class Streamed(Batches):
-    """Playing goes on during an update, on an event loop in a thread of its own; see :class:`RolloutStream`.
+    """Plays during updates, on an event loop in a thread of its own; see :class:`RolloutStream`.
 
     Args:
         manager: its event loop has a thread of its own.
@@ -209,7 +209,7 @@ class Streamed(Batches):
         self.manager.run(self.stream.update_weights(weights))
 
     def close(self) -> None:
-        """End the stream; what it has begun is lost, unless :meth:`state` was saved."""
+        """End the stream; unfinished tasks are lost, unless :meth:`state` was saved."""
         if self._open and self.manager.reacts():
             self.manager.run(self.stream.__aexit__(None, None, None))
         self._open = False

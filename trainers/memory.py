@@ -190,6 +190,6 @@ def shape_of(settings: Any) -> Shape:
 
 
 def table(memory: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Rows of what there is, largest first, and their sum, in GB (10^9 bytes)."""
+    """Rows with names and sizes in GB (10^9 bytes), the largest first, and their sum."""
     rows = sorted(((name, size) for name, size in memory.items() if size), key=lambda row: -row[1])
     return [(name, f"{size / 1e9:.2f} GB") for name, size in [*rows, ("at the peak", sum(memory.values()))]]

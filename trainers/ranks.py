@@ -38,7 +38,7 @@ class Ranks:
 
     @classmethod
     def joined(cls, device: torch.device) -> Ranks:
-        """Those of torch.distributed, which has begun."""
+        """The ranks of torch.distributed, which is initialized."""
         group = dist.new_group(backend="gloo", timeout=_PATIENCE)
         return cls(dist.get_rank(), dist.get_world_size(), device, group)
 

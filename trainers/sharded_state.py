@@ -21,7 +21,7 @@ class Tensors(Protocol):
     """Something that is trained."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors that training goes on with, by name: not copies, but these themselves."""
+        """All tensors that training continues with, by name: the tensors themselves, not copies."""
         ...
 
 

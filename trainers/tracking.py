@@ -125,7 +125,7 @@ class Trackers:
 
 @dataclass
 class Continued:
-    """A tracker's file in the run's folder, with which a resumed run goes on in the same place without double rows."""
+    """A tracker's file in the run's folder, by which a resumed run continues without double rows."""
 
     file: Path
     id: str = ""

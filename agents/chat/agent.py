@@ -220,7 +220,7 @@ class ChatSession(Session):
         return [*examples, {"role": "user", "content": content(text, self._pictures)}]
 
     def _responses(self, observation: str, info: dict[str, Any]) -> list[str]:
-        """A text for every call: each its own where the environment gives them apart."""
+        """A result for each call: its own from ``info["tool_responses"]``, else the observation for the first."""
         apart = info.get("tool_responses")
         if isinstance(apart, list) and len(apart) == len(self._calls):
             return [str(text) for text in apart]

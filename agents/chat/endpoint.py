@@ -367,7 +367,7 @@ class Endpoint:
 
 
 async def _lifetime(client: httpx.AsyncClient) -> AsyncGenerator[None]:
-    """Closes a client with the event loop: loops end the asynchronous generators that were begun in them."""
+    """Close a client together with its event loop, which ends the asynchronous generators that started in it."""
     try:
         yield
     finally:

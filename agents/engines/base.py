@@ -133,7 +133,7 @@ class Sampling:
 
     @property
     def narrows(self) -> bool:
-        """True if some tokens may not be drawn."""
+        """True if some tokens cannot be drawn."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 

@@ -347,7 +347,7 @@ class LocalEngine:
         return [batch for group in start_order(joining.values()) for batch in similar(group)]
 
     def _start(self, batch: list[Joining]) -> None:
-        """Compute what is new of the prompts, all in one, and draw the first tokens of the responses."""
+        """Compute the new tokens of all prompts in one pass, and draw the first tokens of the responses."""
         first = len(self._running)
         self._load(first, batch)
         logits = self._batch.forward(first, [n.tokens[n.known :] for n in batch], [len(n.tokens) for n in batch])
@@ -367,7 +367,7 @@ class LocalEngine:
         self._draw(requests, logits[torch.tensor(sources, device=logits.device)])
 
     def _load(self, first: int, batch: list[Joining]) -> None:
-        """Copy what is known of the prompts into rows, from the cache and from the rows of others."""
+        """Copy the known prefixes of the prompts into rows, from the cache and from the rows of others."""
         for new in batch:
             if new.like and not new.like.usable:
                 new.shared, new.like = 0, None

@@ -227,7 +227,7 @@ class VLLMEngine:
         await self._in_thread(self._llm.collective_rpc, method, None, (), arguments)
 
     async def weights_came(self) -> None:
-        """The weights were changed by :meth:`call_workers`; what is left of an update."""
+        """Finish an update after :meth:`call_workers` has changed the weights."""
         self._send_again(changed=self._adapter is not None)
         await self._in_thread(self._put_on, None)
         self.version += 1

@@ -298,7 +298,7 @@ class ServerEngine:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     async def _until_moved(self, request: _Request) -> bool:
-        """Draw until the response is complete; False where it has to be sent again, for another adapter."""
+        """Draw until the response is complete; return False if it has to be sent again, for another adapter."""
         request.stream = stream = asyncio.ensure_future(self._draw(request))
         try:
             await asyncio.wait({stream})

@@ -160,7 +160,7 @@ class ChatFormat:
         return ids
 
     def _pieces(self, text: str) -> Iterator[str]:
-        """The text, cut inside and behind every hidden literal, so that none of them is read as a token."""
+        """Pieces of the text, cut inside and behind every hidden literal, so that none becomes a special token."""
         piece, done = "", 0
         for hidden in _HIDDEN.finditer(text):
             literal = self._literals[int(hidden[1])]

@@ -136,7 +136,7 @@ class Conversation:
         self._prompt = prompt
 
     def fork(self) -> Conversation:
-        """A chat with the same history that goes on apart."""
+        """A copy of the chat, which continues on its own."""
         twin = copy.copy(self)
         for name in ("_messages", "_pending", "_since_user"):
             setattr(twin, name, getattr(self, name).copy())

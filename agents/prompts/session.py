@@ -142,7 +142,7 @@ class TokenSession(Session):
         )
 
     def fork(self) -> TokenSession:
-        """One that knows the same and goes on apart; only its source of draws is this one's."""
+        """A copy of the session, which continues on its own; both share the random stream."""
         if not (isinstance(self.play, Conversation) or self.play.history_length):
             return self  # it knows nothing but the instructions
         play = self.play.fork() if isinstance(self.play, Conversation) else self.play

@@ -53,7 +53,7 @@ class BadPackage(RollenvError):
 
 @dataclass(frozen=True)
 class Package:
-    """A project's files and what is known of it.
+    """A project's files and metadata.
 
     Args:
         requires: what its metadata requires, as pip writes it, extras left out.
@@ -76,7 +76,7 @@ class Package:
         return f"{self.name} {self.version}"
 
     def of_library(self, path: str) -> bool:
-        """Return whether a file is the library's, and none of its tests."""
+        """Return whether a file belongs to the library and is not a test."""
         return any(path == one or path.startswith(f"{one}/") for one in self.libraries) and not is_test(path)
 
     @property

@@ -114,7 +114,7 @@ class WordSearch(TextGame):
         self.board = f"{self._board}\n{self._wanted()}"
 
     def _wanted(self) -> str:
-        """Return the text of what is left to find."""
+        """Return the text about the words that are left to find."""
         wanted = [str(len(word)) for word in self.hidden] if self.hardcore else self.hidden
         what = "Words to find, by their number of letters" if self.hardcore else "Words to find"
         return f"{what}: {', '.join(wanted)}"

@@ -116,7 +116,7 @@ class GraderPool:
 
 
 class _Grader:
-    """One grader process, which is asked one thing at a time."""
+    """A grader process, which answers one request at a time."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(

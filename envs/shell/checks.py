@@ -209,7 +209,7 @@ def walk(workspace: Workspace, top: str) -> tuple[set[str], set[str]] | None:
 
 @dataclass(frozen=True)
 class Missing:
-    """There is nothing at a path."""
+    """Checks that nothing exists at a path."""
 
     path: str
 

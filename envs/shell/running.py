@@ -109,7 +109,7 @@ def _names(there: str, word: str) -> bool:
 
 
 def ask(workspace: Workspace, port: int, said: Sequence[str], whole: bool) -> list[str]:
-    """Return the answers of a server on several connections; nothing at all if there is none.
+    """Return the answers of a server on several connections; an empty list if there is no server.
 
     Args:
         said: what is sent on each connection.

@@ -48,7 +48,7 @@ class ShellTask:
         return Verdict(not wrong, 1 - len(wrong) / len(self.checks), "; ".join(wrong))
 
     def named(self) -> str:
-        """A hash of the instruction and of what there is at the start: equal tasks have equal names."""
+        """A hash of the instruction and of the files at the start: equal tasks have equal names."""
         digest = hashlib.blake2b(digest_size=16)
         for text in (self.instruction, self.setup, *(part for item in sorted(self.files.items()) for part in item)):
             data = text.encode() if isinstance(text, str) else text

@@ -34,7 +34,7 @@ def placed(top: str, files: dict[str, str]) -> dict[str, bytes | str]:
 
 
 def wanted(files: dict[str, str]) -> dict[str, bytes]:
-    """The files as a check wants them."""
+    """The files in the form that a check takes."""
     return {path: text.encode() for path, text in files.items()}
 
 

@@ -198,7 +198,7 @@ class Fields:
         return float(value)
 
     def some_seconds(self, name: str, default: float) -> float:
-        """The same, where there always is one.
+        """A number above 0, never None.
 
         Args:
             default: the value where the table has none.

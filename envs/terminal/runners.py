@@ -88,7 +88,7 @@ class Runners:
 
 
 def top_level(name: str) -> str:
-    """The package's name that a name in ``site-packages`` stands for, without version and suffix, in lower case."""
+    """The package that a name in ``site-packages`` belongs to, in lower case, without version and suffix."""
     stem = re.split(r"-\d|\.(?:dist-info|egg-info|egg-link|pth|py|pyc|so)\b|\.cpython", name)[0]
     return re.sub(r"[-.]+", "_", stem).lower()
 

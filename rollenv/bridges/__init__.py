@@ -25,7 +25,7 @@ OVER = "The episode is over."
 
 
 class EpisodeFailed(RollenvError):
-    """An environment raised, or returned what it must not, in the middle of an episode."""
+    """An environment raised, or returned an invalid value, in the middle of an episode."""
 
 
 def in_a_line(text: object, longest: int = 500) -> str:

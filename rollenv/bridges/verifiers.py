@@ -59,7 +59,7 @@ class RollenvData(vf.TaskData):  # type: ignore[misc]
 
 
 class RollenvTask(vf.Task[RollenvData, vf.State, vf.TaskConfig]):  # type: ignore[misc]
-    """One task; what it is worth is recorded while it is played."""
+    """One task; its reward is recorded while it is played."""
 
 
 class RollenvTaskset(vf.Taskset[RollenvTask, RollenvConfig]):  # type: ignore[misc]

@@ -28,7 +28,7 @@ class NotApplicable(Exception):
 
 
 def digest(*values: Any) -> str:
-    """16 hexadecimal digits that stand for the values."""
+    """A hash of the values: 16 hexadecimal digits."""
     text = json.dumps(values, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 

@@ -111,7 +111,7 @@ def _print_ids(specs: Sequence[EnvSpec]) -> None:
 
 
 def _without_repeats(specs: Sequence[EnvSpec]) -> list[str]:
-    """A line for each; where the one before has the same, the arguments that make the difference."""
+    """A summary of each spec; the differing arguments where it is that of the spec before."""
     lines, before = [], ""
     for s in specs:
         text = _line(cards.summary(s))

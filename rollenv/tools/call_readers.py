@@ -99,7 +99,7 @@ def marked_calls(text: str, functions: Functions) -> tuple[list[ToolCall], str]:
 
 
 def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[list[ToolCall], int]:
-    """Read the calls behind a mark; return them and where the text goes on."""
+    """Read the calls behind a mark; return them and the index behind them."""
     start = _LEADING.match(text, mark.end()).end()  # type: ignore[union-attr]  # it matches nothing too
     if mark[0].startswith(("<function=", "<invoke", "<｜DSML｜invoke")):
         start = mark.start()
@@ -135,7 +135,7 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
 
 
 def _behind(text: str, closing: str, start: int) -> int:
-    """Return where the text goes on behind a malformed call: behind its closing mark, or nowhere."""
+    """Return the index behind a malformed call: behind its closing mark, else the end of the text."""
     end = text.find(closing, start) if closing else -1
     return end + len(closing) if end >= 0 else len(text)
 
@@ -212,7 +212,7 @@ def _from_json(text: str, start: int) -> tuple[list[ToolCall], int]:
 
 
 def _shaped(data: Any, end: int) -> list[ToolCall]:
-    """Return the calls that decoded JSON stands for; none if it has another form."""
+    """Return the calls in decoded JSON; none if it has another form."""
     if isinstance(data, list):
         each = [_shaped(item, end) for item in data]
         return [call for calls in each for call in calls] if all(each) else []

@@ -188,7 +188,7 @@ def varlen_works(device: torch.device, dtype: torch.dtype, size: int, grouped: b
 
 @contextlib.contextmanager
 def _plain(kind: str) -> Iterator[None]:
-    """Compute with gradients as outside a model: a checkpointed layer would take what is saved here for its own."""
+    """Compute with plain gradients, so that a checkpointed layer does not take tensors saved here for its own."""
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(kind, enabled=False), hooks:
         yield

@@ -165,7 +165,7 @@ class LocalPolicy:
         max_grad_norm: float,
         adam: Mapping[str, Any],
     ) -> None:
-        """Train what is there now."""
+        """Set up the optimizer for the present weights."""
         self.scorer, self.model, self.packs = scorer, scorer.model, scorer.packs
         self.precision, self.max_grad_norm = precision, max_grad_norm
         self.weights = {name: p for name, p in self.model.named_parameters() if p.requires_grad}

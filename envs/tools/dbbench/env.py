@@ -198,7 +198,7 @@ def _number(text: str) -> float | None:
 
 
 def cleaned(answer: Any) -> list[str]:
-    """The texts of an answer without ``%``, thousands' commas and quotes; what stands for nothing is ``0``."""
+    """The texts of an answer without ``%``, thousands' commas and quotes; words for nothing become ``0``."""
     if isinstance(answer, str):
         parsed = _listed(answer.strip())
         answer = [answer] if parsed is None else parsed

@@ -239,7 +239,7 @@ class _Guard:
             raise sqlite3.OperationalError("too long")
 
     def authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        """Called for everything that a statement is going to do."""
+        """Allow or forbid an action of a statement; SQLite calls this for each."""
         if action in _READS:
             allowed, what = (first or "").lower() not in _NO_TABLES, f"reading {first}"
         elif action in _WRITES:

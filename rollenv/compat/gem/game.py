@@ -53,7 +53,7 @@ class Computed:
 
 
 def _author_s(reset: Callable[..., Any]) -> Callable[..., Any]:
-    """An author's ``reset``, after which the episode has begun even where it never calls ours."""
+    """Wrap an author's ``reset``, so that an episode begins even if it never calls ours."""
 
     @functools.wraps(reset)
     def begun(self: GemGame, *args: Any, **kwargs: Any) -> Any:

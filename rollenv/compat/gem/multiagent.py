@@ -164,7 +164,7 @@ class MultiAgentEnv(Env):
             self.agent_selector.add_agent(agent_id)
 
     def remove_agent(self, agent_id: str) -> None:
-        """Take an agent and what is known of it out of the episode; nothing, if it is not there."""
+        """Remove an agent and its records from the episode; do nothing if it is not there."""
         if agent_id not in self.agents:
             return
         self.agents.remove(agent_id)

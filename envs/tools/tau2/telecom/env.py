@@ -113,7 +113,7 @@ def requests_in(message: str) -> list[Request]:
 
 
 def _topics(clause: str) -> list[Topic]:
-    """Return the topics of a clause; a place in it is about one thing."""
+    """Return the topics of a clause; each word counts for one topic only."""
     left, topics = clause.replace("_", " "), []
     for topic in TOPICS:
         if re.search(rf"\b(?:{topic.words})", left):
