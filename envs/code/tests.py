@@ -218,10 +218,10 @@ def same_output(got: str, wanted: str) -> bool:
     ours, theirs = _lines(got), _lines(wanted)
     if ours == theirs:
         return True
-    drawn = len({len(line) - len(line.lstrip()) for line in wanted.split("\n") if line.strip()}) > 1
+    indented = len({len(line) - len(line.lstrip()) for line in wanted.split("\n") if line.strip()}) > 1
     if len(ours) != len(theirs):
         ours = [line for line in ours if line]
-    same = (_same_line(*pair, drawn) for pair in zip(ours, theirs, strict=False))
+    same = (_same_line(*pair, indented) for pair in zip(ours, theirs, strict=False))
     return len(ours) == len(theirs) and all(same)
 
 
@@ -230,13 +230,13 @@ def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.strip().split("\n")]
 
 
-def _same_line(got: str, wanted: str, drawn: bool) -> bool:
+def _same_line(got: str, wanted: str, indented: bool) -> bool:
     if got == wanted:
         return True
     ours, theirs = got.split(), wanted.split()
     if len(ours) != len(theirs) or not all(map(_same_word, ours, theirs)):
         return False
-    spaces = [re.findall(r"\s+", line if drawn else line.strip()) for line in (got, wanted)]
+    spaces = [re.findall(r"\s+", line if indented else line.strip()) for line in (got, wanted)]
     return spaces[0] == spaces[1] or all(map(_NUMBER.fullmatch, theirs))
 
 

@@ -40,7 +40,7 @@ class Crosswords(TextGame):
         self.entries: tuple[Entry, ...] = ()
         #: Cells (row * width + column) with a letter found, in the order found.
         self.filled: list[int] = []
-        self.drawn = ""
+        self.board_text = ""
 
     def _resized(self) -> None:
         if not 1 <= self.num_words <= 12:
@@ -112,7 +112,7 @@ class Crosswords(TextGame):
         for r in range(self.height):
             cells = range(r * self.width, (r + 1) * self.width)
             lines.append(f"{r:3}" + "".join("  _" if cell in self.letters else "  ." for cell in cells))
-        self.drawn = "\n".join([*lines, *(self._clue(i, entry) for i, entry in enumerate(self.entries))])
+        self.board_text = "\n".join([*lines, *(self._clue(i, entry) for i, entry in enumerate(self.entries))])
         self._actions = [box(f"{cell // self.width} {cell % self.width} ") for cell in self.letters]
         for cell in self.filled:
             self._show(cell)
@@ -125,7 +125,7 @@ class Crosswords(TextGame):
     def _show(self, cell: int) -> None:
         row, col = divmod(cell, self.width)
         at = (3 * self.width + 4) * (row + 1) + 3 * col + 5
-        self.drawn = f"{self.drawn[:at]}{self.letters[cell]}{self.drawn[at + 1 :]}"
+        self.board_text = f"{self.board_text[:at]}{self.letters[cell]}{self.board_text[at + 1 :]}"
 
     def _parse(self, text: str) -> Any:
         parts = text.replace(",", " ").split(None, 3)
@@ -153,10 +153,10 @@ class Crosswords(TextGame):
         return f"{letter} is right at ({row}, {col}).", reward, None
 
     def _suffix(self) -> str:
-        return f"The crossword now:\n{self.drawn}"
+        return f"The crossword now:\n{self.board_text}"
 
     def render(self) -> str:
-        return self.drawn
+        return self.board_text
 
     def _next_move(self) -> str:
         cell = next(cell for cell in self.letters if cell not in self.filled)

@@ -69,12 +69,12 @@ class WordSearch(TextGame):
 
     def _draw_words(self) -> list[str]:
         pool = _pool(self.hardcore)
-        drawn: list[str] = []
-        while len(drawn) < self.num_words:
+        chosen: list[str] = []
+        while len(chosen) < self.num_words:
             word = pool[self.randint(len(pool))]
-            if word not in drawn:
-                drawn.append(word)
-        return sorted(drawn)
+            if word not in chosen:
+                chosen.append(word)
+        return sorted(chosen)
 
     def _lay_out(self) -> dict[int, str]:
         """The letters of all words, each at a random place where it agrees with the others; empty if one found none."""

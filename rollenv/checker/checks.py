@@ -207,8 +207,8 @@ def _sequences(subject: Subject, seeds: int = 3, length: int = 12) -> list[tuple
 def check_types(subject: Subject) -> None:
     """``reset``, ``step`` and ``render`` (before a reset too) return what the contract says."""
     env = subject.make()
-    if not isinstance(drawn := env.render(), str):
-        raise Broken(f"render() before the first reset() returned {type(drawn).__name__}; return a str")
+    if not isinstance(rendered := env.render(), str):
+        raise Broken(f"render() before the first reset() returned {type(rendered).__name__}; return a str")
     for seed, actions in _sequences(subject):
         result = env.reset(seed)
         if not (isinstance(result, tuple) and len(result) == 2):

@@ -170,9 +170,9 @@ def varlen_works(device: torch.device, dtype: torch.dtype, size: int, grouped: b
     try:
         with _plain(device.type):
             paths = torch.tensor([*range(9), *range(12), *range(9), 12, 13, 14], device=device)
-            drawn = torch.randn(3, 2, 15, size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+            values = torch.randn(3, 2, 15, size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
             for attend in (by_shape, by_one_kernel):
-                q, k, v = drawn.clone().requires_grad_(True).unbind()
+                q, k, v = values.clone().requires_grad_(True).unbind()
                 q = q.repeat_interleave(2, 0) if grouped else q
                 out = attend(runs, q, k.index_select(1, paths), v.index_select(1, paths), None)
                 (gradient,) = torch.autograd.grad(out.float().square().sum(), k)

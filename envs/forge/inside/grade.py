@@ -149,8 +149,8 @@ class Canary:
     def __init__(self, tree: Path):
         name = f"t{secrets.token_hex(8)}"
         self.file = f"{name}/test_{name}.py"
-        drawn = [random.SystemRandom().random() < 0.5 for _ in range(6)]
-        self.wanted = {f"{self.file}::test_{n}_{name}": ok for n, ok in enumerate([True, False, *drawn])}
+        outcomes = [random.SystemRandom().random() < 0.5 for _ in range(6)]
+        self.wanted = {f"{self.file}::test_{n}_{name}": ok for n, ok in enumerate([True, False, *outcomes])}
         lines = [f"def test_{n}_{name}():\n    assert {n} == {n if ok else n + 1}\n" for n, ok in self._numbered()]
         (tree / self.file).parent.mkdir()
         (tree / self.file).write_text("\n\n".join(lines), encoding="utf-8")
@@ -159,7 +159,7 @@ class Canary:
         return list(enumerate(self.wanted.values()))
 
     def honest(self, passed: set[str]) -> bool:
-        """Return whether they ended as drawn."""
+        """Return whether they ended as wanted."""
         return all((name in passed) == ok for name, ok in self.wanted.items())
 
 

@@ -55,8 +55,8 @@ SYLLABLES = _split("""
 
 def people(rng: random.Random, count: int) -> list[str]:
     """Different full names."""
-    drawn = rng.sample(range(len(FIRST) * len(LAST)), count)
-    return [f"{FIRST[n % len(FIRST)]} {LAST[n // len(FIRST)]}" for n in drawn]
+    numbers = rng.sample(range(len(FIRST) * len(LAST)), count)
+    return [f"{FIRST[n % len(FIRST)]} {LAST[n // len(FIRST)]}" for n in numbers]
 
 
 def pairs(rng: random.Random, first: tuple[str, ...], second: tuple[str, ...], count: int) -> list[str]:
@@ -65,8 +65,8 @@ def pairs(rng: random.Random, first: tuple[str, ...], second: tuple[str, ...], c
     Args:
         second: words for the second of each pair.
     """
-    drawn = rng.sample(range(len(first) * len(second)), count)
-    return [f"{first[n % len(first)]} {second[n // len(first)]}" for n in drawn]
+    numbers = rng.sample(range(len(first) * len(second)), count)
+    return [f"{first[n % len(first)]} {second[n // len(first)]}" for n in numbers]
 
 
 def a(noun: str) -> str:
