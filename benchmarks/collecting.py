@@ -24,7 +24,7 @@ from rollenv.rollout.lockstep import LockStep
 from rollenv.rollout.types import Group
 from rollenv.rollout.workers.base import HostedEnv
 from rollenv.trainers.config import load_config
-from rollenv.trainers.group_runners import GroupRunners
+from rollenv.trainers.rollout_processes import RolloutProcesses
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 
@@ -62,7 +62,7 @@ class Collecting:
 
     def __init__(self, trainer: Trainer, processes: int):
         self.trainer, self.source = trainer, trainer.state.source.state_dict()
-        self.helpers = GroupRunners(trainer.state.player, processes, Limits())
+        self.processes = RolloutProcesses(trainer.state.player, processes, Limits())
         more = f"lock-step, {processes} processes"
         self.ways: dict[str, tuple[bool, bool]] = {
             "one by one": (False, False),
@@ -74,14 +74,14 @@ class Collecting:
         """The groups, and seconds on the clock and of processors."""
         manager, parts = self.trainer.manager, self.trainer.state
         together, helped = self.ways[way]
-        manager.lock_step, manager.helpers = LockStep() if together else None, self.helpers if helped else None
+        manager.lock_step, manager.processes = LockStep() if together else None, self.processes if helped else None
         parts.source.load_state_dict(self.source)
         parts.player.weights_changed()
         parts.player.version = 0
         gc.collect()
-        clock, worked = time.perf_counter(), time.process_time() + self.helpers.seconds
+        clock, worked = time.perf_counter(), time.process_time() + self.processes.seconds
         groups = self.trainer._collect({})
-        return groups, time.perf_counter() - clock, time.process_time() + self.helpers.seconds - worked
+        return groups, time.perf_counter() - clock, time.process_time() + self.processes.seconds - worked
 
 
 def said(groups: Sequence[Group]) -> list[list[tuple[int, ...]]]:
@@ -142,7 +142,7 @@ def main() -> None:
                 times.append((seconds[0], seconds[1]))
                 del groups
         parts = shares(collecting, turns, max(1, options.rounds // 2))
-        collecting.helpers.close()
+        collecting.processes.close()
     wall, work = ({way: statistics.median(s[i] for s in times) for way, times in taken.items()} for i in (0, 1))
     rows = [
         [

@@ -50,6 +50,8 @@ _ARGS = {
 }
 #: The share of demonstrations whose command is that of another task.
 _NOISE = 0.6
+#: What an evaluation plays through the harness.
+_EPISODES = 100
 _SIZE = TinySize(hidden=96, layers=3, heads=4, intermediate=256, context=32_768, vocabulary=900)
 
 
@@ -130,6 +132,13 @@ def said_right(harness: str, model: Path, count: int = 1000) -> str:
     return f"{right / count:.3f} ({low:.3f} to {high:.3f})"
 
 
+def pooled(shares: Sequence[float]) -> str:
+    """The success of all seeds' evaluations together, with its 95 % interval (Wilson's)."""
+    count = _EPISODES * len(shares)
+    low, high = wilson_interval(round(_EPISODES * sum(shares)), count)
+    return f"{sum(shares) / len(shares):.3f} ({low:.3f} to {high:.3f})"
+
+
 def demonstrations(count: int, seed: int) -> list[tuple[str, str, str]]:
     """Instructions of training tasks with the expert's command, and a command of another task."""
     rng, tasks = random.Random(seed), tasks_of("train", count, seed)
@@ -193,7 +202,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--set", nargs="*", default=[], help="more key=value settings")
     given = parser.parse_args()
-    body = []
+    body, played = [], []
     for seed in range(given.seeds):
         run, model = given.runs / f"{given.harness}-{seed}", given.runs / f"model-{given.harness}-{seed}"
         began = time.perf_counter()
@@ -202,7 +211,7 @@ def main() -> None:
         warmed = time.perf_counter() - began
         settings = [
             f"model={model}", f"run_dir={run}", f"seed={seed}", "rollout.workers=2", "rollout.max_new_tokens=64",
-            "iterations=8", "eval.every=8", "eval.episodes=100", "optimizer.epochs=3", "optimizer.lr=7e-4",
+            "iterations=8", "eval.every=8", f"eval.episodes={_EPISODES}", "optimizer.epochs=3", "optimizer.lr=7e-4",
             "optimizer.final_lr=0.4", "optimizer.warmup_iterations=2", "optimizer.minibatch_sequences=16",
             f"harness.args={json.dumps(_ARGS[given.harness])}", "harness.max_turns=4", "harness.calls=6", *given.set,
         ]  # fmt: skip
@@ -211,6 +220,7 @@ def main() -> None:
             subprocess.run(words, check=True)
         rows = read_rows(RunDir(run).metrics_file)
         first, last = evaluations(rows)[0], evaluations(rows)[-1]
+        played.append((first["eval/success"], last["eval/success"]))
         training = seconds(rows) - seconds(rows, "eval")
         body.append(
             (
@@ -227,6 +237,7 @@ def main() -> None:
                 f"{seconds(rows, 'eval'):.0f}",
             )
         )
+    body.append((given.harness, "all", *(pooled(each) for each in zip(*played, strict=True)), *[""] * 6))
     head = (
         "harness", "seed", "before RL (95 %)", "after RL (95 %)", "first answers before",
         "first answers after", "episodes", "warm-up, s", "RL, s", "evaluations, s",

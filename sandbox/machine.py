@@ -214,7 +214,8 @@ class Machine(Sandbox):
 
         done = self._worker.run(request, wait=_PACKING, on_bytes=take)
         if done.exit_code != 0:
-            raise SandboxError(f"the machine's files could not be packed: {vars(done)}")
+            why = done.error["value"] if done.error else f"exit code {done.exit_code}, signal {done.signal}"
+            raise SandboxError(f"the machine's files could not be packed: {why}")
 
     def commit(self, folder: str | os.PathLike[str], *, keep: Keep | None = None) -> Image:
         """An image with everything that was written in the machine: a snapshot from which others can be made.

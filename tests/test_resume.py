@@ -52,6 +52,7 @@ def held(path):
             process.wait()
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("first", [run_dir, begun])
 def test_a_folder_that_another_process_writes_is_refused(first, tmp_path):
     path = tmp_path / "run"

@@ -31,21 +31,21 @@ class CpuThreads:
 
     def __init__(self, fixed: int = 0, *, sharers: int = 1):
         self.fixed, self.sharers = fixed, sharers
-        #: Seconds of work that this run's helper processes have done. They do not count as other processes.
-        self.helped: Callable[[], float] = float
+        #: Processor seconds of this run's other processes, which are not a load to make room for.
+        self.own_processes: Callable[[], float] = float
         self._set(fixed or max(1, idle_cores() // sharers))
         logger.info("%d CPU threads%s", self.count, "" if fixed else ": as many cores as were idle")
-        self._last, self._last_helped = _snapshot(), self.helped()
+        self._before, self._own_before = _snapshot(), self.own_processes()
 
     def adapt(self) -> None:
         """Measure the load of other processes since the last call, and use as many threads as there are idle cores."""
-        now, helped = _snapshot(), self.helped()
-        seconds = now[0] - self._last[0]
+        now, own = _snapshot(), self.own_processes()
+        seconds = now[0] - self._before[0]
         if self.fixed or seconds < _LOOK_EVERY or not _STAT.exists():
             return
-        ours = now[2] - self._last[2] + helped - self._last_helped
-        others = (now[1] - self._last[1] - ours) / seconds
-        self._last, self._last_helped = now, helped
+        ours = now[2] - self._before[2] + own - self._own_before
+        others = (now[1] - self._before[1] - ours) / seconds
+        self._before, self._own_before = now, own
         count = max(1, (len(cores()) - round(max(0.0, others))) // self.sharers)
         if count != self.count:
             logger.info("%d CPU threads: other processes keep %.1f cores busy", count, others)

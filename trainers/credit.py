@@ -139,7 +139,7 @@ def _tokens_of_trajectories(data: Experience) -> Floats:
     return np.bincount(data.trajectory, minlength=len(data.trajectories)).astype(np.float64)
 
 
-def anchors(turns: Sequence[Turn]) -> list[str]:
+def anchor_keys(turns: Sequence[Turn]) -> list[str]:
     """Return the anchor state of each turn: the environment's ``state_key``, or the observation where it names none.
 
     The observation is what GiGPO's authors use (arXiv 2505.10978, section 4.2).
@@ -153,7 +153,7 @@ def recurring(turns: Sequence[Turn], groups: Sequence[int]) -> float:
     Args:
         groups: of each turn.
     """
-    states = list(zip(groups, anchors(turns), strict=True))
+    states = list(zip(groups, anchor_keys(turns), strict=True))
     counts = Counter(states)
     return sum(counts[state] > 1 for state in states) / max(len(states), 1)
 
@@ -174,7 +174,7 @@ _ALGORITHMS: dict[str, Callable[..., Floats]] = {
     "gigpo": lambda d, rewards, shaped, a: adv.gigpo(
         rewards,
         d.groups,
-        anchors(d.turns),
+        anchor_keys(d.turns),
         gamma=a.gamma,
         step_weight=a.step_weight,
         std=a.normalize_std,
@@ -187,7 +187,7 @@ _ALGORITHMS: dict[str, Callable[..., Floats]] = {
     "hgpo": lambda d, rewards, shaped, a: adv.hgpo(
         rewards,
         d.groups,
-        anchors(d.turns),
+        anchor_keys(d.turns),
         gamma=a.gamma,
         history=a.history,
         alpha=a.alpha,

@@ -29,11 +29,11 @@ from rollenv.trainers.config import TrainConfig, load_config
 from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
 from rollenv.trainers.cpu_threads import CpuThreads
-from rollenv.trainers.group_runners import start_group_runners
 from rollenv.trainers.learner import Learner
 from rollenv.trainers.player_engines import Player, close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.rewards.configured import domain_rewards
+from rollenv.trainers.rollout_processes import RolloutProcesses, start_rollout_processes
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.tracking import Trackers, trackers_of
 from rollenv.trainers.training_state import begin, restore
@@ -100,17 +100,23 @@ class Trainer:
             self.batches = batches_of(config, self.manager, self.state.source, self.state.again, left)
             stack.callback(self.batches.close)
             self._playing_since = time.perf_counter(), self.state.player.tokens
-            self.helpers = None
-            if config.rollout.workers == "inline" and config.plays_here and not streams:
-                self.helpers = start_group_runners(config.rollout.processes, self.state.base_agent, self.manager.limits)
-                self.manager.helpers = self.helpers
-            if self.helpers:
-                stack.callback(self.helpers.close)
-                self.threads.helped = lambda: self.helpers.seconds if self.helpers else 0.0
+            self.processes = self._start_processes(stack)
             self.trackers = Trackers(trackers_of(config.trackers))
             self.trackers.start(run.path, config.model_dump(mode="json"))
             stack.callback(self._finish)
             self._held = stack.pop_all()
+
+    def _start_processes(self, stack: contextlib.ExitStack) -> RolloutProcesses | None:
+        """Start the processes that play beside this one, where the recipe asks for them."""
+        rollout = self.config.rollout
+        if rollout.workers != "inline" or not self.config.plays_here or self.config.batches.kind == "stream":
+            return None
+        processes = start_rollout_processes(rollout.processes, self.state.base_agent, self.manager.limits)
+        if processes:
+            stack.callback(processes.close)
+            self.manager.processes = processes
+            self.threads.own_processes = lambda: processes.seconds
+        return processes
 
     def _manager(self, stack: contextlib.ExitStack) -> RolloutManager:
         """The manager of a player in this process."""
@@ -170,7 +176,7 @@ class Trainer:
         while state.iteration < config.iterations:
             self.threads.adapt()
             metrics: dict[str, float] = {}
-            with timed("collect", metrics, self.threads.helped), self._sharing_cores():
+            with timed("collect", metrics, self.threads.own_processes), self._sharing_cores():
                 groups = self._collect(metrics)
             with timed("update", metrics), self.batches.resting():
                 metrics |= self.learner.update(self.learner.compute_advantages(groups, metrics))
@@ -259,7 +265,7 @@ class Trainer:
         return player
 
     def _sharing_cores(self) -> contextlib.AbstractContextManager[None]:
-        return self.helpers.sharing(self.threads.count) if self.helpers else contextlib.nullcontext()
+        return self.processes.sharing(self.threads.count) if self.processes else contextlib.nullcontext()
 
     def _log(self, metrics: dict[str, float]) -> None:
         for alarm in alarms(metrics, self.rows):
@@ -300,7 +306,7 @@ def train(recipe: str, *overrides: str, watch: Watch = lambda *_: None) -> Resul
 
 
 def evaluated(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
-    """Return the state of an evaluation, each with the prefix of its metrics."""
+    """Return what an evaluation plays: the run's own environment, then ``eval.parts``, whose metrics have prefixes."""
     own = EnvConfig(id=config.env.id, kwargs=config.eval.kwargs, wrappers=wrappers)
     main = EvalPart(env=own, episodes=config.eval.episodes)
     tokenizer = "" if config.model.path == "tiny" else config.model.path

@@ -530,21 +530,21 @@ def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
         after: what the environment returned to it.
     """
     return Turn(
-        action.prompt_ids,
-        action.response_ids,
-        action.logprobs,
-        after.reward + action.reward,
-        action.text,
-        before.observation,
-        before.state_key,
-        action.policy_version,
-        action.versions,
-        action.finish,
-        before.view,
-        action.raw,
-        action.messages,
-        after.info.get("valid") is not False,
-        action.routes,
+        prompt_ids=action.prompt_ids,
+        response_ids=action.response_ids,
+        logprobs=action.logprobs,
+        reward=after.reward + action.reward,
+        text=action.text,
+        observation=before.observation,
+        state_key=before.state_key,
+        policy_version=action.policy_version,
+        versions=action.versions,
+        finish=action.finish,
+        view=before.view,
+        raw=action.raw,
+        messages=action.messages,
+        valid=after.info.get("valid") is not False,
+        routes=action.routes,
     )
 
 

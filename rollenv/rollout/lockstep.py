@@ -67,20 +67,18 @@ class Node:
         assert before is not None
         assert action is not None
         return Turn(
-            before.prompt,
-            action.response_ids,
-            (logprob,),
-            after.reward,
-            action.text,
-            before.result.observation,
-            before.result.state_key,
-            version,
-            (),
-            action.finish,
-            before.result.view,
-            action.raw,
-            (),
-            after.info.get("valid") is not False,
+            prompt_ids=before.prompt,
+            response_ids=action.response_ids,
+            logprobs=(logprob,),
+            reward=after.reward,
+            text=action.text,
+            observation=before.result.observation,
+            state_key=before.result.state_key,
+            policy_version=version,
+            finish=action.finish,
+            view=before.result.view,
+            raw=action.raw,
+            valid=after.info.get("valid") is not False,
         )
 
 

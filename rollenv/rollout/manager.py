@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 HEALTH_EVERY = 2.0
 
 
-class GroupHelpers(Protocol):
+class RolloutProcesses(Protocol):
     """Plays groups elsewhere."""
 
     async def play(self, manager: RolloutManager, group: Group, size: int) -> bool:
@@ -94,7 +94,7 @@ class RolloutManager:
         self.stats = RolloutStats()
         self.lock_step = LockStep() if lock_step and isinstance(self.workers, InlineWorkers) else None
         #: Processes that play some groups of a batch.
-        self.helpers: GroupHelpers | None = None
+        self.processes: RolloutProcesses | None = None
         self._slots: asyncio.Semaphore | None = None
         self._interrupts = Interrupts()
         self._loop: Loop | ThreadLoop = ThreadLoop(clock) if thread else Loop(clock)
@@ -183,7 +183,7 @@ class RolloutManager:
         """
         other = copy.copy(self)
         other.agent, other.keep_views, other.stats = agent, keep_views, RolloutStats()
-        other.lock_step, other.helpers = self.lock_step and LockStep(), None
+        other.lock_step, other.processes = self.lock_step and LockStep(), None
         return other
 
     def close(self) -> None:
@@ -305,8 +305,8 @@ class RolloutManager:
 
     async def _shared(self, group: Group, size: int, extra_members: int) -> Group:
         """Let another process play a group, where there is one and nothing of this one is needed."""
-        helpers = None if self.reward or self.on_trajectory else self.helpers
-        if helpers is None or not await helpers.play(self, group, size):
+        processes = None if self.reward or self.on_trajectory else self.processes
+        if processes is None or not await processes.play(self, group, size):
             await self.play_group(group, size, extra_members)
         return group
 

@@ -1,5 +1,7 @@
-"""The border: every value that an environment or an agent hands over is checked here, once, by type, size and
-finiteness. A wrong value is an error of its episode; a valid one is plain Python afterwards."""
+"""Validation of what environments and agents return: type, size and finiteness of every value, once.
+
+A wrong value is an error of its episode; a valid one is plain Python afterwards.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from rollenv.core import RollenvError
 #: Characters of one observation, action, state's name or drawing.
 LARGEST_TEXT = 1 << 24
 
-#: Of a reward, so that sums of them stay finite.
+#: The largest reward, so that sums of rewards stay finite.
 LARGEST_NUMBER = 1e100
 
 #: Bytes of plain data.

@@ -64,7 +64,7 @@ class Watchdog:
         return bool(self._task and self._task.cancelling())
 
     async def absorb(self) -> None:
-        """Let a cancelled_inside cancellation pass."""
+        """Clear a cancellation that an agent or environment caused."""
         assert self._task is not None
         while self._task.cancelling():
             self._task.uncancel()

@@ -2,7 +2,7 @@
 
 It is process 1 of its pid namespace: when it ends, everything in the sandbox ends. It needs only the standard library.
 :mod:`jail` and ``container`` put it where it works. It never forks what runs code, because it has seen code: that is
-done in :mod:`namespace`.
+done in :mod:`namespace_init`.
 
 Its messages are those of :mod:`protocol`. The channel's end is the sandbox's end.
 """
@@ -150,7 +150,7 @@ class Kernel(LimitEnforcer):
                 child.stdin.put(payload, close=request.last)
                 return
             if isinstance(request, protocol.WriteInput):
-                # Answer when there is namespace for the next piece.
+                # Answer when there is space for the next piece.
                 def then(taken: bool) -> None:
                     self.send(number, Value() if taken else Failed(errno.EPIPE, "its standard input is closed"))
 

@@ -42,7 +42,7 @@ class Feed:
         os.set_blocking(fd, False)
 
     def put(self, data: bytes, close: bool = False, then: Callable[[bool], None] | None = None) -> None:
-        """Write; ``then`` is called once there is namespace for more: with whether it was taken."""
+        """Write ``data``, then call ``then`` when there is space for more: true if the process took it."""
         if self.closed:
             if then:
                 then(False)

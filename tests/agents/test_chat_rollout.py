@@ -131,6 +131,7 @@ def test_the_exit_code_tells_whether_the_endpoint_failed(rollenv_command, refuse
     assert ("no such seed" in done.stderr) == bool(refused)
 
 
+@pytest.mark.integration
 def test_a_model_that_spends_all_its_tokens_on_thoughts_answers_nothing(rollenv_command):
     with ChatServer(lambda exchange: exchange.json(completion(None, finish_reason="length"))) as server:
         done = rollenv_command("eval", ENV, "-a", "chat:tiny", "--base-url", server.url, "-n", "1", "--json")

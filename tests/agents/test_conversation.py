@@ -107,6 +107,7 @@ CALLED = """
 """
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("shape", [*SHAPES, *FARSIGHTED], ids=lambda s: getattr(s, "name", s))
 @quick
 @given(data=st.data())

@@ -75,6 +75,7 @@ def test_a_program_plays_in_its_machine_to_the_reward_of_the_task(workers, comma
     assert played.record["exit_code"] == 0
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("dies", [0, 1])
 def test_a_program_whose_worker_is_lost_plays_anew(command, dies):
     """Nothing of the lost play is in the episode, whose seed is the same."""
@@ -116,6 +117,7 @@ async def broken(*_, **__):
     raise rollenv.agents.engines.base.EngineFailed("the device is gone")
 
 
+@pytest.mark.integration
 def test_a_deadline_grades_what_is_there(command):
     agent = scripted([write_calls([("bash", {"command": f"{command}; sleep 600"})])])
     agent.sampling = rollenv.agents.Sampling(max_new_tokens=400)

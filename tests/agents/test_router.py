@@ -224,6 +224,7 @@ def test_cancelling_reaches_the_replica():
     assert router.alive == [0, 1]
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_a_replica_that_never_finishes_an_update_is_left_out():
     made, _ = replicas(2)

@@ -130,6 +130,7 @@ def test_pairs_are_the_same_task_however_its_calls_are_written():
         compare(first, [_episode(0, True, split="train")])
 
 
+@pytest.mark.integration
 def test_the_bootstrap_covers_the_true_difference_about_95_times_in_100():
     import numpy as np
 

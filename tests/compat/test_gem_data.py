@@ -316,6 +316,7 @@ def test_pictures_are_in_the_observation():
 # -- reasoning-gym ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 @needs_reasoning_gym
 def test_reasoning_gym_in_order():
     import reasoning_gym

@@ -118,6 +118,7 @@ def test_records_are_appended_one_at_a_time(tmp_path):
     assert [t.task.seed for t in read(path)] == [9]
 
 
+@pytest.mark.integration
 def test_a_cut_last_line_costs_that_record_and_no_other(tmp_path):
     path = tmp_path / "episodes.jsonl"
     write(path, [episode(0), episode(1)])

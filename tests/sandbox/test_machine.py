@@ -148,6 +148,7 @@ def test_holes_in_files_take_no_room_in_a_snapshot(fresh, tmp_path):
         assert out(copy, sums) == out(fresh, sums)
 
 
+@pytest.mark.integration
 def test_folders_that_are_too_deep_are_left_out(fresh, tmp_path):
     deep = "import os\nfor n, name in ((3000, 'd'), (30, 'e' * 200)):\n os.chdir('/app')\n"
     out(fresh, ["python3", "-c", f"{deep} for _ in range(n): os.mkdir(name); os.chdir(name)\nopen('/app/d/kept', 'w')"])

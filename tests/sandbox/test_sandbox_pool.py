@@ -156,6 +156,7 @@ def test_a_program_under_which_every_sandbox_dies_has_failed():
         assert pool.run("print(1)").stdout == "1\n"
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_a_place_where_nothing_starts_is_left_alone_for_longer_and_longer(monkeypatch):
     with Pool(1) as pool:

@@ -382,6 +382,7 @@ def test_a_pause_stops_everything_and_costs_no_time(box):
     handle.kill()
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_a_pause_may_be_longer_than_a_cell_may_take(monkeypatch):
     monkeypatch.setattr("rollenv.sandbox.sandbox._GRACE", 0.3)

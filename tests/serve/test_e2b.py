@@ -150,6 +150,7 @@ def test_processes(box):
     assert [told for _, told in last][-2]["event"]["end"]["status"] == "signal: terminated"
 
 
+@pytest.mark.integration
 def test_input_that_is_not_read_leaves_room_for_other_calls(box):
     with box.http.stream(
         "POST",
@@ -208,6 +209,7 @@ def test_files(box):
     assert http.post("/files", content=b"--", headers={"Content-Type": "multipart/form-data"}).status_code == 400
 
 
+@pytest.mark.integration
 def test_downloads_that_are_left_make_room_for_others(box):
     octets = {"Content-Type": "application/octet-stream"}
     box.http.post("/files", params={"path": "big"}, content=bytes(30 << 20), headers=octets)
@@ -367,6 +369,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.integration
 def test_a_websocket_of_a_sandbox(box, server):
     host = f"9000-{box.told['sandboxID']}.localhost"
     start = {"process": {"cmd": "/usr/bin/env", "args": ["python3", "-c", TALKS.replace("\\\\", "\\")]}}
@@ -411,6 +414,7 @@ def test_ports_need_the_sandboxs_own_key_where_there_are_tokens(serve, tmp_path)
     assert answers == [502] * 16 + [400]
 
 
+@pytest.mark.integration
 def test_snapshots_are_their_owners_and_so_many(serve, tmp_path):
     made = {name: new_token(name, ["sandboxes"]) for name in ("ann", "bob")}
     (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))

@@ -126,6 +126,7 @@ def test_names_and_pages_that_are_not_the_servers_own_are_refused(server, path):
     assert patient.get(server.http + "/livez", headers=own).status_code == 200
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("path", [protocol.PATH, "/openenv/test:Echo-v0/ws"])
 def test_sockets_of_other_pages_are_refused(server, path):
     for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}):

@@ -65,6 +65,7 @@ def test_tokens_come_from_the_environment(serve, tmp_path, monkeypatch):
     env.close()
 
 
+@pytest.mark.integration
 def test_a_server_that_is_killed_in_the_middle_is_one_line(serve):
     served = serve()
     env = rollenv.make(f"openenv:{served.http}/openenv/{TINY}")

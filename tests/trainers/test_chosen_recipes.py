@@ -34,6 +34,7 @@ def test_an_id_without_an_expert_asks_for_a_model():
         load_config("ta:SimpleNegotiation-v0")
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("recipe", ["sokoban", "game:GuessTheNumber-v0-easy", "rlvr_math"])
 def test_a_written_recipe_gives_the_same_settings(rollenv_command, recipe: str, tmp_path: Path):
     file = tmp_path / "own.toml"

@@ -419,7 +419,7 @@ def test_the_observation_is_the_anchor_where_no_state_is_named():
     turns = [
         Turn((), (), (), 0.0, "go", o, key) for o, key in (("a", ""), ("b", ""), ("a", ""), ("c", "s"), ("d", "s"))
     ]
-    assert credit.anchors(turns) == ["a", "b", "a", "s", "s"]
+    assert credit.anchor_keys(turns) == ["a", "b", "a", "s", "s"]
     assert credit.recurring(turns, [0] * 5) == 0.8
     assert credit.recurring(turns, [0, 0, 1, 1, 2]) == 0.0
 

@@ -421,6 +421,7 @@ def test_runs_at_the_ends_of_what_is_possible_stay_finite(tmp_path, overrides):
     assert [row["iteration"] for row in rows(tmp_path / "run")] == [0, 1, 2, 3]
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_micro_batches_of_any_size_and_without_sharing_give_the_same_weights(tmp_path):
     weights, sharing = [], []

@@ -1,4 +1,7 @@
-"""Settings of the losses: sections whose ``name`` decides which other keys there are."""
+"""Sections of the loss, whose ``name`` decides which other keys there are.
+
+:mod:`rollenv.trainers.objective` calls the functions of :mod:`rollenv.trainers.losses` that they name.
+"""
 
 from __future__ import annotations
 

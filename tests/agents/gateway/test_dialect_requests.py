@@ -333,6 +333,7 @@ def spoilt(draw):
     return chance.choice([body, body, body, found])
 
 
+@pytest.mark.combinations
 @every_dialect
 @settings(max_examples=60, deadline=None)
 @given(body=spoilt())

@@ -332,6 +332,7 @@ HANGS = {
 }
 
 
+@pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("hang", HANGS.values(), ids=HANGS)
 def test_a_call_that_hangs_costs_its_own_test(hang):

@@ -242,6 +242,7 @@ def test_the_limit_holds_whatever_holds_the_interpreter():
     assert grade("5", "9^{9^{9}}", seconds=0.25) is False
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_any_thread_may_grade():
     pairs = [("2k+2", f"2(k+{i})") for i in range(6)] + [("x+y", f"y+{i}x") for i in range(6)]

@@ -124,6 +124,7 @@ def test_a_folder_of_tasks(tmp_path):
     env.close()
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("script", "error", "says"),
     [
@@ -156,6 +157,7 @@ def test_without_a_reward_there_is_an_error(script, error, says, tmp_path):
         play(folders.write_task(tmp_path, **{"tests/test.sh": f"#!/bin/bash\n{script}\n"}), "true")
 
 
+@pytest.mark.integration
 def test_a_reward_file_that_the_tests_do_not_name_does_not_count_before_theirs(tmp_path):
     script = "#!/bin/bash\nbash /app/program; echo 0.5 > /logs/verifier/reward.txt; rm -r /tests\n"
     path = folders.write_task(tmp_path, **{"tests/test.sh": script})
@@ -180,6 +182,7 @@ def test_what_cannot_be_built_is_an_error(tmp_path):
         opened(path).reset()
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize("written", ["0 > $L.txt", "1 > $L.txt", "'{\"reward\": 1}' > $L.json", ""])
 def test_tests_that_take_too_long_give_no_verdict(written, tmp_path):
     script = f"#!/bin/bash\nL=/logs/verifier/reward; echo {written}\nsleep 60\n"
@@ -188,6 +191,7 @@ def test_tests_that_take_too_long_give_no_verdict(written, tmp_path):
         play(path, "true")
 
 
+@pytest.mark.integration
 def test_work_that_makes_the_tests_take_too_long_is_worth_nothing(tmp_path):
     script = "#!/bin/bash\necho 1 > /logs/verifier/reward.txt; bash /app/program\n"
     path = folders.write_task(tmp_path, toml="[verifier]\ntimeout_sec = 2", **{"tests/test.sh": script})
@@ -290,6 +294,7 @@ def test_what_an_agent_publishes_is_there_for_the_tests(mode, tmp_path):
     assert play(path, "chmod 777 /logs; chown nobody /logs /logs/artifacts; echo 41 > answer.txt")[1] == 0.0
 
 
+@pytest.mark.integration
 def test_a_separate_verifier_s_image_may_hold_the_tests_and_artifacts_come_where_they_were(tmp_path):
     path = folders.write_task(
         tmp_path,
@@ -501,6 +506,7 @@ def service(tmp_path_factory):
     return folders.write_task(tmp_path_factory.mktemp("service"), **{"tests/test.sh": ASK, "solution/solve.sh": SERVE})
 
 
+@pytest.mark.integration
 def test_servers_that_are_left_running_are_reached_by_tests_that_talk_to_them(service):
     assert play(service)[1] == 1.0
     assert play(service, "echo 42 > /app/answer.txt")[1] == 0.0
@@ -519,6 +525,7 @@ def test_what_a_machine_says_of_its_ports_is_not_trusted(service):
     assert play(service, "printf '#!/bin/sh\\nsleep 1000' > /bin/cat; chmod +x /bin/cat")[1] == 0.0
 
 
+@pytest.mark.integration
 def test_a_solution_that_needs_a_network_is_an_error_and_not_0(tmp_path):
     solve = "#!/bin/bash\ncurl -s https://example.com/42 > /app/answer.txt || curl -sS https://example.com/42\n"
     path = folders.write_task(tmp_path, **{"solution/solve.sh": solve})

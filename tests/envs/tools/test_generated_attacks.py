@@ -189,6 +189,7 @@ def test_a_sheet_full_of_long_formulas_is_read_in_time():
     assert time.process_time() - began < 20  # a second; minutes where each formula is read for each that names it
 
 
+@pytest.mark.integration
 def test_a_query_that_calls_functions_for_ever_is_stopped():
     env = rollenv.make("tools:SQL-v0-easy")
     env.reset(0)

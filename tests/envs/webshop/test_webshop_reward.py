@@ -254,6 +254,7 @@ def test_colours_are_the_published_ones_in_their_order():
     assert normalize_colour("") == ""
 
 
+@pytest.mark.integration
 @pytest.mark.slow
 def test_random_purchases_in_the_published_shop_pay_what_the_description_says(data):
     shop = open_shop(data("webshop"))

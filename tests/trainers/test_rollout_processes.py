@@ -16,8 +16,8 @@ from rollenv.core import UsageError
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
-from rollenv.trainers import group_runners
-from rollenv.trainers.group_runners import GroupRunners, start_group_runners
+from rollenv.trainers import rollout_processes
+from rollenv.trainers.rollout_processes import RolloutProcesses, start_rollout_processes
 
 TASKS = [Task("ragen:FrozenLake-v0", seed) for seed in range(6)]
 
@@ -31,16 +31,16 @@ def player():
 
 
 @pytest.fixture
-def helpers(player):
-    started = GroupRunners(player, 3, Limits())
+def processes(player):
+    started = RolloutProcesses(player, 3, Limits())
     yield started
     started.close()
 
 
-def play(player, helpers=None, tasks=TASKS, size=4):
+def play(player, processes=None, tasks=TASKS, size=4):
     player.weights_changed()
     with RolloutManager(player) as manager:
-        manager.helpers = helpers
+        manager.processes = processes
         groups = manager.batch(tasks, len(tasks), size)
         counts = manager.health.env("ragen:FrozenLake-v0").counts
     said = [[[(turn.text, turn.reward, turn.policy_version) for turn in t.turns] for t in group] for group in groups]
@@ -48,84 +48,84 @@ def play(player, helpers=None, tasks=TASKS, size=4):
     return said, dict(counts), manager.stats.metrics()["kept/turns"]
 
 
-def test_a_batch_does_not_depend_on_how_many_play_it(player, helpers):
+def test_a_batch_does_not_depend_on_how_many_play_it(player, processes):
     torch.set_num_threads(1)
     for version in (0, 4):
         player.version = version
         alone = play(player)
         drawn = player.engine.stats.drawn
         player.version = version
-        assert play(player, helpers) == alone
+        assert play(player, processes) == alone
         assert player.engine.stats.drawn - drawn == sum(len(turns) for group in alone[0] for turns in group)
-    assert helpers.seconds > 0
+    assert processes.seconds > 0
 
 
-def test_weights_that_were_trained_in_place_are_new_everywhere(player, helpers):
-    before = play(player, helpers)[0]
+def test_weights_that_were_trained_in_place_are_new_everywhere(player, processes):
+    before = play(player, processes)[0]
     with torch.no_grad():
         for weights in player.model.parameters():
             weights.mul_(3.0)
-    after = play(player, helpers)[0]
+    after = play(player, processes)[0]
     player.version -= 1
     alone = play(player)[0]
     assert after != before
     assert alone == after
 
 
-def test_the_groups_of_a_process_that_dies_are_played_by_the_others(player, helpers, caplog):
+def test_the_groups_of_a_process_that_dies_are_played_by_the_others(player, processes, caplog):
     expected = play(player)
     player.version -= 1
-    os.kill(helpers._helpers[0]._process.pid, signal.SIGKILL)
-    assert play(player, helpers) == expected
+    os.kill(processes._processes[0]._process.pid, signal.SIGKILL)
+    assert play(player, processes) == expected
     player.version -= 1
-    assert play(player, helpers) == expected
+    assert play(player, processes) == expected
     assert caplog.text.count("its groups are played by the others") == 1
 
 
 @pytest.mark.parametrize("when", ["before", "while it plays"])
-def test_the_groups_of_a_process_that_is_stopped_are_played_by_the_others(player, helpers, caplog, monkeypatch, when):
-    monkeypatch.setattr(group_runners, "LOOK_EVERY", 0.05)
+def test_the_groups_of_a_process_that_is_stopped_are_played_by_the_others(player, processes, caplog, monkeypatch, when):
+    monkeypatch.setattr(rollout_processes, "LOOK_EVERY", 0.05)
     expected = play(player)
     player.version -= 1
-    helper = helpers._helpers[0]
+    process = processes._processes[0]
     if when == "before":
-        os.kill(helper._process.pid, signal.SIGSTOP)
-        eventually(helper._is_stopped)
+        os.kill(process._process.pid, signal.SIGSTOP)
+        eventually(process._is_stopped)
     else:
-        is_stopped, looks = helper._is_stopped, []
+        is_stopped, looks = process._is_stopped, []
 
         def stop_after_the_first_look():
             looks.append(None)
             if len(looks) == 1:
-                os.kill(helper._process.pid, signal.SIGSTOP)
+                os.kill(process._process.pid, signal.SIGSTOP)
                 eventually(is_stopped)
                 return False
             return is_stopped()
 
-        monkeypatch.setattr(helper, "_is_stopped", stop_after_the_first_look)
-    assert play(player, helpers) == expected
+        monkeypatch.setattr(process, "_is_stopped", stop_after_the_first_look)
+    assert play(player, processes) == expected
     assert caplog.text.count("is stopped") == 1
-    assert helper._process.is_alive() == (when == "before")
+    assert process._process.is_alive() == (when == "before")
     if when == "before":
-        os.kill(helper._process.pid, signal.SIGCONT)
+        os.kill(process._process.pid, signal.SIGCONT)
     player.version -= 1
-    assert play(player, helpers) == expected
+    assert play(player, processes) == expected
 
 
-def test_an_error_is_raised_as_it_is_without_helpers(player, helpers):
+def test_an_error_is_raised_as_without_other_processes(player, processes):
     wrong = [Task("ragen:FrozenLake-v0", seed, {"size": -1} if seed == 1 else {}) for seed in range(4)]
     with pytest.raises(UsageError) as alone:
         play(player, tasks=wrong)
     with pytest.raises(UsageError) as helped:
-        play(player, helpers, tasks=wrong)
+        play(player, processes, tasks=wrong)
     assert str(helped.value) == str(alone.value)
-    assert play(player, helpers)[0]  # the processes are there for the next batch
+    assert play(player, processes)[0]  # the processes are there for the next batch
 
 
 def test_cores_that_are_free_decide_where_no_number_is_given(player, monkeypatch):
-    assert start_group_runners(1, player, Limits()) is None
-    monkeypatch.setattr("rollenv.trainers.group_runners.cores", lambda: [0, 1, 2])
-    started = start_group_runners(0, player, Limits())
+    assert start_rollout_processes(1, player, Limits()) is None
+    monkeypatch.setattr("rollenv.trainers.rollout_processes.cores", lambda: [0, 1, 2])
+    started = start_rollout_processes(0, player, Limits())
     for free, active in ((1, 0), (2, 1), (9, 2)):
         with started.sharing(free):
             assert started.active == active

@@ -67,7 +67,7 @@ class Played:
     """Of its processor."""
 
 
-class GroupRunners:
+class RolloutProcesses:
     """Plays some groups of every batch in processes of their own.
 
     Which process plays a group follows from the group's number, and every draw from the task's seed and the member, so
@@ -84,15 +84,15 @@ class GroupRunners:
         most = (processes or min(len(cores()), _MOST)) - 1
         #: Processes to use besides this one.
         self.active = most
-        #: Of the helpers' processors, up to now.
+        #: Seconds of the processes' processors, up to now.
         self.seconds = 0.0
         player.model.share_memory()
-        self._helpers = [_GroupRunner(player, limits) for _ in range(most)]
+        self._processes = [_RolloutProcess(player, limits) for _ in range(most)]
 
     def close(self) -> None:
         """End the processes."""
-        for helper in self._helpers:
-            helper.close()
+        for process in self._processes:
+            process.close()
 
     @contextlib.contextmanager
     def sharing(self, threads: int) -> Iterator[None]:
@@ -102,7 +102,7 @@ class GroupRunners:
             threads: of torch, before and afterwards; as many cores are free.
         """
         if self._follows:
-            self.active = min(len(self._helpers), threads - 1)
+            self.active = min(len(self._processes), threads - 1)
         torch.set_num_threads(max(1, threads // (self.active + 1)))
         try:
             yield
@@ -112,7 +112,7 @@ class GroupRunners:
     async def play(self, manager: RolloutManager, group: Group, size: int) -> bool:
         """Have a group played elsewhere; false if it is to be played here."""
         share = group.number % (self.active + 1)
-        return bool(share) and await self._helpers[share - 1].play(self, manager, group, size)
+        return bool(share) and await self._processes[share - 1].play(self, manager, group, size)
 
     def take(self, manager: RolloutManager, played: Played) -> None:
         """Take over a process's records."""
@@ -123,7 +123,7 @@ class GroupRunners:
         manager.stats.absorb(played.stats)
 
 
-class _GroupRunner:
+class _RolloutProcess:
     """One of the processes. Groups that are asked for in the same round of the event loop go to it together."""
 
     def __init__(self, player: LocalAgent, limits: Limits):
@@ -133,27 +133,27 @@ class _GroupRunner:
         self._process.start()
         others.close()
         self._asked: dict[int, tuple[Group, asyncio.Future[bool]]] = {}
-        self._waves = 0
+        self._batches = 0
 
-    async def play(self, helpers: GroupRunners, manager: RolloutManager, group: Group, size: int) -> bool:
+    async def play(self, owner: RolloutProcesses, manager: RolloutManager, group: Group, size: int) -> bool:
         if self._pipe.closed:
             return False
         loop = asyncio.get_running_loop()
         if not self._asked:
-            loop.call_soon(self._send, helpers, manager, size)
+            loop.call_soon(self._send, owner, manager, size)
         future: asyncio.Future[bool] = loop.create_future()
         self._asked[group.number] = group, future
         return await future
 
-    def _send(self, helpers: GroupRunners, manager: RolloutManager, size: int) -> None:
-        self._waves += 1
-        player, asked, self._asked = helpers.player, self._asked, {}
+    def _send(self, owner: RolloutProcesses, manager: RolloutManager, size: int) -> None:
+        self._batches += 1
+        player, asked, self._asked = owner.player, self._asked, {}
         tasks = [(number, group.task) for number, (group, _) in asked.items()]
         if self._is_stopped():  # it reads nothing, and what is sent could be more than the pipe holds
             self._failed(asked, "is stopped")
             return
         try:
-            self._pipe.send(WorkBatch(self._waves, player.version, player.sampling, size, tasks))
+            self._pipe.send(WorkBatch(self._batches, player.version, player.sampling, size, tasks))
         except OSError:
             self._ended(asked)
             return
@@ -161,8 +161,8 @@ class _GroupRunner:
             self._failed(asked, f"cannot be asked: {error!r}")
             return
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._pipe.fileno(), self._receive, helpers, manager, asked)
-        loop.call_later(LOOK_EVERY, self._look, self._waves, asked, False)
+        loop.add_reader(self._pipe.fileno(), self._receive, owner, manager, asked)
+        loop.call_later(LOOK_EVERY, self._look, self._batches, asked, False)
 
     def _is_stopped(self) -> bool:
         """True if a signal has stopped the process: it has not ended, and says nothing until another lets it go on."""
@@ -171,19 +171,19 @@ class _GroupRunner:
         except psutil.Error:
             return False
 
-    def _look(self, wave: int, asked: dict[int, tuple[Group, asyncio.Future[bool]]], was_stopped: bool) -> None:
+    def _look(self, number: int, asked: dict[int, tuple[Group, asyncio.Future[bool]]], was_stopped: bool) -> None:
         """Give up a process that is stopped while its groups are waited for."""
-        if wave != self._waves or self._pipe.closed or all(future.done() for _, future in asked.values()):
+        if number != self._batches or self._pipe.closed or all(future.done() for _, future in asked.values()):
             return
         loop, stopped = asyncio.get_running_loop(), self._is_stopped()
         if stopped and was_stopped:
             loop.remove_reader(self._pipe.fileno())
             self._ended(asked, "is stopped, and was ended")
         else:
-            loop.call_later(LOOK_EVERY, self._look, wave, asked, stopped)
+            loop.call_later(LOOK_EVERY, self._look, number, asked, stopped)
 
     def _receive(
-        self, helpers: GroupRunners, manager: RolloutManager, asked: dict[int, tuple[Group, asyncio.Future[bool]]]
+        self, owner: RolloutProcesses, manager: RolloutManager, asked: dict[int, tuple[Group, asyncio.Future[bool]]]
     ) -> None:
         try:
             played: Played = self._pipe.recv()
@@ -191,10 +191,10 @@ class _GroupRunner:
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
             self._ended(asked)
             return
-        if played.number != self._waves:  # of a batch that was given up
+        if played.number != self._batches:  # of a batch that was given up
             return
         asyncio.get_running_loop().remove_reader(self._pipe.fileno())
-        helpers.take(manager, played)
+        owner.take(manager, played)
         for (group, future), trajectories in itertools.zip_longest(asked.values(), played.groups):
             if trajectories is not None:
                 group.trajectories = [_whole(trajectory, turns, group.task) for trajectory, turns in trajectories]
@@ -232,32 +232,32 @@ def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: Li
     gc.freeze()
     while True:
         try:
-            wave: WorkBatch = pipe.recv()
+            batch: WorkBatch = pipe.recv()
         except (EOFError, OSError):
             return
         began = time.process_time()
         try:
-            played = _play(wave, player, limits)
+            played = _play(batch, player, limits)
         except BaseException:  # the asking process will see the same
-            played = Played(wave.number)
+            played = Played(batch.number)
         played.seconds = time.process_time() - began
         pipe.send(played)
 
 
-def _play(wave: WorkBatch, player: LocalAgent, limits: Limits) -> Played:
+def _play(batch: WorkBatch, player: LocalAgent, limits: Limits) -> Played:
     player.weights_changed()
-    player.version, player.sampling = wave.version, wave.sampling
+    player.version, player.sampling = batch.version, batch.sampling
     stats = player.engine.stats
     before = stats.computed, stats.drawn
-    groups = [Group(task, [], number) for number, task in wave.groups]
+    groups = [Group(task, [], number) for number, task in batch.groups]
     with RolloutManager(player, limits=limits) as manager:
-        manager.run(_all(manager, groups, wave.size))
+        manager.run(_all(manager, groups, batch.size))
     played = [[(t, list(map(_values_of, t.turns))) for t in group] for group in groups]
     for group in groups:
         for trajectory in group:
             trajectory.turns = []
     tokens = stats.computed - before[0], stats.drawn - before[1]
-    return Played(wave.number, played, manager.health, manager.stats, tokens)
+    return Played(batch.number, played, manager.health, manager.stats, tokens)
 
 
 async def _all(manager: RolloutManager, groups: Sequence[Group], size: int) -> None:
@@ -265,7 +265,7 @@ async def _all(manager: RolloutManager, groups: Sequence[Group], size: int) -> N
         await asyncio.gather(*(manager.play_group(group, size) for group in groups))
 
 
-def start_group_runners(processes: int, player: Any, limits: Limits) -> GroupRunners | None:
+def start_rollout_processes(processes: int, player: Any, limits: Limits) -> RolloutProcesses | None:
     """Start the processes that a run asks for; None where there are none to start.
 
     Args:
@@ -277,4 +277,4 @@ def start_group_runners(processes: int, player: Any, limits: Limits) -> GroupRun
     if not local or "fork" not in multiprocessing.get_all_start_methods():
         logger.warning("one process plays: more need a model on the CPU, and a system that can fork processes")
         return None
-    return GroupRunners(player, processes, limits)
+    return RolloutProcesses(player, processes, limits)
