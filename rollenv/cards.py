@@ -105,7 +105,7 @@ def _describe(found: Card, kwargs: dict[str, Any]) -> None:
 
 
 def _play(env_spec: EnvSpec, kwargs: dict[str, Any], found: Card) -> None:
-    """Play a little. What libraries log and print meanwhile is not shown."""
+    """Play a little, and hide what libraries log and print meanwhile."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

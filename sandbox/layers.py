@@ -51,7 +51,7 @@ def made(target: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def temporary(parent: Path | None = None) -> Iterator[Path]:
-    """A new folder that is gone afterwards. What killed processes left of theirs is removed by the next.
+    """A new folder that is removed afterwards. Folders of killed processes are removed by the next caller.
 
     Args:
         parent: where it is; by default among the layers.

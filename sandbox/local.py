@@ -303,7 +303,7 @@ def start(
 
 
 def _launch(descriptors: list[int]) -> subprocess.Popen[bytes]:
-    """The jail's first process. What it says before it serves is kept for the error; it has nothing else of ours."""
+    """The jail's first process. Its output before it serves is kept for errors; it inherits nothing else."""
     return subprocess.Popen(
         [sys.executable, "-s", "-S", "-P", "-c", _START, str(descriptors[0])],
         pass_fds=descriptors,

@@ -84,7 +84,7 @@ PORTS = (80, 443)
 #: Bytes of a request's head; seconds until it is there and until a host answers; seconds of silence in a connection.
 _HEAD, _PATIENCE, _SILENCE = 1 << 16, 30.0, 600.0
 _NAME = re.compile(r"(?=.{1,253}$)(\*|(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*)")
-#: A request's first line, and a header line. What a host might read in another way than is done here is not let out.
+#: A request's first line, and a header line. Anything that a host might read in another way is refused.
 _REQUEST = re.compile(rb"([!-~]+) ([!-~]+) (HTTP/1\.[01])")
 _HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\0\r\n]*")
 #: IPv6 addresses that lead on to the IPv4 address in them, and where in them it begins (RFC 4291, 3056, 6052, 8215).

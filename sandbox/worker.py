@@ -137,7 +137,7 @@ class Worker:
         """Have something run to its end.
 
         Args:
-            data: its standard input. What is more than a piece follows as the process takes it.
+            data: its standard input. Data beyond one piece follows as the process reads it.
             wait: seconds without an answer until the sandbox is ended; None waits forever.
             on_bytes: called with ("stdout" or "stderr", bytes) as output comes.
             on_result: called with representations as results come.

@@ -280,7 +280,7 @@ def micro_batches(data: Experience, step: Sequence[int], max_tokens: int, *, sha
 def shares(data: Experience, step: Sequence[int], count: int, *, share: bool = False) -> list[list[int]]:
     """Distribute samples over ranks, so that each reads about as many tokens.
 
-    What is read once for several samples stays together where that leaves the shares even.
+    Samples that share a prefix stay together where that leaves the shares even.
 
     Args:
         share: compute common prefixes once; see :func:`micro_batches`.

@@ -73,7 +73,7 @@ class LocalEngine:
     A step draws a token for every running request. Between two steps the event loop gets a turn: finished responses
     leave, sessions continue, and their next requests join the batch (continuous batching). Keys and values are kept
     and found by their tokens: a prompt is computed only from where it differs from all that was computed before, in
-    this episode or another. What prompts that wait at the same time have in common is computed once. Responses of one
+    this episode or another. Prefixes that waiting prompts share are computed once. Responses of one
     token are drawn from remembered distributions.
 
     The response to a request depends only on its prompt, sampling and random stream, not on other requests (up to

@@ -69,7 +69,7 @@ class Router:
     that one has more than ``busier`` times as many sessions as the emptiest; then, and where no replica knows the
     beginning, it goes to the emptiest.
 
-    A replica that raises is left out and its sessions move. What it was working on continues on another replica, from
+    A replica that raises is left out and its sessions move. Its unfinished responses continue on another replica, from
     the tokens that an :class:`~rollenv.agents.engines.base.EngineFailed` carries or else from the start. After a rest,
     which doubles from failure to failure, it gets one request; when it answers it is taken back. Updates go to all
     replicas, which count the same version; one that missed an update gets nothing before it had the next.
@@ -319,7 +319,7 @@ class Router:
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
-    """Do it in time. What takes longer is cancelled, and not waited for."""
+    """Do ``work`` within some seconds; cancel it if it takes longer, and do not wait for it."""
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait([task], timeout=seconds)

@@ -5,7 +5,7 @@ answer to call ``n`` is a line ``n DATA`` on standard output, after the line ``r
 takes too long. Expected values are not here: a program that takes over this process can only return other values.
 The host and the judge read them with ``rollenv.envs.code.judge_process.decode``.
 
-What is not plain data stays here; later calls of a judge may refer to it.
+Objects other than plain data stay here; later calls of a judge may refer to it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows of data sets: from memory, from local files, or from the Hugging Face Hub.
 
-A data set is asked for by name and split. What is below ``$ROLLENV_DATA`` is looked at first, then the hub. Rows are
+A data set is asked for by name and split. Files below ``$ROLLENV_DATA`` come first, then the hub. Rows are
 read once per process and shared, read-only.
 """
 

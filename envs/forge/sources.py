@@ -1,6 +1,6 @@
 """A Python package as it comes from an index: where its library is, where its tests are, what it needs.
 
-What is unpacked here is only read. Its code runs in the sandbox (:mod:`rollenv.envs.forge.suite`). One exception is
+Unpacked files are only read here. Its code runs in the sandbox (:mod:`rollenv.envs.forge.suite`). One exception is
 not ours: ``pip download`` runs the build script of a requirement that it fetches; give archives to avoid that.
 """
 

@@ -2,7 +2,7 @@ r"""Mathematical answers as text: finding the gold answer in a row, and comparin
 
 Most answers of most data sets are plain numbers, which :func:`compare` decides at once. It also refuses what says
 something other than the gold answer, even where an algebra system would accept it: other words, relations, brackets.
-What it leaves open goes to the computer algebra of :mod:`rollenv.envs.math.grade`, in the spelling of :func:`normal`.
+Undecided pairs go to the computer algebra of :mod:`rollenv.envs.math.grade`, in the spelling of :func:`normal`.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Repository:
 
 
 class Reader:
-    """A repository as it lies in a machine. What is damaged or odd is not there."""
+    """A repository in a machine's working folder. Damaged or odd objects count as missing."""
 
     def __init__(self, workspace: Workspace):
         self._workspace = workspace

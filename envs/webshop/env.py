@@ -36,7 +36,7 @@ class WebShopEnv(Env):
     """Buy what an instruction asks for (WebShop, arXiv 2207.01206).
 
     An action is ``search[words]`` or ``click[name]``, alone, on the last line of a text, or within ``\\boxed{}``,
-    ``<action>`` or ``<answer>`` tags. What is neither, or a click on something absent, changes nothing. The reward,
+    ``<action>`` or ``<answer>`` tags. Any other action, or a click on something absent, changes nothing. The reward,
     from 0 to 1, comes with the purchase; ``success`` is a reward of 1. ``info`` has ``available_actions`` as the
     original returns them, ``nouns`` (the source of the reward's nouns), and after a purchase ``reward_details``.
 

@@ -126,7 +126,7 @@ class Episode:
         """Play a reply.
 
         Returns:
-            What the environment shows, and the reward of the turn. After the end that is :data:`OVER` and 0.
+            The observation, and the reward of the turn. After the end that is :data:`OVER` and 0.
 
         Raises:
             EpisodeFailed: if the environment fails. The episode is over then.

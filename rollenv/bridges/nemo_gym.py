@@ -44,7 +44,7 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
         """Begin an episode.
 
         Returns:
-            What the environment shows, and its info.
+            The observation, and the info.
         """
         await self._close_idle()
         await self.close_session(session_id)
@@ -67,7 +67,7 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
         """Play the text of a response.
 
         Returns:
-            What the environment shows, the reward of the turn, whether the episode has ended and whether a limit ended
+            The observation, the reward of the turn, whether the episode has ended and whether a limit ended
             it, and info.
         """
         if session_id not in self.session_state:

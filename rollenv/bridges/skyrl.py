@@ -34,7 +34,7 @@ def register(name: str = "rollenv", **kwargs: Any) -> None:
 
 
 class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not among those that are checked
-    """An episode of any environment. What it shows first is appended to the prompt.
+    """An episode of any environment. The first observation is appended to the prompt.
 
     Args:
         env_config: the defaults: ``env_id`` and ``kwargs``.

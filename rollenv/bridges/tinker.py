@@ -1,6 +1,6 @@
 """rollenv's environments in Tinker's cookbook (0.6): messages, groups and data sets for its trainers.
 
-Pass a :class:`RollenvDatasetBuilder` as ``dataset_builder``. What is sent to workers holds names alone; environments
+Pass a :class:`RollenvDatasetBuilder` as ``dataset_builder``. Messages to workers hold names only; environments
 are made where they are played, and closed when their group is done.
 """
 

@@ -37,7 +37,7 @@ _INDEX_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'sel
 class ReportServer(ThreadingHTTPServer):
     """Serves the runs in a folder, read only. Pages are built on request, in a separate folder.
 
-    What is asked for is looked up among the runs that were found; no path of a request ever reaches the file system.
+    Requests are looked up among the runs that were found; no path of a request ever reaches the file system.
 
     Args:
         port: 0 for a free one.

@@ -51,7 +51,7 @@ class BaseTool:
     def execute_action(self, action: str) -> ToolResult:
         """Answer the first call in the action; :data:`NOT_CALLED` if there is none.
 
-        What the agent did wrong is in the answer. Only what the user has to fix is raised, as in :meth:`check`.
+        Mistakes of the agent are in the answer. Only errors that the user has to fix are raised, as in :meth:`check`.
         """
         raise NotImplementedError(f"{type(self).__name__} does nothing")
 

@@ -41,7 +41,7 @@ def topr(
 ) -> TokenLoss:
     """-positive A log π where A > 0, -negative sg(min(ρ, 1)) A log π where A < 0, TOPR (2503.14286).
 
-    What was good is imitated without importance weights; what was bad counts less the less likely it has become. ρ is
+    Good samples are imitated without importance weights; bad ones count less, the less likely they have become. ρ is
     π over the sampler's policy: of the whole sample (the paper) or of the token (ROLL). The paper decides by the sign
     of a trajectory's reward after its baseline; here the sign of the token's advantage decides, so that turns of one
     trajectory can differ.

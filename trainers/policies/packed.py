@@ -34,7 +34,7 @@ class Labels:
 class Packed:
     """A micro-batch: ``L`` tokens of different model inputs and ``n`` response tokens.
 
-    What inputs have in common at their beginning is there once.
+    A common prefix of inputs is there once.
     """
 
     ids: Tensor

@@ -26,7 +26,7 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 def tensors_of(weights: Mapping[str, Tensor], adam: torch.optim.AdamW) -> dict[str, Tensor]:
     """Weights, and Adam's moments and steps, which are 0 where no step was taken yet.
 
-    What is written into them is what training goes on with.
+    Training continues with the values that are written into them.
 
     Returns:
         Each as ``KIND/NAME``.

@@ -23,7 +23,7 @@ class SuccessAware:
 
     A success is a Bernoulli variable with variance ``p (1 - p)``; where that is 0, all rewards of a group are equal and
     give no advantage. The prediction is the mean of a Beta posterior: with ``s`` and ``f`` recorded successes and
-    failures, ``p = (1 + s) / (2 + s + f)``. What was recorded counts half after each ``half_life`` groups, so that a
+    failures, ``p = (1 + s) / (2 + s + f)``. Records count half after each ``half_life`` groups, so that a
     task that was too hard (or solved) is tried again when the policy has changed. A draw is uniform with probability
     ``explore``, else item ``i`` has a probability proportional to ``p_i (1 - p_i)``.
 

@@ -71,7 +71,7 @@ def _author_s(reset: Callable[..., Any]) -> Callable[..., Any]:
 class GemGame(GemEnv):
     """The common base of GEM's games.
 
-    GEM's constructors reset; here the first look at an episode does. Whoever sets a piece of the state goes on from
+    GEM's constructors reset; here the first look at an episode does. Setting a piece of the state goes on from
     there, also after the end of an episode.
     """
 
