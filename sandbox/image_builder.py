@@ -431,7 +431,7 @@ def _packages() -> str:
 
 
 def _built(path: str, member: tarfile.TarInfo, contents: object) -> bool:
-    """Not what the build itself needs."""
+    """True for files of the image, not of the build itself."""
     return not path.startswith(("/opt/rollenv", "/run/rollenv"))
 
 

@@ -146,7 +146,7 @@ def _bound(tree: ast.AST) -> set[str]:
 
 
 def _free(tree: ast.AST) -> set[str]:
-    """Names that statements use and neither they nor Python define."""
+    """Names that statements use, and that neither the statements nor Python define."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _bound(tree) - set(dir(builtins))
 
 

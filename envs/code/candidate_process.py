@@ -24,7 +24,7 @@ import types
 from collections.abc import Callable, ItemsView, Iterable, KeysView
 from typing import Any
 
-#: No value has more parts, nor is nested deeper; what is read from a generator.
+#: The most parts of a value, its deepest nesting, and the most items read from a generator.
 MAX_PARTS, MAX_DEPTH, MAX_GENERATED = 500_000, 100, 10_000
 _LARGE = 1 << 63
 _CONTAINERS: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z", dict: "d"}

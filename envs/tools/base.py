@@ -253,7 +253,7 @@ class ToolEnv(Env):
         return Judgement(success, (met + sum(answered)) / asked if asked else float(success), aside)
 
     def compared(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the part of a state that is judged; all of it, unless an author says otherwise."""
+        """Return the part of a state that is judged; all of it by default."""
         return state
 
     def answered(self, problem: Problem) -> list[bool]:

@@ -65,7 +65,7 @@ class RollenvTask(vf.Task[RollenvData, vf.State, vf.TaskConfig]):  # type: ignor
 class RollenvTaskset(vf.Taskset[RollenvTask, RollenvConfig]):  # type: ignore[misc]
     """Tasks drawn from seeds, without end, or those of a data set."""
 
-    #: Played where the configuration names no other.
+    #: The environment's id where the configuration names no other.
     ENV = ""
 
     def __init__(self, config: RollenvConfig):

@@ -213,9 +213,9 @@ SPLITS = ("base", "train", "test")
 class RetailEnv(ToolEnv):
     """A customer service with a policy: orders are cancelled, changed, returned and exchanged (tau2-bench, retail).
 
-    Solved is a task whose database is at the end as after the published actions. Where these change nothing (11 of the
-    114 tasks), doing nothing is not enough: the right customer has to be found, what the task says has to be told, and
-    the customer is transferred if and only if the published actions do. ``info["metrics"]["db"]`` is the comparison of
+    A task is solved if its database ends as after the published actions. Where these change nothing (11 of the 114
+    tasks), doing nothing is not enough: the agent has to find the right customer, give the answers that the task
+    lists, and transfer the customer if and only if the published actions do. ``info["metrics"]["db"]`` is the comparison of
     the databases alone.
 
     Args:

@@ -366,7 +366,7 @@ class TelecomEnv(ToolEnv):
     """A company's technical support: a customer's phone has no service, slow data or no MMS (tau2-bench, telecom).
 
     The agent's functions change the company's records; the phone is changed by its owner, who does what a message
-    asks for. Solved is a task whose published assertions hold at the end, and, for two of the 20, whose customer was
+    asks for. A task is solved if its published assertions hold at the end; two of the 20 also want the customer to be
     transferred. As upstream, only the end counts: transferring at once solves these two, and asking for every repair
     without a look at anything solves 14 others, most of them with ``side_effects``.
 
