@@ -215,8 +215,8 @@ class RetailEnv(ToolEnv):
 
     A task is solved if its database ends as after the published actions. Where these change nothing (11 of the 114
     tasks), doing nothing is not enough: the agent has to find the right customer, give the answers that the task
-    lists, and transfer the customer if and only if the published actions do. ``info["metrics"]["db"]`` is the comparison of
-    the databases alone.
+    lists, and transfer the customer if and only if the published actions do. ``info["metrics"]["db"]`` compares the
+    databases alone.
 
     Args:
         split: ``base`` (all), ``train`` or ``test``, as published.
