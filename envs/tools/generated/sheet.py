@@ -389,8 +389,8 @@ def _append(draw: Draw, breaks: bool) -> Goal | None:
     last = len(_rows(draw)) + 2
     item = words.name(draw.rng).lower() + " " + draw.rng.choice(words.THINGS)
     values = (item, draw.rng.choice(REGIONS), draw.rng.randint(10, 99), draw.rng.randint(10, 99) + 0.25)
-    told = ", ".join(map(str, values))
-    ask = draw.say("Add a row below the last one: {told}.", "The table needs a new last row: {told}.", told=told)
+    row = ", ".join(map(str, values))
+    ask = draw.say("Add a row below the last one: {row}.", "The table needs a new last row: {row}.", row=row)
     act: list[Call] = [
         ("set_cell", {"cell": f"{letter}{last}", "content": v}) for letter, v in zip("ABCD", values, strict=True)
     ]
