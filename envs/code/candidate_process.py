@@ -135,8 +135,8 @@ def main() -> None:
     if job["imports"] is not None:
         sys.setrecursionlimit(50_000)
         usual: dict[str, Any] = {}
-        for name, (module, part) in job["imports"].items():
-            found = importlib.import_module(module)
+        for name, (source, part) in job["imports"].items():
+            found = importlib.import_module(source)
             usual[name] = getattr(found, part, None) if part else found
         scope["__builtins__"] = usual | vars(builtins)  # apart from the program's own names
     exec(compile(job["code"], "solution.py", "exec", dont_inherit=True), scope)

@@ -232,25 +232,25 @@ def _hand_over(machine: Machine, grader: Machine, step: Step, folder: Path) -> N
     """Give a separate verifier what it is to look at. A link may lead anywhere, so none is given."""
     for i, artifact in enumerate((_PUBLISHED, *step.artifacts)):
         source, target = artifact.source.rstrip("/"), artifact.destination.rstrip("/") or "/"
-        target_folder = folder / str(i)
+        copied = folder / str(i)
         try:
             kind = machine.files.info(source).type
             if kind != "link":
-                machine.download(source, target_folder)
+                machine.download(source, copied)
         except NotFound:
             continue
         except SandboxError as error:
             raise VerifierError(f"{source} could not be handed over: {error}") from error
         if kind == "dir":
-            for path in list(target_folder.rglob("*")):
-                if _fits(path.relative_to(target_folder), artifact.exclude):
+            for path in list(copied.rglob("*")):
+                if _fits(path.relative_to(copied), artifact.exclude):
                     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
                 elif tells_runners(path.name) and not path.is_dir():
                     path.unlink(missing_ok=True)
-            grader.upload(target_folder, target)
-        elif (found := target_folder / source.rpartition("/")[2]).is_file():
+            grader.upload(copied, target)
+        elif (found := copied / source.rpartition("/")[2]).is_file():
             parent, _, name = target.rpartition("/")
-            grader.upload(found.rename(target_folder / name), parent or "/")
+            grader.upload(found.rename(copied / name), parent or "/")
 
 
 def _fits(name: Path, patterns: Sequence[str]) -> bool:
