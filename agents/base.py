@@ -34,15 +34,15 @@ class Action:
     raw: str = ""
     """The response as the model gave it, thoughts and tool calls with it; empty where that is ``text``."""
     messages: tuple[dict[str, Any], ...] = ()
-    """What a chat had before it for the first time in this turn; empty where ``prompt_ids`` tell."""
+    """Messages of a chat that are new in this turn, before the answer; empty where ``prompt_ids`` hold them."""
     usage: Mapping[str, float] = field(default_factory=dict)
     """The endpoint's counts for the answer: ``prompt_tokens``, ``completion_tokens``, ``cost``."""
     reward: float = 0.0
-    """Of the answer by itself, besides what the environment gives for it."""
+    """Reward of the answer by itself, besides what the environment gives for it."""
     routes: str = ""
     """The experts that tokens went to; see :attr:`rollenv.rollout.types.Turn.routes`."""
     calls: tuple[Action, ...] = ()
-    """The model's answers to a program that played by itself, each a turn of its own in place of this one."""
+    """The model's answers to a program that played by itself, each a turn of its own that replaces this one."""
 
 
 class AgentFailed(RollenvError):
@@ -194,7 +194,7 @@ def noisy_expert(env: Env, noise: float, rng: random.Random) -> str | None:
     """The expert's action, or a random one with probability ``noise``; None where the expert cannot finish the task.
 
     Args:
-        env: with ``oracle_action`` and ``sample_random_action``.
+        env: an environment with ``oracle_action`` and ``sample_random_action``.
         noise: probability of a random action, 0 to 1.
     """
     if noise and rng.random() < noise:

@@ -18,6 +18,6 @@ class EngineAgent(OwnsEngine, TokenAgent):
         await self.engine.sleep(level)
 
     def close(self) -> None:
-        """End the engine, where it has to be ended."""
+        """Close the engine, if it has ``close()``."""
         if hasattr(self.engine, "close"):
             self.engine.close()

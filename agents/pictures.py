@@ -11,7 +11,7 @@ from rollenv.agents.base import AgentFailed
 from rollenv.core import UsageError
 from rollenv.parsing import well_formed
 
-#: Where a picture stands in a text, in order.
+#: The mark of a picture in a text; pictures come in the order of their marks.
 MARK = "<image>"
 
 
@@ -41,7 +41,7 @@ def pictures(info: Mapping[str, Any]) -> list[dict[str, Any]]:
     try:
         _PARTS.validate_python(images)
     except ValueError as error:
-        raise AgentFailed(f'info["images"] are no parts {{"type": "image_url", ...}}: {str(error)[:300]}') from error
+        raise AgentFailed(f'info["images"] must be parts {{"type": "image_url", ...}}: {str(error)[:300]}') from error
     return list(images)
 
 
@@ -67,7 +67,7 @@ def refuse_pictures(info: Mapping[str, Any], who: str) -> None:
     """Refuse an observation with pictures.
 
     Args:
-        who: cannot see them.
+        who: the name of the agent that cannot see them, for the error.
 
     Raises:
         UsageError: there are some.

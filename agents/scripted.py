@@ -129,7 +129,7 @@ def _phrases(text: str) -> list[str]:
     return [run for run in reversed(runs) if run][:2]
 
 
-#: Words between the things that a request is about, and what is no word.
+#: Words between the things that a request is about, and signs.
 _SMALL = re.compile(
     r"\b(?:a|an|the|of|in|on|at|to|for|from|with|by|about|is|does|do|my|me|tell|take|place|new|how|many|it|make)\b"
     r"|[^\w\s]|\d",
@@ -160,7 +160,7 @@ class ReplayAgent:
             task), or with ``seed`` and ``member`` (0 by default).
 
     Raises:
-        UsageError: a row is none of these, or two say different things about one episode.
+        UsageError: a row has none of these forms, or two say different things about one episode.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]):

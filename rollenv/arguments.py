@@ -50,7 +50,7 @@ def _checked(env_id: str, name: str, hint: Any, value: Any) -> Any:
     as_number = isinstance(given, bool) and bool not in members and not any(True in get_args(each) for each in members)
     try:
         if as_number:
-            raise ValueError("true and false are no numbers")
+            raise ValueError("true and false are not numbers")
         converted = _adapter(hint).validate_python(given)
     except ValueError as error:
         quoted = f"; write it in quotes, as in {name}='\"{value}\"'" if texts else ""

@@ -20,7 +20,7 @@ def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder of the cache; other processes see it whole or not at all.
 
     Args:
-        kind: the folder above.
+        kind: name of the parent folder in the cache.
         make: fills the new folder if there is none of that name.
 
     Raises:

@@ -38,29 +38,29 @@ class Card:
     arguments: dict[str, str] = field(default_factory=dict)
     """Constructor arguments and their defaults for this id, as Python writes them; those without one are empty."""
     prompt: str = ""
-    """What ``reset(seed=0)`` shows to an agent."""
+    """The observation of ``reset(seed=0)``."""
     action: str = ""
     """A random action, or the oracle's."""
     rewards: list[float] = field(default_factory=list)
-    """Of the turns of one random episode and one of the oracle's, at most :data:`TURNS` each."""
+    """Rewards of the turns of a random and of an oracle's episode, at most :data:`TURNS` each."""
     limit: int | None = None
     """Turns of an episode, where there is a limit."""
     problem: str = ""
     """Why there is no example."""
     reader: Reader = field(default_factory=Reader)
-    """How actions are written, as far as the example shows it."""
+    """The form of actions, as far as the example shows it."""
     legend: str = ""
-    """What the signs of its board mean, where it tells."""
+    """The meaning of its board's signs, where it explains them."""
 
     @property
     def reward(self) -> str:
-        """The range of the rewards that were seen."""
+        """The range of the rewards in the example."""
         low, high = min(self.rewards, default=0), max(self.rewards, default=0)
         return "" if not self.rewards else f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
 
 
 def card(env_spec: EnvSpec, kwargs: dict[str, Any] | None = None) -> Card:
-    """Find out what there is to tell of an environment. Plays two short episodes if all that it needs is here.
+    """Collect the facts about an environment. Plays two short episodes if all that it needs is here.
 
     Args:
         kwargs: constructor arguments on top of the spec's.
@@ -105,7 +105,7 @@ def _describe(found: Card, kwargs: dict[str, Any]) -> None:
 
 
 def _play(env_spec: EnvSpec, kwargs: dict[str, Any], found: Card) -> None:
-    """Play a little. What libraries log and print meanwhile is not shown."""
+    """Play a little, and hide what libraries log and print meanwhile."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -206,7 +206,7 @@ def _module_docstring(module: str) -> str:
 
 @functools.cache
 def _plugin_docstring(namespace: str) -> str:
-    """Of the module that an entry point with the name of the namespace stands for."""
+    """Docstring of the module that the entry point with a namespace's name points to."""
     entries = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=namespace)
     return next((_module_docstring(entry.module) for entry in entries), "")
 
@@ -225,5 +225,5 @@ def _first_paragraph(docstring: str) -> str:
 
 
 def _plain(docstring: str) -> str:
-    """Without the marks of reStructuredText."""
+    """The text without the marks of reStructuredText."""
     return re.sub(r":\w+:`~?([^`]*)`", r"\1", docstring).replace("``", "")

@@ -93,15 +93,15 @@ class Env(gymnasium.Env[str, str]):
     metadata: dict[str, Any] = {"render_modes": ["text", "ansi", "svg"], "render_fps": 4}
     #: "text" as :meth:`render` returns it; :func:`rollenv.make` takes "ansi" and "svg" too, which draw :attr:`picture`.
     render_mode: str | None = "text"
-    #: From the text of :meth:`render` to a drawing of it; None where there is nothing to draw but text.
+    #: Makes a drawing of the text of :meth:`render`; None where there is nothing to draw but text.
     picture: Callable[[str], Drawing | None] | None = None
     #: Set by :func:`rollenv.make`.
     spec: EnvSpec | None = None  # type: ignore[assignment]
     #: The keys that ``reset(options=...)`` takes; any other is an error.
     reset_options: frozenset[str] = frozenset()
 
-    #: What an episode changes in place: a copy of the environment gets copies of these and shares the rest. None where
-    #: everything has to be copied.
+    #: Attributes that an episode changes in place: a copy of the environment gets copies of these and shares the rest.
+    #: None where everything has to be copied.
     _changed_in_place: tuple[str, ...] | None = None
 
     #: The id that it was made from, and what builds it: those of the spec.
@@ -359,7 +359,7 @@ class Wrapper(Env):
         """Reset the environment inside with the arguments that the caller gave.
 
         Args:
-            seed: see :meth:`Env.reset`.
+            seed: restarts the random stream; None continues it.
             options: passed on where there are any.
             given: whatever else the environment's own ``reset`` takes.
         """

@@ -67,7 +67,7 @@ class Curriculum:
         """Make the environment at a level.
 
         Args:
-            level: index, from 0.
+            level: index of the level, from 0.
             kwargs: constructor arguments that override the level's.
         """
         return spec(self.env_id).make(**{**self[level], **kwargs})
@@ -147,7 +147,7 @@ class Schedule:
         self._recent[level].clear()
 
     def rates(self) -> list[float | None]:
-        """For every level, the success rate of its last episodes; None where none was recorded."""
+        """Success rate of the last episodes of every level; None where none was recorded."""
         return [sum(recent) / len(recent) if recent else None for recent in self._recent]
 
     def state_dict(self) -> dict[str, Any]:

@@ -72,7 +72,7 @@ GROUNDS = {
     **{f"tone{i}": _ground(fill, back) for i, (fill, back) in enumerate(_TONES)},
 }
 
-#: What may stand on the ground: SVG within a unit square, a letter for terminals, and the letter's colour.
+#: Pieces that may stand on the ground: SVG within a unit square, a letter for terminals, and the letter's colour.
 PIECES = {
     "player": (
         '<circle cx=".5" cy=".34" r=".17" fill="#0969da"/><path d="M.2.86a.3.33 0 0 1 .6 0z" fill="#0969da"/>',
@@ -115,7 +115,7 @@ class Cell(NamedTuple):
     ground: str = "none"
     """One of :data:`GROUNDS`."""
     pieces: tuple[str, ...] = ()
-    """From :data:`PIECES`, the lowest first."""
+    """Names of :data:`PIECES`, the lowest first."""
     text: str = ""
     wide: float = 1.0
     """The share of the width that the ground takes, centred: a disk on a peg, say."""
@@ -144,7 +144,7 @@ class Drawing:
         return max(map(len, self.rows), default=0)
 
 
-#: From what ``render()`` returns to a drawing; None where the text is none of its kind.
+#: Makes a drawing of what ``render()`` returns; None where the text is not of its kind.
 Picture = Callable[[str], "Drawing | None"]
 
 
@@ -153,7 +153,7 @@ def draw(picture: Picture | None, text: str) -> Drawing | None:
 
     Args:
         picture: the environment's :attr:`~rollenv.Env.picture`, or None.
-        text: from the environment's ``render()``.
+        text: text that the environment's ``render()`` returned.
     """
     if picture is None or not text or len(text) > MAX_TEXT:
         return None
@@ -185,7 +185,7 @@ def grid(
         other: the cell of any other token.
         labelled: the first row and the first column number the cells. Lines below begin where a row has no number or
             another length.
-        how: more arguments of :class:`Drawing`.
+        how: further arguments of the :class:`Drawing`.
     """
     lines = [line.split() for line in text.split("\n")]
     if not labelled:
@@ -258,8 +258,8 @@ def _letter(cell: Cell, x: float, y: float, across: float) -> str:
     shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", cell.text[:12])
     size = min(0.52, 1.35 * across / len(shown))
     bold = "" if cell.ground == "label" else ' font-weight="600"'
-    place = f'x="{_n(x)}" y="{_n(y + 0.36 * size)}" font-size="{_n(size)}" text-anchor="middle"'
-    return f'<text {place}{bold} fill="{GROUNDS[cell.ground].ink}">{escape(shown)}</text>'
+    attributes = f'x="{_n(x)}" y="{_n(y + 0.36 * size)}" font-size="{_n(size)}" text-anchor="middle"'
+    return f'<text {attributes}{bold} fill="{GROUNDS[cell.ground].ink}">{escape(shown)}</text>'
 
 
 def _blocks(drawing: Drawing) -> str:
@@ -280,7 +280,7 @@ def _text_svg(text: str) -> str:
     return _svg(width, len(lines) * 0.6 + 0.3, shown, "monospace")
 
 
-#: What XML does not allow, and lone surrogates.
+#: Characters that XML does not allow, and lone surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 # -- data --------------------------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def board(picture: Picture | None, text: str) -> str:
 
     Args:
         picture: the environment's :attr:`~rollenv.Env.picture`, or None.
-        text: from the environment's ``render()``.
+        text: text that the environment's ``render()`` returned.
     """
     drawing = draw(picture, text)
     if drawing is None:
@@ -344,7 +344,7 @@ class Drawn(Wrapper):
 
     Args:
         env: with a :attr:`~rollenv.Env.picture`, or without one: then SVG shows its text, and ``ansi`` is its text.
-        mode: ``"svg"`` or ``"ansi"``.
+        mode: format of pictures, ``"svg"`` or ``"ansi"``.
     """
 
     def __init__(self, env: Env, mode: str):

@@ -37,14 +37,14 @@ class EnvSpec:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     abilities: frozenset[str] = frozenset()
     needs: tuple[Need, ...] = ()
-    """What must be there for it to work: packages, data files, a server. Empty if a plain install is enough."""
+    """Packages, data files or servers without which it does not work. Empty if a plain install is enough."""
     nondeterministic: bool = False
     oracle_success: float = 0.99
     """The share of episodes that the oracle wins (lower where chance decides)."""
     indexed: bool = False
     """Its ``env.num_tasks()`` tasks are numbered: ``reset(options={"index": i})`` starts one of them."""
     wrappers: Wrappers = field(default_factory=dict)
-    """What is put around the environment, the first innermost, with settings; see :func:`rollenv.wrappers.wrap`."""
+    """Wrappers around the environment, the first innermost, with settings; see :func:`rollenv.wrappers.wrap`."""
     levels: tuple[Mapping[str, Any], ...] = ()
     """Constructor arguments by difficulty, easy ones first; :class:`rollenv.curriculum.Curriculum` plays them."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class EnvSpec:
     additional_wrappers: tuple[Any, ...] = field(default=(), compare=False)
     """Gymnasium notes its own wrappers here, in copies."""
     summary: str = ""
-    """What it is, in a line; by default the first line of its class's docstring (:func:`rollenv.cards.summary`)."""
+    """Description in a line; by default the first line of its class's docstring (:func:`rollenv.cards.summary`)."""
 
     def __repr__(self) -> str:
         kwargs = ", ".join(f"{name}={value!r:.40}" for name, value in self.kwargs.items())

@@ -6,7 +6,7 @@ from __future__ import annotations
 class RollenvError(Exception):
     """Base of the errors that rollenv raises on purpose. The text says what happened, where, and what to do next."""
 
-    #: What the command line exits with when this error ends it.
+    #: Exit status of the command line when this error ends it.
     exit_code = 1
 
 

@@ -22,7 +22,7 @@ class _Lock:
     owners: int = 0
 
 
-#: By device and inode of the folder.
+#: Locks by device and inode of the folder.
 _held: dict[tuple[int, int], _Lock] = {}
 
 
@@ -41,8 +41,8 @@ def lock_folder(folder: Path, owner: object) -> bool:
     if sys.platform == "win32":
         return False
     status = folder.stat()
-    place = status.st_dev, status.st_ino
-    if place not in _held:
+    key = status.st_dev, status.st_ino
+    if key not in _held:
         handle = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,14 +52,14 @@ def lock_folder(folder: Path, owner: object) -> bool:
         except OSError:
             os.close(handle)
             return False
-        _held[place] = _Lock(handle)
-    _held[place].owners += 1
-    weakref.finalize(owner, _release, place)
+        _held[key] = _Lock(handle)
+    _held[key].owners += 1
+    weakref.finalize(owner, _release, key)
     return True
 
 
-def _release(place: tuple[int, int]) -> None:
-    lock = _held[place]
+def _release(key: tuple[int, int]) -> None:
+    lock = _held[key]
     lock.owners -= 1
     if not lock.owners:
-        os.close(_held.pop(place).handle)
+        os.close(_held.pop(key).handle)

@@ -29,20 +29,20 @@ def gguf_of(path: str) -> Path | None:
         MissingExtra: the wheel of a named model is not installed.
         UsageError: a folder holds several GGUF files.
     """
-    place = Path(path).expanduser()
-    if place.is_file() and place.suffix.lower() == ".gguf":
-        return place
-    if path in IN_WHEELS and not place.is_dir():
+    target = Path(path).expanduser()
+    if target.is_file() and target.suffix.lower() == ".gguf":
+        return target
+    if path in IN_WHEELS and not target.is_dir():
         wheel = IN_WHEELS[path]
         if not wheel.here:
             raise MissingExtra(f"the model {path} is in the wheel {wheel}, which is not installed: {wheel.hint}")
         found = importlib.util.find_spec(wheel.name.replace("-", "_"))
-        place = Path(str(found and found.origin)).parent
-    elif not place.is_dir() or (place / "config.json").exists():
+        target = Path(str(found and found.origin)).parent
+    elif not target.is_dir() or (target / "config.json").exists():
         return None
-    files = sorted(f for f in place.iterdir() if f.suffix.lower() == ".gguf" and not f.name.startswith("mmproj"))
+    files = sorted(f for f in target.iterdir() if f.suffix.lower() == ".gguf" and not f.name.startswith("mmproj"))
     if len(files) > 1:
-        raise UsageError(f"{place} holds several GGUF files; name one of {', '.join(file.name for file in files)}")
+        raise UsageError(f"{target} holds several GGUF files; name one of {', '.join(file.name for file in files)}")
     return files[0] if files else None
 
 

@@ -1,4 +1,4 @@
-"""One question to the Hugging Face Hub before anything large is fetched, so that a machine without it hears at once."""
+"""One question to the Hugging Face Hub before a large download, so that a machine without access fails at once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def ask(name: str, kind: str = "model", timeout: float | None = None) -> None:
     """Ask the hub once whether it has something. Retries nothing and downloads nothing.
 
     Args:
-        name: as in ``OWNER/NAME``.
-        kind: ``model`` or ``dataset``.
+        name: its name on the hub, as in ``OWNER/NAME``.
+        kind: kind of repository: ``model`` or ``dataset``.
         timeout: seconds for all of it, name resolution included; :data:`TIMEOUT` by default.
 
     Raises:
@@ -74,7 +74,7 @@ def loading(path: str) -> dict[str, Any]:
         path: a folder, which the hub is not asked about, or a name as in ``OWNER/NAME``.
 
     Raises:
-        UsageError: it is no folder and not of that form; NotOnHub if the hub has no such model either.
+        UsageError: it is neither a folder nor of that form; NotOnHub if the hub has no such model either.
         HubUnreachable: the hub cannot be reached, and its cache has no such model.
     """
     check_model(path)

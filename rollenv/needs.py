@@ -184,8 +184,8 @@ def peer(package: str, tested: str, install: str = "", who: str = "this bridge")
         raise MissingExtra(f"{who} needs {package}: {wanted}") from None
     as_tested = f"{version}.".startswith(f"{tested}.")
     if not as_tested:
-        told = f"{who} was tested with {package} {tested}, and {version} is installed: if it fails, {wanted}"
-        warnings.warn(told, stacklevel=3)
+        text = f"{who} was tested with {package} {tested}, and {version} is installed: if it fails, {wanted}"
+        warnings.warn(text, stacklevel=3)
     try:
         yield
     except ImportError as error:

@@ -72,7 +72,7 @@ class Element(NamedTuple):
 
     content: str
     end: int
-    """Where the closing mark ends."""
+    """Index of the end of the closing mark."""
 
 
 def last_tagged(text: str, tag: str = "answer") -> str | None:
@@ -168,7 +168,7 @@ def code_blocks(text: str) -> Iterator[tuple[str, Element]]:
     """The complete fenced code blocks, in order: language in lower case, then the code.
 
     A fence is three to eight backticks, anywhere in a line, and is closed by as many that are not in a string or
-    comment of Python code. What follows the language on its line is left out; backticks there mean inline code,
+    comment of Python code. Text behind the language on its line is left out; backticks there mean inline code,
     which is not a block. Lines lose the indentation of a fence that stands in a list or a quotation.
     """
     for language, _, block in _blocks(text):

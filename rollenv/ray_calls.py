@@ -88,7 +88,7 @@ def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise UsageError where nobody listens at HOST:PORT; Ray would try for minutes."""
+    """Raise UsageError if HOST:PORT refuses connections; Ray would try for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "://" in address:
         return
@@ -102,8 +102,8 @@ def check_room(count: int, options: dict[str, Any], who: str) -> None:
     """See whether a cluster can hold actors, which would wait without end.
 
     Args:
-        options: of each, for ``ray.remote``.
-        who: they are, and what to set.
+        options: options of each actor, for ``ray.remote``.
+        who: description of the actors and of the setting to change, for the error.
 
     Raises:
         UsageError: it is too small.
@@ -146,7 +146,7 @@ async def said(reference: Any, lost: Callable[[str], Exception]) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """The beginning of what Ray says, which goes on for pages; for an actor that cannot be made, also why."""
+    """The beginning of Ray's message, which can take pages; for an actor that cannot be made, with the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     begin, creation, _ = lines[0].partition(" raised in its creation task")
     return f"{begin}{creation}: {lines[-1]}" if creation else lines[0]

@@ -21,10 +21,10 @@ from rollenv.env_spec import EnvSpec, Wrappers
 from rollenv.errors import UnknownEnv, UsageError
 from rollenv.needs import Need
 
-#: How the ids of served environments begin.
+#: Beginnings of the ids of served environments.
 _SERVED = ("rollenv+ws://", "rollenv+wss://")
 
-#: What a spec may declare; the checker proves what is declared.
+#: Abilities that a spec may declare; the checker proves those declared.
 ABILITIES = frozenset({"state", "spawn", "random_action", "oracle", "state_key"})
 
 ENTRY_POINT_GROUP = "rollenv.envs"
@@ -60,7 +60,7 @@ def register(
     """Make ``env_id`` known to :func:`make`.
 
     Args:
-        env_id: ``namespace:Name-vN[-variant]``.
+        env_id: the new id, in the form ``namespace:Name-vN[-variant]``.
         entry_point: ``"module.path:ClassName"``, imported on first use, or a callable.
         abilities: which of :data:`ABILITIES` the environment has.
         needs: packages, data files or servers without which it cannot be made (:mod:`rollenv.needs`).

@@ -1,4 +1,4 @@
-"""The space of all texts, and its place in the shared memory of Gymnasium's vectors."""
+"""The space of all texts, and its cells in the shared memory of Gymnasium's vectors."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ class _Shared(Sequence[str]):
             return tuple(self)[i]
         if not -self._n <= i < self._n:
             raise IndexError(i)
-        place = _place(self._memory, i % self._n)
-        length = int.from_bytes(place[:_LENGTH].tobytes(), "little")
-        return place[_LENGTH : _LENGTH + length].tobytes().decode("utf-8", "surrogatepass")
+        cell = _cell(self._memory, i % self._n)
+        length = int.from_bytes(cell[:_LENGTH].tobytes(), "little")
+        return cell[_LENGTH : _LENGTH + length].tobytes().decode("utf-8", "surrogatepass")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> tuple[str, ...]:
         return tuple(self)
 
 
-def _place(memory: Any, i: int) -> Any:
+def _cell(memory: Any, i: int) -> Any:
     """The bytes of one text: its length, then itself."""
     return np.frombuffer(memory.get_obj(), dtype=np.uint8).reshape(-1, _LENGTH + MAX_SHARED)[i]
 
@@ -84,6 +84,6 @@ def _write(space: TextSpace, index: int, value: str, shared_memory: Any) -> None
             f"an observation of {len(text)} bytes does not fit into shared memory ({MAX_SHARED}); "
             "make the vector with shared_memory=False"
         )
-    place = _place(shared_memory, index)
-    place[:_LENGTH] = np.frombuffer(len(text).to_bytes(_LENGTH, "little"), dtype=np.uint8)
-    place[_LENGTH : _LENGTH + len(text)] = np.frombuffer(text, dtype=np.uint8)
+    cell = _cell(shared_memory, index)
+    cell[:_LENGTH] = np.frombuffer(len(text).to_bytes(_LENGTH, "little"), dtype=np.uint8)
+    cell[_LENGTH : _LENGTH + len(text)] = np.frombuffer(text, dtype=np.uint8)

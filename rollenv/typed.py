@@ -1,4 +1,4 @@
-"""From what a person types to an action that an environment reads."""
+"""Conversion of what a person types into an action that an environment reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Reader:
     Args:
         template: a bare answer goes into its ``%s``.
         moves: the actions of ``up``, ``down``, ``left`` and ``right``, where it knows these.
-        few: all actions that were seen, where there are only a few.
+        few: all actions that occurred, where there are only a few.
     """
 
     template: str = "%s"
@@ -91,11 +91,11 @@ def _template(env: Env, prompt: str, samples: list[str]) -> str:
 
 def _moves(bare: set[str], template: str) -> dict[str, str]:
     """The actions of the directions, if the random ones show that there are any."""
-    seen = {word.lower(): word for word in bare}
-    known = {key: next((seen[n] for n in names if n in seen), None) for key, names in _NAMES.items()}
+    bare_by_key = {word.lower(): word for word in bare}
+    known = {key: next((bare_by_key[n] for n in names if n in bare_by_key), None) for key, names in _NAMES.items()}
     if sum(word is not None for word in known.values()) < 2:
         return {}
-    if known["up"] or known["down"]:  # a grid has all four, whatever chance has shown of them
+    if known["up"] or known["down"]:  # a grid has all four, also if the sampled actions had fewer
         style = next(word for word in known.values() if word)
         number = 1 if style.lower() in {names[1] for names in _NAMES.values()} else 0
         known = {key: word or _like(style, _NAMES[key][number]) for key, word in known.items()}

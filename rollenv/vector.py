@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class _Place:
-    """The place of an environment, which is made when it is first needed."""
+class _Slot:
+    """The slot of an environment, which is made when it is first needed."""
 
     make: Callable[[], Env]
     env: Env | None = None
@@ -66,11 +66,11 @@ class VectorEnv:
             modes = ", ".join(m.value for m in AutoresetMode)
             raise UsageError(f"autoreset_mode {autoreset_mode!r} is unknown; choose from {modes}") from error
         self.env_ids = list(env_ids)
-        self._places = [_Place(build) for build in env_fns]
-        self.num_envs = len(self._places)
+        self._slots = [_Slot(build) for build in env_fns]
+        self.num_envs = len(self._slots)
         try:
-            for place in self._places:
-                place.made()
+            for slot in self._slots:
+                slot.made()
         except BaseException:
             self.close()
             raise
@@ -78,7 +78,7 @@ class VectorEnv:
     @property
     def envs(self) -> list[Env]:
         """The environments."""
-        return [place.made() for place in self._places]
+        return [slot.made() for slot in self._slots]
 
     def reset(
         self, seed: int | Sequence[int | None] | None = None, **env_kwargs: Mapping[str, Any]
@@ -103,10 +103,10 @@ class VectorEnv:
             raise UsageError(
                 f"unknown argument {next(iter(env_kwargs))!r}; expected env0_kwargs to env{self.num_envs - 1}_kwargs"
             )
-        for place in self._places:
-            place.finished = False
-        places = list(self._places)
-        results = self._map(lambda i: places[i].made().reset(seed=seeds[i], **extra[i]), range(self.num_envs))
+        for slot in self._slots:
+            slot.finished = False
+        slots = list(self._slots)
+        results = self._map(lambda i: slots[i].made().reset(seed=seeds[i], **extra[i]), range(self.num_envs))
         return [observation for observation, _ in results], [info for _, info in results]
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
@@ -128,8 +128,8 @@ class VectorEnv:
             raise UsageError(f"there are {self.num_envs} environments, but {len(chosen)} actions")
         if unknown := [i for i in chosen if not 0 <= i < self.num_envs]:
             raise UsageError(f"there is no environment {unknown[0]}; there are {self.num_envs}")
-        places = list(self._places)
-        results = self._map(lambda i: self._step_one(places[i], chosen[i]), chosen, cut=True)
+        slots = list(self._slots)
+        results = self._map(lambda i: self._step_one(slots[i], chosen[i]), chosen, cut=True)
         observations, rewards, terminated, truncated, infos = zip(*results, strict=True) if results else ((),) * 5
         return (
             list(observations),
@@ -139,20 +139,20 @@ class VectorEnv:
             list(infos),
         )
 
-    def _step_one(self, place: _Place, action: str) -> StepResult:
-        env = place.made()
-        if place.finished and self.autoreset_mode is not AutoresetMode.DISABLED:
-            place.finished = False
+    def _step_one(self, slot: _Slot, action: str) -> StepResult:
+        env = slot.made()
+        if slot.finished and self.autoreset_mode is not AutoresetMode.DISABLED:
+            slot.finished = False
             observation, info = env.reset()
             return observation, 0.0, False, False, info
         observation, reward, terminated, truncated, info = env.step(action)
-        place.finished = terminated or truncated
-        if place.finished and self.autoreset_mode is AutoresetMode.SAME_STEP:
+        slot.finished = terminated or truncated
+        if slot.finished and self.autoreset_mode is AutoresetMode.SAME_STEP:
             final = {"final_obs": observation, "final_info": info}
             observation, info = env.reset()
             if isinstance(info, dict):
                 info = {**info, **final}
-            place.finished = False
+            slot.finished = False
         return observation, reward, terminated, truncated, info
 
     def _map(self, function: Callable[[int], Any], numbers: Iterable[int], cut: bool = False) -> list[Any]:
@@ -161,8 +161,8 @@ class VectorEnv:
     def close(self) -> None:
         """Close all environments; calling it again does nothing."""
         with contextlib.ExitStack() as stack:  # one that cannot be closed does not keep the others open
-            for place in self._places:
-                stack.callback(place.close)
+            for slot in self._slots:
+                stack.callback(slot.close)
 
     def __enter__(self) -> VectorEnv:
         return self
@@ -182,8 +182,8 @@ class SyncVectorEnv(VectorEnv):
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> VectorStep:
         chosen = actions if isinstance(actions, Mapping) else dict(enumerate(actions))
-        playing = [i for i in chosen if 0 <= i < self.num_envs and not self._places[i].finished]
-        steps = [(self._places[i].made(), chosen[i]) for i in playing]
+        playing = [i for i in chosen if 0 <= i < self.num_envs and not self._slots[i].finished]
+        steps = [(self._slots[i].made(), chosen[i]) for i in playing]
         for kind in {type(env) for env, _ in steps}:
             if hasattr(kind, "steps_ahead"):
                 kind.steps_ahead([step for step in steps if type(step[0]) is kind])
@@ -194,11 +194,11 @@ class AsyncVectorEnv(VectorEnv):
     """The vector whose environments run in threads at the same time: for those that wait on a tool or a server.
 
     Args:
-        env_ids, env_fns, autoreset_mode: see :class:`VectorEnv`.
+        env_ids, env_fns, autoreset_mode: arguments of the class :class:`VectorEnv`.
         max_workers: threads; by default one for each environment, at most 64.
         step_timeout: seconds that a step or a reset may take; None for no limit. An episode whose step takes longer is
             cut off: it returns ``""``, 0.0 and ``truncated`` with ``info["timed_out"]``, and the others return what
-            they have. Another environment is made in its place with the next reset, which the next step is if the
+            they have. Another environment replaces it with the next reset, which the next step is if the
             vector resets by itself. Each environment has a thread of its own then.
 
     Raises:
@@ -232,8 +232,8 @@ class AsyncVectorEnv(VectorEnv):
         hung = wait(running.values(), self.step_timeout).not_done
         late = [i for i, future in running.items() if future in hung]
         for i in late:
-            place, self._places[i] = self._places[i], _Place(self._places[i].make, finished=True)
-            running[i].add_done_callback(lambda _, place=place: place.close())  # type: ignore[misc]
+            slot, self._slots[i] = self._slots[i], _Slot(self._slots[i].make, finished=True)
+            running[i].add_done_callback(lambda _, slot=slot: slot.close())  # type: ignore[misc]
         if late:
             said = f"took longer than step_timeout={self.step_timeout:g} s; a reset makes others in their place"
             said = f"the environments {', '.join(f'{i} ({self.env_ids[i]})' for i in late)} {said}"
@@ -280,7 +280,7 @@ def make_vec(
         wrappers: applied to each in this order, the first innermost.
         vec_kwargs: constructor arguments of each; they win over ``kwargs``.
         seed: starts the private stream of the first environment, the others count up. None leaves them to chance.
-        autoreset_mode: see :class:`VectorEnv`.
+        autoreset_mode: when finished episodes are reset; see :class:`VectorEnv`.
         step_timeout: seconds of a step or reset, see :class:`AsyncVectorEnv`; only with ``async_mode``.
 
     Raises:

@@ -49,7 +49,7 @@ PROMISED = {
 _PROGRAM = """
 import ctypes, json, os, socket, sys
 libc = ctypes.CDLL(None, use_errno=True)
-told = json.loads(TOLD)
+values = json.loads(VALUES)
 
 def fails(attempt):
     try:
@@ -64,7 +64,7 @@ def interfaces():
     return {line.partition(":")[0].strip() for line in open("/proc/net/dev") if ":" in line}
 
 def connect():
-    socket.create_connection(("127.0.0.1", told["port"]), timeout=2).close()
+    socket.create_connection(("127.0.0.1", values["port"]), timeout=2).close()
 
 def send_out():
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -72,7 +72,7 @@ def send_out():
 
 def abstract():
     with socket.socket(socket.AF_UNIX) as s:
-        s.connect(told["abstract"])
+        s.connect(values["abstract"])
 
 def write(path):
     def attempt():
@@ -88,16 +88,16 @@ def call(name, *arguments):
     return attempt
 
 def fill_memory():
-    bytearray(told["memory"] + (64 << 20))
+    bytearray(values["memory"] + (64 << 20))
 
 def disk_is_bounded():
     info = os.statvfs(".")
-    return 0 < info.f_blocks * info.f_frsize <= told["disk"] + (1 << 20) and 0 < info.f_files < 1 << 24
+    return 0 < info.f_blocks * info.f_frsize <= values["disk"] + (1 << 20) and 0 < info.f_files < 1 << 24
 
 def fork_many():
     children = []
     try:
-        for _ in range(told["processes"] + 8):
+        for _ in range(values["processes"] + 8):
             pid = os.fork()
             if pid == 0:
                 os.close(gate[1])
@@ -115,16 +115,16 @@ header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
 libc.capget(header, data)
 answers = {
     "no_network": interfaces() <= {"lo"} and all(map(fails, (connect, send_out, abstract))),
-    "hidden_files": not os.path.exists(told["secret"]),
+    "hidden_files": not os.path.exists(values["secret"]),
     "read_only_system": all(fails(write(f"{d}/rollenv-probe")) for d in ("/", "/usr", "/etc", "/usr/bin", sys.prefix)),
-    "own_processes": told["pid"] < 64 or fails(lambda: os.kill(told["pid"], 0)),
+    "own_processes": values["pid"] < 64 or fails(lambda: os.kill(values["pid"], 0)),
     "no_capabilities": not any(data[i] for i in (0, 1, 3, 4)) and libc.prctl(39, 0, 0, 0, 0) == 1,
     "seccomp": libc.prctl(21, 0, 0, 0, 0) == 2 or "2" in status.get("Seccomp", ""),
     "no_namespaces": fails(call("unshare", 0x10000000)),
     "no_tracing": fails(call("ptrace", 16, 1, 0, 0)) and fails(lambda: open("/proc/1/mem", "rb")),
     "memory_limit": fails(fill_memory),
     "disk_limit": disk_is_bounded(),
-    "landlock": bool(told["landlock"]),
+    "landlock": bool(values["landlock"]),
     "process_limit": fails(fork_many),
 }
 print(json.dumps(answers))
@@ -147,7 +147,7 @@ def prove(worker: Worker) -> dict[str, bool]:
         os.chmod(folder, 0o755)
         secret = Path(folder, "secret")
         secret.write_text("secret")
-        told = {
+        values = {
             "port": server.getsockname()[1],
             "abstract": name,
             "secret": str(secret),
@@ -157,7 +157,7 @@ def prove(worker: Worker) -> dict[str, bool]:
             "processes": worker.limits.processes,
             "landlock": worker.about.get("landlock", 0),
         }
-        code = _PROGRAM.replace("TOLD", repr(json.dumps(told)))
+        code = _PROGRAM.replace("VALUES", repr(json.dumps(values)))
         output = Output()
         done = worker.run(Run(**worker.limits_of(30), code=code), wait=60, on_bytes=output.take)
     try:
@@ -202,15 +202,15 @@ time.sleep(20)
 
 def _counts_memory(worker: Worker) -> bool:
     """Return whether the kernel sees memory of three kinds, each in a place where it is easily missed."""
-    seen: list[int] = []
+    samples: list[int] = []
 
     def on_bytes(*_: object) -> None:
-        if not seen:
-            seen.append(worker.ask(GetMemory())["used"])
+        if not samples:
+            samples.append(worker.ask(GetMemory())["used"])
             worker.ask(Signal("probe", 9))
 
     worker.run(Run(**worker.limits_of(20), code=_HOLD, key="probe"), wait=60, on_bytes=on_bytes)
-    return bool(seen) and seen[0] >= 3 * (8 << 20)
+    return bool(samples) and samples[0] >= 3 * (8 << 20)
 
 
 BACKENDS = ("local", "docker")
@@ -225,7 +225,7 @@ def start(
     """Start a worker and verify its isolation. The first worker of each kind in a process is probed.
 
     Args:
-        backend: one of :data:`BACKENDS`.
+        backend: name of the backend, one of :data:`BACKENDS`.
         packages: Python packages that must be importable inside.
         require: isolation properties that must hold; by default those that the backend promises.
 

@@ -120,7 +120,7 @@ class Commands:
             cwd: where it starts; a relative path starts in the scratch folder.
             env: environment variables on top of the sandbox's own.
             timeout: seconds; by default what the limits say.
-            user: who runs it, in a :class:`Machine`; by default who its image says.
+            user: user of a :class:`Machine` that runs it; by default the image's.
             on_stdout: called with each piece of text from standard output.
             on_stderr: called with each piece of text from standard error.
 
@@ -151,7 +151,7 @@ class Commands:
         Args:
             command: for the shell, or a program with its arguments.
             timeout: seconds; by default from the limits.
-            user: who runs it, in a :class:`Machine`.
+            user: user of a :class:`Machine` that runs it.
             on_stdout: called with each piece of text from standard output.
             on_stderr: called with each piece of text from standard error.
         """
@@ -325,7 +325,7 @@ class Terminals:
             cwd: where it starts; a relative path starts in the scratch folder.
             env: environment variables on top of the sandbox's own.
             timeout: seconds; by default what the limits say.
-            user: who runs it, in a :class:`Machine`.
+            user: user of a :class:`Machine` that runs it.
             on_data: called with what it shows, in a thread.
         """
         sandbox = self._sandbox

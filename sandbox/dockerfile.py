@@ -213,7 +213,7 @@ class _WordReader:
             return self.variables.get(match[0], "") if match else "$"
         match = _BRACED.match(self.text, self.at)
         if match is None:
-            raise UsageError(f"{self.text!r}: {self.text[self.at - 1 :][:40]!r} is no variable")
+            raise UsageError(f"{self.text!r}: {self.text[self.at - 1 :][:40]!r} is not a variable")
         self.at = match.end()
         name, how = match.groups()
         value = self.variables.get(name)
@@ -240,11 +240,11 @@ class _WordReader:
 
 
 def _trimmed(value: str, pattern: str, how: str) -> str:
-    """Without the shortest beginning (``#``) or end (``%``) that fits; with the sign twice, the longest."""
+    """The value without the shortest beginning (``#``) or end (``%``) that fits; with the sign twice, the longest."""
     longest = pattern.startswith(how)
     fits = re.compile(_pattern(pattern[longest:]), re.DOTALL).fullmatch
-    places = range(len(value) + 1)
-    for i in reversed(places) if (how == "#") == longest else places:
+    lengths = range(len(value) + 1)
+    for i in reversed(lengths) if (how == "#") == longest else lengths:
         if fits(value[:i] if how == "#" else value[i:]):
             return value[i:] if how == "#" else value[:i]
     return value

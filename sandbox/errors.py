@@ -44,7 +44,7 @@ class NotFound(SandboxFileError, FileNotFoundError):
 
 
 class FileIsDirectory(SandboxFileError, IsADirectoryError):
-    """It is a folder."""
+    """The path is a folder."""
 
 
 class NotADirectory(SandboxFileError, NotADirectoryError):
@@ -75,7 +75,7 @@ def operation_error(number: int, message: str) -> SandboxError:
     """Convert an error number from inside the sandbox to an exception.
 
     Args:
-        number: ``errno``.
+        number: the ``errno`` of the failed call.
     """
     if number == numbers.EBUSY:
         return ContextBusy(message)

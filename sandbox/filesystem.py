@@ -249,7 +249,7 @@ def _require_done(done: protocol.Finished, request: protocol.FileOperation) -> N
 
 
 def _entry(line: bytes, base: str) -> Entry:
-    """For a line that may have been written by anybody in the sandbox."""
+    """The entry that a line describes; a program in the sandbox may have written the line."""
     try:
         said = json.loads(line)
         wanted: dict[str, type | tuple[type, ...]] = {

@@ -29,7 +29,7 @@ KNOWN = (
     (re.compile(r"gcc(:[\w.-]+)?"), "gcc"),
     (re.compile(r"ghcr\.io/laude-institute/t-bench/(ubuntu|python)[\w.-]*(:[\w.-]+)?"), "bash"),
 )
-#: What may stand around a name: where Docker's own images are had, and the digest of one build.
+#: Additions to an image's name: the registry of Docker's own images, and the digest of one build.
 _AROUND = re.compile(
     r"^((index\.)?docker\.io/|public\.ecr\.aws/docker/|mirror\.gcr\.io/)?(library/)?|@sha256:[0-9a-f]+$"
 )
@@ -51,7 +51,7 @@ _FLAGS = {
 _SHOWN = 1500
 #: Part of what layers are cached by: higher with every change to what an instruction does.
 _VERSION = "2"
-#: Where a heredoc with a #! line is while it runs; it comes into no layer.
+#: The path of a heredoc with a #! line while it runs; it comes into no layer.
 _SCRIPT = "/run/rollenv/script"
 
 Base = Callable[[str], Image | None]
@@ -63,7 +63,7 @@ class BuildError(SandboxError):
 
 @dataclass
 class _Stage:
-    """An image on its way."""
+    """A stage of a build: the image so far and its variables."""
 
     image: Image
     key: str
@@ -92,11 +92,11 @@ def build(
     Args:
         context: the folder that files are copied from.
         base: an image for a name, or None if it knows none.
-        offline: programs and wheels in place of the network.
+        offline: programs and wheels that replace the network.
         hidden: names in the context that are left out.
-        ignored: more lines for ``.dockerignore``.
+        ignored: patterns that are added to those of ``.dockerignore``.
         limits: of the machine that builds.
-        timeout: seconds for each RUN.
+        timeout: seconds that each RUN may take.
 
     Raises:
         BuildError: if it cannot be built; the text names the line.
@@ -199,8 +199,8 @@ class _Builder:
             return
         if step.name == "VOLUME":
             words = step.listed() or split(step.text, step.escape)
-            places = [posixpath.join("/", self._expand(stage, step, word)) for word in words]
-            self._layer(stage, step, lambda machine: _make(machine, places), *places)
+            paths = [posixpath.join("/", self._expand(stage, step, word)) for word in words]
+            self._layer(stage, step, lambda machine: _make(machine, paths), *paths)
         elif step.name == "RUN":
             self._run(stage, step)
         elif step.name in ("COPY", "ADD"):
@@ -212,16 +212,16 @@ class _Builder:
             stage.args |= self._arguments(step, self._variables(stage))
         elif step.name == "WORKDIR":
             # It is made for the user of the image, as BuildKit does.
-            place = posixpath.normpath(posixpath.join(stage.image.workdir, self._expand(stage, step, step.text)))
+            path = posixpath.normpath(posixpath.join(stage.image.workdir, self._expand(stage, step, step.text)))
 
             def act(machine: Machine) -> None:
-                if not machine.files.exists(f"{place}/."):
+                if not machine.files.exists(f"{path}/."):
                     user = stage.image.user
-                    image_copy.put(machine, [image_copy.NOTHING], place, True, "" if user == "root" else user, "")
-                    machine.files.make_dir(place)  # says so if a file is there
+                    image_copy.put(machine, [image_copy.NOTHING], path, True, "" if user == "root" else user, "")
+                    machine.files.make_dir(path)  # says so if a file is there
 
-            self._layer(stage, step, act, place, stage.image.user)
-            stage.image = replace(stage.image, workdir=place)
+            self._layer(stage, step, act, path, stage.image.user)
+            stage.image = replace(stage.image, workdir=path)
         elif step.name == "USER":
             stage.image = replace(stage.image, user=self._expand(stage, step, step.text))
         elif step.name == "SHELL" and (listed := step.listed()):
@@ -283,7 +283,7 @@ class _Builder:
         into = target.endswith("/") or posixpath.basename(target) in (".", "..")
         if len(names) + len(step.heredocs) > 1 and not into:
             raise UsageError("the target of several sources is a folder: it ends with a slash")
-        place = posixpath.normpath(posixpath.join(stage.image.workdir, target))
+        destination = posixpath.normpath(posixpath.join(stage.image.workdir, target))
         archives: list[Path] = []
         if "from" in flags:
             key, get = self._from_stage(stage, flags["from"], names)
@@ -291,11 +291,11 @@ class _Builder:
             key, get, archives = self._from_context(stage, step, names)
 
         def act(machine: Machine) -> None:
-            image_copy.put(machine, get(), place, into, flags.get("chown", ""), flags.get("chmod", ""))
+            image_copy.put(machine, get(), destination, into, flags.get("chown", ""), flags.get("chmod", ""))
             for path in archives:
-                machine.unpack(image_copy.plain(path), place)
+                machine.unpack(image_copy.plain(path), destination)
 
-        self._layer(stage, step, act, place, str(into), str(sorted(flags.items())), *key)
+        self._layer(stage, step, act, destination, str(into), str(sorted(flags.items())), *key)
 
     def _from_context(
         self, stage: _Stage, step: Instruction, names: list[str]
@@ -417,9 +417,9 @@ def _first(name: str) -> str:
     return f"useradd -m -c Ubuntu -s /bin/bash -G {groups} ubuntu || ! chown 1000 /tmp"
 
 
-def _make(machine: Machine, places: list[str]) -> None:
-    for place in places:
-        image_copy.put(machine, [image_copy.NOTHING], place, True, "", "")
+def _make(machine: Machine, paths: list[str]) -> None:
+    for path in paths:
+        image_copy.put(machine, [image_copy.NOTHING], path, True, "", "")
 
 
 def _packages() -> str:
@@ -431,7 +431,7 @@ def _packages() -> str:
 
 
 def _built(path: str, member: tarfile.TarInfo, contents: object) -> bool:
-    """Not what the build itself needs."""
+    """True for files of the image, not of the build itself."""
     return not path.startswith(("/opt/rollenv", "/run/rollenv"))
 
 
@@ -445,7 +445,7 @@ def _why(done: CommandResult) -> str:
 
 
 def _pairs(step: Instruction) -> list[tuple[str, str]]:
-    """Of ENV: ``A=1 B=2``, or the old ``A 1``.
+    """Names and values of an ENV: ``A=1 B=2``, or the old ``A 1``.
 
     Raises:
         UsageError: if it is neither.

@@ -1,4 +1,4 @@
-"""The sources of COPY and ADD, from a folder of the host or another image, and copying them to their place."""
+"""The sources of COPY and ADD, from a folder of the host or another image, and copying them to their destination."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Source:
         name: of the file.
         folder: whether it is one; else the archive has the file alone.
         archive: a .tar with names below the folder.
-        host: whether it comes from the host, whose users are none in the image.
+        host: whether it comes from the host; the host's users mean nothing in the image.
     """
 
     name: str
@@ -124,7 +124,7 @@ def machine_sources(machine: Machine, name: str, most: int) -> list[Source]:
     """Return the files of a machine that a name or pattern stands for.
 
     Args:
-        most: bytes of each.
+        most: the most bytes of a file.
 
     Raises:
         NotFound: if there is nothing.
@@ -147,25 +147,25 @@ def machine_sources(machine: Machine, name: str, most: int) -> list[Source]:
     ]
 
 
-def put(machine: Machine, sources: Iterable[Source], place: str, into: bool, owner: str, mode: str) -> None:
-    """Put files at a place, as Docker does: into a folder that is there, else under the place's name.
+def put(machine: Machine, sources: Iterable[Source], target: str, into: bool, owner: str, mode: str) -> None:
+    """Put files at a path, as Docker does: into the folder if there is one, else under the path itself.
 
     Args:
-        into: whether the place is a folder, there or not.
-        owner: ``user:group``; by default root.
+        into: whether the path is a folder, which is made if need be.
+        owner: ``user:group``, names or numbers; by default root.
         mode: permissions in octal; by default their own.
 
     Raises:
-        UsageError: if the owner or the mode is none.
+        UsageError: the owner or the mode is malformed.
     """
     if mode and not re.fullmatch(r"[0-7]{3,4}", mode):
         raise UsageError(f"--chmod={mode} is not known here; octal permissions are")
     numbers = _numbers(machine, owner)
-    into = into or machine.files.exists(f"{place}/.")
+    into = into or machine.files.exists(f"{target}/.")
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as out:
         for source in sources:
-            below = place if source.folder or into else posixpath.dirname(place)
+            below = target if source.folder or into else posixpath.dirname(target)
             for folder in _missing(machine, below):
                 member = tarfile.TarInfo(folder.strip("/"))
                 member.type, member.mode, (member.uid, member.gid) = tarfile.DIRTYPE, 0o755, numbers
@@ -173,7 +173,7 @@ def put(machine: Machine, sources: Iterable[Source], place: str, into: bool, own
             with tarfile.open(fileobj=io.BytesIO(source.archive)) as archive:
                 for member in archive:
                     contents = archive.extractfile(member) if member.isreg() else None
-                    single = place if not source.folder and not into else ""
+                    single = target if not source.folder and not into else ""
                     member.name = (single or posixpath.join(below, member.name)).lstrip("/")
                     if member.islnk():
                         member.linkname = posixpath.join(below, member.linkname).lstrip("/")
@@ -267,7 +267,7 @@ def plain(path: Path) -> bytes:
 
 
 def digest(path: Path) -> str:
-    """Of a file's contents and permissions."""
+    """A digest of a file's contents and permissions."""
     if path.is_symlink():
         return f"link {os.readlink(path)}"
     mode = f"{path.stat().st_mode:o}"

@@ -32,7 +32,7 @@ SYSTEM = (
     "/var/lib/dpkg",
     "/var/lib/apt/extended_states",
 )
-#: What is copied from the host's /etc: settings of programs. No accounts, no keys, no passwords, no addresses.
+#: Files that are copied from the host's /etc: settings of programs. No accounts, no keys, no passwords, no addresses.
 ETC = (
     "alternatives", "bash.bashrc", "bash_completion.d", "ca-certificates", "ca-certificates.conf", "debconf.conf",
     "debian_version", "dpkg", "ethertypes", "fonts", "gai.conf", "inputrc", "issue", "kernel",
@@ -64,7 +64,7 @@ _FILES = {
     "resolv.conf": "", "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n", "fstab": "",
     "subuid": "", "subgid": "", "environment": "", "machine-id": "0" * 32 + "\n",
 }  # fmt: skip
-#: What the key of the copied files is made of, besides their contents.
+#: Version in the key of the copied files, besides their contents.
 _VERSION = "5"
 #: Owners of files that the host's packages have changed; dpkg does nothing where one has no account.
 _OVERRIDES = Path("/var/lib/dpkg/statoverride")
@@ -101,7 +101,7 @@ def mounts(work: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The overlays of a machine over the host, see :class:`images.Image`.
 
     Args:
-        work: with the folder ``/app``.
+        work: whether there is a folder ``/app``.
     """
     made_here = skeleton()
     shown = [path for path in SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
@@ -193,7 +193,7 @@ class Image:
             over, from top to bottom.
         env: environment variables.
         workdir: where programs start.
-        user: who they are.
+        user: user that they run as.
         shell: what runs a command line.
     """
 
@@ -224,7 +224,7 @@ class Image:
         """
         root = Path(path).absolute()
         if not any((root / name).is_dir() for name in ("usr", "bin")):
-            raise UsageError(f"{root} is no root file system: it has neither usr nor bin")
+            raise UsageError(f"{root} is not a root file system: it has neither usr nor bin")
         return cls((("", (str(root),)),))
 
     @classmethod
@@ -242,22 +242,22 @@ class Image:
                 if folder is not None:
                     unpack(whole(archive), folder)
         except tarfile.TarError as error:
-            raise UsageError(f"{path} is no archive of a root file system: {error}") from error
+            raise UsageError(f"{path} is not an archive of a root file system: {error}") from error
         return cls.folder(target)
 
     def over(self, layer: Path) -> Image:
         """The image with a layer on top."""
         mounts = []
-        for i, (place, lower) in enumerate(self.mounts):
+        for i, (mount_point, lower) in enumerate(self.mounts):
             top = layer / str(i)
-            mounts.append((place, (str(top), *lower) if top.is_dir() else lower))
+            mounts.append((mount_point, (str(top), *lower) if top.is_dir() else lower))
         return replace(self, mounts=tuple(mounts))
 
     def find(self, path: str) -> Path | None:
         """The host's file behind a path of the image, or None. Links are not followed, so give no path through one."""
-        for place, lower in sorted(self.mounts, key=lambda mount: -len(mount[0])):
-            if f"{path}/".startswith(f"{place}/"):
-                return _in_layers(lower, path[len(place) :].strip("/"))
+        for mount_point, lower in sorted(self.mounts, key=lambda mount: -len(mount[0])):
+            if f"{path}/".startswith(f"{mount_point}/"):
+                return _in_layers(lower, path[len(mount_point) :].strip("/"))
         return None
 
     def names(self, folder: str) -> set[str]:
@@ -269,10 +269,10 @@ class Image:
             folder = os.path.normpath(os.path.join("/", os.path.dirname(folder), os.readlink(found)))
         return {
             name
-            for place, lower in self.mounts
-            if f"{folder}/".startswith(f"{place}/")
+            for mount_point, lower in self.mounts
+            if f"{folder}/".startswith(f"{mount_point}/")
             for layer in lower
-            for name in _listed(os.path.join(layer, folder[len(place) :].strip("/")))
+            for name in _listed(os.path.join(layer, folder[len(mount_point) :].strip("/")))
         }
 
     def has_library(self, name: str) -> bool:

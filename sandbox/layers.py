@@ -20,9 +20,9 @@ from typing import IO
 
 from rollenv.sandbox.inside.files import OPAQUE, PAX_OPAQUE
 
-#: What the name of a folder begins with that is not complete; none so young (seconds) is removed.
+#: The beginning of an incomplete folder's name, and the age in seconds below which it is not removed.
 _UNFINISHED, _YOUNG = ".made-", 60.0
-#: Folders whose contents can be made again, and the seconds after which what nobody has asked for is removed.
+#: Folders with contents that can be made again, and the seconds after which unused contents are removed.
 _CACHES, _UNUSED = ("layers", "roots"), 30 * 86400.0
 
 
@@ -51,7 +51,7 @@ def made(target: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def temporary(parent: Path | None = None) -> Iterator[Path]:
-    """A new folder that is gone afterwards. What killed processes left of theirs is removed by the next.
+    """A new folder that is removed afterwards. Folders of killed processes are removed by the next caller.
 
     Args:
         parent: where it is; by default among the layers.
@@ -103,12 +103,12 @@ def whole(archive: tarfile.TarFile) -> Iterator[Entry]:
         yield member, archive, member.name
 
 
-def layer_of(archive: IO[bytes], folder: Path, places: Sequence[str], keep: Keep | None = None) -> None:
+def layer_of(archive: IO[bytes], folder: Path, mount_points: Sequence[str], keep: Keep | None = None) -> None:
     """Unpack what a machine of this image has written into a folder that becomes a layer.
 
     Args:
-        archive: what :meth:`Machine.pack` wrote.
-        places: where the machine's overlays are mounted, the root's ("") first.
+        archive: the tar archive that :meth:`Machine.pack` wrote.
+        mount_points: where the machine's overlays are mounted, the root's ("") first.
         keep: decides what is kept; by default everything.
     """
 
@@ -117,9 +117,9 @@ def layer_of(archive: IO[bytes], folder: Path, places: Sequence[str], keep: Keep
         with tarfile.open(fileobj=archive, mode="r:") as packed:
             for member in packed:
                 index, _, name = member.name.partition("/")
-                if not index.isdecimal() or int(index) >= len(places):
+                if not index.isdecimal() or int(index) >= len(mount_points):
                     continue
-                path = f"{places[int(index)]}/{name}"
+                path = f"{mount_points[int(index)]}/{name}"
                 if name and keep is not None:
                     contents = packed.extractfile(member) if member.isreg() else None
                     if (member.islnk() and member.linkname in dropped) or not keep(path, member, contents):

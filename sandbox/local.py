@@ -26,7 +26,7 @@ from rollenv.sandbox.network import AllowList, Gateway, Tunnel
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import Worker
 
-#: What our groups' names begin with; then the owner's pid and when it started.
+#: The beginning of our groups' names; then come the owner's pid and start time.
 _PREFIX = "rollenv-"
 #: Processes of a sandbox that run no code of its user.
 _OWN_PROCESSES = 16
@@ -129,29 +129,29 @@ def _parents() -> dict[str, Path]:
             groups |= dict.fromkeys(controllers.split(","), path)
     found: dict[str, Path] = {}
     for controller in ("memory", "pids", "cpu"):
-        for kind, place, options in mounts:
+        for kind, mount_point, options in mounts:
             if kind == "cgroup" and f",{controller}," in options and controller in groups:
-                found[controller] = _ours(place, groups[controller])
-            elif kind == "cgroup2" and (parent := _delegating(place, groups.get("", "/"), controller)):
+                found[controller] = _ours(mount_point, groups[controller])
+            elif kind == "cgroup2" and (parent := _delegating(mount_point, groups.get("", "/"), controller)):
                 found.setdefault(controller, parent)
     return {controller: folder for controller, folder in found.items() if os.access(folder, os.W_OK)}
 
 
-def _ours(place: Path, path: str) -> Path:
-    """The folder of a group, as far as it can be seen here (a container's mount may begin at its own group)."""
-    folder = place / path.lstrip("/")
-    return folder if folder.is_dir() and ".." not in folder.parts else place
+def _ours(mount_point: Path, path: str) -> Path:
+    """The folder of a group below a mount, which may begin at the group itself in a container."""
+    folder = mount_point / path.lstrip("/")
+    return folder if folder.is_dir() and ".." not in folder.parts else mount_point
 
 
-def _delegating(place: Path, path: str, controller: str) -> Path | None:
-    """The nearest group above whose members can be controlled, and into which we may move processes."""
-    folder = _ours(place, path)
-    while folder.is_relative_to(place):
+def _delegating(mount_point: Path, path: str, controller: str) -> Path | None:
+    """The nearest group above that controls its members and takes our processes."""
+    folder = _ours(mount_point, path)
+    while folder.is_relative_to(mount_point):
         with contextlib.suppress(OSError):
             enabled = (folder / "cgroup.subtree_control").read_text().split()
             if controller in enabled and os.access(folder / "cgroup.procs", os.W_OK):
                 return folder
-        if folder == place:
+        if folder == mount_point:
             return None
         folder = folder.parent
     return None
@@ -303,7 +303,7 @@ def start(
 
 
 def _launch(descriptors: list[int]) -> subprocess.Popen[bytes]:
-    """The jail's first process. What it says before it serves is kept for the error; it has nothing else of ours."""
+    """The jail's first process. Its output before it serves is kept for errors; it inherits nothing else."""
     return subprocess.Popen(
         [sys.executable, "-s", "-S", "-P", "-c", _START, str(descriptors[0])],
         pass_fds=descriptors,

@@ -37,13 +37,13 @@ class ConnectionServer:
 
     def __init__(self, listening: socket.socket, most: int):
         self._listening = listening
-        self._places = threading.BoundedSemaphore(most)
+        self._slots = threading.BoundedSemaphore(most)
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, name="sandbox-port", daemon=True).start()
 
     def _accept(self) -> None:
         while True:
-            self._places.acquire()
+            self._slots.acquire()
             try:
                 client, _ = self._listening.accept()
             except OSError:  # it was closed
@@ -57,7 +57,7 @@ class ConnectionServer:
                 self.carry(client)
         finally:
             self._open.discard(client)
-            self._places.release()
+            self._slots.release()
 
     def carry(self, client: socket.socket) -> None:
         """Serve a connection until it ends.
@@ -84,7 +84,7 @@ PORTS = (80, 443)
 #: Bytes of a request's head; seconds until it is there and until a host answers; seconds of silence in a connection.
 _HEAD, _PATIENCE, _SILENCE = 1 << 16, 30.0, 600.0
 _NAME = re.compile(r"(?=.{1,253}$)(\*|(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*)")
-#: A request's first line, and a header line. What a host might read in another way than is done here is not let out.
+#: A request's first line, and a header line. Anything that a host might read in another way is refused.
 _REQUEST = re.compile(rb"([!-~]+) ([!-~]+) (HTTP/1\.[01])")
 _HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\0\r\n]*")
 #: IPv6 addresses that lead on to the IPv4 address in them, and where in them it begins (RFC 4291, 3056, 6052, 8215).
@@ -126,7 +126,7 @@ class AllowList:
     a name that leads there.
 
     Raises:
-        UsageError: an entry is none of these.
+        UsageError: an entry has none of these forms.
     """
 
     def __init__(self, hosts: Sequence[str]):
@@ -146,7 +146,7 @@ class AllowList:
         except ValueError:
             pass
         if not _NAME.fullmatch(host.lower()):
-            raise UsageError(f"network entry {entry!r} is no host name, *.NAME, address or range of addresses")
+            raise UsageError(f"network entry {entry!r} is not a host name, *.NAME, an address or a range of addresses")
         self.names.append(_Entry(host.lower(), port))
 
     def addresses(self, host: str, port: int) -> list[str]:
@@ -176,7 +176,7 @@ class AllowList:
 
 def _with_port(entry: str) -> tuple[str, int | None]:
     if not isinstance(entry, str):
-        raise UsageError(f"network entry {entry!r} is no text")
+        raise UsageError(f"network entry {entry!r} is not a string")
     host, colon, port = entry.rpartition(":")
     if not colon or _address(entry) or "/" in entry:
         return entry.strip("[]"), None
@@ -244,7 +244,7 @@ class Tunnel(_WayOut):
 
     Args:
         listening: a socket that listens in the machine; it is closed at the end.
-        address: ``HOST:PORT``.
+        address: the other end here, as ``HOST:PORT``.
     """
 
     def __init__(self, listening: socket.socket, address: str):
@@ -314,17 +314,19 @@ def _asked(head: bytes) -> tuple[str, int, bytes]:
     first, *lines = head.split(b"\r\n")
     words = _REQUEST.fullmatch(first)
     if words is None:
-        raise Refused("400 Bad Request", f"{first[:200]!r} is no request")
+        raise Refused("400 Bad Request", f"{first[:200]!r} is not a request")
     if odd := [line for line in lines if not _HEADER.fullmatch(line)]:
-        raise Refused("400 Bad Request", f"{odd[0][:200]!r} is no header line")
+        raise Refused("400 Bad Request", f"{odd[0][:200]!r} is not a header line")
     method, target, version = (word.decode("ascii") for word in words.groups())
     try:
         split = urlsplit(f"//{target}" if method == "CONNECT" else target)
         host, port = split.hostname, split.port
     except ValueError as error:
-        raise Refused("400 Bad Request", f"{first[:200]!r} is no request: {error}") from error
+        raise Refused("400 Bad Request", f"{first[:200]!r} is not a request: {error}") from error
     if not host or (method == "CONNECT" and not port) or (method != "CONNECT" and split.scheme != "http"):
-        raise Refused("400 Bad Request", f"{first[:200]!r} is no request to a proxy: http://HOST/ or CONNECT HOST:PORT")
+        raise Refused(
+            "400 Bad Request", f"{first[:200]!r} is not a request to a proxy: http://HOST/ or CONNECT HOST:PORT"
+        )
     if method == "CONNECT":
         return host, port or 443, b""
     path = (split.path or "/") + (f"?{split.query}" if split.query else "")

@@ -24,11 +24,11 @@ from rollenv.sandbox.inside.protocol import Finished, Run
 from rollenv.sandbox.types import Limits, Output, RunResult, died, exit_code
 from rollenv.sandbox.worker import Worker
 
-#: Seconds until a slot whose sandboxes do not start is tried again: doubled each time, up to the second number.
+#: Seconds until a slot is tried again after its sandbox did not start: doubled each time, up to the second number.
 BACKOFF = (0.5, 30.0)
 #: Idle seconds after which a sandbox is probed before it is used again.
 PROBE_AFTER = 30.0
-#: Runs whose times the report is made of.
+#: The number of latest runs in the report's times.
 _KEPT_TIMES = 1000
 
 
@@ -52,7 +52,7 @@ class Pool:
 
     Args:
         size: sandboxes; by default one for each processor core.
-        backend, packages, require, settings: as in :meth:`rollenv.sandbox.Sandbox.create`.
+        backend, packages, require, settings: arguments of :meth:`rollenv.sandbox.Sandbox.create`.
         max_waiting: runs that may wait; one more raises :class:`PoolFull`.
     """
 
@@ -260,12 +260,12 @@ def shared_pool(packages: Sequence[str] = ()) -> Pool:
 class AdaptiveTimeout:
     """T = min(max(factor * anchor, least), most), where the anchor is the longest time of a correct program so far.
 
-    Anchors are kept for each test case and shared by all threads. Until a case has seen a correct program, its timeout
+    Anchors are kept for each test case and shared by all threads. Until a correct program has run a case, its timeout
     is ``most``.
 
     Args:
         factor: multiple of the anchor (the paper's lambda).
-        least, most: bounds in seconds.
+        least, most: bounds of the timeout in seconds.
     """
 
     def __init__(self, factor: float = 1.5, least: float = 2.0, most: float = 30.0):

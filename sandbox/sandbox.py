@@ -42,13 +42,13 @@ from rollenv.sandbox.worker import Inbox, Json, Worker
 
 #: The context of cells that name none, for Python; other languages have one each.
 DEFAULT = "default"
-#: Languages whose cells keep state.
+#: Languages with cells that keep state.
 STATEFUL = ("python", "bash", "javascript")
-#: Languages whose programs run on their own, with nothing kept for the next.
+#: Languages with programs that run on their own; nothing is kept for the next.
 LANGUAGES: dict[str, tuple[str, ...]] = {"sh": ("sh", "-c"), "perl": ("perl", "-e"), "ruby": ("ruby", "-e")}
 #: Seconds after a run's own timeout until the sandbox itself counts as failed.
 _GRACE = 10.0
-#: How often an interpreter that has ended is restarted for one cell.
+#: The most restarts of an ended interpreter for one cell.
 _REOPENED = 10
 
 
@@ -71,7 +71,7 @@ class Contexts:
 
         Args:
             name: by default a new one.
-            language: a language whose cells keep state.
+            language: one of the languages with cells that keep state.
             cwd: working directory; by default the home directory.
 
         Raises:
@@ -153,7 +153,7 @@ class Contexts:
 
 
 class Sandbox:
-    """An isolated place with an interpreter, a shell and a scratch folder. Threads may share one.
+    """An isolated environment with an interpreter, a shell and a scratch folder. Threads may share one.
 
     Create one with :meth:`create`, and end it with :meth:`kill` or a ``with`` block.
     """
@@ -243,7 +243,7 @@ class Sandbox:
             code: a cell, or a program in a language of :data:`LANGUAGES`.
             language: ``python``, ``bash`` or ``javascript``, whose cells keep their state, or one of :data:`LANGUAGES`;
                 by default the context's own, and ``python`` without a context.
-            context: whose state it sees and changes; by default the language's own.
+            context: the context that holds its state; by default the language's own.
             timeout: seconds; by default what the limits say.
             on_stdout: called with each piece of text from standard output.
             on_stderr: called with each piece of text from standard error.
@@ -333,7 +333,7 @@ class Sandbox:
 
         Args:
             name: by default one that is free.
-            language: ``python``, ``bash`` or ``javascript``.
+            language: the language of its cells: ``python``, ``bash`` or ``javascript``.
 
         Raises:
             FileThere: if there is a context of that name.
@@ -448,19 +448,19 @@ class AsyncSandbox:
 
     @classmethod
     async def create(cls, *args: Any, **kwargs: Any) -> Self:
-        """See :meth:`Sandbox.create`.
+        """Create a sandbox as :meth:`Sandbox.create` does.
 
         Args:
-            args: of :meth:`Sandbox.create`.
-            kwargs: of :meth:`Sandbox.create`.
+            args: positional arguments of :meth:`Sandbox.create`.
+            kwargs: keyword arguments of :meth:`Sandbox.create`.
         """
         return cls(await asyncio.to_thread(Sandbox.create, *args, **kwargs))
 
     async def run_code(self, code: str, **kwargs: Any) -> Execution:
-        """See :meth:`Sandbox.run_code`. Cancelling the task interrupts the code.
+        """Run code as :meth:`Sandbox.run_code` does. Cancelling the task interrupts the code.
 
         Args:
-            kwargs: of :meth:`Sandbox.run_code`.
+            kwargs: further arguments of :meth:`Sandbox.run_code`.
         """
         context = kwargs.get("context") or default_name(kwargs.get("language") or "python")
         return await _ended(partial(self.sync.run_code, code, **kwargs), partial(self.sync.interrupt, context))
@@ -505,11 +505,11 @@ class AsyncCommands(_Awaited):
     """:class:`~rollenv.sandbox.commands.Commands` for asyncio."""
 
     async def run(self, command: str | Sequence[str], **kwargs: Any) -> CommandResult:
-        """See :meth:`Commands.run`. Cancelling the task kills the command.
+        """Run a command as :meth:`Commands.run` does. Cancelling the task kills the command.
 
         Args:
             command: for the shell, or a program with its arguments.
-            kwargs: of :meth:`Commands.run`.
+            kwargs: further arguments of :meth:`Commands.run`.
         """
         key = self._inner._new_key()
         return await _ended(partial(self._inner.run, command, _key=key, **kwargs), partial(self._inner._end, key))
@@ -521,7 +521,7 @@ async def _ended(run: Callable[[], T], end: Callable[[], bool | None]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody waits for it any more
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # its waiter was cancelled
         own = ThreadPoolExecutor(1)  # all threads of asyncio's may wait for what is to be ended here
         with contextlib.suppress(SandboxDied):
             while not task.done() and await asyncio.get_running_loop().run_in_executor(own, end) is False:
@@ -542,5 +542,5 @@ async def _pieces(pieces: Generator[Any, None, None]) -> AsyncIterator[Any]:
     finally:
         if step is not None:
             await asyncio.wait((step,))  # after a cancellation a thread is still in it
-            step.exception()  # whoever waited for it was told
+            step.exception()  # the caller that waited for it has got it
         await asyncio.to_thread(pieces.close)

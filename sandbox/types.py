@@ -50,10 +50,10 @@ class RunResult:
     stdout: str
     stderr: str
     exit_code: int
-    """Below zero for the signal that ended it."""
+    """Exit status; below zero for the signal that ended it."""
     timed_out: bool
     seconds: float
-    """Wall-clock time."""
+    """Wall-clock time in seconds."""
     truncated: bool
     """True if it wrote more than the limit; it was stopped there."""
     out_of_memory: bool = False
@@ -93,9 +93,9 @@ class Result:
     json: Any = None
     javascript: str | None = None
     data: Any = None
-    """Of a table of pandas: column to values."""
+    """The columns of a pandas table, with their values."""
     chart: Any = None
-    """Of a figure of matplotlib: what was drawn, see :func:`rollenv.sandbox.inside.charts.of_figure`."""
+    """The elements of a matplotlib figure; see :func:`rollenv.sandbox.inside.charts.of_figure`."""
     is_main_result: bool = False
     """True for the value of the last expression, and not something displayed."""
     extra: dict[str, str] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class Execution:
     logs: Logs
     error: ExecutionError | None
     exit_code: int | None
-    """Of the process, if it ended: below zero for a signal. None for a context that keeps running."""
+    """Exit code of the process if it ended: below zero for a signal. None for a context that keeps running."""
     seconds: float
     execution_count: int | None = None
     """The number of cells that the context's process has run, this one included; None for a standalone program."""
@@ -181,7 +181,7 @@ class CommandResult:
     stdout: str
     stderr: str
     exit_code: int
-    """As shells say it: 128 and the signal's number if a signal ended it."""
+    """Exit code in the shell's convention: 128 plus the signal's number if a signal ended it."""
     error: ExecutionError | None
     seconds: float
 
@@ -195,7 +195,7 @@ class Entry:
     type: str
     """``file``, ``dir`` or ``link``."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     mode: int
     modified: float = 0.0
     """Seconds since 1970."""
@@ -233,11 +233,11 @@ class Metrics:
     cpu_seconds: float
     """Processor time of what runs, and of what it waited for."""
     cpu_percent: float
-    """Of one processor, since the last call (or the start)."""
+    """Per cent of one processor since the last call (or the start)."""
     memory_used: int
     memory_total: int
     disk_used: int
-    """In the scratch folder."""
+    """Bytes used in the scratch folder."""
     disk_total: int
     processes: int
     timestamp: float
@@ -249,7 +249,7 @@ OnText = Callable[[str], None]
 OnResult = Callable[[Result], None]
 OnError = Callable[[ExecutionError], None]
 
-#: Of a JSON document that a value offered as its representation.
+#: The data of a JSON document that a value offered as its representation.
 MAX_JSON, MAX_DEPTH, MAX_NODES = 8 << 20, 64, 200_000
 #: Representations with their own field.
 _NAMES = {field.name for field in fields(Result)} - {"extra"}
@@ -283,7 +283,7 @@ class Output:
         """Decode the next bytes of a stream.
 
         Args:
-            data: the bytes.
+            data: the stream's next bytes, which may end inside a character.
             final: whether the stream ends here.
         """
         if text := self._decoders[name].decode(data, final):
@@ -301,7 +301,7 @@ class Output:
         return "".join(self.pieces[name])
 
     def end(self) -> None:
-        """Decode what is left of a character that was cut."""
+        """Decode the rest of a character that was cut."""
         for name in self.pieces:
             self.take(name, b"", True)
 
@@ -347,7 +347,7 @@ def exit_code(done: Finished) -> int:
 
 
 def result(representations: Json) -> Result:
-    """For what a kernel says of one."""
+    """The result that a kernel's message describes."""
     known = {name: text for name, text in representations.items() if name in _NAMES}
     for name in ("json", "data", "chart"):
         if name in known:

@@ -1,4 +1,4 @@
-"""A sandbox seen from outside: one process (a jail or a container), the channel to the kernel in it, and streams."""
+"""The host's side of a sandbox: one process (a jail or a container), the channel to its kernel, and streams."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Worker:
         """Send a request that starts nothing, and return what the answer holds.
 
         Args:
-            request: of :mod:`rollenv.sandbox.inside.protocol`.
+            request: a message of :mod:`rollenv.sandbox.inside.protocol`.
             data: input that goes with it.
             wait: seconds without an answer until the sandbox is ended; None waits forever.
 
@@ -137,7 +137,7 @@ class Worker:
         """Have something run to its end.
 
         Args:
-            data: its standard input. What is more than a piece follows as the process takes it.
+            data: its standard input. Data beyond one piece follows as the process reads it.
             wait: seconds without an answer until the sandbox is ended; None waits forever.
             on_bytes: called with ("stdout" or "stderr", bytes) as output comes.
             on_result: called with representations as results come.

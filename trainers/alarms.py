@@ -54,7 +54,7 @@ def alarms(metrics: Row, history: Rows, limits: Limits | None = None) -> list[Al
     being finite.
 
     Args:
-        metrics: of this iteration.
+        metrics: the newest row, by metric name.
         history: rows of all iterations before it, oldest first.
     """
     limits = limits or Limits()
@@ -76,7 +76,7 @@ def _lasts(rule: Rule, rows: Rows, limits: Limits) -> bool:
 
 
 def _last(rows: Rows, name: str, n: int = 1) -> list[float]:
-    """The ``n`` latest values, latest first; none if the last row has none, for what is not new is no news."""
+    """The ``n`` latest values, latest first; none if the last row has none, since old values raise no alarm."""
     if not rows or not _finite(rows[-1].get(name)):
         return []
     return list(islice((row[name] for row in reversed(rows) if _finite(row.get(name))), n))

@@ -22,7 +22,7 @@ from rollenv.trainers.sources import Drawn, TaskSource
 
 
 class Batches(ABC):
-    """Gives batches of groups, and gives new weights to who plays them.
+    """Yields batches of groups, and hands new weights to the player.
 
     Args:
         source: of the tasks. It is used on the manager's event loop only, which may be in another thread.
@@ -65,7 +65,7 @@ class Batches(ABC):
 
     @contextlib.contextmanager
     def resting(self) -> Iterator[None]:
-        """While inside, who plays keeps from the device, where it shares it with the trainer.
+        """Keep players off a device that they share with the trainer, as long as the block runs.
 
         Unfinished turns wait with the tokens they have. :meth:`update` ends the rest.
         """
@@ -90,7 +90,7 @@ class Batches(ABC):
             yield self._waiting.popleft() if self._waiting else next(self.source)
 
     def _begun(self) -> list[Task]:
-        """Tasks that were begun and will come in a later batch."""
+        """Tasks that are being played for a later batch."""
         return []
 
     async def _state(self) -> dict[str, Any]:
@@ -118,8 +118,8 @@ class Batches(ABC):
         )
 
     def _keep(self, group: Group) -> bool:
-        told = all(math.isfinite(t.reward) for t in group)  # others are an error that judging explains
-        kept = not told or self._bounded(group)
+        finite = all(math.isfinite(t.reward) for t in group)  # others are an error that judging explains
+        kept = not finite or self._bounded(group)
         self._dropped.extend([] if kept else [group])
         return kept
 
@@ -129,7 +129,7 @@ class Batches(ABC):
 
     @property
     def _sizes(self) -> dict[str, int]:
-        """Of a batch, as managers and streams name them."""
+        """Sizes of a batch, under the names of managers' and streams' arguments."""
         rollout = self.rollout
         return {
             "groups": rollout.groups_per_batch,
@@ -148,7 +148,7 @@ class Collected(Batches):
 
 
 class Tails(Batches):
-    """As :class:`Collected`, with long tasks in batches of their own; see :class:`TailBatches`."""
+    """A batch source like :class:`Collected`, with long tasks in batches of their own; see :class:`TailBatches`."""
 
     def __init__(self, manager: RolloutManager, source: TaskSource, config: TrainConfig, again: Iterable[Task] = ()):
         super().__init__(manager, source, config)
@@ -166,10 +166,10 @@ class Tails(Batches):
 
 
 class Streamed(Batches):
-    """Playing goes on during an update, on an event loop in a thread of its own; see :class:`RolloutStream`.
+    """Plays during updates, on an event loop in a thread of its own; see :class:`RolloutStream`.
 
     Args:
-        manager: whose loop has a thread of its own.
+        manager: its event loop has a thread of its own.
         again: tasks that were begun before a checkpoint.
         batches: how many are needed, so that no more is begun at the end.
     """
@@ -209,7 +209,7 @@ class Streamed(Batches):
         self.manager.run(self.stream.update_weights(weights))
 
     def close(self) -> None:
-        """End the stream; what it has begun is lost, unless :meth:`state` was saved."""
+        """End the stream; unfinished tasks are lost, unless :meth:`state` was saved."""
         if self._open and self.manager.reacts():
             self.manager.run(self.stream.__aexit__(None, None, None))
         self._open = False

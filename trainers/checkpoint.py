@@ -68,7 +68,7 @@ def save(
     Args:
         iteration: number of the iteration, part of the name.
         agent: model, tokenizer and prompt format.
-        states: whose states are saved, by name.
+        states: objects with ``state_dict``, by the name under which their state is saved.
         keep: number of checkpoints to keep.
         more: JSON data saved with the checkpoint.
         ranks: that have the states; the others follow.

@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 class CpuThreads:
     """Sets torch's CPU threads: a fixed number, or as many as there are cores without other work.
 
-    Threads of a small model wait for each other after every operation. One that another process keeps from its core
-    holds up all of them: with a busy neighbour, two threads on two cores were ten times slower than one.
+    Threads of a small model wait for each other after every operation. One that waits for its core behind another
+    process holds up all of them: with a busy neighbour, two threads on two cores were ten times slower than one.
 
     Args:
         fixed: the number of threads; 0 to follow the machine.

@@ -77,15 +77,15 @@ def explained_variance(values: Any, returns: Any) -> float:
     return float(1 - (r - v).var() / r.var())
 
 
-def by_bucket(name: str, values: Any, places: Any, ends: Sequence[int]) -> dict[str, float]:
-    """Means of ``values`` over buckets of ``places``, such as entropy by turn or by position.
+def by_bucket(name: str, values: Any, positions: Any, ends: Sequence[int]) -> dict[str, float]:
+    """Means of ``values`` over buckets of ``positions``, such as entropy by turn or by position.
 
     Args:
         name: of the metrics: ``name/0-15``, ``name/16-63`` ... ``name/16384+``. Empty buckets are left out.
-        places: (n,) integers from 0, such as :data:`TURNS` of a trajectory or :data:`POSITIONS` in a response.
+        positions: (n,) integers from 0, such as :data:`TURNS` of a trajectory or :data:`POSITIONS` in a response.
         ends: ascending; a bucket ends before each of them.
     """
-    v, p = floats(values), floats(places)
+    v, p = floats(values), floats(positions)
     bucket = np.searchsorted(np.asarray(ends), p, side="right")
     out = {}
     for i in np.unique(bucket):
@@ -96,7 +96,7 @@ def by_bucket(name: str, values: Any, places: Any, ends: Sequence[int]) -> dict[
 
 
 def floats(values: Any) -> Floats:
-    """As float64 on the host; bfloat16 has no other way to NumPy."""
+    """Convert to float64 on the host; NumPy has no bfloat16."""
     if isinstance(values, torch.Tensor):
         values = values.detach().double().cpu().numpy()
     return np.asarray(values, dtype=np.float64)

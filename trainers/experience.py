@@ -95,7 +95,7 @@ class Experience:
 
     @property
     def position(self) -> Ints:
-        """(R,) the place of each token in its response."""
+        """(R,) the position of each token in its response."""
         firsts = np.flatnonzero(self.first_of_turn)
         return np.arange(len(self)) - np.repeat(firsts, np.diff(firsts, append=len(self)))
 
@@ -123,14 +123,14 @@ class Experience:
         return sum(len(self.between(i)) for i in range(len(self.samples)))
 
     def rows(self, numbers: Sequence[int]) -> Ints:
-        """The places of some samples' response tokens in the columns."""
+        """The positions of some samples' response tokens in the columns."""
         return np.concatenate([np.arange(self.starts[i], self.starts[i + 1]) for i in numbers])
 
     def between(self, number: int) -> Ints:
-        """The places in a sample's input of what was said between its responses."""
+        """The positions in a sample's input of the tokens between its responses."""
         mask = self.samples[number].mask[: len(self.inputs[number])]
-        places: Ints = np.flatnonzero(~mask)
-        return places[places > mask.argmax()] if mask.any() else places[:0]
+        positions: Ints = np.flatnonzero(~mask)
+        return positions[positions > mask.argmax()] if mask.any() else positions[:0]
 
     def by_trajectory(self, values: Floats) -> list[list[float]]:
         """A number for each response token, as one list for each trajectory."""
@@ -193,7 +193,7 @@ def _with_experts(samples: Sequence[Sample], inputs: Sequence[Ints]) -> tuple[In
     pairs = []
     for sample, tokens in zip(samples, inputs, strict=True):
         if sample.routes is None:
-            raise UsageError("a turn does not tell the experts of its tokens, which loss.routing=replay needs")
+            raise UsageError("a turn does not report the experts of its tokens, which loss.routing=replay needs")
         pairs.append(np.column_stack([tokens, sample.routes[: len(tokens)]]).astype(np.int64))
     distinct, numbers = np.unique(np.concatenate(pairs), axis=0, return_inverse=True)
     return distinct, np.split(numbers.astype(np.int64), np.cumsum([len(p) for p in pairs])[:-1])
@@ -280,10 +280,10 @@ def micro_batches(data: Experience, step: Sequence[int], max_tokens: int, *, sha
 def shares(data: Experience, step: Sequence[int], count: int, *, share: bool = False) -> list[list[int]]:
     """Distribute samples over ranks, so that each reads about as many tokens.
 
-    What is read once for several samples stays together where that leaves the shares even.
+    Samples that share a prefix stay together where that leaves the shares even.
 
     Args:
-        share: see :func:`micro_batches`.
+        share: compute common prefixes once; see :func:`micro_batches`.
 
     Returns:
         The numbers of the samples of each rank, in the order of ``step``; none for a rank without work.
@@ -295,10 +295,10 @@ def shares(data: Experience, step: Sequence[int], count: int, *, share: bool = F
     costs = [sum({data.keys[i]: read[data.keys[i]] for i in part}.values()) for part in parts]
     owner: dict[int, int] = {}
     lightest = [(0, rank) for rank in range(count)]
-    for place in sorted(range(len(parts)), key=lambda place: -costs[place]):
+    for number in sorted(range(len(parts)), key=lambda number: -costs[number]):
         load, rank = heapq.heappop(lightest)
-        heapq.heappush(lightest, (load + costs[place], rank))
-        owner |= dict.fromkeys(parts[place], rank)
+        heapq.heappush(lightest, (load + costs[number], rank))
+        owner |= dict.fromkeys(parts[number], rank)
     return [[i for i in step if owner[i] == rank] for rank in range(count)]
 
 

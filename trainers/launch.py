@@ -39,7 +39,7 @@ _LOOK_EVERY = 0.2
 #: Seconds in which Ray tries to start all ranks, before it counts that as a failure and tries again.
 _START_SECONDS = 60.0
 
-#: What an update needs at most; a rank that does not answer for so long is lost.
+#: The longest time of an update; a rank that does not answer for so long is lost.
 _COLLECTIVE_SECONDS = 3600
 
 logger = logging.getLogger(__name__)
@@ -97,19 +97,19 @@ def _running(placement: PlacementConfig, scratch: Path) -> RunConfig:
 
 
 def _fitted(trainer: TorchTrainer, board: Any, run: RunDir, watch: Watch) -> Result:
-    """The result of the first rank, while what it says is told here."""
-    with _told(board, watch) as heard:
+    """Run the trainer and return the first rank's result; its log appears here meanwhile."""
+    with _relayed(board, watch) as outcome:
         try:
             trainer.fit()
         except TrainingFailedError as error:
             failed: Exception | None = error
         else:
             failed = None
-    if heard.error:
-        raise heard.error from failed
-    if failed or heard.result is None:
+    if outcome.error:
+        raise outcome.error from failed
+    if failed or outcome.result is None:
         raise RankFailed(_explained(failed, run)) from failed
-    return heard.result
+    return outcome.result
 
 
 def _explained(failed: Exception | None, run: RunDir) -> str:
@@ -146,19 +146,19 @@ def _on_gpus(placement: PlacementConfig, others: float) -> bool:
     Raises:
         UsageError: the cluster has too few devices.
     """
-    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    gpu = placement.devices == "gpu" or (placement.devices == "auto" and there.get("GPU", 0) > 0)
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    gpu = placement.devices == "gpu" or (placement.devices == "auto" and resources.get("GPU", 0) > 0)
     needed = placement.min_ranks or placement.ranks
-    if gpu and there.get("GPU", 0) < needed:
+    if gpu and resources.get("GPU", 0) < needed:
         raise UsageError(
-            f"the cluster has {there.get('GPU', 0):g} GPUs for {needed} ranks: lower placement.ranks, or take "
+            f"the cluster has {resources.get('GPU', 0):g} GPUs for {needed} ranks: lower placement.ranks, or take "
             "placement.devices=cpu"
         )
-    if there.get("CPU", 0) < needed * placement.cpus + others:
+    if resources.get("CPU", 0) < needed * placement.cpus + others:
         besides = f" and {others:g} for playing" if others else ""
         raise UsageError(
-            f"the cluster has {there.get('CPU', 0):g} CPUs for {needed} ranks with {placement.cpus:g} each{besides}: "
-            "lower placement.ranks or placement.cpus"
+            f"the cluster has {resources.get('CPU', 0):g} CPUs for {needed} ranks with {placement.cpus:g} each{besides}"
+            ": lower placement.ranks or placement.cpus"
         )
     return gpu
 
@@ -193,15 +193,15 @@ class _Board:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _Outcome:
     result: Result | None = None
     error: RollenvError | None = None
 
 
 @contextlib.contextmanager
-def _told(board: Any, watch: Watch) -> Iterator[_Heard]:
-    """Tell here what ranks write, as long as the block lasts."""
-    heard, ended = _Heard(), threading.Event()
+def _relayed(board: Any, watch: Watch) -> Iterator[_Outcome]:
+    """Log what ranks write and report it to ``watch`` while the block runs."""
+    outcome, ended = _Outcome(), threading.Event()
 
     def look() -> None:
         for kind, *what in ray.get(board.take.remote()):
@@ -211,9 +211,9 @@ def _told(board: Any, watch: Watch) -> Iterator[_Heard]:
                 name, level, text = what
                 logging.getLogger(name).log(level, "%s", text)
             elif kind == "result":
-                heard.result = what[0]
-            elif heard.error is None:
-                heard.error = what[0]
+                outcome.result = what[0]
+            elif outcome.error is None:
+                outcome.error = what[0]
 
     def keep_looking() -> None:
         while not ended.wait(_LOOK_EVERY):
@@ -222,7 +222,7 @@ def _told(board: Any, watch: Watch) -> Iterator[_Heard]:
     looking = threading.Thread(target=keep_looking, daemon=True)
     looking.start()
     try:
-        yield heard
+        yield outcome
     finally:
         ended.set()
         looking.join()
@@ -309,8 +309,8 @@ def _check_folder(run: RunDir, ranks: Any) -> None:
     Raises:
         UsageError: one has not.
     """
-    if not all(seen := ranks.gather(run.config_file.exists())):
-        missing = [number for number, there in enumerate(seen) if not there]
+    if not all(found := ranks.gather(run.config_file.exists())):
+        missing = [number for number, exists in enumerate(found) if not exists]
         raise UsageError(
             f"ranks {missing} do not see the run's folder {run.path}: put run_dir where all machines of the cluster "
             "find it under the same path"

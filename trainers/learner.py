@@ -54,7 +54,7 @@ class TrainingError(RollenvError):
     """Training cannot continue; the checkpoints are good."""
 
 
-#: Ends the names of metrics of which the effective sample size is told.
+#: Suffix of metrics of which the effective sample size is reported.
 SQUARED = "_squared"
 
 
@@ -69,7 +69,7 @@ class Totals:
     """Tokens that would have, if samples shared nothing."""
     sums: dict[str, float] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
-    """Of the gradients of the steps that were taken."""
+    """Norm of the gradient of each step that was taken."""
     skipped: int = 0
     entropies: list[tuple[Ints, Floats]] = field(default_factory=list)
     """Places of response tokens in the batch, and the entropy at each."""
@@ -78,12 +78,12 @@ class Totals:
         """Add to a sum.
 
         Args:
-            value: over some tokens.
+            value: a sum over some of the tokens.
         """
         self.sums[name] = self.sums.get(name, 0.0) + value
 
     def means(self) -> dict[str, float]:
-        """Of every metric over all tokens, and of the norms."""
+        """Means of every metric over all tokens, and of the norms."""
         means = {name: total / max(self.tokens, 1) for name, total in self.sums.items()}
         for name in [name for name in means if name.endswith(SQUARED)]:
             plain, square = name.removesuffix(SQUARED), means.pop(name)
@@ -100,7 +100,7 @@ class MicroBatch:
     counts: bool
     """True if it is a part of the batch; else it is padding without weight."""
     last: bool
-    """Of its step."""
+    """True for the last micro-batch of a step."""
 
 
 class Learner:
@@ -484,7 +484,7 @@ def entropies(data: Experience, found: Sequence[tuple[Ints, Floats]]) -> dict[st
     """Mean entropy by turn and by position in the response.
 
     Args:
-        found: places of response tokens, and the entropy at each.
+        found: positions of response tokens, and the entropy at each.
     """
     if not found:
         return {}

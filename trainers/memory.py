@@ -32,7 +32,7 @@ class Shape:
     parameters: int
     layers: int
     width: int
-    """Of the states between layers."""
+    """Width of the states between layers."""
     intermediate: int
     queries: int
     """Width of all heads' queries together."""
@@ -106,7 +106,7 @@ def longest_sample(shape: Shape, update: Update, gigabytes: float) -> int:
 
 
 def adapter_parameters(shape: Shape, rank: int) -> int:
-    """Of adapters beside all products of a layer: two factors each."""
+    """Number of weights in adapters beside all products of a layer: two factors each."""
     ends = 2 * (shape.width + shape.queries) + 2 * (shape.width + shape.keys) + 3 * (shape.width + shape.intermediate)
     return shape.layers * rank * ends
 
@@ -125,7 +125,7 @@ def layer_bytes(shape: Shape, product: int) -> int:
 
 
 def _activations(shape: Shape, update: Update) -> int:
-    """Of all layers; with checkpointing the layers' inputs, and all of one layer."""
+    """Bytes of activations: those of all layers, or with checkpointing the layers' inputs and all of one layer."""
     product = _FULL if update.critic == "model" else update.product  # a critic computes in float32
     one = layer_bytes(shape, product)
     held = shape.layers * _FULL * shape.width + one if update.checkpointing else shape.layers * one
@@ -190,6 +190,6 @@ def shape_of(settings: Any) -> Shape:
 
 
 def table(memory: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Rows of what there is, largest first, and their sum, in GB (10^9 bytes)."""
+    """Rows with names and sizes in GB (10^9 bytes), the largest first, and their sum."""
     rows = sorted(((name, size) for name, size in memory.items() if size), key=lambda row: -row[1])
     return [(name, f"{size / 1e9:.2f} GB") for name, size in [*rows, ("at the peak", sum(memory.values()))]]

@@ -180,6 +180,6 @@ def limits_of(rollout: RolloutConfig) -> Limits:
 
 
 def close(player: Any) -> None:
-    """Close the player's engine, if it has to be closed."""
+    """Close the player's engine, if it has ``close()``."""
     if hasattr(player, "close"):
         player.close()

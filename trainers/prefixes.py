@@ -61,7 +61,7 @@ def tree(inputs: Iterable[bytes], *, share: bool = True) -> tuple[list[Segment],
 
 
 def _leaves(distinct: Sequence[bytes]) -> tuple[list[bytes], dict[bytes, int]]:
-    """Of sorted inputs those that no other continues, in order; and for every input the one that continues it."""
+    """Sorted inputs that no other continues, in order; and for every input the number of the one that continues it."""
     leaves: list[bytes] = []
     back: dict[bytes, int] = {}
     for one in reversed(distinct):
@@ -102,7 +102,7 @@ def path_to(segments: Sequence[Segment], number: int) -> list[int]:
     """The numbers of a segment and of those above it, upwards.
 
     Args:
-        segments: of :func:`tree`.
+        segments: all segments, as :func:`tree` returns them.
     """
     path = []
     while number >= 0:
@@ -115,10 +115,10 @@ def depth_first(segments: Sequence[Segment], leaves: Collection[int]) -> Iterato
     """Leaves in an order that visits every part of the tree once, and the longest paths first.
 
     Args:
-        segments: of :func:`tree`.
+        segments: all segments, as :func:`tree` returns them.
         leaves: all of it; those of equal length and parent stay in this order.
     """
-    rank = {leaf: (-segments[leaf].end, place) for place, leaf in enumerate(leaves)}
+    rank = {leaf: (-segments[leaf].end, position) for position, leaf in enumerate(leaves)}
     if any(segments[leaf].parent >= 0 for leaf in leaves):
         for number in reversed(range(len(segments))):
             above = segments[number].parent

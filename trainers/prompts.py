@@ -1,4 +1,4 @@
-"""From the settings of prompts to prompts."""
+"""Prompts that a recipe's settings describe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def prompt_of(
     """Return the prompt of a run or an evaluation.
 
     Args:
-        env: whose expert gives examples, where only their number is set.
+        env: the environment; its expert gives examples where only their number is set.
         max_tokens: of a prompt; 0 for no limit.
         chats: whether the model has a chat template; the tiny one has none.
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from rollenv.core import RollenvError
 from rollenv.trainers.experience import Floats
 
-#: How long a rank waits for the others: while the first one plays, they have nothing to do. A rank that dies is
+#: Time that a rank waits for the others: while the first one plays, they have nothing to do. A rank that dies is
 #: noticed at once, by its closed connections or by Ray.
 _PATIENCE = datetime.timedelta(days=7)
 
@@ -34,11 +34,11 @@ class Ranks:
     count: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     group: Any = None
-    """For what is not on a device; none for one process."""
+    """Process group for tensors in main memory; None for one process."""
 
     @classmethod
     def joined(cls, device: torch.device) -> Ranks:
-        """Those of torch.distributed, which has begun."""
+        """The ranks of torch.distributed, which is initialized."""
         group = dist.new_group(backend="gloo", timeout=_PATIENCE)
         return cls(dist.get_rank(), dist.get_world_size(), device, group)
 

@@ -27,7 +27,7 @@ with extra("ray", "Placing parts of a run"):
 
     from rollenv import ray_calls
 
-#: How often Ray starts an actor again elsewhere; what it does follows from the settings alone.
+#: The most restarts of an actor by Ray; its work follows from the settings alone.
 _RESTARTS = 3
 
 
@@ -64,7 +64,7 @@ class RemoteReader:
         """See :class:`~rollenv.trainers.policies.base.Reader`; without gradients.
 
         Args:
-            entropy_gradient: makes no difference.
+            entropy_gradient: ignored, since there are no gradients.
         """
         asked = on("cpu", Packed(batch.ids, batch.row, batch.drawn, batch.said, batch.sequences, batch.turns, {}))
         read: Outputs = self._answer(self.actor.logprobs.remote(asked, tuple(outputs)))

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 #: Prompt tokens that are kept of one evaluation's episodes: a line of JSON has about 5 bytes for each.
 MOST_PROMPT_IDS = 1_000_000
 
-#: How the keys begin that a resumed run may change, since they train nothing; iterations may only be raised.
+#: Beginnings of keys that a resumed run may change, since they train nothing; iterations may only be raised.
 MAY_CHANGE = (
     *("iterations:", "checkpoint_every:", "keep_checkpoints:", "threads:", "eval.", "trackers.", "placement."),
     "rollout.shard",

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from rollenv.trainers.ranks import Ranks
 
-#: In the folder of a checkpoint.
+#: Name of a folder in the folder of a checkpoint.
 FOLDER = "shards"
 
 
@@ -21,7 +21,7 @@ class Tensors(Protocol):
     """Something that is trained."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors that training goes on with, by name: not copies, but these themselves."""
+        """All tensors that training continues with, by name: the tensors themselves, not copies."""
         ...
 
 
@@ -38,7 +38,7 @@ def write(folder: Path, states: Mapping[str, Tensors], ranks: Ranks) -> None:
     ranks.send_command("save", folder)
     try:
         dcp.save(_flat(states), checkpoint_id=folder / FOLDER, process_group=ranks.group)
-    except (CheckpointException, RuntimeError) as error:  # the first is no Exception, for torch
+    except (CheckpointException, RuntimeError) as error:  # torch's does not derive from Exception
         ranks.meet()
         raise OSError(_first(error)) from error
 

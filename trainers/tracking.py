@@ -125,7 +125,7 @@ class Trackers:
 
 @dataclass
 class Continued:
-    """A tracker's file in the run's folder, with which a resumed run goes on in the same place without double rows."""
+    """A tracker's file in the run's folder, by which a resumed run continues without double rows."""
 
     file: Path
     id: str = ""
@@ -260,7 +260,7 @@ class SwanLabTracker:
             self._run.log(dict(metrics), step=iteration)
 
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
-        texts = [self._swanlab.Text(_told(row)) for row in episode_rows(trajectories)]
+        texts = [self._swanlab.Text(_as_text(row)) for row in episode_rows(trajectories)]
         if texts:
             self._run.log({"episodes": texts}, step=iteration)
 
@@ -299,8 +299,8 @@ class MlflowTracker:
             self._client.update_run(self._kept.id, status="RUNNING")
             return
         found = self._client.get_experiment_by_name(self.project)
-        place = None if uri else (folder / "artifacts").as_uri()
-        experiment = found.experiment_id if found else self._client.create_experiment(self.project, place)
+        artifacts = None if uri else (folder / "artifacts").as_uri()
+        experiment = found.experiment_id if found else self._client.create_experiment(self.project, artifacts)
         self._kept.id = self._client.create_run(experiment, run_name=run_path.name).info.run_id
         self._kept.write()
         for key, value in flat(config).items():
@@ -315,7 +315,7 @@ class MlflowTracker:
             )
 
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
-        text = "\n\n----\n\n".join(_told(row) for row in episode_rows(trajectories))
+        text = "\n\n----\n\n".join(_as_text(row) for row in episode_rows(trajectories))
         if text:
             self._client.log_text(self._kept.id, text, f"episodes/{iteration:06d}.txt")
 
@@ -333,7 +333,7 @@ class AlertTracker:
     """Posts alarms of the trainer to a webhook, as ``{"text", "run", "iteration", "alarm"}``: Slack shows the text.
 
     Args:
-        url: where to.
+        url: address of the webhook, http or https.
     """
 
     def __init__(self, url: str):
@@ -400,7 +400,7 @@ class TensorBoardTracker:
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
         writer = self._opened(iteration)
         for number, row in enumerate(episode_rows(trajectories)):
-            writer.add_text(f"episodes/{number}", _as_code(_told(row)), iteration)
+            writer.add_text(f"episodes/{number}", _as_code(_as_text(row)), iteration)
         writer.flush()
 
     def finish(self, artifacts: Sequence[Path]) -> None:
@@ -446,7 +446,7 @@ def episode_rows(trajectories: Sequence[Trajectory], most: int = MOST_EPISODES) 
     ]
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _as_text(row: Mapping[str, Any]) -> str:
     """An episode's row as text."""
     head = "\n".join(f"{name}: {value}" for name, value in row.items() if name != "episode")
     return f"{head}\n\n{row['episode']}"
@@ -454,12 +454,12 @@ def _told(row: Mapping[str, Any]) -> str:
 
 def transcript(trajectory: Trajectory) -> str:
     """Return the text of an episode turn by turn, for people; the middle of a long one is left out."""
-    parts = [
+    texts = [
         f"[{number}] {turn.observation}\n> {turn.raw or turn.text}\n({turn.reward:g})"
         for number, turn in enumerate(trajectory.turns, 1)
     ]
     ending = trajectory.error or trajectory.final_observation
-    text = "\n\n".join([*parts, *([ending] if ending else [])]).encode("utf-8", "replace").decode()
+    text = "\n\n".join([*texts, *([ending] if ending else [])]).encode("utf-8", "replace").decode()
     half = MOST_CHARACTERS // 2
     return text if len(text) <= 2 * half else f"{text[:half]}\n[...]\n{text[-half:]}"
 

@@ -70,7 +70,7 @@ class TrainingState:
     context: int = 0
     """The most tokens that the model reads."""
     version: int = 0
-    """Of the weights that play."""
+    """Version of the weights that play."""
 
     @property
     def adapts(self) -> bool:
@@ -145,7 +145,7 @@ def restore(
     """Return the state of the last checkpoint; None if there is no checkpoint.
 
     Args:
-        report: told about the warm-up of a reference.
+        report: called with the progress of a reference's warm-up.
 
     Raises:
         CheckpointError: it is damaged, or of another run.
@@ -219,7 +219,7 @@ def reading_model(config: TrainConfig, wrappers: Wrappers, name: str) -> tuple[L
     """Make the model of a role that only reads.
 
     Args:
-        name: "reference" or "teacher".
+        name: the role: "reference" or "teacher".
 
     Returns:
         The model, and its vocabulary.
@@ -319,10 +319,10 @@ def _critic(
             return Critic(Scorer(exact(player.model)).model.to(policy.device), **how)
         return Critic(policy.model, **how)
 
-    def place(valuer: Valuer | None) -> Valuer:
-        placed = sharded(valuer, ranks)
-        if placed.model is not None:
-            compute_as_player(placed.model, gradient_checkpointing=config.model.gradient_checkpointing)
-        return placed
+    def distribute(valuer: Valuer | None) -> Valuer:
+        module = sharded(valuer, ranks)
+        if module.model is not None:
+            compute_as_player(module.model, gradient_checkpointing=config.model.gradient_checkpointing)
+        return module
 
-    return Critic(Scorer(exact(player.model)).model if player else None, place=place, **how)
+    return Critic(Scorer(exact(player.model)).model if player else None, distribute=distribute, **how)

@@ -18,7 +18,7 @@ def run_worker_rank(config: TrainConfig, run: RunDir, ranks: Ranks) -> None:
     Args:
         config: the settings of the run.
         run: its folder, which all ranks see.
-        ranks: that train; not the first of them.
+        ranks: the ranks that train; this one is not the first.
 
     Raises:
         RankLost: another rank has ended.

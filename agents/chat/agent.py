@@ -22,7 +22,7 @@ from rollenv.core import UsageError
 from rollenv.parsing import THOUGHT_MARKS, after_thoughts, well_formed
 from rollenv.tools.calls import as_element
 
-#: What :class:`ChatAgent` sets itself.
+#: Keys of a request that :class:`ChatAgent` sets itself.
 _RESERVED = ("model", "messages", "stream", "stream_options", "tools")
 
 
@@ -38,7 +38,7 @@ class ChatAgent:
 
     Args:
         model: the model's name at the endpoint.
-        base_url: such as ``https://api.openai.com/v1``.
+        base_url: address before ``/chat/completions``, such as ``https://api.openai.com/v1``.
         api_key: by default OPENAI_API_KEY from the environment; without either, none is sent.
         prompt: make a bounded prompt for every turn; None keeps the whole chat.
         tools: schemas of tools, sent to the endpoint; ``"env"`` for those that the environment offers
@@ -53,7 +53,7 @@ class ChatAgent:
             started with ``--logprobs-mode processed_logprobs``.
         extra_body: further keys of the request.
         concurrency: the most requests in flight.
-        requests_per_minute: None for no limit.
+        requests_per_minute: the most requests in any 60 seconds; None for no limit.
         tokens_per_minute: of prompts and answers together; None for no limit.
         prices: for the cost in :attr:`totals`.
         budget: what may be used before the rollout is stopped.
@@ -160,8 +160,8 @@ class ChatSession(Session):
     """The environment's tools, if the agent passes them on."""
     _pictures: list[dict[str, Any]] = field(default_factory=list)
     """The last ones, for prompts that repeat the first observation."""
-    _told: int = 0
-    """The number of messages that earlier turns kept."""
+    _sent: int = 0
+    """The number of messages that earlier turns have recorded."""
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         agent = self.agent
@@ -181,9 +181,9 @@ class ChatSession(Session):
                 "or token_ids=False"
             )
         text, finish = self._action(reply)
-        new = tuple(body["messages"][self._told :])
+        new = tuple(body["messages"][self._sent :])
         self._remember(observation, text, reply)
-        self._told = 0 if agent.prompt else len(agent.first) + len(self.messages)
+        self._sent = 0 if agent.prompt else len(agent.first) + len(self.messages)
         thoughts = f"<think>{reply.thoughts}</think>" if reply.thoughts else ""
         raw = "\n".join(part for part in (thoughts, reply.text, *map(call_text, reply.calls)) if part)
         return Action(
@@ -220,7 +220,7 @@ class ChatSession(Session):
         return [*examples, {"role": "user", "content": content(text, self._pictures)}]
 
     def _responses(self, observation: str, info: dict[str, Any]) -> list[str]:
-        """A text for every call: each its own where the environment gives them apart."""
+        """A result for each call: its own from ``info["tool_responses"]``, else the observation for the first."""
         apart = info.get("tool_responses")
         if isinstance(apart, list) and len(apart) == len(self._calls):
             return [str(text) for text in apart]

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from rollenv.agents.base import AgentFailed, ContextFull
-from rollenv.agents.chat.limits import Gate, Window
+from rollenv.agents.chat.limits import RateLimiter, Window
 from rollenv.agents.chat.refusals import asked_wait, context_full, words
 from rollenv.agents.chat.replies import (
     BadReply,
@@ -41,12 +41,12 @@ _NO_MONEY = re.compile(r"insufficient_(quota|balance|credit|fund)|billing", re.I
 
 @dataclass(frozen=True)
 class Prices:
-    """In any currency, for a million tokens."""
+    """Prices of a million tokens, in any currency."""
 
     prompt: float = 0.0
     completion: float = 0.0
     cached: float | None = None
-    """Of prompt tokens that the endpoint had cached; None for the price of any other."""
+    """Price of prompt tokens that the endpoint had cached; None for the price of other prompt tokens."""
 
     def of(self, reply: Reply) -> float:
         """Return the cost of an answer."""
@@ -143,7 +143,7 @@ class _Bound:
     client: httpx.AsyncClient
     lifetime: AsyncGenerator[None]
     slots: asyncio.Semaphore
-    gate: Gate
+    limiter: RateLimiter
 
 
 class Endpoint:
@@ -156,9 +156,9 @@ class Endpoint:
         base_url: what ``/chat/completions`` is appended to, such as ``http://127.0.0.1:8000/v1``.
         api_key: sent as a bearer token; None sends none.
         concurrency: the most requests in flight.
-        requests_per_minute: None for no limit.
+        requests_per_minute: the most requests in any 60 seconds; None for no limit.
         tokens_per_minute: of prompts and answers together; estimated before a request, corrected after it.
-        prices: for :attr:`totals`.
+        prices: for the cost in :attr:`totals`; None counts no cost.
         budget: what may be used; no limit by default.
 
     Raises:
@@ -226,7 +226,7 @@ class Endpoint:
             if wait > left or failures > self.patience.retries:
                 break
             if problem.after is not None:
-                bound.gate.close_for(wait)
+                bound.limiter.close_for(wait)
             self.totals.retries += 1
             await asyncio.sleep(wait)
         self.totals.failures += 1
@@ -246,13 +246,13 @@ class Endpoint:
     async def _attempt(self, bound: _Bound, body: Mapping[str, Any]) -> Reply:
         async with bound.slots:
             self.budget.check(self.totals)
-            taken = await bound.gate.enter(_estimate(body))
+            taken = await bound.limiter.enter(_estimate(body))
             self.totals.requests += 1
             try:
                 async with asyncio.timeout(self.patience.timeout):
                     reply = read_reply(await self._post(bound.client, body))
-            except ErrorInReply as told:
-                raise self._refusal(200, "OK", {}, json.dumps(told.data).encode(), body) from told
+            except ErrorInReply as error:
+                raise self._refusal(200, "OK", {}, json.dumps(error.data).encode(), body) from error
             except BadReply as bad:
                 raise _Transient("nonsense", self._redact(str(bad))) from bad
             except (TimeoutError, httpx.TimeoutException) as error:
@@ -336,8 +336,8 @@ class Endpoint:
         self._check_loop(loop)
         if self._bound is None:
             client = self._client()
-            slots, gate = asyncio.Semaphore(self.concurrency), Gate(*self._windows)
-            self._bound = _Bound(loop, client, _lifetime(client), slots, gate)
+            slots, limiter = asyncio.Semaphore(self.concurrency), RateLimiter(*self._windows)
+            self._bound = _Bound(loop, client, _lifetime(client), slots, limiter)
             await anext(self._bound.lifetime)
         return self._bound
 
@@ -367,7 +367,7 @@ class Endpoint:
 
 
 async def _lifetime(client: httpx.AsyncClient) -> AsyncGenerator[None]:
-    """Closes a client with the event loop: loops end the asynchronous generators that were begun in them."""
+    """Close a client together with its event loop, which ends the asynchronous generators that started in it."""
     try:
         yield
     finally:
@@ -375,7 +375,7 @@ async def _lifetime(client: httpx.AsyncClient) -> AsyncGenerator[None]:
 
 
 def checked_url(text: str) -> None:
-    """Refuse a base URL that is none.
+    """Refuse a malformed base URL.
 
     Raises:
         UsageError: if it is.

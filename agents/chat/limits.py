@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 
 class Window:
-    """At most ``limit`` in any ``period`` seconds; a single larger amount is sent by itself.
+    """A limit of ``limit`` in any ``period`` seconds; a single larger amount is sent by itself.
 
     Args:
-        period: seconds.
+        period: length of the sliding window in seconds.
     """
 
     def __init__(self, limit: float, period: float = 60.0, now: Callable[[], float] = time.monotonic):
@@ -49,7 +49,7 @@ class Taken:
     amount: float
 
 
-class Gate:
+class RateLimiter:
     """Lets requests through in order, as the windows and the endpoint's rate limits allow.
 
     Args:
@@ -63,7 +63,7 @@ class Gate:
         self._closed_until = 0.0
 
     def close_for(self, seconds: float) -> None:
-        """The endpoint asked for a pause."""
+        """Let no request through for some seconds, because the endpoint asked for a pause."""
         self._closed_until = max(self._closed_until, time.monotonic() + seconds)
 
     async def enter(self, tokens: int) -> Taken:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-#: Limits in time and money are none of the context.
+#: Limits in time and money do not concern the context.
 _OF_TIME = re.compile(
     r"\brates?\b|quota|\bper[ -](min|sec|hour|day)|\b(dai|week|month)ly\b|\b[rt]p[mdh]\b|throttl|concurren|\bqueue"
     r"|please wait|again (in|later)|retry after|credit|balance|billing|afford|time[d -]?out|deadline"
@@ -29,7 +29,7 @@ _ANSWERS = re.compile(
 )
 #: A field inside the request that is not its text, such as ``messages[3].tool_calls[0].id``.
 _FIELD = re.compile(r"\b\w+(?:\[\d+\]|\.\w+)*\.(?!content|text)\w+(?:\[\d+\])*")
-#: What else may be too long, too large or too many.
+#: Other things that may be too long, too large or too many.
 _OTHER = re.compile(
     r"\b(tools?|functions?|schemas?|images?|audios?|videos?|files?|pdfs?|pages|pixels|logprobs|stop|names?|ids?"
     r"|temperature|penalty|keys?|identifiers?|safety|flagged)\b"
@@ -107,12 +107,12 @@ def asked_wait(headers: Mapping[str, str], content: str) -> float | None:
 
     Args:
         headers: by names in lower case.
-        content: of the answer, which may say it where no header does.
+        content: text of the answer, which may say it where no header does.
     """
-    if (told := _seconds(headers.get("retry-after-ms", ""), 0.001)) is not None:
-        return told
-    if (told := _seconds(headers.get("retry-after", ""))) is not None:
-        return told
+    if (seconds := _seconds(headers.get("retry-after-ms", ""), 0.001)) is not None:
+        return seconds
+    if (seconds := _seconds(headers.get("retry-after", ""))) is not None:
+        return seconds
     content = content[:10_000].lower()
     if found := _WAIT.search(content):
         return _seconds(found[1])
@@ -120,8 +120,8 @@ def asked_wait(headers: Mapping[str, str], content: str) -> float | None:
         return _seconds(found[2], 0.001 if found[1] else 1.0)
     resets: dict[bool, list[float]] = {True: [], False: []}
     for name in headers:
-        if "reset" in name and re.search("rate-?limit", name) and (told := _seconds(headers[name])) is not None:
-            resets[headers.get(name.replace("reset", "remaining"), "").strip() == "0"].append(told)
+        if "reset" in name and re.search("rate-?limit", name) and (seconds := _seconds(headers[name])) is not None:
+            resets[headers.get(name.replace("reset", "remaining"), "").strip() == "0"].append(seconds)
     return max(resets[True], default=None) or min(resets[False], default=None)
 
 

@@ -78,7 +78,7 @@ _NAMES = (
     ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "cachedContentTokenCount"),
     ("total_tokens", "totalTokenCount", "totalTokens"),
 )
-#: Under which names servers give thoughts.
+#: Servers' names for thoughts.
 _THOUGHTS = ("reasoning_content", "reasoning")
 #: Ends of an answer that are not the model's: aborted, cut off, lost on the way.
 _BROKEN = re.compile(
@@ -245,15 +245,15 @@ def _mapping(data: Any) -> dict[str, Any]:
 
 
 def _usage(data: Any) -> tuple[int, int, int]:
-    """Tokens of the prompt, of the answer, and of the cached part of the prompt, by any name; 0 if not told."""
-    for told in _parts(data):
-        prompt, answer, cached, total = (max(_count(told.get(name)) for name in names) for names in _NAMES)
+    """Tokens of the prompt, of the answer, and of the cached part of the prompt, by any name; 0 if absent."""
+    for usage in _parts(data):
+        prompt, answer, cached, total = (max(_count(usage.get(name)) for name in names) for names in _NAMES)
         if not (prompt or answer):
             continue
-        if "input_tokens" in told and "prompt_tokens" not in told:  # Anthropic counts what it had cached apart
-            prompt += sum(_count(told.get(f"cache_{what}_input_tokens")) for what in ("read", "creation"))
-        answer += _count(told.get("thoughtsTokenCount"))
-        cached = max([cached, *(_count(_mapping(value).get("cached_tokens")) for value in told.values())])
+        if "input_tokens" in usage and "prompt_tokens" not in usage:  # Anthropic counts what it had cached apart
+            prompt += sum(_count(usage.get(f"cache_{what}_input_tokens")) for what in ("read", "creation"))
+        answer += _count(usage.get("thoughtsTokenCount"))
+        cached = max([cached, *(_count(_mapping(value).get("cached_tokens")) for value in usage.values())])
         prompt, answer = prompt or max(0, total - answer), answer or max(0, total - prompt)
         return prompt, answer, min(cached, prompt)
     return 0, 0, 0

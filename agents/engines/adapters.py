@@ -18,22 +18,22 @@ with extra("train", "Playing a LoRA adapter"):
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-#: What peft puts before a name of the model's.
+#: Peft's prefix of a name of the model's.
 _PREFIX = "base_model.model."
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """The trained part of a model with LoRA. An engine's ``update_weights`` takes it in the place of all weights.
+    """The trained part of a model with LoRA. An engine's ``update_weights`` takes it instead of all weights.
 
     Raises:
         UsageError: it is of a kind that is more than a low-rank sum.
     """
 
     config: Mapping[str, Any]
-    """As in peft's ``adapter_config.json``: ``r``, ``lora_alpha``, ``target_modules``, ..."""
+    """The contents of peft's ``adapter_config.json``: ``r``, ``lora_alpha``, ``target_modules``, ..."""
     tensors: Mapping[str, torch.Tensor]
-    """By peft's names: ``base_model.model.MODULE.lora_A.weight`` (r, in) and ``...lora_B.weight`` (out, r)."""
+    """Weights by peft's names: ``base_model.model.MODULE.lora_A.weight`` (r, in), ``...lora_B.weight`` (out, r)."""
 
     def __post_init__(self) -> None:
         for key in ("use_dora", "lora_bias", "modules_to_save", "layer_replication", "alora_invocation_tokens"):

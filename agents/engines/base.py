@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Ids = tuple[int, ...]
 
-#: From the tokens of a response to its text.
+#: Turns the tokens of a response into its text.
 Decode = Callable[[Sequence[int]], str]
 
 #: Tokens behind which the end of a text is looked for, besides those that the text itself may have.
@@ -50,10 +50,10 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
 
 
 def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) -> tuple[Ids, int]:
-    """Check a request to an engine whose model is elsewhere.
+    """Check a request to an engine that runs its model in another process.
 
     Args:
-        prompt: token ids.
+        prompt: token ids, at least one.
         context: the most tokens of a prompt and its response.
         decodes: whether the engine has texts to look for stop texts in.
 
@@ -69,7 +69,7 @@ def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) ->
     if sampling.stop and not decodes:
         raise UsageError("stop texts need decode=: give it to the engine")
     if sampling.routes:
-        raise UsageError("this engine does not tell the experts of tokens (routes=True); the local engine does")
+        raise UsageError("this engine does not report the experts of tokens (routes=True); the local engine does")
     if sampling.max_new_tokens < 1:
         raise UsageError(f"nothing to generate from {len(ids)} prompt tokens with {sampling}")
     if limit < 1:
@@ -82,7 +82,7 @@ def stopped(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
 
     Args:
         ids: tokens of the response.
-        decode: from tokens to text.
+        decode: turns token ids into text.
     """
     longest = max(len(text.encode()) for text in stop)
     tail = decode(ids[-longest - _MARGIN :])
@@ -133,7 +133,7 @@ class Sampling:
 
     @property
     def narrows(self) -> bool:
-        """True if some tokens may not be drawn."""
+        """True if some tokens cannot be drawn."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
@@ -143,7 +143,7 @@ class Response:
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    """Of each token, under the distribution it was drawn from (temperature applied)."""
+    """Log-probability of each token, under the distribution it was drawn from (temperature applied)."""
     versions: list[int] = field(default_factory=list)
     """The version of the weights that drew each token."""
     finish: str = "stop"
@@ -156,7 +156,7 @@ def write_routes(routes: NDArray[np.int16]) -> str:
     """The experts of tokens as text: base64 of little-endian int16.
 
     Args:
-        routes: (tokens, layers k)
+        routes: (tokens, layers · k) the k experts of each token in every layer.
     """
     return base64.b64encode(routes.astype("<i2").tobytes()).decode()
 
@@ -181,7 +181,7 @@ class Engine(Protocol):
         """Draw a response; every draw follows ``rng``. Cancelling the coroutine ends the work on it.
 
         Args:
-            prompt: token ids.
+            prompt: token ids of the whole prompt.
             rng: the private stream of the asking session.
             session: a number that stays the same over an episode's turns, so that what was computed for an earlier
                 prompt can serve a later one that begins with it; -1 if there is none.
@@ -194,7 +194,7 @@ class Engine(Protocol):
 
 
 class Counts(Protocol):
-    """Of an engine."""
+    """Numbers of requests and tokens of an engine, since it was made."""
 
     @property
     def total(self) -> int:
@@ -317,4 +317,4 @@ class EngineFailed(RollenvError):
 
 
 class EngineLost(EngineFailed):
-    """The engine is gone for good, or does not come back: who plays with it cannot go on, so the rollout ends."""
+    """The engine is gone for good, or does not come back: its players cannot go on, so the rollout ends."""

@@ -16,7 +16,7 @@ from rollenv.agents.engines.base import Ids
 from rollenv.agents.engines.routing import Routing
 from rollenv.agents.engines.scoring import pad_left
 
-#: At most so many tokens, padding included, go through the model in one call.
+#: The most tokens, padding included, of one call of the model.
 _CHUNK_TOKENS = 4096
 
 
@@ -107,7 +107,7 @@ class BatchCache:
         More room than needed is allocated, up to the bound, so that growth is rare.
 
         Args:
-            length: tokens per sequence.
+            length: the most tokens of a sequence.
             bound: tokens in total up to which more is allocated.
         """
         plan = self._plan
@@ -193,7 +193,7 @@ class BatchCache:
 
         Args:
             targets: for each, the row to copy to.
-            length: number of tokens.
+            length: number of tokens to copy from each row.
         """
         tensors = self.tensors
         source, target = torch.tensor([sources, targets], device=tensors[0].device)

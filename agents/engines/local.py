@@ -35,7 +35,7 @@ with extra("train", "Running a model"):
     from rollenv.agents.engines.adapters import Adapter
     from rollenv.agents.engines.kv_cache import BatchCache, Distributions, cache_argument
     from rollenv.agents.engines.radix import PrefixCache
-    from rollenv.agents.engines.requests import WORTH_WAITING, Joining, Request, similar, waves
+    from rollenv.agents.engines.requests import WORTH_WAITING, Joining, Request, similar, start_order
     from rollenv.agents.engines.sampling import distributions, draw
     from rollenv.agents.engines.scoring import pad_left, positions
 
@@ -55,7 +55,7 @@ class EngineStats:
     reused: int = 0
     drawn: int = 0
     found: int = 0
-    """Of the reused tokens, those that came from the cache and not from a request that started at the same time."""
+    """Reused tokens that came from the cache, and not from a request that started at the same time."""
     evicted: int = 0
     """Tokens that the cache dropped to make room."""
     steps: int = 0
@@ -73,7 +73,7 @@ class LocalEngine:
     A step draws a token for every running request. Between two steps the event loop gets a turn: finished responses
     leave, sessions continue, and their next requests join the batch (continuous batching). Keys and values are kept
     and found by their tokens: a prompt is computed only from where it differs from all that was computed before, in
-    this episode or another. What prompts that wait at the same time have in common is computed once. Responses of one
+    this episode or another. Prefixes that waiting prompts share are computed once. Responses of one
     token are drawn from remembered distributions.
 
     The response to a request depends only on its prompt, sampling and random stream, not on other requests (up to
@@ -118,7 +118,7 @@ class LocalEngine:
         """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
 
         Args:
-            prompt: token ids.
+            prompt: token ids of the whole prompt.
             session: not needed here; prefixes are found by their tokens.
 
         Raises:
@@ -136,7 +136,7 @@ class LocalEngine:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
         request = Request(prompt, sampling, rng, limit, asyncio.get_running_loop().create_future())
         if sampling.routes and not self._batch.routers:
-            raise UsageError("this model has no routers whose choice could be told (routes=True)")
+            raise UsageError("routes=True needs a mixture of experts; this model has no routers")
         (self._one_token if limit == 1 and not sampling.routes else self._waiting).append(request)
         self._wake()
         try:
@@ -169,10 +169,10 @@ class LocalEngine:
         """Load named weights, as in the model's ``state_dict``; None if the model itself was trained.
 
         Raises:
-            UsageError: a name or a shape is not the model's, or these are no weights but an adapter.
+            UsageError: a name or a shape is not the model's, or these are an adapter, not weights.
         """
         if isinstance(weights, Adapter):
-            raise UsageError("the local engine has no place for an adapter: pass adapter.merged(weights of the model)")
+            raise UsageError("the local engine cannot load an adapter: pass adapter.merged(weights of the model)")
         if weights is not None:
             load_weights(self.model, weights)
         self.weights_changed()
@@ -344,10 +344,10 @@ class LocalEngine:
             self._batch.reserve(rows, longest, 2 * self.max_batch_tokens)
         for new in joining.values():
             new.cached = self._kept.find(new.tokens[:-1])  # the last token is computed in any case, for its logits
-        return [batch for wave in waves(joining.values()) for batch in similar(wave)]
+        return [batch for group in start_order(joining.values()) for batch in similar(group)]
 
     def _start(self, batch: list[Joining]) -> None:
-        """Compute what is new of the prompts, all in one, and draw the first tokens of the responses."""
+        """Compute the new tokens of all prompts in one pass, and draw the first tokens of the responses."""
         first = len(self._running)
         self._load(first, batch)
         logits = self._batch.forward(first, [n.tokens[n.known :] for n in batch], [len(n.tokens) for n in batch])
@@ -367,7 +367,7 @@ class LocalEngine:
         self._draw(requests, logits[torch.tensor(sources, device=logits.device)])
 
     def _load(self, first: int, batch: list[Joining]) -> None:
-        """Copy what is known of the prompts into rows, from the cache and from the rows of others."""
+        """Copy the known prefixes of the prompts into rows, from the cache and from the rows of others."""
         for new in batch:
             if new.like and not new.like.usable:
                 new.shared, new.like = 0, None
@@ -434,7 +434,7 @@ class LocalEngine:
         """Return the reason why a response ends here, "stop" or "length"; empty if it does not.
 
         Args:
-            ids: its tokens so far.
+            ids: tokens of the response so far.
         """
         texts = sampling.stop
         ends = ids[-1] in self.stop or (texts and self._decode and stopped(ids, texts, self._decode))

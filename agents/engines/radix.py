@@ -25,7 +25,7 @@ class Node:
     slots: list[int]
     parent: Node
     children: dict[int, Node] = field(default_factory=dict)
-    """By their first token."""
+    """Child nodes by their first token."""
 
 
 class RadixTree:
@@ -156,7 +156,7 @@ class PrefixCache:
 
         Args:
             first: the row of the first prefix; the others follow it.
-            found: from :meth:`find`.
+            found: the prefixes, as :meth:`find` returned them.
         """
         width = max(map(len, found), default=0)
         if not width:

@@ -52,17 +52,17 @@ class Request:
 
 @dataclass(slots=True)
 class Joining:
-    """Waiting requests with equal tokens, and where the keys and values of the first of these come from."""
+    """Waiting requests with equal tokens, and the source of the keys and values that they share with others."""
 
     tokens: Ids
     requests: list[Request] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
-    """From :meth:`PrefixCache.find`."""
+    """The known prefix, from :meth:`PrefixCache.find`."""
     like: Joining | None = None
     """Others that start before and have the first ``shared`` tokens as well."""
     shared: int = 0
     row: int = -1
-    """Of the first request; -1 until its tokens are computed."""
+    """Row of the first request in the cache; -1 until its tokens are computed."""
 
     @property
     def known(self) -> int:
@@ -80,21 +80,21 @@ class Joining:
         return self.row >= 0 and not self.requests[0].failure
 
 
-def waves(joining: Iterable[Joining]) -> list[list[Joining]]:
+def start_order(joining: Iterable[Joining]) -> list[list[Joining]]:
     """Requests in the order in which they start: those that have much in common with another one start after it."""
     ordered: list[list[Joining]] = []
     pending = sorted(joining, key=lambda j: j.tokens, reverse=True)  # what has most in common is side by side
     while pending:
-        wave: list[Joining] = []
+        batch: list[Joining] = []
         later: list[Joining] = []
         for new in pending:
-            shared = min(common_prefix(wave[-1].tokens, new.tokens), len(new.tokens) - 1) if wave else 0
+            shared = min(common_prefix(batch[-1].tokens, new.tokens), len(new.tokens) - 1) if batch else 0
             if shared >= new.known + WORTH_WAITING:
-                new.like, new.shared = wave[-1], shared
+                new.like, new.shared = batch[-1], shared
                 later.append(new)
             else:
-                wave.append(new)
-        ordered.append(wave)
+                batch.append(new)
+        ordered.append(batch)
         pending = later
     return ordered
 

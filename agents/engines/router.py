@@ -40,8 +40,8 @@ class Replica(Engine, Updatable, Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
-    """A replica and what is on it: sessions, and requests that belong to none."""
+class _ReplicaState:
+    """A replica's health, its sessions, and its requests without a session."""
 
     number: int
     engine: Replica
@@ -69,7 +69,7 @@ class Router:
     that one has more than ``busier`` times as many sessions as the emptiest; then, and where no replica knows the
     beginning, it goes to the emptiest.
 
-    A replica that raises is left out and its sessions move. What it was working on continues on another replica, from
+    A replica that raises is left out and its sessions move. Its unfinished responses continue on another replica, from
     the tokens that an :class:`~rollenv.agents.engines.base.EngineFailed` carries or else from the start. After a rest,
     which doubles from failure to failure, it gets one request; when it answers it is taken back. Updates go to all
     replicas, which count the same version; one that missed an update gets nothing before it had the next.
@@ -98,12 +98,12 @@ class Router:
     ):
         if not engines:
             raise UsageError("a router needs at least one engine")
-        self._places = [_Place(i, engine) for i, engine in enumerate(engines)]
+        self._replicas = [_ReplicaState(i, engine) for i, engine in enumerate(engines)]
         self.busier, self.prefix, self.remembered, self.rest = busier, prefix, remembered, rest
         self.patience = patience
         self.max_context = min(engine.max_context for engine in engines)
-        self._home: dict[int, _Place] = {}
-        self._began: OrderedDict[int, _Place] = OrderedDict()  # by the hash of their tokens, which are long
+        self._by_session: dict[int, _ReplicaState] = {}
+        self._began: OrderedDict[int, _ReplicaState] = OrderedDict()  # by the hash of their tokens, which are long
         self._last_failure = ""
         self.version = max(engine.version for engine in engines)
 
@@ -115,14 +115,14 @@ class Router:
     @version.setter
     def version(self, version: int) -> None:
         self._version = version
-        for place in self._places:
-            if place.current:
-                place.engine.version = version
+        for replica in self._replicas:
+            if replica.current:
+                replica.engine.version = version
 
     @property
     def engines(self) -> list[Any]:
         """The replicas."""
-        return [place.engine for place in self._places]
+        return [replica.engine for replica in self._replicas]
 
     @property
     def stats(self) -> TokenCounts:
@@ -134,12 +134,12 @@ class Router:
     @property
     def alive(self) -> list[int]:
         """The numbers of the replicas that have not failed."""
-        return [place.number for place in self._alive()]
+        return [replica.number for replica in self._alive()]
 
     def replica_of(self, session: int) -> int | None:
         """The number of the replica that a session is on."""
-        place = self._home.get(session)
-        return None if place is None else place.number
+        replica = self._by_session.get(session)
+        return None if replica is None else replica.number
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Router:
         """Draw a response on one of the replicas (see :class:`rollenv.agents.engines.base.Engine`).
 
         Args:
-            prompt: token ids.
+            prompt: token ids of the whole prompt.
             session: requests of one session go to the same replica; -1 for none.
 
         Raises:
@@ -162,27 +162,33 @@ class Router:
         sampling = replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
         response = Response()
         while True:
-            place = self._choose(prompt, session, response)
+            replica = self._choose(prompt, session, response)
             try:
-                self._add(response, await self._ask(place, prompt, sampling, rng, session, response))
-                self._take_back(place)
+                self._add(response, await self._ask(replica, prompt, sampling, rng, session, response))
+                self._take_back(replica)
                 return response
             except (UsageError, ContextFull, AgentFailed):  # the request's own fault
                 raise
             except Exception as error:
                 if isinstance(error, EngineFailed):
                     self._add(response, error.response)
-                self._leave_out(place, error)
+                self._leave_out(replica, error)
 
     async def _ask(
-        self, place: _Place, prompt: Ids, sampling: Sampling, rng: random.Random, session: int, so_far: Response
+        self,
+        replica: _ReplicaState,
+        prompt: Ids,
+        sampling: Sampling,
+        rng: random.Random,
+        session: int,
+        so_far: Response,
     ) -> Response:
-        place.loose += session < 0
+        replica.loose += session < 0
         try:
             left = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(so_far.ids))
-            return await place.engine.generate((*prompt, *so_far.ids), left, rng, session=session)
+            return await replica.engine.generate((*prompt, *so_far.ids), left, rng, session=session)
         finally:
-            place.loose -= session < 0
+            replica.loose -= session < 0
 
     def _add(self, response: Response, more: Response) -> None:
         response.ids += more.ids
@@ -192,72 +198,72 @@ class Router:
 
     def release(self, session: int) -> None:
         """Drop a session, here and on its replica."""
-        place = self._home.pop(session, None)
-        if place is not None:
-            place.sessions.discard(session)
-            if place.alive:
-                place.engine.release(session)
+        replica = self._by_session.pop(session, None)
+        if replica is not None:
+            replica.sessions.discard(session)
+            if replica.alive:
+                replica.engine.release(session)
 
-    def _choose(self, prompt: Ids, session: int, response: Response) -> _Place:
-        home = self._home.get(session)
-        if home is not None and home.alive:
-            return home
+    def _choose(self, prompt: Ids, session: int, response: Response) -> _ReplicaState:
+        assigned = self._by_session.get(session)
+        if assigned is not None and assigned.alive:
+            return assigned
         alive = self._alive()
-        place = self._on_trial()
-        if place is not None:
-            return self._put(place, session)
+        replica = self._on_trial()
+        if replica is not None:
+            return self._put(replica, session)
         if not alive:
-            lost = all(place.lost for place in self._places)
+            lost = all(replica.lost for replica in self._replicas)
             why = f"the last: {self._last_failure}" if lost else "see the log for why"
             kind = EngineLost if lost else EngineFailed
-            raise kind(f"all {len(self._places)} engines have failed; {why}", response)
+            raise kind(f"all {len(self._replicas)} engines have failed; {why}", response)
         emptiest = min(alive, key=lambda p: p.load)
         beginnings = (hash(prompt), hash(prompt[: self.prefix]))
         known = next((p for b in beginnings if (p := self._began.get(b)) and p.alive), emptiest)
-        place = known if known.load <= self.busier * max(emptiest.load, 1) else emptiest
+        replica = known if known.load <= self.busier * max(emptiest.load, 1) else emptiest
         for beginning in beginnings:
-            self._began[beginning] = place
+            self._began[beginning] = replica
             self._began.move_to_end(beginning)
         while len(self._began) > self.remembered:
             self._began.popitem(last=False)
-        return self._put(place, session)
+        return self._put(replica, session)
 
-    def _put(self, place: _Place, session: int) -> _Place:
+    def _put(self, replica: _ReplicaState, session: int) -> _ReplicaState:
         if session >= 0:
-            self._home[session] = place
-            place.sessions.add(session)
-        return place
+            self._by_session[session] = replica
+            replica.sessions.add(session)
+        return replica
 
     # -- replicas ----------------------------------------------------------------------------------------------------
 
-    def _alive(self) -> list[_Place]:
-        return [place for place in self._places if place.alive]
+    def _alive(self) -> list[_ReplicaState]:
+        return [replica for replica in self._replicas if replica.alive]
 
-    def _on_trial(self) -> _Place | None:
+    def _on_trial(self) -> _ReplicaState | None:
         """A replica that failed and has rested; its next trial is a rest away."""
         now = time.monotonic()
-        for place in self._places:
-            if not place.alive and place.current and now >= place.retry_at:
-                place.retry_at = now + place.wait
-                return place
+        for replica in self._replicas:
+            if not replica.alive and replica.current and now >= replica.retry_at:
+                replica.retry_at = now + replica.wait
+                return replica
         return None
 
-    def _take_back(self, place: _Place) -> None:
-        place.wait, place.lost = 0.0, False
-        if not place.alive:
-            place.alive = True
-            logger.warning("engine %d answers again and is back in use", place.number)
+    def _take_back(self, replica: _ReplicaState) -> None:
+        replica.wait, replica.lost = 0.0, False
+        if not replica.alive:
+            replica.alive = True
+            logger.warning("engine %d answers again and is back in use", replica.number)
 
-    def _leave_out(self, place: _Place, error: BaseException) -> None:
-        place.wait = min(_LONGEST_REST, 2 * place.wait) if place.wait else self.rest
-        place.retry_at = time.monotonic() + place.wait
-        place.sessions.clear()
-        place.lost, self._last_failure = isinstance(error, EngineLost), str(error)
-        if place.alive:
-            place.alive = False
+    def _leave_out(self, replica: _ReplicaState, error: BaseException) -> None:
+        replica.wait = min(_LONGEST_REST, 2 * replica.wait) if replica.wait else self.rest
+        replica.retry_at = time.monotonic() + replica.wait
+        replica.sessions.clear()
+        replica.lost, self._last_failure = isinstance(error, EngineLost), str(error)
+        if replica.alive:
+            replica.alive = False
             logger.warning(
                 "engine %d failed and is excluded, %d of %d remain: %s: %s",
-                place.number, len(self._alive()), len(self._places), type(error).__name__, error,
+                replica.number, len(self._alive()), len(self._replicas), type(error).__name__, error,
             )  # fmt: skip
 
     async def suspend(self) -> None:
@@ -268,8 +274,8 @@ class Router:
         """Update every replica."""
         named = list(weights) if isinstance(weights, Iterator) else weights  # each reads them
         missed = await self._everywhere(lambda engine: engine.update_weights(named))
-        for place in self._places:
-            place.current = place not in missed
+        for replica in self._replicas:
+            replica.current = replica not in missed
         self.version += 1
 
     async def resume(self) -> None:
@@ -291,29 +297,29 @@ class Router:
             if hasattr(engine, "close"):
                 engine.close()
 
-    async def _everywhere(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> list[_Place]:
-        """Do it on every replica; those on which it failed.
+    async def _everywhere(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> list[_ReplicaState]:
+        """Do ``work`` on every replica and return those on which it failed.
 
         One that cannot follow is left out, unless it was asked for something impossible or is the last.
         """
-        places = self._alive()
-        others = [place for place in self._places if not place.alive]
-        tries = [_within(self.patience, work(place.engine)) for place in places]
-        tries += [_within(min(self.patience, _LONGEST_REST), work(place.engine)) for place in others]
+        alive = self._alive()
+        others = [replica for replica in self._replicas if not replica.alive]
+        tries = [_within(self.patience, work(replica.engine)) for replica in alive]
+        tries += [_within(min(self.patience, _LONGEST_REST), work(replica.engine)) for replica in others]
         results = await asyncio.gather(*tries, return_exceptions=True)
-        pairs = zip([*places, *others], results, strict=True)
+        pairs = zip([*alive, *others], results, strict=True)
         failed = [(p, r) for p, r in pairs if isinstance(r, BaseException)]
-        of_alive = [error for place, error in failed if place.alive]
-        for place, error in failed:
-            last = place.alive and len(of_alive) == len(places)
+        of_alive = [error for replica, error in failed if replica.alive]
+        for replica, error in failed:
+            last = replica.alive and len(of_alive) == len(alive)
             if isinstance(error, UsageError) or not isinstance(error, Exception) or last:
                 raise error
-            self._leave_out(place, error)
-        return [place for place, _ in failed]
+            self._leave_out(replica, error)
+        return [replica for replica, _ in failed]
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
-    """Do it in time. What takes longer is cancelled, and not waited for."""
+    """Do ``work`` within some seconds; cancel it if it takes longer, and do not wait for it."""
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait([task], timeout=seconds)

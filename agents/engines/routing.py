@@ -12,15 +12,15 @@ from rollenv.core import UsageError
 
 
 class Routing:
-    """Notes the experts that a model's tokens go to, and has given ones taken in their place.
+    """Records the experts that a model's tokens go to, or sends them to given ones.
 
     The weights of replayed experts are the router's own, computed of its logits at these experts: rollout routing
     replay (R3, arXiv 2510.11370).
     """
 
     def __init__(self, model: PreTrainedModel):
-        told = (getattr(model, "_can_record_outputs", None) or {}).get("router_logits")
-        kind = getattr(told, "target_class", None)
+        recorder = (getattr(model, "_can_record_outputs", None) or {}).get("router_logits")
+        kind = getattr(recorder, "target_class", None)
         self.routers: list[Any] = [module for module in model.modules() if kind and isinstance(module, kind)]
         for router in self.routers:
             if not hasattr(router, "replayed"):  # a copy of a model has its hooks

@@ -1,4 +1,4 @@
-"""From logits to tokens, for a batch of requests that each draw in their own way."""
+"""Sampling of tokens from logits, for a batch of requests with settings of their own."""
 
 from __future__ import annotations
 

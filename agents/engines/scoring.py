@@ -13,7 +13,7 @@ from rollenv.agents.engines.base import Ids
 
 @dataclass(slots=True)
 class Scores:
-    """Per response token; all of shape (rows, longest response), right-aligned, zero where ``mask`` is."""
+    """Values per response token, all of shape (rows, longest response), right-aligned, zero where ``mask`` is."""
 
     logprobs: torch.Tensor
     entropy: torch.Tensor
@@ -85,7 +85,7 @@ def positions(mask: torch.Tensor | None, length: int, device: torch.device) -> t
 
     Args:
         mask: (rows, length), or None without padding.
-        length: tokens per row.
+        length: tokens of each row, padding included.
 
     Returns:
         (rows, length), or (1, length) without a mask.

@@ -1,4 +1,4 @@
-"""The engine whose model an SGLang server runs, by its native ``/generate``: tokens in, tokens out."""
+"""An engine that draws from an SGLang server, by its native ``/generate``: tokens in, tokens out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollenv.agents.engines.base import Ids, Response, Sampling
 from rollenv.agents.engines.vllm_server import ServerEngine, _Request
 from rollenv.core import UsageError
 
-#: How to start a server that can be trained with.
+#: The command that starts a server that can be trained with.
 START = "python -m sglang.launch_server --model-path MODEL --incremental-streaming-output"
 
 

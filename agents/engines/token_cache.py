@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: Of an entry besides its key and value.
+#: Bytes of an entry besides its key and value.
 _ENTRY = 200
 
 

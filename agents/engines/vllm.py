@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 _SWITCH = "VLLM_ENABLE_V1_MULTIPROCESSING"
 
-#: What is passed to vLLM unless the caller says otherwise. Log-probabilities are those of the distribution that was
+#: Defaults of vLLM's arguments. Log-probabilities are those of the distribution that was
 #: drawn from, with the temperature applied: what the trainer computes.
 DEFAULTS: dict[str, Any] = {
     "logprobs_mode": "processed_logprobs",
@@ -134,7 +134,7 @@ class VLLMEngine:
         """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
 
         Args:
-            prompt: token ids.
+            prompt: token ids of the whole prompt.
             rng: source of the request's seed.
             session: requests of one session share a prefix; -1 for none.
 
@@ -146,10 +146,10 @@ class VLLMEngine:
         return await self.draw(prompt, sampling, rng.getrandbits(48))
 
     async def draw(self, prompt: Ids, sampling: Sampling, seed: int) -> Response:
-        """As :meth:`generate`, for callers that hold the stream elsewhere.
+        """Draw a response with a seed, for callers that hold the random stream in another process.
 
         Args:
-            prompt: token ids.
+            prompt: token ids of the whole prompt.
 
         Raises:
             EngineLost: vLLM failed, or was closed.
@@ -227,7 +227,7 @@ class VLLMEngine:
         await self._in_thread(self._llm.collective_rpc, method, None, (), arguments)
 
     async def weights_came(self) -> None:
-        """The weights were changed by :meth:`call_workers`; what is left of an update."""
+        """Finish an update after :meth:`call_workers` has changed the weights."""
         self._send_again(changed=self._adapter is not None)
         await self._in_thread(self._put_on, None)
         self.version += 1

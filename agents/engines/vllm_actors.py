@@ -48,10 +48,10 @@ class VLLMActors(Router):
 
     Args:
         model: a folder that the actors' nodes see, or a hub name.
-        options: of :class:`~rollenv.agents.engines.vllm.VLLMEngine`.
+        options: arguments of :class:`~rollenv.agents.engines.vllm.VLLMEngine` in every actor.
         actor_options: for ``ray.remote``: ``num_gpus``, ``num_cpus``, ``resources``, ``runtime_env``, ... By default,
             one GPU where the cluster has any.
-        router: arguments of :class:`Router`.
+        router: arguments of the :class:`Router` over the actors.
 
     Raises:
         UsageError: vLLM does not run in an actor.
@@ -167,7 +167,7 @@ class ActorEngine:
         """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
 
         Args:
-            prompt: token ids.
+            prompt: token ids of the whole prompt.
             rng: source of the request's seed.
             session: not needed, as vLLM finds prefixes by their tokens.
 

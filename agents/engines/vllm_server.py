@@ -1,4 +1,4 @@
-"""The engine whose model a vLLM server runs: tokens in, tokens out, over HTTP."""
+"""An engine that draws from a vLLM server: tokens in, tokens out, over HTTP."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How to start a server that can be trained with.
+#: The command that starts a server that can be trained with.
 START = (
     "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs "
     "--generation-config vllm"
 )
 
 
-#: What is raised where a server does not answer, or gives something that no vLLM gives.
+#: Errors where a server does not answer, or gives something that no vLLM gives.
 _NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError, AttributeError)
 
 #: Seconds in which a server that answers at all has said what it is, and loaded a model.
@@ -122,7 +122,7 @@ class ServerEngine:
         self._clients = weakref.WeakKeyDictionary()
         self._live: list[_Request] = []
         self._adapter, self._updates = "", 0
-        self.version, self._told, self._failure = 0, -1, ""
+        self.version, self._server_version, self._failure = 0, -1, ""
         self._suspended, self._asleep = False, 0
         self.stats = TokenCounts()
         self._can_sleep, self._rank = False, 0
@@ -135,7 +135,7 @@ class ServerEngine:
         """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
 
         Args:
-            prompt: token ids.
+            prompt: token ids of the whole prompt.
             rng: source of the request's seed.
             session: requests of one session share a prefix; -1 for none.
 
@@ -272,7 +272,9 @@ class ServerEngine:
         await self._post("/collective_rpc", _reload_from(self.folder))
 
     async def _adapt(self, adapter: Adapter) -> None:
-        if self.model is not None and await self._label() != str(self._told):  # it may have been started again
+        if self.model is not None and await self._label() != str(
+            self._server_version
+        ):  # it may have been started again
             await self._post("/collective_rpc", _reload_from(self.model))
         name, folder = f"{self._name}-{self._updates}", self.folder / self._name / str(self._updates)
         await asyncio.to_thread(adapter.save, folder)
@@ -296,7 +298,7 @@ class ServerEngine:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     async def _until_moved(self, request: _Request) -> bool:
-        """Draw until the response is complete; False where it has to be sent again, for another adapter."""
+        """Draw until the response is complete; return False if it has to be sent again, for another adapter."""
         request.stream = stream = asyncio.ensure_future(self._draw(request))
         try:
             await asyncio.wait({stream})
@@ -380,7 +382,7 @@ class ServerEngine:
         try:
             with self._blocking(_SLOW) as client:
                 most = self._look(client)
-                client.post(self.url + self.going_on, json={})  # whoever paused it may have died
+                client.post(self.url + self.going_on, json={})  # the process that paused it may have died
                 return most
         except _NO_ANSWER as error:
             raise UsageError(
@@ -406,7 +408,7 @@ class ServerEngine:
         self._can_sleep = bool(about["model_config"].get("enable_sleep_mode"))
         self._rank = (about.get("lora_config") or {}).get("max_lora_rank", 0)
         if self._can_sleep:
-            client.post(f"{self.url}/wake_up")  # whoever let it sleep may have died
+            client.post(f"{self.url}/wake_up")  # the process that put it to sleep may have died
         if self.model is not None:
             self._load(client, "/collective_rpc", _reload_from(self.model))
             client.post(f"{self.url}/reset_prefix_cache?reset_running_requests=true")
@@ -422,7 +424,7 @@ class ServerEngine:
         loaded = client.post(self.url + path, json=body)
         if loaded.status_code != 200:
             raise UsageError(
-                f"the {self.kind} server at {self.url} cannot load {self.model}: {_told(loaded.text)}. It needs a "
+                f"the {self.kind} server at {self.url} cannot load {self.model}: {_message(loaded.text)}. It needs a "
                 "model of the same shape, and the folder on a file system that it sees"
             )
 
@@ -440,10 +442,10 @@ class ServerEngine:
         return server_transfer(backend, self.url, about["parallel_config"]["world_size"])
 
     async def _there(self) -> None:
-        """After a failure: wait for the server, and find out whether it still has the weights that it was given."""
+        """Wait for a server that failed, and find out whether it still has the weights that it was given."""
         if self._failure:
             label = await self._label()
-            if label != str(self._told):
+            if label != str(self._server_version):
                 raise self._lost(f"it was started again and has other weights (version {label!r})")
             self._failure = ""
         if not self._suspended:
@@ -463,10 +465,10 @@ class ServerEngine:
 
     async def _tell_version(self) -> None:
         """Give vLLM the label that its tokens are to carry."""
-        if self._told != self.version:
+        if self._server_version != self.version:
             version = self.version
             await self._post("/update_weight_version", {"new_version": str(version)} | self._versioning)
-            self._told = version
+            self._server_version = version
 
     async def _post(self, path: str, body: dict[str, Any] | None = None) -> None:
         try:
@@ -477,7 +479,7 @@ class ServerEngine:
             raise self._refusal(path, answer.status_code, answer.text)
 
     def _refusal(self, path: str, status: int, text: str) -> Exception:
-        said = f"the {self.kind} server at {self.url} answered {path.partition('?')[0]} with {status}: {_told(text)}"
+        said = f"the {self.kind} server at {self.url} answered {path.partition('?')[0]} with {status}: {_message(text)}"
         hint = f". Start it as {self.start!r}" if status in (401, 403, 404) else ""
         return UsageError(said + hint) if 400 <= status < 500 else EngineFailed(said)
 
@@ -513,9 +515,9 @@ def _drawn(choice: dict[str, Any]) -> tuple[list[int], list[float]]:
     return ids, logprobs
 
 
-def _told(text: str) -> str:
+def _message(text: str) -> str:
     """The message in an error's JSON."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        told = json.loads(text)
-        text = told["error"]["message"] if "error" in told else told["message"]
+        data = json.loads(text)
+        text = data["error"]["message"] if "error" in data else data["message"]
     return text.strip()[:300]

@@ -49,7 +49,7 @@ class Transfer:
 
     def __init__(self, kind: str, client: Client, workers: int = 1):
         if kind not in ("nccl", "ipc"):
-            raise UsageError(f'vLLM\'s weight transfer {kind!r} is none of "nccl" and "ipc", which can be trained with')
+            raise UsageError(f'vLLM\'s weight transfer {kind!r} is not "nccl" or "ipc"; training needs one of these')
         if not torch.cuda.is_available():
             raise UsageError(
                 f"vLLM waits for weights by {kind}, which needs a GPU in the trainer's process: start it without "
@@ -133,9 +133,9 @@ class CalledClient:
 
 
 def server_transfer(kind: str, url: str, workers: int) -> Transfer:
-    """To a vLLM server.
+    """Make the transfer of weights to a vLLM server.
 
     Args:
-        kind: see :class:`Transfer`.
+        kind: "nccl" or "ipc"; see :class:`Transfer`.
     """
     return Transfer(kind, HTTPVLLMWeightSyncClient(url), workers)

@@ -25,7 +25,7 @@ _OPEN, _CLOSE = "\ue000", "\ue001"
 _HIDDEN = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 _ANSWER, _ASKED = f"{_OPEN}answer{_CLOSE}", f"{_OPEN}asked{_CLOSE}"
 
-#: Frames (system prompt and tools) whose analysis is remembered.
+#: The most frames (system prompt and tools) that are kept with their analysis.
 _REMEMBERED = 64
 #: Kinds of messages whose texts are remembered to be the same in a bare frame, or not.
 _KINDS = 1024
@@ -136,7 +136,7 @@ class ChatFormat:
         """Decode tokens; bytes that are not UTF-8 become U+FFFD.
 
         Args:
-            ids: token ids.
+            ids: token ids; not all need be known.
             skip_special_tokens: whether to leave out special tokens.
         """
         if not ids:
@@ -160,7 +160,7 @@ class ChatFormat:
         return ids
 
     def _pieces(self, text: str) -> Iterator[str]:
-        """The text, cut inside and behind every hidden literal, so that none of them is read as a token."""
+        """Pieces of the text, cut inside and behind every hidden literal, so that none becomes a special token."""
         piece, done = "", 0
         for hidden in _HIDDEN.finditer(text):
             literal = self._literals[int(hidden[1])]
@@ -256,7 +256,7 @@ class Frame:
     Where the template knows no system role, the system prompt opens the first user message.
 
     Raises:
-        UsageError: if there are tools and the template has no place for them.
+        UsageError: if there are tools and the template does not render them.
     """
 
     def __init__(self, chat_format: ChatFormat, system: str | None, tools: Sequence[dict[str, Any]] | None):

@@ -43,7 +43,7 @@ class Conversation:
             counts as a split; "template" does what the template does.
 
     Raises:
-        UsageError: if the template cannot be used, or has no place for tools that were given.
+        UsageError: if the template cannot be used, or does not render tools that were given.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Conversation:
         self.max_context, self.reserve = max_context, reserve
         self.append_only, self.drops_thoughts = append_only or thoughts == "keep", thoughts == "drop"
         self.splits = self.continued = 0
-        """How often the history was rendered anew; the tokens of the last prompt that were read and drawn before."""
+        """The number of times the history was rendered again, and the known tokens of the last prompt."""
         self._system, self.wants_tools = system, tools == "env"
         self._frame = self.format.frame(system, None if tools == "env" else tools)
         self._messages: list[Message] = self.format.example_messages(examples)
@@ -84,10 +84,10 @@ class Conversation:
         """Give the template the environment's functions, before the first prompt.
 
         Args:
-            tools: schemas in OpenAI's form.
+            tools: schemas in the form of OpenAI's ``tools`` parameter.
 
         Raises:
-            UsageError: the template has no place for tools.
+            UsageError: the template does not render tools.
         """
         self._frame, self.wants_tools = self.format.frame(self._system, tools), False
 
@@ -132,11 +132,11 @@ class Conversation:
         self._answer = tuple(ids)
 
     def restore(self, prompt: Ids) -> None:
-        """Take the ids that were read once in place of the last prompt's, which a template with a date renders anew."""
+        """Use the ids that were read for the last prompt, which a template with a date would render differently."""
         self._prompt = prompt
 
     def fork(self) -> Conversation:
-        """A chat with the same history that goes on apart."""
+        """A copy of the chat, which continues on its own."""
         twin = copy.copy(self)
         for name in ("_messages", "_pending", "_since_user"):
             setattr(twin, name, getattr(self, name).copy())

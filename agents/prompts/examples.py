@@ -29,10 +29,10 @@ def oracle_examples(
     every time.
 
     Args:
-        env_spec: with the wrappers around the environment.
+        env_spec: spec of the environment, with the wrappers around it.
         kwargs: constructor arguments of the training environments.
-        number: of examples.
-        options: of every reset.
+        number: number of turns to return.
+        options: ``options`` of every reset.
 
     Raises:
         UsageError: the environment has no expert, or there are not so many different turns.

@@ -32,7 +32,7 @@ AGENT_FILE = "rollenv_agent.json"
 
 
 class Codec(Protocol):
-    """From texts to tokens and back."""
+    """Conversion of texts to tokens and back."""
 
     def encode(self, text: str) -> Ids:
         """A prompt that consists of this text (as a user's message, where the model wants a chat)."""
@@ -115,7 +115,7 @@ class TokenSession(Session):
         """The action that a response means, which is remembered for the prompts to come.
 
         Args:
-            prompt: from :meth:`ask`.
+            prompt: token ids that :meth:`ask` returned.
         """
         ids = tuple(response.ids)
         said, finish = self.codec.decode(ids), response.finish
@@ -142,7 +142,7 @@ class TokenSession(Session):
         )
 
     def fork(self) -> TokenSession:
-        """One that knows the same and goes on apart; only its source of draws is this one's."""
+        """A copy of the session, which continues on its own; both share the random stream."""
         if not (isinstance(self.play, Conversation) or self.play.history_length):
             return self  # it knows nothing but the instructions
         play = self.play.fork() if isinstance(self.play, Conversation) else self.play
@@ -247,7 +247,7 @@ class TokenizerCodec(ResponseText):
 
     Args:
         chat: wrap prompts as a user's message with the chat template.
-        examples: before every prompt.
+        examples: messages that stand before every prompt.
 
     Raises:
         UsageError: with ``chat`` and no template.
@@ -287,7 +287,7 @@ class TokenAgent:
     Args:
         prompt: how to make a prompt for each turn; None for a chat.
         tools: schemas for the chat template; ``env`` for those that the environment offers.
-        cut_thoughts: see :class:`TokenSession`.
+        cut_thoughts: leave thoughts out of actions; see :class:`TokenSession`.
         thoughts: earlier thoughts in a chat; see :class:`~rollenv.agents.prompts.conversation.Conversation`.
         max_observation: the most characters of an observation, 0 for no limit.
         examples: messages and answers with which a chat begins; a prompt has its own.

@@ -1,4 +1,4 @@
-"""From observations to prompts."""
+"""A bounded prompt for each turn, from observations and actions."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class StepPrompt:
     """The most tokens of a prompt, 0 for no limit. History is left out, oldest first, until it fits; a prompt that is
     too long without history ends the episode as a full context does."""
     max_observation: int = field(default=0, repr=False)
-    """The most characters of an observation, 0 for all; what is cut from the middle is told."""
+    """The most characters of an observation, 0 for all; a note stands for what is cut from the middle."""
     template_args: dict[str, Any] = field(default_factory=dict, repr=False)
-    """For the chat template, such as ``enable_thinking=False``. Not in the repr, under which warm-ups of the tiny model
-    are kept; it has none."""
+    """Arguments of the chat template, such as ``enable_thinking=False``. Not in the repr, which names warm-ups of the
+    tiny model; its template takes none."""
     examples: Examples = field(default=(), repr=False)
     """Prompts and their answers, which every prompt shows first: as earlier messages of the chat, or as text."""
 
@@ -59,13 +59,13 @@ class StepPrompt:
 
         Args:
             turns: (observation, action) pairs so far.
-            info: of the same reset or step.
+            info: ``info`` of the same reset or step.
         """
         used = _fields(self.template)
-        told = instructions if "instructions" in used else None
+        shown = instructions if "instructions" in used else None
         recent = turns[-self.history_length :] if self.history_length else ()
-        history = "".join(f"{_unless(told, seen)}You: {did}\n" for seen, did in recent)
-        last = "" if observation == told else observation
+        history = "".join(f"{_line_unless_shown(shown, before)}You: {did}\n" for before, did in recent)
+        last = "" if observation == shown else observation
         state = str(info.get("suffix", ""))
         if not used & {"instructions", "observation"}:
             state = str(info.get("brief") or state or observation)
@@ -85,11 +85,11 @@ class ChatPrompt:
     max_tokens: int = 0
     """The most tokens of a prompt, 0 for no limit: the episode then ends as with a full context."""
     template_args: dict[str, Any] = field(default_factory=dict, repr=False)
-    """For the chat template, such as ``enable_thinking=False``."""
+    """Arguments of the chat template, such as ``enable_thinking=False``."""
     thoughts: Literal["template", "keep", "drop"] = "template"
     """Earlier thoughts in later prompts; see :class:`~rollenv.agents.prompts.conversation.Conversation`."""
     max_observation: int = 0
-    """The most characters of an observation, 0 for all; what is cut from the middle is told."""
+    """The most characters of an observation, 0 for all; a note stands for what is cut from the middle."""
     examples: Examples = field(default=(), repr=False)
     """Messages and their answers, with which every chat begins."""
     tools: Literal["text", "template"] = "text"
@@ -117,6 +117,6 @@ def _fields(template: str) -> frozenset[str]:
     return frozenset(name for _, name, _, _ in string.Formatter().parse(template) if name is not None)
 
 
-def _unless(told: str | None, seen: str) -> str:
+def _line_unless_shown(shown: str | None, before: str) -> str:
     """A line with the observation, unless it repeats the instructions."""
-    return "" if seen == told else f"{seen}\n"
+    return "" if before == shown else f"{before}\n"

@@ -23,10 +23,10 @@ from rollenv.errors import Unsolvable
 #: Episodes that follow one random stream, and that are handed over together.
 CHUNK = 100
 
-#: With fewer chunks than this a second process starts too late to help.
+#: The fewest chunks for a second process; with fewer it would start too late to help.
 _WORTH_A_HELPER = 8
 
-#: What the second process runs. It finds modules where this one does.
+#: The program of the second process. It finds modules where this one does.
 _HELPER = """
 import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
@@ -48,7 +48,7 @@ class Shown(NamedTuple):
     prompt: str | Chat
     expert: str
     random: tuple[str, ...]
-    """What the noisy expert might have done instead."""
+    """Actions that the noisy expert might have taken instead."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Lesson:
     seed: int
     episodes: int
     turns: int = 0
-    """Where an episode is cut; 0 for nowhere. The last turn shown is not played."""
+    """The most turns of an episode, 0 for no limit. The last turn shown is not played."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of every reset."""
+    """Options of every reset."""
 
     @property
     def chunks(self) -> int:
@@ -75,7 +75,7 @@ class Lesson:
         """The demonstrations of one chunk, which follow from the lesson and the number alone.
 
         Args:
-            chunk: its number, from 0.
+            chunk: number of the chunk, from 0.
         """
         rng = random.Random(f"{self.seed} {chunk}")
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, self.episodes)
@@ -134,21 +134,21 @@ def demonstrate(lesson: Lesson, report: Callable[[int, int], None] = lambda *_: 
     """All demonstrations of a lesson; the same however many processes make them.
 
     Args:
-        report: told the number of episodes so far and of all.
+        report: called with the number of episodes so far and of all.
     """
-    parts: dict[int, list[Shown]] = {}
-    with contextlib.closing(lesson.spec.make(**lesson.kwargs)) as env, _helper(lesson, parts):
+    chunks: dict[int, list[Shown]] = {}
+    with contextlib.closing(lesson.spec.make(**lesson.kwargs)) as env, _helper(lesson, chunks):
         for chunk in range(lesson.chunks):
-            if chunk not in parts:  # the helper comes from the other end
-                parts[chunk] = lesson.play(env, chunk)
-                report(min(len(parts) * CHUNK, lesson.episodes - 1), lesson.episodes)
+            if chunk not in chunks:  # the helper comes from the other end
+                chunks[chunk] = lesson.play(env, chunk)
+                report(min(len(chunks) * CHUNK, lesson.episodes - 1), lesson.episodes)
     report(lesson.episodes, lesson.episodes)
-    return [turn for chunk in range(lesson.chunks) for turn in parts[chunk]]
+    return [turn for chunk in range(lesson.chunks) for turn in chunks[chunk]]
 
 
 @contextlib.contextmanager
-def _helper(lesson: Lesson, parts: dict[int, list[Shown]]) -> Iterator[None]:
-    """While inside, another process fills ``parts`` from the last chunk on. Where it cannot, nothing is filled."""
+def _helper(lesson: Lesson, chunks: dict[int, list[Shown]]) -> Iterator[None]:
+    """While inside, another process fills ``chunks`` from the last one on. Where it cannot, nothing is filled."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         order = pickle.dumps(sys.path) + pickle.dumps(lesson)
@@ -161,7 +161,7 @@ def _helper(lesson: Lesson, parts: dict[int, list[Shown]]) -> Iterator[None]:
     command = [sys.executable, "-c", _HELPER]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, **pipes, start_new_session=True) as process:  # type: ignore[call-overload]
-        reader = threading.Thread(target=_converse, args=(process, order, parts), daemon=True)
+        reader = threading.Thread(target=_converse, args=(process, order, chunks), daemon=True)
         reader.start()
         try:
             yield
@@ -170,7 +170,7 @@ def _helper(lesson: Lesson, parts: dict[int, list[Shown]]) -> Iterator[None]:
             reader.join()
 
 
-def _converse(process: subprocess.Popen[bytes], order: bytes, parts: dict[int, list[Shown]]) -> None:
+def _converse(process: subprocess.Popen[bytes], order: bytes, chunks: dict[int, list[Shown]]) -> None:
     """Send the order and take in what comes, until the other process ends."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -179,7 +179,7 @@ def _converse(process: subprocess.Popen[bytes], order: bytes, parts: dict[int, l
         process.stdin.close()
         while True:
             chunk, turns = pickle.load(process.stdout)
-            parts.setdefault(chunk, turns)
+            chunks.setdefault(chunk, turns)
 
 
 def help_out(order: BinaryIO) -> None:

@@ -15,7 +15,7 @@ from rollenv.agents.tiny.settings import TinySize
 END = "<|endoftext|>"
 
 
-#: Tokens that begin what somebody says in a chat; END closes it.
+#: Tokens that begin a message of a chat; END closes it.
 _ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool"))
 
 _TEMPLATE = (
@@ -31,7 +31,7 @@ def build_tokenizer(corpus: Iterable[str], vocabulary: int, *, chat: bool = Fals
     The pre-tokenizer is kept because transformers and vLLM rebuild it from the model type when they load a folder.
 
     Args:
-        vocabulary: number of tokens.
+        vocabulary: number of tokens, special ones included.
         chat: whether it gets a chat template, and the tokens for that.
     """
     roles = _ROLES if chat else ()

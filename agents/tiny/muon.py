@@ -16,9 +16,9 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc]
     without instructions for that type. Here equal shapes are a batch, in the type of the weights.
 
     Args:
-        params: matrices (rows, columns).
+        params: the weights, each a matrix (rows, columns).
         lr: of AdamW, roughly: steps are scaled to the size of AdamW's (arXiv 2502.16982, equation 4).
-        weight_decay: decoupled, as in AdamW.
+        weight_decay: decoupled weight decay, as in AdamW.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0):
@@ -50,7 +50,7 @@ def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
     """Bring singular values near 1 (0.7 to 1.2 for most) by Newton-Schulz steps; singular vectors stay.
 
     Args:
-        matrices: (n, rows, columns).
+        matrices: (n, rows, columns), of any size; they are scaled.
 
     Returns:
         (n, rows, columns).

@@ -16,7 +16,7 @@ class TinySize(BaseModel):
     intermediate: int = Field(384, ge=1)
     context: int = Field(512, ge=1)
     experts: int = Field(0, ge=0)
-    """For a mixture of experts (Qwen3-MoE), each as wide as ``intermediate``; every token goes to two of them."""
+    """Experts of a mixture (Qwen3-MoE), each as wide as ``intermediate``; every token goes to two of them."""
     vocabulary: int = Field(1024, ge=1)
     """The most tokens; fewer if the corpus has no more to merge."""
 
@@ -32,7 +32,7 @@ class WarmUp(BaseModel):
     """The share of random actions while the demonstrations are played, by default ``noise``. More leads to more
     different states; what is learned there stays the same."""
     episodes: int = Field(14_000, ge=1)
-    """Of all environments together, distributed like training's tasks."""
+    """Episodes of all environments together, distributed like training's tasks."""
     turns: int = Field(0, ge=0)
     """Turns that are shown of an episode; 0 for all. The last one is not played: with 1 no answer is judged,
     which saves the time that it would take."""

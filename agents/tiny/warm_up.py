@@ -51,13 +51,13 @@ class Scene:
 
     env_id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Constructor arguments."""
+    """Arguments of the environment's constructor."""
     wrappers: Wrappers = field(default_factory=dict)
-    """Around the environment."""
+    """Wrappers around the environment."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Of every reset."""
+    """Options of every reset."""
     share: float = 1.0
-    """Of the episodes; shares need not add up to 1."""
+    """Share of the episodes; shares need not add up to 1."""
 
 
 def tiny_agent(
@@ -116,17 +116,17 @@ def _demonstrations(lesson: Lesson, report: Report) -> list[Shown]:
     """Return the demonstrations of a lesson.
 
     Raises:
-        UsageError: nothing, or what cannot be imitated.
+        UsageError: there are none, or one of them cannot be imitated.
     """
     shown = demonstrate(lesson, lambda done, total: report("demonstrations", done, total, {}))
     if not shown:
         raise UsageError(f"there is nothing to imitate: the expert of {lesson.spec.id} could finish no episode")
-    if not all(_told(turn.prompt) and turn.expert and all(turn.random) for turn in shown):
+    if not all(_has_text(turn.prompt) and turn.expert and all(turn.random) for turn in shown):
         raise UsageError(f"{lesson.spec.id} cannot be imitated: a prompt or an action of the demonstrations is empty")
     return shown
 
 
-def _told(prompt: str | Chat) -> bool:
+def _has_text(prompt: str | Chat) -> bool:
     return bool(prompt if isinstance(prompt, str) else prompt[-1][1])
 
 
@@ -181,9 +181,7 @@ def _encoder(agent: LocalAgent) -> Callable[[Shown, float, random.Random], list[
     )
 
     def encode(turn: Shown, noise: float, rng: random.Random) -> list[tuple[Ids, Ids, float]]:
-        if (
-            one_token
-        ):  # all answers to a prompt cost one pass; longer ones each their own, which is no gain over drawing
+        if one_token:  # all answers to a prompt cost one pass; longer ones cost one each, as much as drawing
             answers = [(turn.expert, 1 - noise), *((action, noise / len(turn.random)) for action in turn.random)]
         else:
             answers = [(rng.choice(turn.random) if rng.random() < noise else turn.expert, 1.0)]

@@ -1,4 +1,4 @@
-"""From assert statements to calls of the program's functions, and their expected values.
+"""Assert statements as calls of the program's functions, with their expected values.
 
 ``assert f(1, 2) == 3`` is the call ``f(1, 2)``, which alone goes into the program's process, and the value 3, which is
 compared outside. Tests that are more than that need a judge (:mod:`rollenv.envs.code.tests`).
@@ -52,7 +52,7 @@ class Plan:
     modules: tuple[str, ...]
     """Modules that the asserts use without importing them."""
     setup: str
-    """Of the statements that run before asserts, those that a program or the arguments of calls may need."""
+    """Statements before asserts that a program or the arguments of calls may need."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -146,7 +146,7 @@ def _bound(tree: ast.AST) -> set[str]:
 
 
 def _free(tree: ast.AST) -> set[str]:
-    """Names that statements use and neither they nor Python define."""
+    """Names that statements use, and that neither the statements nor Python define."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _bound(tree) - set(dir(builtins))
 
 

@@ -2,10 +2,10 @@
 
 A job is a line of JSON on standard input: the program, statements to run after it, and the calls of each test. The
 answer to call ``n`` is a line ``n DATA`` on standard output, after the line ``ready``. The process ends when a test
-takes too long. Expected values are not here: whatever a program does to this process, it can only give other values.
+takes too long. Expected values are not here: a program that takes over this process can only return other values.
 The host and the judge read them with ``rollenv.envs.code.judge_process.decode``.
 
-What is not plain data stays here; later calls of a judge may refer to it.
+Objects other than plain data stay here; later calls of a judge may refer to it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import types
 from collections.abc import Callable, ItemsView, Iterable, KeysView
 from typing import Any
 
-#: No value has more parts, nor is nested deeper; what is read from a generator.
+#: The most parts of a value, its deepest nesting, and the most items read from a generator.
 MAX_PARTS, MAX_DEPTH, MAX_GENERATED = 500_000, 100, 10_000
 _LARGE = 1 << 63
 _CONTAINERS: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z", dict: "d"}
@@ -135,8 +135,8 @@ def main() -> None:
     if job["imports"] is not None:
         sys.setrecursionlimit(50_000)
         usual: dict[str, Any] = {}
-        for name, (place, part) in job["imports"].items():
-            found = importlib.import_module(place)
+        for name, (source, part) in job["imports"].items():
+            found = importlib.import_module(source)
             usual[name] = getattr(found, part, None) if part else found
         scope["__builtins__"] = usual | vars(builtins)  # apart from the program's own names
     exec(compile(job["code"], "solution.py", "exec", dont_inherit=True), scope)

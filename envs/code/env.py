@@ -72,7 +72,7 @@ class CodeEnv(RowEnv):
     is nothing in its process to read or to patch that would help it.
 
     Args:
-        dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.task.RowEnv`.
+        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
         test_key: the column with the tests; :func:`~rollenv.envs.code.tests.parse_tests` names the forms.
         max_workers: tests of one program that run at a time (those that read standard input).
         max_tests: run those with the longest inputs.
@@ -186,7 +186,7 @@ class CodeEnv(RowEnv):
         return passed
 
     def _program(self, code: str) -> str:
-        """With the imports and helpers of the prompt, if it is to be completed (HumanEval)."""
+        """The program, with the imports and helpers of a prompt that it completes (HumanEval)."""
         if not self.row.get("entry_point"):
             return code
         prompt = str(self.row[self.question_key])

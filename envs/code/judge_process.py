@@ -31,7 +31,7 @@ from typing import Any
 
 MAX_DEPTH, MAX_DIGITS, MAX_COLLISIONS = 110, 10_000, 100
 MAX_CALLS = 2000
-#: What would end a loop of the tests instead of a test.
+#: Exceptions that would end a loop of the tests instead of a test.
 _NEVER_RAISED = (AssertionError, StopIteration, StopAsyncIteration)
 
 
@@ -43,7 +43,7 @@ def decode(data: Any, depth: int = 0) -> Any:
     """Decode JSON data into a value of built-in types and fractions only, in linear time.
 
     Args:
-        data: as :func:`~rollenv.envs.code.candidate_process.encode` makes them.
+        data: JSON data that :func:`~rollenv.envs.code.candidate_process.encode` made.
 
     Raises:
         Raised: the call raised, or the data are malformed.

@@ -13,7 +13,7 @@ from rollenv.envs.data.task import Verdict
 from rollenv.sandbox import Runner, shared_pool
 from rollenv.tools import calculator
 
-#: What a function returns, in words and in Python, easy ones first; A and B stand for numbers.
+#: A function's result, in words and in Python, easy ones first; A and B stand for numbers.
 TEMPLATES = (
     ("x plus A", "x + A"),
     ("x minus A", "x - A"),

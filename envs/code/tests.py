@@ -67,7 +67,7 @@ def _program(name: str) -> str:
 _CANDIDATE, _JUDGE = _program("candidate_process.py"), _program("judge_process.py")
 #: Numbers that are not whole agree to so much of their size.
 _DIGITS = Fraction(1, 10**9)
-#: How often a judge may ask for more calls; each round answers all the calls it could predict.
+#: The most rounds in which a judge asks for more calls; each round answers all the calls it could predict.
 _ROUNDS = 40
 
 
@@ -218,25 +218,25 @@ def same_output(got: str, wanted: str) -> bool:
     ours, theirs = _lines(got), _lines(wanted)
     if ours == theirs:
         return True
-    drawn = len({len(line) - len(line.lstrip()) for line in wanted.split("\n") if line.strip()}) > 1
+    indented = len({len(line) - len(line.lstrip()) for line in wanted.split("\n") if line.strip()}) > 1
     if len(ours) != len(theirs):
         ours = [line for line in ours if line]
-    same = (_same_line(*pair, drawn) for pair in zip(ours, theirs, strict=False))
+    same = (_same_line(*pair, indented) for pair in zip(ours, theirs, strict=False))
     return len(ours) == len(theirs) and all(same)
 
 
 def _lines(text: str) -> list[str]:
-    """Without white space at the ends of lines and of the text."""
+    """The text without white space at the ends of lines and of the text."""
     return [line.rstrip() for line in text.strip().split("\n")]
 
 
-def _same_line(got: str, wanted: str, drawn: bool) -> bool:
+def _same_line(got: str, wanted: str, indented: bool) -> bool:
     if got == wanted:
         return True
     ours, theirs = got.split(), wanted.split()
     if len(ours) != len(theirs) or not all(map(_same_word, ours, theirs)):
         return False
-    spaces = [re.findall(r"\s+", line if drawn else line.strip()) for line in (got, wanted)]
+    spaces = [re.findall(r"\s+", line if indented else line.strip()) for line in (got, wanted)]
     return spaces[0] == spaces[1] or all(map(_NUMBER.fullmatch, theirs))
 
 
@@ -381,7 +381,7 @@ def _equal(got: Any, wanted: Any) -> bool:
 
 
 def _keyed(value: Mapping[Any, Any]) -> dict[str, Any]:
-    """With keys as JSON has them."""
+    """A copy of a mapping with JSON's keys, which are strings."""
     return {key if isinstance(key, str) else json.dumps(key, default=repr): inner for key, inner in value.items()}
 
 

@@ -12,7 +12,7 @@ def register_rows(env_id: str, entry_point: str, name: str, split: str, *, oracl
     """Register an id that plays the rows of a known data set.
 
     Args:
-        entry_point: a :class:`~rollenv.envs.data.task.RowEnv`.
+        entry_point: ``module:name`` of a :class:`~rollenv.envs.data.task.RowEnv`.
         name: the data set, as the hub knows it.
         oracle: whether its rows hold answers.
         kwargs: further arguments of the environment.

@@ -12,7 +12,7 @@ from rollenv.parsing import ACTION_FORMATS, last_code_block
 
 Format = tuple[Callable[[str], str | None], str]
 
-#: Where an answer is in the text, and how to write one.
+#: Patterns of answers in the text, and how to write one.
 FORMATS: dict[str, Format] = {**ACTION_FORMATS, "code": (last_code_block, "```python\n%s\n```")}
 
 #: One task in so many is a test task.
@@ -26,7 +26,7 @@ class ProceduralEnv(AnswerEnv):
     Args:
         split: ``train`` and ``test`` never share a task; ``all`` is both.
         action_format: ``boxed``, ``answer`` (tags), ``code`` (a fenced block) or ``bare`` (nothing but the answer).
-        max_turns, format_reward: see :class:`~rollenv.envs.data.task.AnswerEnv`.
+        max_turns, format_reward: arguments of the base class :class:`~rollenv.envs.data.task.AnswerEnv`.
     """
 
     #: Attributes that hold the task and what has happened in it: numbers, texts and tuples of those.

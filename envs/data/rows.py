@@ -1,6 +1,6 @@
 """Rows of data sets: from memory, from local files, or from the Hugging Face Hub.
 
-A data set is asked for by name and split. What is below ``$ROLLENV_DATA`` is looked at first, then the hub. Rows are
+A data set is asked for by name and split. Files below ``$ROLLENV_DATA`` come first, then the hub. Rows are
 read once per process and shared, read-only.
 """
 
@@ -48,7 +48,7 @@ class DataSet:
     folder: str
     config: str | None = None
     files: Mapping[str, tuple[LocalFile, ...]] = field(default_factory=dict)
-    """For each split, published files that hold it, looked for before ``SPLIT.jsonl`` and its like."""
+    """Published files that hold each split, looked for before ``SPLIT.jsonl`` and its like."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Column names of the published files, and what the hub's copy calls them."""
 
@@ -145,7 +145,7 @@ def is_local(name: str, split: str) -> bool:
     """Return whether ``$ROLLENV_DATA`` holds a split of a registered data set.
 
     Args:
-        split: such as ``train``.
+        split: name of the split, such as ``train``.
     """
     return name in KNOWN and bool(_find(KNOWN[name], split))
 
@@ -165,7 +165,7 @@ def _root() -> Path | None:
 
 
 def _find(known: DataSet, split: str) -> list[tuple[Path, LocalFile]]:
-    """The local files of a split (several where a split comes in parts); empty if there are none."""
+    """The local files of a split (several where a split is stored in pieces); empty if there are none."""
     root = _root()
     for file in known.candidates(split) if root else ():
         assert root is not None
@@ -195,7 +195,7 @@ def _from_path(path: Path, split: str | None) -> Rows:
     else:
         files = [path] if path.exists() else []
         if files and not path.name.endswith(SUFFIXES):
-            raise UsageError(f"{path} is no file of rows: its name must end in {', '.join(SUFFIXES)}")
+            raise UsageError(f"{path} is not a file of rows: its name must end in {', '.join(SUFFIXES)}")
     if not files:
         raise MissingData(f"there is no {', '.join(SUFFIXES)} file at {path}")
     splits = {p: _split_of(p) for p in files}

@@ -32,13 +32,13 @@ class Verdict:
     """The grade of an answer."""
 
     score: float
-    """From 0 to 1; 1 is success."""
+    """Score from 0 to 1; 1 is success."""
     said: str
     """The message to the agent."""
     valid: bool = True
-    """Whether the action could be read."""
+    """False if the action could not be read."""
     final: bool = False
-    """Whether it ends the task even if it is wrong."""
+    """True if it ends the task even if it is wrong."""
 
 
 class AnswerEnv(Env):
@@ -53,7 +53,7 @@ class AnswerEnv(Env):
     """
 
     _changed_in_place = ()
-    #: Whether nothing in a thought that does not end is an answer. A class that looks for its answer in blocks says no.
+    #: True if a thought that does not end holds no answer. A class that looks for its answer in blocks sets False.
     cuts_thoughts = True
 
     def __init__(self, *, max_turns: int = 1, format_reward: float = 0.0):
@@ -130,7 +130,7 @@ class RowEnv(AnswerEnv):
     """
 
     reset_options = frozenset({"index"})
-    #: What copies have in common: rows never change, and what runs programs or learns time limits is made for sharing.
+    #: Attributes that copies share: rows never change, and runners of programs and time limits are made for sharing.
     shared_by_copies = frozenset({"rows", "spec", "timeout", "_runner", "_judge_runner", "_parsed"})
 
     def __init__(
@@ -178,7 +178,7 @@ class RowEnv(AnswerEnv):
         Args:
             seed: restarts the random stream; None continues it.
             idx: index of the row to ask (GEM's argument); the same as ``options={"index": idx}``.
-            options: ``index`` chooses the row.
+            options: ``{"index": n}`` chooses the row with number n.
         """
         return super().reset(seed, options=options if idx is None else {**(options or {}), "index": idx})
 
@@ -218,7 +218,7 @@ class RowEnv(AnswerEnv):
                 raise UsageError(f"{self._named}: row {index} cannot be played: its column {key!r} {wrong}")
 
     def _no_gold(self, cell: Any) -> str:
-        """What is wrong with a gold answer; empty if it can be graded."""
+        """The reason why a gold answer cannot be graded; empty if it can."""
         return no_answer(cell) if self._has_gold(cell) else ""
 
     def _has_gold(self, cell: Any) -> bool:
@@ -256,7 +256,7 @@ class RowEnv(AnswerEnv):
 
 
 def listed(cell: Any) -> list[Any]:
-    """The values in a cell that holds one or several. What is missing there (None, NaN) is none.
+    """The values in a cell that holds one or several. Missing values (None, NaN) are left out.
 
     Integers of thousands of digits become decimals, since Python does not write them.
     """

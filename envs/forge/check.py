@@ -29,22 +29,22 @@ class Rewards(NamedTuple):
         return self == (0.0, 1.0)
 
 
-class Place:
-    """A forged task laid out in a sandbox: ``app``, ``tests``, ``solution`` and ``logs``. End it with ``with``."""
+class TaskSandbox:
+    """A sandbox with a forged task: ``app``, ``tests``, ``solution`` and ``logs``. A ``with`` block ends it."""
 
     def __init__(self, folder: Path):
         about = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
         limits = Limits(about["verifier"]["timeout_sec"], 2048, disk_mb=512, files=50_000, processes=256)
         self.sandbox = Sandbox.create(limits=limits)
         self.sandbox.files.write_many(_under(folder / "environment" / "app", "app"))
-        self.home = self.sandbox.commands.run("pwd").stdout.strip()
+        self.root = self.sandbox.commands.run("pwd").stdout.strip()
         self.folder = folder
         self.libraries = [os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib")]
 
     def solve(self) -> None:
         """Run the task's solution."""
         files = _under(self.folder / "solution", "solution")
-        script = files["solution/solve.sh"].replace(b" /app/", f" {self.home}/app/".encode())
+        script = files["solution/solve.sh"].replace(b" /app/", f" {self.root}/app/".encode())
         self.sandbox.files.write_many({**files, "solution/solve.sh": script})
         done = self.sandbox.commands.run(["bash", "solution/solve.sh"])
         if done.exit_code:
@@ -53,7 +53,7 @@ class Place:
     def grade(self) -> float:
         """The reward of what is in ``app`` now."""
         self.sandbox.files.write_many(_under(self.folder / "tests", "tests"))
-        names: dict[str, Any] = {name: f"{self.home}/{name}" for name in ("app", "tests", "logs")}
+        names: dict[str, Any] = {name: f"{self.root}/{name}" for name in ("app", "tests", "logs")}
         names["libraries"] = self.libraries
         words = [os.path.realpath(sys.executable), "-I", "-S", "-B", "-c", _GRADE.format(**names)]
         done = self.sandbox.commands.run(words)
@@ -61,7 +61,7 @@ class Place:
             raise RollenvError(f"{self.folder}: not graded: {(done.stdout + done.stderr).strip()[-500:]}")
         return float(json.loads(self.sandbox.files.read("logs/reward.json"))["reward"])
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> TaskSandbox:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -79,7 +79,7 @@ def check(folder: Path | str) -> Rewards:
     Raises:
         RollenvError: its tests cannot be run, or its solution fails.
     """
-    with Place(Path(folder)) as place:
-        nothing = place.grade()
-        place.solve()
-        return Rewards(nothing, place.grade())
+    with TaskSandbox(Path(folder)) as task:
+        nothing = task.grade()
+        task.solve()
+        return Rewards(nothing, task.grade())

@@ -211,7 +211,7 @@ class _Trial:
         self.crowd = Counter(row.function for row in rows if row.task and row.function)
 
     def attempt(self, mutant: Mutant) -> Tried:
-        """Try one."""
+        """Try one mutant and return its row."""
         start = time.monotonic()
         function = f"{mutant.path}:{mutant.function.start}" if mutant.function else ""
         row = Tried(self.package.name, self.package.version, self.seed, mutant.key, "crowded", function)
@@ -227,7 +227,7 @@ class _Trial:
         row = replace(row, digest=diff_digest(before, after))
         if row.digest in self.manifest.digests:
             return replace(row, why="duplicate")
-        if mutant.told_by(self.package.sources[mutant.path], self.package.files):
+        if mutant.is_revealed_by(self.package.sources[mutant.path], self.package.files):
             return replace(row, why="told")
         verdict = judge(self.suite, self.baseline, mutant)
         if not verdict.kept:

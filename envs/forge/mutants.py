@@ -39,7 +39,7 @@ class Mutant:
     Args:
         operator: the kind of fault, a key of :data:`~rollenv.envs.forge.operators.OPERATORS`.
         path: of the module, in the project.
-        number: which fault it is of those of this operator at this place.
+        number: number of the fault among those of this operator at this position.
         function: the innermost function around it; None in the body of a module or class.
     """
 
@@ -58,7 +58,7 @@ class Mutant:
         """Says which mutant of a package this is, for as long as the package and the operator are the same."""
         return f"{self.operator} {self.path}:{self.line}:{self.column}#{self.number}"
 
-    def told_by(self, original: str, files: Mapping[str, bytes]) -> bool:
+    def is_revealed_by(self, original: str, files: Mapping[str, bytes]) -> bool:
         """Return whether another file has the lines that the fault replaces, such as an older copy."""
         was, now = ([line.strip() for line in text.splitlines()] for text in (original, self.source))
         parts = difflib.SequenceMatcher(None, was, now, autojunk=False).get_opcodes()
@@ -151,8 +151,8 @@ class _Finder(cst.CSTVisitor):
 
     def _add(self, name: str, node: cst.CSTNode, about: cst.CSTNode, replacement: cst.CSTNode) -> None:
         start = self.get_metadata(PositionProvider, about).start
-        place = (name, start.line, start.column)
-        number = self.seen[place] = self.seen.get(place, -1) + 1
+        start_of = (name, start.line, start.column)
+        number = self.seen[start_of] = self.seen.get(start_of, -1) + 1
         inside = [f for f in self.functions if f.start <= start.line <= f.end]
         function = inside[-1] if inside else None
         self.found.append(
@@ -165,7 +165,7 @@ def _is_script(node: cst.CSTNode) -> bool:
 
 
 def normal_form(text: str) -> str | None:
-    """A module without comments and layout, to compare modules by; None if it is no Python."""
+    """A module without comments and layout, to compare modules by; None if it is not Python."""
     try:
         return ast.unparse(ast.parse(text))
     except (SyntaxError, ValueError, RecursionError):

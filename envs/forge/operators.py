@@ -24,7 +24,7 @@ class Fault(NamedTuple):
     replacement: cst.CSTNode
 
 
-#: What an operator yields for a node.
+#: The changes that an operator yields for a node.
 Faults = Iterator[Fault]
 Operator = Callable[[Any], Faults]
 
@@ -251,7 +251,7 @@ def _blocks(kind: type[cst.CSTNode] | tuple[type[cst.CSTNode], ...], name: str, 
 
 
 def _core(statement: cst.CSTNode) -> cst.CSTNode:
-    """The statement on a line; a line with several counts as none of them."""
+    """The statement on a line; the line itself if it has several."""
     if isinstance(statement, cst.SimpleStatementLine):
         return statement.body[0] if len(statement.body) == 1 else statement
     return statement

@@ -1,6 +1,6 @@
 """A Python package as it comes from an index: where its library is, where its tests are, what it needs.
 
-What is unpacked here is only read. Its code runs in the sandbox (:mod:`rollenv.envs.forge.suite`). One exception is
+Unpacked files are only read here. Its code runs in the sandbox (:mod:`rollenv.envs.forge.suite`). One exception is
 not ours: ``pip download`` runs the build script of a requirement that it fetches; give archives to avoid that.
 """
 
@@ -31,7 +31,7 @@ _NO_LIBRARY = {"benchmark", "benchmarks", "bin", "example", "examples", "scripts
 _NO_MODULE = {"conftest.py", "fabfile.py", "noxfile.py", "setup.py", "tasks.py", "versioneer.py"}
 #: Endings of files that are, or hold, another copy of a module.
 _COPIES = {".bak", ".diff", ".egg", ".old", ".orig", ".patch", ".pyc", ".pyo", ".rej", ".save", ".swp", ".whl"}
-#: What pip and setuptools bring along as copies; they are on every machine with Python, and so would be the answer.
+#: Packages that pip and setuptools bundle: every machine with Python has them, and so would have the answer.
 _BUNDLED = frozenset(
     """
     autocommand backportstarfile cachecontrol certifi chardet colorama dependencygroups distlib distro idna
@@ -53,7 +53,7 @@ class BadPackage(RollenvError):
 
 @dataclass(frozen=True)
 class Package:
-    """A project's files and what is known of it.
+    """A project's files and metadata.
 
     Args:
         requires: what its metadata requires, as pip writes it, extras left out.
@@ -76,7 +76,7 @@ class Package:
         return f"{self.name} {self.version}"
 
     def of_library(self, path: str) -> bool:
-        """Return whether a file is the library's, and none of its tests."""
+        """Return whether a file belongs to the library and is not a test."""
         return any(path == one or path.startswith(f"{one}/") for one in self.libraries) and not is_test(path)
 
     @property
@@ -176,7 +176,7 @@ def _files(root: Path) -> Iterator[tuple[str, bytes]]:
         for path in (Path(folder, name) for name in sorted(names)):
             if path.is_symlink() or not path.is_file() or path.suffix in _COPIES or path.name.endswith("~"):
                 continue
-            if not path.name.isprintable():  # such as names that are no text
+            if not path.name.isprintable():  # such as names that are not text
                 continue
             if path.stat().st_size <= _MOST_FILE:
                 data = path.read_bytes()
@@ -215,7 +215,7 @@ def _libraries(files: dict[str, bytes], base: str, name: str) -> tuple[str, ...]
 
 
 def _in_namespaces(paths: list[str]) -> set[str]:
-    """Packages in a folder that is none itself: its name is that of many projects, as in ``zope/interface``."""
+    """Packages in a folder that is not a package: many projects share its name, as in ``zope/interface``."""
     found = {
         path.removesuffix("/__init__.py") for path in paths if path.count("/") == 2 and path.endswith("/__init__.py")
     }

@@ -198,6 +198,6 @@ def _libraries(package: Package) -> list[str]:
             ) from None
         waiting += distribution.requires or []
         tops = {file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")}
-        place = os.path.realpath(str(distribution.locate_file("")))
-        found |= {path for top in tops if os.path.exists(path := os.path.join(place, top))}
+        site = os.path.realpath(str(distribution.locate_file("")))
+        found |= {path for top in tops if os.path.exists(path := os.path.join(site, top))}
     return sorted(found)

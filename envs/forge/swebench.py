@@ -49,7 +49,7 @@ class Imported:
 
     Args:
         tasks: folders, with those that were there before.
-        errors: place of a row to why it made no task.
+        errors: for each row that made no task, its label and the reason.
     """
 
     tasks: list[str] = field(default_factory=list)
@@ -76,7 +76,7 @@ def import_swebench(
     if not re.fullmatch(r"(/[\w.-]+)+", workdir):
         raise UsageError(f"the working directory must be an absolute path of plain names, not {workdir!r}")
     done, folder, seen = Imported(), Path(out), set[str]()
-    for place, row in _places(rows):
+    for label, row in _labelled(rows):
         try:
             if isinstance(row, str):
                 raise _BadRow(row)
@@ -85,7 +85,7 @@ def import_swebench(
                 raise _BadRow(f"a row before it has the instance_id {name}")
             files = _encoded(_files(row, _image(image, row), workdir))
         except _BadRow as error:
-            done.errors[place] = str(error)
+            done.errors[label] = str(error)
             continue
         seen.add(name)
         if not (folder / name / "task.toml").is_file():
@@ -94,7 +94,7 @@ def import_swebench(
     return done
 
 
-def _places(rows: Path | Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any] | str]]:
+def _labelled(rows: Path | Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any] | str]]:
     """Yield each row's position with the row, or with a text that says why there is none."""
     if not isinstance(rows, Path):
         yield from ((f"row {number}", _object(row)) for number, row in enumerate(rows, 1))
@@ -119,7 +119,7 @@ def _array(path: Path, text: str) -> list[Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
     if not isinstance(rows, list):
-        raise UsageError(f"{path} is no list of rows")
+        raise UsageError(f"{path} is not a list of rows")
     return rows
 
 
@@ -146,9 +146,9 @@ def _checked(row: Mapping[str, Any]) -> str:
         raise _BadRow(f"the instance_id {row['instance_id']!r:.60} cannot name a folder")
     for name in ("patch", "test_patch"):
         if not re.search(r"^diff --git |^--- ", row[name], re.MULTILINE):
-            raise _BadRow(f"{name} is no diff; it begins with {row[name]!r:.60}")
+            raise _BadRow(f"{name} is not a diff; it begins with {row[name]!r:.60}")
     if not re.fullmatch(r"[\w./-]+", row["base_commit"]) or row["base_commit"].startswith("-"):
-        raise _BadRow(f"the base_commit {row['base_commit']!r:.60} is no commit")
+        raise _BadRow(f"the base_commit {row['base_commit']!r:.60} is not a commit")
     return str(row["instance_id"])
 
 
@@ -162,7 +162,7 @@ def _tests(row: Mapping[str, Any], name: str) -> list[str]:
     if not isinstance(value, list | tuple) or not all(isinstance(test, str) for test in value):
         raise _BadRow(f"{name} must be a list of texts, not {value!r:.60}")
     if odd := [test for test in value if not re.match(r"(?!/|-)(?!.*\.\./)[^:]+\.py::.", test, re.DOTALL)]:
-        raise _BadRow(f"{name} holds {odd[0]!r:.80}, which is no node id of pytest (FILE.py::TEST)")
+        raise _BadRow(f"{name} holds {odd[0]!r:.80}, which is not a node id of pytest (FILE.py::TEST)")
     return list(value)
 
 

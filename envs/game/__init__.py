@@ -7,7 +7,7 @@ from typing import Any
 from rollenv.envs.game.grid import SOKOBAN
 from rollenv.registry import ABILITIES, register
 
-#: For every game its module, and the arguments of its ids: ``""`` is the id without a suffix.
+#: The module of every game, and the arguments of its ids: ``""`` is the id without a suffix.
 GAMES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "GuessTheNumber": (
         "guess_the_number",

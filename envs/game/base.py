@@ -28,7 +28,7 @@ class TextGame(Env):
 
     #: The constructor arguments that say how large a game is; ``max_turns`` is one of them.
     size_names: ClassVar[tuple[str, ...]]
-    #: What the ids whose name ends in -random draw from, in the order of the names; empty if sizes must be given.
+    #: The sizes of ids that end in -random, in the order of the names; empty if sizes must be given.
     random_sizes: ClassVar[Sequence[tuple[Any, ...]]] = ()
     #: Attributes that hold the state of an episode: JSON values, or tuples that ``_restored`` makes again.
     state_names: ClassVar[tuple[str, ...]] = ()

@@ -10,7 +10,7 @@ from rollenv.envs import pictures
 from rollenv.envs.game.base import TextGame, box, numbers, read_lines, turns
 from rollenv.envs.game.hangman import LETTERS
 
-#: A word with its place: word, row, column, and whether it runs down.
+#: A word with its position: word, row, column, and whether it runs down.
 Entry = tuple[str, int, int, bool]
 
 
@@ -29,7 +29,7 @@ class Crosswords(TextGame):
     random_sizes = ((False, 20, 3), (True, 20, 3))
     state_names = ("entries", "filled")
 
-    #: Whether words are so short that every cell has its turn.
+    #: True to use words so short that the turns suffice for every cell.
     a_turn_for_each_cell: ClassVar[bool] = True
 
     hardcore: bool
@@ -40,7 +40,7 @@ class Crosswords(TextGame):
         self.entries: tuple[Entry, ...] = ()
         #: Cells (row * width + column) with a letter found, in the order found.
         self.filled: list[int] = []
-        self.drawn = ""
+        self.board_text = ""
 
     def _resized(self) -> None:
         if not 1 <= self.num_words <= 12:
@@ -75,7 +75,7 @@ class Crosswords(TextGame):
             word = self._pool[self.randint(len(self._pool))]
             if any(word == other for other, *_ in entries):
                 continue
-            if entry := self._place(word, cells, entries):
+            if entry := self._fit(word, cells, entries):
                 entries.append(entry)
                 cells.update(zip(entry_cells(entry), word, strict=True))
                 if len(entries) == self.num_words:
@@ -83,7 +83,7 @@ class Crosswords(TextGame):
                     return tuple((w, r - top, c - left, down) for w, r, c, down in entries)
         return ()
 
-    def _place(self, word: str, cells: dict[tuple[int, int], str], entries: list[Entry]) -> Entry | None:
+    def _fit(self, word: str, cells: dict[tuple[int, int], str], entries: list[Entry]) -> Entry | None:
         if not entries:
             return word, 0, 0, False
         ways = [
@@ -112,7 +112,7 @@ class Crosswords(TextGame):
         for r in range(self.height):
             cells = range(r * self.width, (r + 1) * self.width)
             lines.append(f"{r:3}" + "".join("  _" if cell in self.letters else "  ." for cell in cells))
-        self.drawn = "\n".join([*lines, *(self._clue(i, entry) for i, entry in enumerate(self.entries))])
+        self.board_text = "\n".join([*lines, *(self._clue(i, entry) for i, entry in enumerate(self.entries))])
         self._actions = [box(f"{cell // self.width} {cell % self.width} ") for cell in self.letters]
         for cell in self.filled:
             self._show(cell)
@@ -124,8 +124,8 @@ class Crosswords(TextGame):
 
     def _show(self, cell: int) -> None:
         row, col = divmod(cell, self.width)
-        place = (3 * self.width + 4) * (row + 1) + 3 * col + 5
-        self.drawn = f"{self.drawn[:place]}{self.letters[cell]}{self.drawn[place + 1 :]}"
+        at = (3 * self.width + 4) * (row + 1) + 3 * col + 5
+        self.board_text = f"{self.board_text[:at]}{self.letters[cell]}{self.board_text[at + 1 :]}"
 
     def _parse(self, text: str) -> Any:
         parts = text.replace(",", " ").split(None, 3)
@@ -153,10 +153,10 @@ class Crosswords(TextGame):
         return f"{letter} is right at ({row}, {col}).", reward, None
 
     def _suffix(self) -> str:
-        return f"The crossword now:\n{self.drawn}"
+        return f"The crossword now:\n{self.board_text}"
 
     def render(self) -> str:
-        return self.drawn
+        return self.board_text
 
     def _next_move(self) -> str:
         cell = next(cell for cell in self.letters if cell not in self.filled)

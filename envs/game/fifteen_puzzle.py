@@ -42,7 +42,7 @@ class FifteenPuzzle(TextGame):
         self.tiles: Tiles = ()
         #: Moves that lead from here to the solved position, the next one last.
         self.home: list[str] = []
-        self.drawn = ""
+        self.board_text = ""
 
     def _resized(self) -> None:
         if not 2 <= self.num_rows <= 10:
@@ -120,13 +120,13 @@ class FifteenPuzzle(TextGame):
         return sum(a == b for a, b in zip(self.tiles, goal, strict=True)) / len(goal)
 
     def _draw(self) -> None:
-        self.drawn = (self._layout % self.tiles).replace("  0", " __")
+        self.board_text = (self._layout % self.tiles).replace("  0", " __")
 
     def _suffix(self) -> str:
-        return f"The board now:\n{self.drawn}"
+        return f"The board now:\n{self.board_text}"
 
     def render(self) -> str:
-        return self.drawn
+        return self.board_text
 
     def _next_move(self) -> str:
         if self.num_rows <= 3:
@@ -153,7 +153,7 @@ def solved(n: int) -> Tiles:
 
 @functools.cache
 def beside_empty(n: int) -> list[dict[str, int]]:
-    """For every place of the empty cell, the moves there are and which cell's tile each one moves."""
+    """The legal moves for every position of the empty cell, each with the cell of the tile that it moves."""
     out = []
     for cell in range(n * n):
         row, col = divmod(cell, n)

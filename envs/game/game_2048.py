@@ -70,9 +70,9 @@ class Game2048(TextGame):
         flat = [tile for row in self.rows for tile in row]
         count = flat.count(0)
         draw = self.np_random.random() * count * 10
-        place, tenth = divmod(int(draw), 10)
+        steps, tenth = divmod(int(draw), 10)
         cell = -1
-        for _ in range(place + 1):
+        for _ in range(steps + 1):
             cell = flat.index(0, cell + 1)
         r, c = divmod(cell, n)
         row = self.rows[r]

@@ -17,15 +17,15 @@ class Rewards:
 
     success: float = 1.0
     step: float = 0.0
-    """For every action carried out."""
+    """Reward of every action carried out."""
     progress: float = 0.0
-    """For every part of the goal reached, and off again when it is undone (a box on its target)."""
+    """Reward of every part of the goal reached, subtracted again when it is undone (a box on its target)."""
     partial: float = 0.0
-    """At the turn limit, times the share of the goal reached."""
+    """Reward at the turn limit, times the share of the goal reached."""
     invalid: float = -0.1
-    """For a turn whose action does not parse."""
+    """Reward of a turn with an action that does not parse."""
     invalid_ends: bool = True
-    """Whether such a turn ends the episode."""
+    """True if such a turn ends the episode."""
 
 
 def _rewards(fields: Mapping[str, Any]) -> Rewards:

@@ -23,7 +23,7 @@ class Hangman(TextGame):
     of three letters in that way, so with its last turn it looks at the hidden word.
 
     Args:
-        word_length: letters, 3 to 8.
+        word_length: number of letters, 3 to 8.
         hardcore: draw from rarer words (of 6 letters and more).
         max_turns: guesses before the episode is truncated.
     """

@@ -39,7 +39,7 @@ class Minesweeper(TextGame):
         super().__init__(rows=rows, cols=cols, num_mines=num_mines, max_turns=max_turns)
         #: Sets of cells as bits, cell ``row * cols + col``; no mines are laid before the first reveal.
         self.mines = self.open = self.flagged = 0
-        self.drawn = ""
+        self.board_text = ""
 
     def _resized(self) -> None:
         if not (0 < self.rows <= 99 and 0 < self.cols <= 99 and 0 < self.num_mines < self.rows * self.cols):
@@ -62,7 +62,7 @@ class Minesweeper(TextGame):
 
     def _new_game(self) -> None:
         self.mines = self.open = self.flagged = 0
-        self.drawn = self.tables.blank
+        self.board_text = self.tables.blank
 
     def _parse(self, text: str) -> Any:
         return self.tables.moves.get(text) or self._parse_slowly(text)
@@ -117,7 +117,7 @@ class Minesweeper(TextGame):
 
     def _draw(self, cells: int) -> None:
         """Bring the text of some cells up to date."""
-        chars, grid, mines = list(self.drawn), self.tables, self.mines
+        chars, grid, mines = list(self.board_text), self.tables, self.mines
         while cells:
             low = cells & -cells
             cells ^= low
@@ -126,18 +126,18 @@ class Minesweeper(TextGame):
                 symbol = str((mines & grid.around[cell]).bit_count())
             else:
                 symbol = "F" if self.flagged & low else "."
-            chars[grid.places[cell]] = symbol
-        self.drawn = "".join(chars)
+            chars[grid.offsets[cell]] = symbol
+        self.board_text = "".join(chars)
 
     def _restored(self) -> None:
-        self.drawn = self.tables.blank
+        self.board_text = self.tables.blank
         self._draw(self.open | self.flagged)
 
     def _suffix(self) -> str:
-        return f"The board now:\n{self.drawn}"
+        return f"The board now:\n{self.board_text}"
 
     def render(self) -> str:
-        return self.drawn
+        return self.board_text
 
     def _next_move(self) -> str:
         safe = (self._deduced() if self.mines else 0) or self.tables.full & ~self.open & ~self.mines
@@ -184,7 +184,7 @@ class Grid:
         lines = [f"{'':3}" + "".join(f"{col:3}" for col in range(cols))]
         lines += [f"{row:3}" + "  ." * cols for row in range(rows)]
         self.blank = "\n".join(lines)
-        self.places = [(3 * cols + 4) * (row + 1) + 3 * col + 5 for row, col in where]
+        self.offsets = [(3 * cols + 4) * (row + 1) + 3 * col + 5 for row, col in where]
 
     def opened_from(self, cell: int, mines: int, shut: int = 0) -> int:
         """Find the cells that open with a cell: its neighbours too if no mine is near, and so on.

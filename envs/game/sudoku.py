@@ -38,9 +38,9 @@ class Sudoku(TextGame):
         #: Row by row, 0 for an empty cell.
         self.grid: list[int] = []
         self.solution: list[int] = []
-        #: How many cells are empty.
+        #: The number of empty cells.
         self.left = 0
-        self.drawn = ""
+        self.board_text = ""
 
     def _resized(self) -> None:
         if self.scale not in MOST_EMPTY or not 1 <= self.clues <= MOST_EMPTY[self.scale]:
@@ -55,10 +55,10 @@ class Sudoku(TextGame):
     def _new_game(self) -> None:
         self.solution = self._square.fill(self.np_random)
         self.grid, self.left = self._square.dig(self.solution, self.clues, self.np_random), self.clues
-        self.drawn = self._square.draw(self.grid)
+        self.board_text = self._square.draw(self.grid)
 
     def _restored(self) -> None:
-        self.drawn = self._square.draw(self.grid)
+        self.board_text = self._square.draw(self.grid)
 
     def _parse(self, text: str) -> Any:
         return self._square.moves.get(text) or self._parse_slowly(text)
@@ -84,17 +84,17 @@ class Sudoku(TextGame):
             return f"{digit} is wrong at {name}.", 0.0, None
         grid[cell] = digit
         self.left -= 1
-        place = self._square.places[cell]
-        self.drawn = f"{self.drawn[:place]}{digit}{self.drawn[place + 1 :]}"
+        at = self._square.offsets[cell]
+        self.board_text = f"{self.board_text[:at]}{digit}{self.board_text[at + 1 :]}"
         if not self.left:
             return f"{digit} at {name} completes the puzzle.", 1 / self.clues, True
         return f"{digit} is right at {name}.", 1 / self.clues, None
 
     def _suffix(self) -> str:
-        return f"The puzzle now:\n{self.drawn}"
+        return f"The puzzle now:\n{self.board_text}"
 
     def render(self) -> str:
-        return self.drawn
+        return self.board_text
 
     def _next_move(self) -> str:
         """A cell whose digit follows by one rule; on positions of other origin, the first empty one's."""

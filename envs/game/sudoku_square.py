@@ -23,10 +23,10 @@ class Square:
         cells = [divmod(cell, scale) for cell in range(scale * scale)]
         blocks = [r // block * block + c // block for r, c in cells]
         self.full = (1 << scale) - 1
-        #: For every cell the numbers of its row, column and block among all 3 * scale of them.
+        #: The numbers of every cell's row, column and block among all 3 * scale of them.
         self.homes = [(r, scale + c, 2 * scale + b) for (r, c), b in zip(cells, blocks, strict=True)]
         units = [[i for i, homes in enumerate(self.homes) if u in homes] for u in range(3 * scale)]
-        #: For every cell the other cells of its row, column and block, apart and together.
+        #: The other cells of every cell's row, column and block, apart and together.
         self.units = [
             [tuple(i for i in unit if i != cell) for unit in units if cell in unit] for cell in range(len(cells))
         ]
@@ -49,14 +49,14 @@ class Square:
             lines += [line("  ", ["-"] * self.scale).replace("|", "+")] * (r > 1 and (r - 1) % block == 0)
             lines.append(line(f"{r}:", ["."] * self.scale))
         self.blank = "\n".join(lines)
-        self.places = [i for i, char in enumerate(self.blank) if char == "."]
+        self.offsets = [i for i, char in enumerate(self.blank) if char == "."]
 
     def draw(self, grid: Sequence[int]) -> str:
         """The square as text."""
         chars = list(self.blank)
-        for place, digit in zip(self.places, grid, strict=True):
+        for offset, digit in zip(self.offsets, grid, strict=True):
             if digit:
-                chars[place] = str(digit)
+                chars[offset] = str(digit)
         return "".join(chars)
 
     def fill(self, rng: np.random.Generator) -> list[int]:
@@ -132,33 +132,33 @@ class Square:
                 return grid
 
     def _dig(self, solution: list[int], holes: int, order: list[int]) -> list[int] | None:
-        grid, seen = solution.copy(), [self.full] * (3 * self.scale)
+        grid, used = solution.copy(), [self.full] * (3 * self.scale)
         for cell in order:
             bit = 1 << solution[cell] - 1
             row, col, block = self.homes[cell]
-            seen[row] ^= bit
-            seen[col] ^= bit
-            seen[block] ^= bit
+            used[row] ^= bit
+            used[col] ^= bit
+            used[block] ^= bit
             grid[cell] = 0
-            if seen[row] | seen[col] | seen[block] | bit == self.full or self._only_place(grid, seen, cell, bit):
+            if used[row] | used[col] | used[block] | bit == self.full or self._only_cell(grid, used, cell, bit):
                 holes -= 1
                 if not holes:
                     return grid
                 continue
             grid[cell] = solution[cell]
-            seen[row] ^= bit
-            seen[col] ^= bit
-            seen[block] ^= bit
+            used[row] ^= bit
+            used[col] ^= bit
+            used[block] ^= bit
         return None
 
-    def _only_place(self, grid: list[int], seen: list[int], cell: int, bit: int) -> bool:
+    def _only_cell(self, grid: list[int], used: list[int], cell: int, bit: int) -> bool:
         """Return whether no other empty cell of its row, of its column or of its block can take a cell's digit."""
         homes = self.homes
         for unit in self.units[cell]:
             for other in unit:
                 if not grid[other]:
                     row, col, block = homes[other]
-                    if not (seen[row] | seen[col] | seen[block]) & bit:
+                    if not (used[row] | used[col] | used[block]) & bit:
                         break
             else:
                 return True
@@ -172,14 +172,14 @@ class Square:
             cell: index of the empty cell.
             digit: the digit to prove, 1 to ``scale``.
         """
-        seen = [0] * (3 * self.scale)
+        used = [0] * (3 * self.scale)
         for other, there in enumerate(grid):
             if there:
                 for unit in self.homes[other]:
-                    seen[unit] |= 1 << there - 1
+                    used[unit] |= 1 << there - 1
         bit = 1 << digit - 1
         row, col, block = self.homes[cell]
-        return seen[row] | seen[col] | seen[block] | bit == self.full or self._only_place(grid, seen, cell, bit)
+        return used[row] | used[col] | used[block] | bit == self.full or self._only_cell(grid, used, cell, bit)
 
 
 @functools.cache

@@ -131,7 +131,7 @@ class MediaWiki:
     """Pages of a MediaWiki server through its API; it needs the extension TextExtracts.
 
     Args:
-        url: of ``api.php``.
+        url: address of ``api.php``.
         query_delay_ms: pause before every request, in milliseconds.
         timeout: seconds to wait for an answer.
         max_links: links kept of a page, the first ones in the server's order.

@@ -43,9 +43,9 @@ class WordSearch(TextGame):
     def _resized(self) -> None:
         if not 1 <= self.num_words <= 20:
             raise UsageError(f"num_words must be 1 to 20, got {self.num_words}")
-        self._prompt = _instructions(self._told(), self.num_words, self.max_turns)
+        self._prompt = _instructions(self._words_known(), self.num_words, self.max_turns)
 
-    def _told(self) -> str:
+    def _words_known(self) -> str:
         """Return the text of the board about the words to find."""
         return "their lengths are given" if self.hardcore else "they are listed"
 
@@ -69,12 +69,12 @@ class WordSearch(TextGame):
 
     def _draw_words(self) -> list[str]:
         pool = _pool(self.hardcore)
-        drawn: list[str] = []
-        while len(drawn) < self.num_words:
+        chosen: list[str] = []
+        while len(chosen) < self.num_words:
             word = pool[self.randint(len(pool))]
-            if word not in drawn:
-                drawn.append(word)
-        return sorted(drawn)
+            if word not in chosen:
+                chosen.append(word)
+        return sorted(chosen)
 
     def _lay_out(self) -> dict[int, str]:
         """The letters of all words, each at a random place where it agrees with the others; empty if one found none."""
@@ -106,15 +106,15 @@ class WordSearch(TextGame):
         chars = list(self._board)
         for cell in cells:
             row, col = divmod(cell, self.side)
-            place = (3 * self.side + 4) * (row + 1) + 3 * col + 5
-            chars[place] = chars[place].lower()
+            at = (3 * self.side + 4) * (row + 1) + 3 * col + 5
+            chars[at] = chars[at].lower()
         self._board = "".join(chars)
 
     def _tell(self) -> None:
         self.board = f"{self._board}\n{self._wanted()}"
 
     def _wanted(self) -> str:
-        """Return the text of what is left to find."""
+        """Return the text about the words that are left to find."""
         wanted = [str(len(word)) for word in self.hidden] if self.hardcore else self.hidden
         what = "Words to find, by their number of letters" if self.hardcore else "Words to find"
         return f"{what}: {', '.join(wanted)}"
@@ -150,9 +150,9 @@ class WordSearch(TextGame):
         return self.board
 
     def _next_move(self) -> str:
-        return " ".join(map(str, self._place(self.hidden[0])))
+        return " ".join(map(str, self._position_of(self.hidden[0])))
 
-    def _place(self, word: str) -> tuple[int, int, int, int]:
+    def _position_of(self, word: str) -> tuple[int, int, int, int]:
         """Row and column of the first and the last letter, at the word's first occurrence."""
         for down in (False, True):
             for line in range(self.side):
@@ -185,10 +185,10 @@ def _layout(side: int) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _instructions(told: str, n: int, limit: int) -> str:
+def _instructions(words_known: str, n: int, limit: int) -> str:
     return (
-        f"This is a word search: {n} words are hidden in the square of letters, across or down; {told}. Rows and "
-        "columns count from 0.\n"
+        f"This is a word search: {n} words are hidden in the square of letters, across or down; {words_known}. Rows "
+        "and columns count from 0.\n"
         f"Answer with the row and column of the first letter and those of the last one, as in {box('1 0 1 4')}.\n"
         f"Find all of them within {turns(limit)}."
     )

@@ -17,7 +17,7 @@ class Wordle(TextGame):
     Pays 0.5 / length for every place that turns green for the first time, and 0.5 for the word.
 
     Args:
-        word_length: letters, 3 to 8.
+        word_length: number of letters, 3 to 8.
         only_real_words: refuse guesses that the word list does not know (they cost a turn). GEM's argument of this
             name, on by default there, does nothing.
         max_turns: guesses before the episode is truncated.
@@ -35,7 +35,7 @@ class Wordle(TextGame):
         super().__init__(word_length=word_length, max_turns=max_turns)
         self.secret = ""
         self.guesses: list[str] = []
-        #: The places that were green before, as bits.
+        #: The letters that were green before, as bits.
         self.green = 0
         self.board = ""
 
@@ -79,7 +79,7 @@ class Wordle(TextGame):
     render = _suffix
 
     def _next_move(self) -> str:
-        """Of the words that agree with all marks, the one whose letters are the most common in their places."""
+        """The likeliest word that agrees with all marks, by how common its letters are at their positions."""
         fitting = list(words(self.word_length))
         for guess in self.guesses:
             seen = marks(self.secret, guess)

@@ -98,7 +98,7 @@ class Pendulum(GymText):
 
     Args:
         torques: how many torques from -2 to 2 N m there are to choose from.
-        max_turns, settings: see :class:`~rollenv.envs.gym.text.GymText`.
+        max_turns, settings: arguments of the base class :class:`~rollenv.envs.gym.text.GymText`.
     """
 
     game_class = "gymnasium.envs.classic_control.pendulum:PendulumEnv"

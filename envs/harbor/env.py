@@ -59,7 +59,7 @@ class HarborEnv(TerminalEnv):
 
     The image is built from the task's Dockerfile (:func:`rollenv.sandbox.image_builder.build`). The tests run on a
     fresh machine with the agent's files, see :mod:`rollenv.envs.terminal.guard`. A task that cannot be built or graded
-    raises :class:`BuildError` or :class:`VerifierError`, which is no reward.
+    raises :class:`BuildError` or :class:`VerifierError`, instead of giving a reward.
 
     Args:
         path: a task folder, or a folder of them; ``reset(options={"index": i})`` chooses one.
@@ -70,7 +70,7 @@ class HarborEnv(TerminalEnv):
         offline: what stands for the network; by default wheels from the cache, which the host's pip fills.
         network: hosts that agents may reach (see :class:`~rollenv.sandbox.network.AllowList`), by default none. A task
             with a list of its own gets those of its hosts that are on this one, or all of them if this has ``*``.
-        settings: see :class:`TerminalEnv`.
+        settings: further arguments, passed on to :class:`TerminalEnv`.
     """
 
     reset_options = frozenset({"index"})
@@ -141,7 +141,7 @@ class HarborEnv(TerminalEnv):
 
     @property
     def _agent(self) -> str:
-        """The user who the agent is."""
+        """The user that the agent runs as."""
         assert self._image is not None
         return self.part.user or self._image.user
 
@@ -190,13 +190,13 @@ class HarborEnv(TerminalEnv):
 
     def _prepare_step(self, machine: Machine) -> None:
         if self.part.setup is not None:
-            place = machine.image.workdir
-            machine.upload(self.part.setup, place)
+            workdir = machine.image.workdir
+            machine.upload(self.part.setup, workdir)
             if (self.part.setup / "setup.sh").is_file():
-                done = machine.run(["bash", f"{place}/setup.sh"], timeout=self.task.build_seconds, user=self._agent)
+                done = machine.run(["bash", f"{workdir}/setup.sh"], timeout=self.task.build_seconds, user=self._agent)
                 if done.exit_code != 0:
                     raise BuildError(f"{self.part.setup}/setup.sh failed: {(done.stdout + done.stderr)[-500:]}")
-                machine.run(["rm", "-f", f"{place}/setup.sh"], user="0")
+                machine.run(["rm", "-f", f"{workdir}/setup.sh"], user="0")
         try:
             machine.run(["/bin/sh", "-c", ":"], user=self._agent, cwd="/")
         except NotFound as error:
@@ -248,7 +248,7 @@ class HarborEnv(TerminalEnv):
         return self._image
 
     def go_on(self, graded: Graded) -> bool:
-        """To the next step, unless this one did not reach what it has to."""
+        """Go on to the next step, unless this one failed."""
         if self._at + 1 >= len(self.task.steps) or not self._passed:
             return False
         self._at += 1
@@ -284,7 +284,7 @@ class HarborEnv(TerminalEnv):
         return super()._run(command, seconds)
 
     def _run_solution(self, command: str, seconds: float) -> str:
-        """With the time that the task gives an agent."""
+        """Run the solution within the time that the task gives an agent."""
         done = self.machine.run(
             ["bash", "-c", command], timeout=max(seconds, self.part.agent_seconds or 0.0), user=self._agent
         )

@@ -21,7 +21,7 @@ from rollenv.envs.terminal.folder import (
 )
 from rollenv.needs import extra
 
-#: What a folder of Terminal-Bench's has beside the files of its image; a Dockerfile may still name some of it.
+#: Entries of a Terminal-Bench folder beside the files of its image; a Dockerfile may still name some of it.
 _ANSWERS = ("solution.sh", "solution.yaml", "tests", "run-tests.sh", "task.yaml")
 #: The versions of task.toml that are known.
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")
@@ -31,13 +31,15 @@ def read_task(path: Path) -> TaskFolder:
     """Read a task folder of either format.
 
     Raises:
-        TaskFolderError: if it is none, or not as its format says.
+        TaskFolderError: it is not a task folder, or breaks its format.
     """
     if (path / "task.toml").is_file():
         return read_harbor(path)
     if (path / "task.yaml").is_file():
         return read_terminal_bench(path)
-    raise TaskFolderError(f"{path} is no task folder: it has neither task.toml (Harbor) nor task.yaml (Terminal-Bench)")
+    raise TaskFolderError(
+        f"{path} is not a task folder: it has neither task.toml (Harbor) nor task.yaml (Terminal-Bench)"
+    )
 
 
 def find_tasks(path: Path) -> list[Path]:
@@ -69,7 +71,7 @@ def read_harbor(path: Path) -> TaskFolder:
     try:
         fields = Fields(file, tomllib.loads(read_text(file)))
     except tomllib.TOMLDecodeError as error:
-        raise TaskFolderError(f"{file} is no TOML: {error}") from error
+        raise TaskFolderError(f"{file} is not TOML: {error}") from error
     version = str(fields.data.get("schema_version", fields.data.get("version", "1.0")))
     if version not in VERSIONS:
         raise TaskFolderError(f"{file}: version {version!r} is not known; {VERSIONS[0]} to {VERSIONS[-1]} are")
@@ -293,7 +295,7 @@ def _yaml(file: Path) -> Any:
     try:
         return yaml.safe_load(read_text(file))
     except yaml.YAMLError as error:
-        raise TaskFolderError(f"{file} is no YAML: {error}") from error
+        raise TaskFolderError(f"{file} is not YAML: {error}") from error
 
 
 def _only_service(file: Path) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class Arithmetic(ProceduralEnv):
         operands: the numbers, from lowest to highest.
         answers: the lowest and highest answer; None for any. (0, 9) makes every answer one digit.
         max_turns: with more than one, a wrong answer is called too low or too high, and the agent may try again.
-        split, action_format, format_reward: see :class:`~rollenv.envs.data.procedural.ProceduralEnv`.
+        split, action_format, format_reward: arguments of :class:`~rollenv.envs.data.procedural.ProceduralEnv`.
     """
 
     state_names: tuple[str, ...] = ("task", "hint")

@@ -2,7 +2,7 @@ r"""Mathematical answers as text: finding the gold answer in a row, and comparin
 
 Most answers of most data sets are plain numbers, which :func:`compare` decides at once. It also refuses what says
 something other than the gold answer, even where an algebra system would accept it: other words, relations, brackets.
-What it leaves open goes to the computer algebra of :mod:`rollenv.envs.math.grade`, in the spelling of :func:`normal`.
+Undecided pairs go to the computer algebra of :mod:`rollenv.envs.math.grade`, in the spelling of :func:`normal`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SPACING = re.compile(
 _MATRIX = re.compile(
     r"[(\[]\s*\\begin\{(?:matrix\}|array\}\s*\{[clr| ]*\})(.*?)\\end\{(?:matrix|array)\}\s*[)\]]", re.DOTALL
 )
-#: What is spelled in two ways, as the other one.
+#: Commands with two spellings: one, and the other.
 _SAME = {
     "\\dfrac": "\\frac",
     "\\tfrac": "\\frac",
@@ -77,7 +77,7 @@ _SIGNS_OF_UNICODE = str.maketrans(
         "、": ",",
     }
 )
-#: What :func:`plain_characters` would put on the line: raised and lowered characters, fractions, sets of numbers.
+#: Characters that :func:`plain_characters` would put on the line: raised and lowered ones, fractions, sets of numbers.
 _RAISED = {"<super>": "^{%s}", "<sub>": "_{%s}", "<fraction>": "\\frac{%s}"}
 _NUMBER_SETS = "ℂℕℚℝℤ"
 _ROOT_SIGN = re.compile(r"√\s*(?:(\d+|[a-zA-Z])|\(([^()]*)\))")
@@ -121,10 +121,10 @@ _PLAIN_WORDS = re.compile(r"[a-zA-Z]{2,}(?:[ '-][a-zA-Z]+)*")
 
 _GOLD_CHOICE = re.compile(r"\(([a-zA-Z])\)|([A-J])")
 _CHOICE = re.compile(r"\(?([a-zA-Z])(?:$|[).:]+\s*((?:[\w\\(].*)?)$)", re.DOTALL)
-#: In what follows the letter of a choice: another one, or words that take it back.
+#: Text behind the letter of a choice that takes it back: another letter, or words.
 _OTHER_CHOICE = re.compile(r"[a-zA-Z]\s*[).:]|\b(?:or|and|not|nor|but|n?either|both|maybe|[A-J])\b", re.IGNORECASE)
 
-#: What says something that has to be in the gold answer too.
+#: Text that has to be in the gold answer too.
 _SIGNS = re.compile(
     r"[=<>≤≥≠≈≡?;:|'’~&–—…]|\.\.|\\(?:n?leq?|n?geq?|lt|gt|neq?|not|notin|approx|sim|simeq|cong|equiv|propto|to|rightarrow"
     r"|implies|iff|cap|cup|setminus|neg|lnot|l?dots|cdots|overline|underline|bar|hat|dot|prime|mid|parallel|vmatrix|cancel"
@@ -145,7 +145,7 @@ class _Plain:
     value: Fraction
     percent: bool = False
     exact: bool = True
-    """Whether it is a fraction, not a decimal."""
+    """True if it is a fraction, not a decimal."""
     digits: int = 0
 
 
@@ -330,7 +330,7 @@ def _latex_sign(char: str) -> str:
 
 
 def _undelimited(text: str) -> str:
-    """Without dollar signs around it, and without a stop at its end."""
+    """The text without dollar signs around it, and without a stop at its end."""
     text = text.strip()
     if len(text) > 1 and text[0] == "$" == text[-1]:
         text = text.strip("$").strip()
@@ -348,7 +348,7 @@ def _undelimited(text: str) -> str:
 
 
 def _spelled(text: str) -> str:
-    """With spaces where there were some, numbers in one piece, and the words of text commands."""
+    """Rewrite a text: spaces where there were some, numbers in one piece, and the words of text commands."""
     text = text.replace("\\$", "").replace("$", "")
     latex = "\\" in text
     if latex:

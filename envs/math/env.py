@@ -20,7 +20,7 @@ class MathEnv(RowEnv):
     row has a list of them, each is right.
 
     Args:
-        dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.task.RowEnv`.
+        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
         answer_key: the column with the gold answer.
         use_format_error_reward: pay -0.1 instead of 0 for an action without a box.
         use_mp: GEM's choice between a process for each environment and a timer that fails outside the main thread.

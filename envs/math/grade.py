@@ -102,7 +102,7 @@ class GraderPool:
             self._all.pop().kill()
 
     def forget(self) -> None:
-        """In a forked child: drop the parent's graders without touching them."""
+        """Drop the parent's graders in a forked child, without touching them."""
         for grader in self._all:
             grader.let_go()
         self._begin()
@@ -116,7 +116,7 @@ class GraderPool:
 
 
 class _Grader:
-    """One grader process, which is asked one thing at a time."""
+    """A grader process, which answers one request at a time."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(

@@ -127,7 +127,7 @@ def _carried_out(one: Any) -> Any:
 
 
 def _close(one: Any, other: Any) -> bool:
-    """To six digits if one is a decimal, else to so many that they are the same."""
+    """True if two numbers agree to six digits; without a decimal, to so many that they are the same."""
     exact = not one.has(sympy.Float) and not other.has(sympy.Float)
     a, b = one.evalf(_PRECISION), other.evalf(_PRECISION)
     return bool(abs(a - b) <= max(abs(a), abs(b)) * sympy.Rational(1, 10 ** (_PRECISION // 2 if exact else 6)))

@@ -1,4 +1,4 @@
-"""What Python and sympy print, as LaTeX: models copy it from the answers of tools."""
+"""LaTeX of what Python and sympy print: models copy that from the answers of tools."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BINARY: dict[type, str] = {
 _RELATIONS: dict[type, str] = {ast.Lt: "<", ast.LtE: "\\leq ", ast.Gt: ">", ast.GtE: "\\geq ", ast.NotEq: "\\neq "}
 
 _CALLED = "|".join({re.escape(name.split()[0]) for name in (*_FUNCTIONS, *_JOINED, "Matrix", "FiniteSet")})
-#: What plain text and LaTeX do not have.
+#: Signs that plain text and LaTeX do not have.
 _PRINTED = re.compile(
     rf"\*|&|\)\s*\|\s*\(|\dj\)$|(?<![a-zA-Z])(?:pi|oo|inf|{_GREEK.replace(' ', '|')})(?![a-zA-Z])|(?:{_CALLED})\("
 )
@@ -51,7 +51,7 @@ _FACTOR = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(?=\(|(?![eEjxX])[a-zA-Z]|x(?!\w
 def latex_of_printed(text: str) -> str:
     r"""A text with the expressions of Python in it as LaTeX, ``2*sqrt(3)/x**2`` as ``\frac{2\cdot \sqrt{3}}{x^{2}}``.
 
-    What is none stays. Nothing is evaluated.
+    Other text stays. Nothing is evaluated.
     """
     if "\\" in text or not text.isascii() or not _PRINTED.search(text):
         return text
@@ -122,7 +122,7 @@ class _Printer:
         return _BINARY[type(node.op)] % sides
 
     def _inner(self, node: ast.expr, *loose: type) -> str:
-        """In brackets if it is an operation of these kinds."""
+        """LaTeX of an operand, in brackets if it is an operation of these kinds."""
         latex = self.latex(node)
         return f"({latex})" if isinstance(node, ast.BinOp | ast.UnaryOp) and isinstance(node.op, loose) else latex
 

@@ -95,7 +95,7 @@ def _is_counted(word: str) -> bool:
 
 
 def _is_known(words: str) -> bool:
-    """Return whether it is no product of variables, even right after a number: ``5cm``, ``20EUR``, ``90km/h``."""
+    """Return whether it is not a product of variables, even right after a number: ``5cm``, ``20EUR``, ``90km/h``."""
     first = words.partition("/")[0].lower()
     return len(first) > 1 and (first in _SHORT or _one_spelling(first) in _KNOWN)
 

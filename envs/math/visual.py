@@ -15,7 +15,7 @@ from rollenv.envs.math.env import MathEnv
 from rollenv.envs.math.grade import SECONDS
 from rollenv.errors import MissingData
 
-#: How the files of the formats that models read begin.
+#: First bytes of files in the formats that models read.
 _KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
 
 
@@ -30,7 +30,7 @@ class MathVisualEnv(MathEnv):
 
     Args:
         image_key: the column with the pictures.
-        dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.task.RowEnv`.
+        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
         answer_key, use_format_error_reward, use_mp, instruct, seconds: see
             :class:`~rollenv.envs.math.env.MathEnv`.
     """

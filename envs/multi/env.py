@@ -26,7 +26,7 @@ class MultiAgentEnv(Env):
 
     Args:
         agents: their names, in the order of play.
-        mode: ``sequential`` or ``parallel``.
+        mode: ``sequential`` (one agent acts at a time) or ``parallel``.
     """
 
     def __init__(self, agents: list[str], mode: str = "sequential"):
@@ -65,7 +65,7 @@ class MultiAgentEnv(Env):
 
         Args:
             seed: restarts the random stream; None continues it.
-            options: see :meth:`rollenv.Env.reset`.
+            options: options of the environment, as in :meth:`rollenv.Env.reset`.
 
         Returns:
             Observations and infos by agent.
@@ -117,7 +117,7 @@ class MultiAgentEnv(Env):
         self._over = not self.agents
 
     def get_state(self, agent: str | None = None) -> Any:
-        """Of an agent: (observation, cumulative reward, terminated, truncated, info). Without one: the JSON state."""
+        """An agent's (observation, cumulative reward, terminated, truncated, info); without one, the JSON state."""
         if agent is None:
             return self._whole_state()
         self._check(agent)

@@ -16,7 +16,7 @@ from rollenv.parsing import last_boxed
 
 _MOVE = re.compile(r"take\s+(\d{1,4})\s+from\s+(?:pile\s+)?(\d{1,4})", re.ASCII)
 
-#: With more objects than this the search for three and four players would take long.
+#: The most objects for which three and four players are searched; more would take long.
 _MAX_SEARCH = 40
 
 
@@ -109,12 +109,12 @@ class Nim(Game):
     def observe(self, agent: str) -> str:
         limit = f"at least 1 and at most {self.max_take}" if self.max_take else "at least 1, as many as you like"
         others = ", ".join(a for a in self.possible_agents if a != agent)
-        told = "".join(f"{line}.\n" for line in self.log)
+        history = "".join(f"{line}.\n" for line in self.log)
         return (
             f"This is Nim. You are {agent}, playing against {others}; {self.possible_agents[0]} began. In turn, each "
             f"player takes objects from one pile, {limit}. Whoever takes the last object wins. An illegal "
             "move puts you out of the game. Answer with a move, as in \\boxed{take 1 from pile 1}.\n\n"
-            f"{told}{self._board()}"
+            f"{history}{self._board()}"
         )
 
     def _board(self) -> str:
@@ -130,16 +130,16 @@ class Nim(Game):
 
     def random_action(self, agent: str, randint: Callable[[int], int]) -> str:
         legal = self._legal()
-        return _told(*legal[randint(len(legal))])
+        return _action_text(*legal[randint(len(legal))])
 
     def expert_action(self, agent: str) -> str:
         """Optimal play for two: leave a nim-sum of zero. With more, the best response to random players."""
         moves = self._legal()
         if len(self.agents) > 2 and sum(self.piles) <= _MAX_SEARCH:
             seats = len(self.agents)
-            return _told(*max(moves, key=lambda m: win_chance(self._after(m), seats - 1, seats, self.max_take)))
+            return _action_text(*max(moves, key=lambda m: win_chance(self._after(m), seats - 1, seats, self.max_take)))
         # where every move loses, the smallest leaves the most chances for a mistake
-        return _told(*min(moves, key=lambda move: (self._nim_sum(self._after(move)) != 0, move[0])))
+        return _action_text(*min(moves, key=lambda move: (self._nim_sum(self._after(move)) != 0, move[0])))
 
     def _after(self, move: tuple[int, int]) -> tuple[int, ...]:
         amount, pile = move
@@ -183,7 +183,7 @@ def win_chance(piles: tuple[int, ...], away: int, players: int, max_take: int | 
     return max(chances) if away == 0 else sum(chances) / len(chances)
 
 
-def _told(amount: int, pile: int) -> str:
+def _action_text(amount: int, pile: int) -> str:
     return f"\\boxed{{take {amount} from pile {pile}}}"
 
 
@@ -191,8 +191,8 @@ class NimSeat(Seat):
     """One seat of :class:`Nim`; with two players, every start can be won from it.
 
     Args:
-        players, num_piles, max_pile, max_take: see :class:`Nim`.
-        seat, opponent: see :class:`~rollenv.envs.multi.seat.Seat`.
+        players, num_piles, max_pile, max_take: arguments of the base class :class:`Nim`.
+        seat, opponent: arguments of the base class :class:`~rollenv.envs.multi.seat.Seat`.
     """
 
     picture = staticmethod(pictures.nim)

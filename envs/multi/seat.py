@@ -64,7 +64,7 @@ class Seat(Env):
         return self.game.observe(self.me), reward, terminated, truncated, info
 
     def _play_others(self) -> None:
-        """Until it is this seat's turn, or it is out of the game."""
+        """Let the others play until it is this seat's turn, or it is out of the game."""
         while self.me in self.game.agents and (agent := self.game.agent_selector.selected) != self.me:
             assert agent is not None
             self.game.step({agent: self._choose(agent)})

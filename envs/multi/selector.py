@@ -14,7 +14,7 @@ class AgentSelector:
 
     Args:
         agents: their names, in the order of play.
-        mode: ``sequential`` or ``parallel``.
+        mode: ``sequential`` (one agent at a time) or ``parallel``.
     """
 
     def __init__(self, agents: Iterable[str], mode: str = "sequential"):

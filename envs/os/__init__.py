@@ -15,7 +15,7 @@ AGENTBENCH = {
 }
 INTERCODE = DataFiles("agentic/intercode", ("nl2bash/nl2bash_fs_*.json",), "https://github.com/princeton-nlp/intercode")
 
-#: A machine is in nobody's state but its own.
+#: Machines cannot be saved, so there is no ability "state".
 _ABILITIES = ABILITIES - {"state", "spawn"}
 
 

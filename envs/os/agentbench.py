@@ -93,7 +93,7 @@ class AgentBenchOSEnv(MachineEnv):
     Args:
         split: ``test`` (144 tasks), ``dev`` (26) or ``train`` (1,000).
         network: also the tasks that install packages. Machines have no network, so those raise an error.
-        settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, split: str = "test", network: bool = False, max_turns: int = 8, **settings: Any):
@@ -158,7 +158,7 @@ def items(root: Path, split: str, network: bool) -> Sequence[Item]:
 
     Args:
         root: the folder of the data set.
-        split: ``test``, ``dev`` or ``train``.
+        split: the split: ``test``, ``dev`` or ``train``.
         network: also those that install packages.
     """
     return [item for item in read_items(root, split) if network or not item.needs_network]

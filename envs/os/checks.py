@@ -2,8 +2,8 @@
 
 What decides is never run by a program that the agent may have changed. An answer is compared with what the solution
 prints in a new machine that the agent never was in. A changed system is looked at in a new machine with the agent's
-files, but with the system's own programs, libraries and start-up files. What cannot be prevented is told: a program of
-the agent that a check has to run, because the task was to write it, has the check's rights while it runs.
+files, but with the system's own programs, libraries and start-up files. One gap remains: a program of the agent
+that a check has to run, because the task was to write it, has the check's rights while it runs.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rollenv.envs.terminal.shell import LIMITS, Shell
 from rollenv.sandbox import Image, Machine
 from rollenv.sandbox.layers import temporary
 
-#: What Bash reads at its start; tasks ask for changes of it, and their checks read it where they need it.
+#: Files that Bash reads at its start; tasks ask for changes of it, and their checks read it where they need it.
 _STARTUP = re.compile(r"/(root|home/[^/]+)/\.(bashrc|bash_\w+|profile)$")
 
 
 class SystemGuard(Guard):
-    """For tasks about the system itself: start-up files of Bash are kept, and so are permissions of programs.
+    """A guard for tasks about the system itself: start-up files of Bash and permissions of programs are kept.
 
     Args:
-        image: that the agent began with.
+        image: image of the machine that the agent began with.
     """
 
     def __init__(self, image: Image):
@@ -71,8 +71,8 @@ def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[
     """
     if item.answer is not None:
         return answer is not None and _matches(item, answer)
-    with fresh() if None in item.check else _copy_of(machine) as place:
-        return _passes(item, str(answer), place)
+    with fresh() if None in item.check else _copy_of(machine) as sandbox:
+        return _passes(item, str(answer), sandbox)
 
 
 def _matches(item: Item, answer: str) -> bool:
@@ -87,8 +87,8 @@ def _copy_of(machine: Machine) -> Iterator[Machine]:
     with temporary() as folder:
         machine.end_processes()
         image = machine.commit(folder / "layer", keep=SystemGuard(machine.image))
-        with Machine.create(image, limits=LIMITS, env=_SAFE) as place:
-            yield place
+        with Machine.create(image, limits=LIMITS, env=_SAFE) as sandbox:
+            yield sandbox
 
 
 def _passes(item: Item, answer: str, machine: Machine) -> bool:

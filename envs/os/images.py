@@ -28,15 +28,15 @@ def start_prepared(
     Args:
         name: the folder that images of this kind are kept in.
         recipe: what it is made from; equal recipes give equal images.
-        prepare: makes a machine over the host's system what it should be. Whatever it raises is raised here.
+        prepare: sets up a machine over the host's system. Its errors are raised here.
         env: environment variables of everything in it.
 
     Raises:
         IsolationError: no machine can be started.
     """
     base = Image.host()
-    told = json.dumps([_VERSION, base.mounts, list(recipe)])
-    target = _today(name) / hashlib.sha256(told.encode()).hexdigest()[:32]
+    recipe_json = json.dumps([_VERSION, base.mounts, list(recipe)])
+    target = _today(name) / hashlib.sha256(recipe_json.encode()).hexdigest()[:32]
     if not target.exists():
         machine = Machine.create(base, limits=limits, env=env)
         try:

@@ -39,7 +39,7 @@ _POLICY = (
 )
 _REMINDER = "No function was called. Call execute_bash, or submit when the last output is the answer."
 _STATUS = ["git", "-C", "/", "-c", "core.quotePath=false", "status", "--short", "-z"]
-#: In the place of changes that git cannot tell, such as too large ones; no right command makes those.
+#: Stands for changes that git cannot report, such as too large ones; no right command makes those.
 _UNKNOWN = frozenset({("", "!")})
 _HASHES = r"""
 while IFS= read -r -d '' path; do
@@ -62,8 +62,8 @@ class InterCodeBackend(MachineBackend):
     """A file system, and what the last command printed.
 
     Args:
-        query: at first it is in the place of output, as upstream.
-        as_published: see :class:`InterCodeBashEnv`.
+        query: the request, which is also the output before the first command, as upstream.
+        as_published: give commands to Bash as upstream does; see :class:`InterCodeBashEnv`.
     """
 
     def __init__(self, machine: Machine, query: Query, as_published: bool):
@@ -107,7 +107,7 @@ class InterCodeBashEnv(MachineEnv):
     Args:
         as_published: give commands to Bash within double quotes, as upstream does, whose results it needs to be
             compared with: double quotes in a command then end there, and what follows a space is lost.
-        settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     judged_when_cut = True
@@ -187,8 +187,8 @@ def start(root: Path, system: int) -> Machine:
         machine.files.write("/.gitignore", "".join(f"{each}\n" for each in _IGNORED))
         machine.run(["bash", "-c", f"chmod +x /{name}; /{name}"], cwd="/")  # lines of some fail, as upstream
         commands = "git init -q && git add -A && git commit -qm 'initial commit'"
-        told = "git config --global user.email a@example.org && git config --global user.name a && "
-        done = machine.run(["bash", "-c", told + commands], cwd="/")
+        setup = "git config --global user.email a@example.org && git config --global user.name a && "
+        done = machine.run(["bash", "-c", setup + commands], cwd="/")
         if done.exit_code != 0:
             raise SandboxError(f"InterCode's file system {system} cannot be made: {done.stderr.strip()[-300:]}")
 
@@ -220,7 +220,7 @@ def gold_outcome(root: Path, query: Query, as_published: bool) -> Outcome:
 
     Args:
         root: the folder of InterCode's data.
-        as_published: see :class:`InterCodeBashEnv`.
+        as_published: give commands to Bash as upstream does; see :class:`InterCodeBashEnv`.
 
     Raises:
         SandboxError: a machine cannot be started.
@@ -243,12 +243,12 @@ def outcome(machine: Machine, output: str) -> Outcome:
         settle(machine)
         machine.end_processes()
         image = machine.commit(folder / "layer", keep=_counts)
-        with Machine.create(image, limits=LIMITS) as place:
-            status = place.run(_STATUS)
+        with Machine.create(image, limits=LIMITS) as sandbox:
+            status = sandbox.run(_STATUS)
             changed = changes(status.stdout) if status.exit_code == 0 else _UNKNOWN
             new = sorted(path for path, kind in changed if kind in NEW)
             listed = "".join(f"{path}\0" for path in new)
-            hashes = place.run(["bash", "-c", _HASHES], cwd="/", stdin=listed).stdout.split("\0") if new else []
+            hashes = sandbox.run(["bash", "-c", _HASHES], cwd="/", stdin=listed).stdout.split("\0") if new else []
         return Outcome(output, changed, dict(zip(new, hashes, strict=False)))
 
 

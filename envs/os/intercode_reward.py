@@ -11,7 +11,7 @@ from dataclasses import dataclass
 #: The share of each part; 0.01 is for having acted at all.
 _PART = 0.33
 _WORD = re.compile(r"\b\w\w+\b")
-#: What git says of files that are new.
+#: Git's status of new files.
 NEW = ("A", "??", "C")
 
 #: A path, and what git says of it.
@@ -26,11 +26,11 @@ class Outcome:
     changes: frozenset[Change]
     """Lines of ``git status --short``."""
     hashes: Mapping[str, str]
-    """Of the contents of new files and folders, by path."""
+    """Hashes of the contents of new files and folders, by path."""
 
 
 def reward(given: Outcome, wanted: Outcome) -> float:
-    """From 0.01 to 1."""
+    """The reward, from 0.01 to 1."""
     different = len(given.changes ^ wanted.changes)
     common = [path for path, kind in given.changes & wanted.changes if kind in NEW]
     equal = sum(given.hashes.get(path) == wanted.hashes.get(path) for path in common)

@@ -12,7 +12,7 @@ from typing import Any
 from rollenv.core import UsageError
 
 LANGUAGES = ("bash", "python")
-#: What cannot be done without a network.
+#: Commands that need a network.
 _INSTALLS = re.compile(r"\bapt(-get)?\s+(update|install|remove)\b")
 
 
@@ -45,7 +45,7 @@ class Item:
     """The right answer, or with ``regex`` what is found in one; None where scripts check."""
     regex: bool = False
     strip: bool = True
-    """Whether an answer is compared without space around it."""
+    """True to compare an answer without the space around it."""
     check: tuple[Script | None, ...] = ()
     """Scripts that check one after the other; None stands for the example."""
     example: Script | None = None
@@ -63,18 +63,18 @@ def read_items(root: Path, split: str) -> list[Item]:
 
     Args:
         root: the folder with ``data``, ``scripts`` and ``train_0317``.
-        split: ``test``, ``dev`` or ``train``.
+        split: the split: ``test``, ``dev`` or ``train``.
 
     Raises:
         UsageError: a file is not what it should be; the message names the file and the task.
     """
-    places = {
+    sources = {
         "test": [(path, path.parent.name) for path in sorted(root.glob("data/[1-7]/*.json"))],
         "dev": [(root / "data" / "dev.json", "dev")],
         "train": [(root / "train_0317" / "training.json", "7")],
     }[split]
     found: list[Item] = []
-    for path, scripts in places:
+    for path, scripts in sources:
         name = f"{scripts}-{path.stem}" if split == "test" else split
         found += _read_file(path, root / "scripts" / scripts, name)
     return found

@@ -6,7 +6,7 @@ from rollenv.errors import RollenvError
 
 
 class Misbehaved(RollenvError):
-    """Someone else's environment failed, or returned what it must not."""
+    """A third-party environment failed, or returned an invalid value."""
 
 
 def one_line(error: BaseException) -> str:

@@ -50,11 +50,11 @@ def check(space: gymnasium.Space[Any], env_id: str) -> None:
         UsageError: if they cannot.
     """
     if not isinstance(space, gymnasium.Space):
-        raise UsageError(f"{env_id}: its action_space is {space!r:.60}, which is no space of Gymnasium's")
+        raise UsageError(f"{env_id}: its action_space is {space!r:.60}, which is not a space of Gymnasium's")
     if isinstance(space, _WITHOUT_TEXT):
         raise UsageError(f"{env_id}: actions of {type(space).__name__} spaces cannot be written as text")
     if isinstance(space, spaces.Dict) and not all(isinstance(name, str) for name in space.spaces):
-        raise UsageError(f"{env_id}: actions of a Dict space whose names are no texts cannot be written as text")
+        raise UsageError(f"{env_id}: actions of a Dict space with names that are not text cannot be written as text")
     for inner in _inner(space):
         check(inner, env_id)
 
@@ -77,7 +77,7 @@ def read(text: str, space: gymnasium.Space[Any], names: Names | None = None) -> 
     """The action that a text means.
 
     Args:
-        text: as :func:`found` returns it.
+        text: the text of an action, as :func:`found` returns it.
 
     Returns:
         A member of the space.
@@ -273,10 +273,10 @@ class GymnasiumEnv(Env):
     state holds the seed and the actions; to go back to it is to play them again.
 
     Args:
-        game: Gymnasium's id, or ``module:id``.
+        game: Gymnasium's id of the environment, or ``module:id``.
         max_turns: the episode is truncated after this many turns; by default Gymnasium's limit, or 200.
         describe: whether the first observation has what the environment's documentation says.
-        settings: arguments of ``gymnasium.make``.
+        settings: further arguments, passed on to ``gymnasium.make``.
     """
 
     #: ``inner`` is what the environment's own ``reset`` gets as options.
@@ -306,7 +306,7 @@ class GymnasiumEnv(Env):
             raise UsageError(f"gymnasium:{game} has spaces that cannot be read: {one_line(error)}") from error
         self._given: int | None = None
         self._inner: dict[str, Any] = {}
-        self._seed_used, self._turn, self._seen = 0, 0, ""
+        self._seed_used, self._turn, self._observation = 0, 0, ""
         self._played: list[str] = []
 
     # -- the episode -------------------------------------------------------------------------------------------------
@@ -315,8 +315,8 @@ class GymnasiumEnv(Env):
         """Begin an episode. The environment gets the same seed; without one, the next of the private stream.
 
         Args:
-            seed: see :meth:`rollenv.Env.reset`.
-            options: see :attr:`reset_options`.
+            seed: restarts the random stream; None continues it.
+            options: values for the names in :attr:`reset_options`.
         """
         self._given = seed
         return super().reset(seed, options=options)
@@ -348,35 +348,35 @@ class GymnasiumEnv(Env):
         self._turn += 1
         reward, terminated, truncated, info = self._move(meant, text)
         truncated = not terminated and (truncated or self._turn >= self.max_turns)
-        return self._seen, reward, terminated, truncated, _with_success(info) | {"valid": True}
+        return self._observation, reward, terminated, truncated, _with_success(info) | {"valid": True}
 
     def _passed(self, why: str) -> StepResult:
         self._turn += 1
-        said = f"This is not one of the actions, so nothing happened: {why}.\n{self._seen}"
+        said = f"This is not one of the actions, so nothing happened: {why}.\n{self._observation}"
         return said, 0.0, False, self._turn >= self.max_turns, {"valid": False}
 
     def _move(self, meant: Any, text: str) -> tuple[float, bool, bool, dict[str, Any]]:
         result = self._asked("step", meant)
         try:
             observation, reward, terminated, truncated, info = result
-            told = float(reward), bool(terminated), bool(truncated)
+            outcome = float(reward), bool(terminated), bool(truncated)
             words = any(isinstance(each, str | bytes) for each in (reward, terminated, truncated))
-            if words or not math.isfinite(told[0]) or not isinstance(info, dict):
+            if words or not math.isfinite(outcome[0]) or not isinstance(info, dict):
                 ends = f"terminated {terminated!r:.40}, truncated {truncated!r:.40}"
                 raise ValueError(f"the reward {reward!r:.40}, {ends}, the info {type(info).__name__}")
         except Exception as error:  # whatever these are
             self._over = True
             raise Misbehaved(f"{self}: its step returned no (observation, reward, ...): {one_line(error)}") from error
         self._played.append(text)
-        return *told, self._shown(observation, info)[1]
+        return *outcome, self._shown(observation, info)[1]
 
     def _shown(self, observation: Any, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         try:
-            self._seen, told = show(observation), plain(info)
+            self._observation, shown_info = show(observation), plain(info)
         except Exception as error:  # names and texts can be objects that fail
             self._over = True
             raise Misbehaved(f"{self}: what it returned cannot be shown: {one_line(error)}") from error
-        return self._seen, told
+        return self._observation, shown_info
 
     def _asked(self, name: str, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -387,7 +387,7 @@ class GymnasiumEnv(Env):
             raise Misbehaved(f"{self} failed in {where}: {one_line(error)}") from error
 
     def render(self) -> str:
-        return self._seen
+        return self._observation
 
     def close(self) -> None:
         self._over = True
@@ -407,8 +407,8 @@ class GymnasiumEnv(Env):
 
     def _get_state(self) -> dict[str, Any]:
         self._can_return()
-        told = {"seed": self._seed_used, "inner": self._inner, "played": list(self._played)}
-        return told | {"turn": self._turn, "seen": self._seen}
+        state = {"seed": self._seed_used, "inner": self._inner, "played": list(self._played)}
+        return state | {"turn": self._turn, "seen": self._observation}
 
     def _set_state(self, state: dict[str, Any]) -> None:
         self._can_return()
@@ -417,7 +417,7 @@ class GymnasiumEnv(Env):
         for text in state["played"]:
             self._move(read(text, self._space, self.names), text)
         self._turn = state["turn"]
-        if self._seen != state["seen"]:
+        if self._observation != state["seen"]:
             self._over = True
             raise Misbehaved(f"{self} is not deterministic: the same seed and actions led to another observation")
 
@@ -501,7 +501,7 @@ def _documented(game: Any) -> str:
 
 
 def _with_success(info: dict[str, Any]) -> dict[str, Any]:
-    """``success`` is a bool, or is not told."""
-    told = info.get("success", info.get("is_success"))
+    """The info with ``success`` as a bool, or without it."""
+    success = info.get("success", info.get("is_success"))
     rest = {name: value for name, value in info.items() if name != "success"}
-    return rest | ({"success": bool(told)} if isinstance(told, bool | int | float) and told == told else {})
+    return rest | ({"success": bool(success)} if isinstance(success, bool | int | float) and success == success else {})

@@ -52,7 +52,7 @@ def base_of(address: str) -> str:
     """The address of a server as ``http://HOST:PORT/PATH``.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it is not such an address.
     """
     kind, _, rest = address.rpartition("://")
     text = re.sub("^ws", "http", kind.lower() or "http") + "://" + rest.rstrip("/").removesuffix("/ws")
@@ -69,7 +69,7 @@ def base_of(address: str) -> str:
 
 
 def _headers() -> dict[str, str]:
-    """With the token of the variable OPENENV_TOKEN, so that no address that is stored shows it."""
+    """Headers with the token of the variable OPENENV_TOKEN, which stored addresses must not show."""
     token = os.environ.get("OPENENV_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
         raise UsageError("OPENENV_TOKEN has characters that no token has")
@@ -89,12 +89,12 @@ def about(base: str) -> dict[str, Any]:
         schema, described = _got(client, f"{base}/schema", base), _got(client, f"{base}/metadata", base)
     action = schema.get("action") if isinstance(schema, dict) else None
     if schema is not None and not isinstance(action, dict):
-        raise UsageError(f"openenv:{base} is no OpenEnv server: /schema has no form of actions")
+        raise UsageError(f"openenv:{base} is not an OpenEnv server: /schema has no form of actions")
     if schema is None and described is None:  # the WebSocket alone is enough to play
         with contextlib.closing(Wire(base)) as wire:
             wire.connect()
-    told = described if isinstance(described, dict) else {}
-    return {"schema": action or {}, "name": told.get("name"), "description": told.get("description")}
+    metadata = described if isinstance(described, dict) else {}
+    return {"schema": action or {}, "name": metadata.get("name"), "description": metadata.get("description")}
 
 
 def _got(client: httpx.Client, url: str, base: str) -> Any:
@@ -110,7 +110,7 @@ def _got(client: httpx.Client, url: str, base: str) -> Any:
     try:
         return answer.json()
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"openenv:{base} is no OpenEnv server: {url} is no JSON") from error
+        raise UsageError(f"openenv:{base} is not an OpenEnv server: {url} is not JSON") from error
 
 
 class Wire:
@@ -137,7 +137,7 @@ class Wire:
                 self._socket = WebSocket(url, _headers(), largest=_LARGEST_MESSAGE, silence=_SILENCE)
             except InvalidStatus as error:
                 said = f"{url} answers {error.response.status_code} (a token for it goes to OPENENV_TOKEN)"
-                raise UsageError(f"openenv:{self.base} is no OpenEnv server: {said}") from error
+                raise UsageError(f"openenv:{self.base} is not an OpenEnv server: {said}") from error
             except (OSError, WebSocketException) as error:
                 about.cache_clear()
                 raise ServerLost(f"no OpenEnv server answers at {url} ({one_line(error)}): is it running?") from error
@@ -147,15 +147,15 @@ class Wire:
         """Send a message and return what is in the answer.
 
         Args:
-            kind: ``reset`` or ``step``.
+            kind: type of the message, ``reset`` or ``step``.
 
         Raises:
             Refused: the message is not of the right form.
-            Misbehaved: the environment failed, or the answer is none of the protocol's.
+            Misbehaved: the environment failed, or the answer breaks the protocol.
             ServerFull: the server has no room.
             ServerLost: the connection was lost, or there was no answer in time.
         """
-        again = self._socket is not None and kind == "reset"  # what was closed while nobody asked
+        again = self._socket is not None and kind == "reset"  # it may have been closed since the last message
         message = json.dumps({"type": kind, "data": data})
         socket = self.connect()
         try:
@@ -174,8 +174,8 @@ class Wire:
 
     def _content(self, kind: str, answer: bytes) -> dict[str, Any]:
         try:
-            told = json.loads(answer)
-            what, content = told["type"], told.get("data") or {}
+            message = json.loads(answer)
+            what, content = message["type"], message.get("data") or {}
             if not isinstance(content, dict):
                 raise TypeError("no object")
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -206,10 +206,10 @@ class Wire:
 
 def _details(errors: Any) -> str:
     found = [each for each in errors if isinstance(each, dict)] if isinstance(errors, list) else []
-    return "; ".join(f"{_place(each.get('loc'))}: {each.get('msg')}" for each in found[:3])[:300]
+    return "; ".join(f"{_location(each.get('loc'))}: {each.get('msg')}" for each in found[:3])[:300]
 
 
-def _place(loc: Any) -> str:
+def _location(loc: Any) -> str:
     return ".".join(map(str, loc)) if isinstance(loc, list) else ""
 
 
@@ -226,10 +226,10 @@ class Form:
     ``\boxed{}`` for numbers and choices. Otherwise the reply has a JSON object, in a code block, in a box or alone.
 
     Args:
-        schema: of actions; empty if it is not known.
+        schema: JSON schema of actions; empty if it is not known.
 
     Raises:
-        UsageError: there is no such field, or the schema is none.
+        UsageError: there is no such field, or the schema cannot be read.
     """
 
     def __init__(self, schema: Mapping[str, Any], field: str | None = None):
@@ -241,7 +241,7 @@ class Form:
             raise
         except (TypeError, ValueError, AttributeError, LookupError, OverflowError, RecursionError) as error:
             raise UsageError(
-                f"the server's form of actions is no JSON schema that can be read: {error!r:.100}"
+                f"the server's form of actions is not a JSON schema that can be read: {error!r:.100}"
             ) from error
 
     def _take(self, schema: Mapping[str, Any], field: str | None) -> None:
@@ -256,7 +256,7 @@ class Form:
         self.only = field or (alone[0] if len(alone) == 1 else None)
 
     @property
-    def _of_the_only(self) -> Mapping[str, Any]:
+    def _only_schema(self) -> Mapping[str, Any]:
         return self.fields.get(self.only or "", {"type": "string"})
 
     @property
@@ -266,10 +266,10 @@ class Form:
 
     def _asked(self) -> str:
         if self.only is not None:
-            told = _words(self._of_the_only)
-            if _is_text(self._of_the_only):
-                return "" if told == "text" else f"Your reply is {self.only}: {told}."
-            return f"Reply with {self.only} in a box, as in \\boxed{{...}}: {told}."
+            words = _words(self._only_schema)
+            if _is_text(self._only_schema):
+                return "" if words == "text" else f"Your reply is {self.only}: {words}."
+            return f"Reply with {self.only} in a box, as in \\boxed{{...}}: {words}."
         if not self.fields:
             return "Reply with a JSON object."
         optional = {name: "" if name in self.required else " (may be left out)" for name in self.fields}
@@ -288,13 +288,13 @@ class Form:
             if not isinstance(found, dict):
                 raise ValueError("a JSON object is wanted")
             return found
-        told = self._of_the_only
-        if _is_text(told):
+        schema = self._only_schema
+        if _is_text(schema):
             return {self.only: well_formed(reply)}
         text = _boxed(reply)
-        value = text if text in (told.get("enum") or ()) else _json(text)
-        if not _fits(value, told):
-            raise ValueError(f"{text!r:.60} is not {_words(told)}")
+        value = text if text in (schema.get("enum") or ()) else _json(text)
+        if not _fits(value, schema):
+            raise ValueError(f"{text!r:.60} is not {_words(schema)}")
         return {self.only: value}
 
     @property
@@ -306,13 +306,13 @@ class Form:
     def sample(self, rng: random.Random) -> str:
         """A reply that means a random action."""
         if self.only is not None:
-            value = _drawn(self._of_the_only, rng)
+            value = _sample(self._only_schema, rng)
             return f"\\boxed{{{value if isinstance(value, str) else json.dumps(value)}}}"
-        return json.dumps({name: _drawn(self.fields[name], rng) for name in self.required})
+        return json.dumps({name: _sample(self.fields[name], rng) for name in self.required})
 
 
 def _resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a field; one that is named elsewhere is looked up, and one that may be null is as if it may not."""
+    """The schema of a field: a reference is looked up, and null is left out of the alternatives."""
     if not isinstance(schema, Mapping):
         return {}
     if isinstance(ref := schema.get("$ref"), str):
@@ -331,46 +331,46 @@ def _resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
     return schema
 
 
-def _is_text(told: Mapping[str, Any]) -> bool:
-    several = any(name in told for name in ("anyOf", "oneOf", "allOf"))
-    return told.get("type", "string") == "string" and not told.get("enum") and not several
+def _is_text(schema: Mapping[str, Any]) -> bool:
+    several = any(name in schema for name in ("anyOf", "oneOf", "allOf"))
+    return schema.get("type", "string") == "string" and not schema.get("enum") and not several
 
 
-def _words(told: Mapping[str, Any]) -> str:
-    if told.get("enum"):
-        kind = f"one of {', '.join(map(str, told['enum'])):.{_LONGEST}}"
-    elif _is_text(told):
+def _words(schema: Mapping[str, Any]) -> str:
+    if schema.get("enum"):
+        kind = f"one of {', '.join(map(str, schema['enum'])):.{_LONGEST}}"
+    elif _is_text(schema):
         kind = "text"
     else:
         kind = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}.get(
-            str(told.get("type")), "a JSON value"
+            str(schema.get("type")), "a JSON value"
         )
-        bounds = [f"{word} {told[key]}" for key, word in _BOUNDS.items() if key in told]
+        bounds = [f"{word} {schema[key]}" for key, word in _BOUNDS.items() if key in schema]
         kind = " ".join([kind, *bounds])
-    description = " ".join(str(told.get("description") or "").split())
+    description = " ".join(str(schema.get("description") or "").split())
     return kind if kind == "text" and not description else f"{kind} ({description})" if description else kind
 
 
-def _fits(value: Any, told: Mapping[str, Any]) -> bool:
-    if told.get("enum"):
-        return value in told["enum"]
-    kinds = _TYPES.get(str(told.get("type")))
+def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    if schema.get("enum"):
+        return value in schema["enum"]
+    kinds = _TYPES.get(str(schema.get("type")))
     if kinds is None:
         return True
     return isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
 
 
-def _bounded(told: Mapping[str, Any]) -> bool:
-    has_range = told.get("type") == "integer" and "minimum" in told and "maximum" in told
-    return bool(told.get("enum")) or told.get("type") == "boolean" or has_range
+def _bounded(schema: Mapping[str, Any]) -> bool:
+    has_range = schema.get("type") == "integer" and "minimum" in schema and "maximum" in schema
+    return bool(schema.get("enum")) or schema.get("type") == "boolean" or has_range
 
 
-def _drawn(told: Mapping[str, Any], rng: random.Random) -> Any:
-    if told.get("enum"):
-        return rng.choice(list(told["enum"]))
-    if told.get("type") == "boolean":
+def _sample(schema: Mapping[str, Any], rng: random.Random) -> Any:
+    if schema.get("enum"):
+        return rng.choice(list(schema["enum"]))
+    if schema.get("type") == "boolean":
         return rng.random() < 0.5
-    return rng.randint(math.ceil(told["minimum"]), math.floor(told["maximum"]))
+    return rng.randint(math.ceil(schema["minimum"]), math.floor(schema["maximum"]))
 
 
 def _boxed(reply: str) -> str:
@@ -402,13 +402,13 @@ def spec_of(env_id: str) -> EnvSpec:
         ServerLost: no server answers.
     """
     base = base_of(env_id.partition(":")[2])
-    told = about(base)
-    what = " ".join(str(told["description"] or told["name"] or "an environment").split())
+    described = about(base)
+    what = " ".join(str(described["description"] or described["name"] or "an environment").split())
     return EnvSpec(
         env_id,
         "rollenv.envs.others.openenv:make_openenv",
         {"url": base},
-        frozenset({"random_action"} if Form(told["schema"]).can_sample else ()),
+        frozenset({"random_action"} if Form(described["schema"]).can_sample else ()),
         nondeterministic=True,
         summary=f"{what:.100} (an OpenEnv server)",
     )
@@ -423,7 +423,7 @@ def make_openenv(url: str, max_turns: int = 200, timeout: float = 600.0, action_
         action_field: of the server's actions, which gets the agent's reply; by default see :class:`Form`.
 
     Raises:
-        UsageError: an argument is wrong, or it is no OpenEnv server.
+        UsageError: an argument is wrong, or it is not an OpenEnv server.
         ServerLost: no server answers.
     """
     if max_turns < 1 or not timeout > 0:
@@ -446,15 +446,15 @@ class OpenEnv(Env):
     def __init__(self, wire: Wire, form: Form, max_turns: int):
         self.wire, self.form, self.max_turns = wire, form, max_turns
         self._given: int | None = None
-        self._turn, self._seen = 0, ""
+        self._turn, self._observation = 0, ""
         weakref.finalize(self, wire.close).atexit = False  # where nobody calls close()
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
         """Begin an episode. The server gets the same seed; without one, the next of the private stream.
 
         Args:
-            seed: see :meth:`rollenv.Env.reset`.
-            options: see :attr:`reset_options`.
+            seed: restarts the random stream; None continues it.
+            options: values for the names in :attr:`reset_options`.
         """
         self._given = seed
         return super().reset(seed, options=options)
@@ -475,7 +475,7 @@ class OpenEnv(Env):
         if terminated or truncated:
             raise Misbehaved(f"{self}: the episode ended before the first turn")
         how = "" if _is_rollenvs(answer["observation"]) else self.form.asked
-        return "\n\n".join(filter(None, [self._seen, how])), info
+        return "\n\n".join(filter(None, [self._observation, how])), info
 
     def _step(self, action: str) -> StepResult:
         self._turn += 1
@@ -483,13 +483,13 @@ class OpenEnv(Env):
         try:
             answer = self.wire.ask("step", self.form.read(action))
         except (Refused, ValueError) as error:
-            said = f"This is not one of the actions, so nothing happened: {error}.\n{self._seen}"
+            said = f"This is not one of the actions, so nothing happened: {error}.\n{self._observation}"
             return said, 0.0, False, late, {"valid": False}
         except RollenvError:
             self._over = True
             raise
         reward, terminated, truncated, info = self._taken(answer)
-        return self._seen, reward, terminated, not terminated and (truncated or late), {"valid": True} | info
+        return self._observation, reward, terminated, not terminated and (truncated or late), {"valid": True} | info
 
     def _taken(self, answer: dict[str, Any]) -> tuple[float, bool, bool, dict[str, Any]]:
         observation, reward, done = answer["observation"], answer.get("reward"), answer.get("done", False)
@@ -498,14 +498,14 @@ class OpenEnv(Env):
             self._over = True
             self.wire.close()
             raise Misbehaved(f"{self.wire.base} answered with the reward {reward!r:.40} and done {done!r:.40}")
-        self._seen, info = _read(observation)
+        self._observation, info = _read(observation)
         if metadata := answer.get("metadata"):
             info.setdefault("metadata", plain(metadata))
         truncated = bool(done) and isinstance(observation, dict) and observation.get("truncated") is True
         return float(reward), bool(done) and not truncated, truncated, info
 
     def render(self) -> str:
-        return self._seen
+        return self._observation
 
     def close(self) -> None:
         self._over = True
@@ -526,8 +526,8 @@ class _Sampling(OpenEnv):
 
 def _is_rollenvs(observation: Any) -> bool:
     """Return whether rollenv's server has it from an environment that explains its actions itself."""
-    told = observation if isinstance(observation, dict) else {}
-    return isinstance(told.get("text"), str) and isinstance(told.get("info"), dict)
+    fields = observation if isinstance(observation, dict) else {}
+    return isinstance(fields.get("text"), str) and isinstance(fields.get("info"), dict)
 
 
 def _read(observation: Any) -> tuple[str, dict[str, Any]]:

@@ -22,7 +22,7 @@ _DEEPEST = 12
 #: Bits of a whole number; Python writes no number of more than some ten thousand.
 _LARGEST = 4096
 
-#: Where BrowserGym's environments have the page, the most telling first.
+#: Keys of the page in BrowserGym's observations, the most informative first.
 _TREES = ("axtree_txt", "axtree_object", "pruned_html", "dom_txt", "dom_object")
 
 
@@ -38,7 +38,7 @@ def show(observation: Any) -> str:
 
 
 def plain(value: Any, digits: int | None = None, depth: int = 0) -> Any:
-    """JSON data for any value; what has no such form is told of in brackets.
+    """JSON data for any value; a note in brackets stands for what has no such form.
 
     Args:
         digits: that floats keep; by default all.
@@ -80,7 +80,7 @@ def _value(value: Any) -> str:
 
 
 def _numbers(value: Any, most: int, depth: int = 0) -> int:
-    """At least how many values there are, those in them included, which may hold themselves."""
+    """The number of values in a value, nested ones included, or a number above ``most``; cycles are allowed."""
     inside = _inside(value)
     if inside is None or depth > _DEEPEST:
         return 1
@@ -170,8 +170,8 @@ def _nodes(nodes: Any) -> list[str]:
         if number not in known or number in seen:
             continue
         seen.add(number)
-        node, name = known[number], _told(known[number], "name")
-        line = "" if _told(node, "role") == "StaticText" and name in around else _node(node)
+        node, name = known[number], _text_of(known[number], "name")
+        line = "" if _text_of(node, "role") == "StaticText" and name in around else _node(node)
         if line:
             lines.append("  " * depth + line)
         waiting += [(child, depth + bool(line), name) for child in reversed(node.get("childIds") or ())]
@@ -180,13 +180,13 @@ def _nodes(nodes: Any) -> list[str]:
 
 def _node(node: Mapping[str, Any]) -> str:
     """One element; empty for those that only group others."""
-    role, name = _told(node, "role"), _told(node, "name")
+    role, name = _text_of(node, "role"), _text_of(node, "name")
     bid = node.get("browsergym_id")
     if node.get("ignored") or role in ("InlineTextBox", "none") or (role in ("generic", "") and not name):
         return ""
-    states = {each.get("name"): _told(each, "value") for each in node.get("properties") or ()}
+    states = {each.get("name"): _text_of(each, "value") for each in node.get("properties") or ()}
     shown = [f"{key}={value}" for key, value in states.items() if key in _STATES and value not in ("", "False")]
-    value = _told(node, "value")
+    value = _text_of(node, "value")
     parts = [f"[{bid}]" if bid else "", role, repr(name) if name else "", f"value={value!r}" if value else "", *shown]
     return " ".join(filter(None, parts))
 
@@ -194,7 +194,7 @@ def _node(node: Mapping[str, Any]) -> str:
 _STATES = ("checked", "disabled", "expanded", "focused", "pressed", "required", "selected")
 
 
-def _told(node: Mapping[str, Any], name: str) -> str:
+def _text_of(node: Mapping[str, Any], name: str) -> str:
     value = node.get(name)
     found = value.get("value") if isinstance(value, Mapping) else value
     return "" if found is None else str(found)

@@ -39,7 +39,7 @@ class Talk:
 
     Attributes:
         over: whether ``run()`` has returned.
-        stopped: whether it was told to end.
+        stopped: whether it was asked to end.
         trace: verifiers' record of the episode; its rewards are there when it is over.
     """
 
@@ -51,11 +51,11 @@ class Talk:
         self._running: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="verifiers", daemon=True)
         self._one_at_a_time = asyncio.Lock()
-        self._ended = False  # the package was told of it
+        self._ended = False  # True once the package knows
         self.over, self.stopped = False, False
         self.trace: Any = None
 
-    # -- who replies -------------------------------------------------------------------------------------------------
+    # -- replies -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> str:
         """Start. Returns what the agent sees first.
@@ -76,7 +76,7 @@ class Talk:
         return self._next()
 
     def stop(self) -> str:
-        """End before the package does: its next turn is told that the agent is gone.
+        """End before the package does: its next turn gets an error.
 
         Raises:
             Misbehaved: the package failed, or says nothing.
@@ -100,15 +100,15 @@ class Talk:
 
     def _next(self) -> str:
         try:
-            what, told = self._said.get(timeout=self._seconds)
+            what, message = self._said.get(timeout=self._seconds)
         except queue.Empty:
             raise Misbehaved(f"the package said nothing within {self._seconds:g} s") from None
         if what == "failed":
-            raise Misbehaved(one_line(told)) from told
+            raise Misbehaved(one_line(message)) from message
         self.over = what == "over"
         if self.over and self.trace is None:
             raise Misbehaved("its run() let no agent play")
-        return str(told)
+        return str(message)
 
     def _give(self, text: str | None) -> None:
         self._loop.call_soon_threadsafe(self._set, text)
@@ -235,7 +235,7 @@ def _loaders(package: str) -> Any:
     except ImportError as error:
         raise MissingExtra(f"verifiers:{package}: install that package first ({one_line(error)})") from error
     except (Exception, SystemExit) as error:  # whatever the package does
-        raise UsageError(f"verifiers:{package} is no taskset of verifiers 0.4: {one_line(error)}") from error
+        raise UsageError(f"verifiers:{package} is not a taskset of verifiers 0.4: {one_line(error)}") from error
     return loaders
 
 
@@ -249,7 +249,7 @@ class VerifiersEnv(Env):
         tasks: how many are played of a taskset that does not end.
         max_turns: the episode is truncated after this many turns.
         seconds: that the package's own code may take for a turn.
-        settings: of the taskset's configuration.
+        settings: fields of the taskset's configuration.
     """
 
     reset_options = frozenset({"index"})
@@ -271,10 +271,10 @@ class VerifiersEnv(Env):
         self._coming, self._most = _each(self.env.taskset), None if bounded else tasks
         self._tasks: list[Any] = []
         self._talk: Talk | None = None
-        self._turn, self._seen = 0, ""
+        self._turn, self._observation = 0, ""
 
     def _only_agent(self) -> str:
-        """The name of the agent whom replies are for."""
+        """The name of the agent that gets the replies."""
         kind = importlib.import_module("verifiers.v1.env").Env
         changed = [n for n in ("finalize", "setup", "start") if getattr(type(self.env), n) is not getattr(kind, n)]
         names = list(self.env._agent_specs)
@@ -312,7 +312,7 @@ class VerifiersEnv(Env):
         self._answered(self._talk.begin)
         if self._talk.over:
             raise Misbehaved(f"{self}: task {index} ended before the agent's first turn")
-        return self._seen, {"task": task.data.id or task.data.name or str(index)}
+        return self._observation, {"task": task.data.id or task.data.name or str(index)}
 
     def _step(self, action: str) -> StepResult:
         assert self._talk is not None
@@ -323,7 +323,7 @@ class VerifiersEnv(Env):
         if not talk.over and late:
             self._answered(talk.stop)
         if not talk.over:
-            return self._seen, 0.0, False, False, {}
+            return self._observation, 0.0, False, False, {}
         trace = talk.trace
         rewards = {name: each.value for name, each in trace.rewards.items() if each is not None}
         info = {"rewards": rewards, "metrics": {name: each for name, each in trace.metrics.items() if each is not None}}
@@ -336,7 +336,7 @@ class VerifiersEnv(Env):
     def _answered(self, ask: Any) -> None:
         """Let the package's code go on, and keep what it says."""
         try:
-            self._seen = ask() or self._seen
+            self._observation = ask() or self._observation
         except RollenvError as error:
             self._over = True
             self._end()
@@ -348,7 +348,7 @@ class VerifiersEnv(Env):
             talk.close()
 
     def render(self) -> str:
-        return self._seen
+        return self._observation
 
     def close(self) -> None:
         self._over = True

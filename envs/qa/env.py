@@ -85,11 +85,11 @@ def _says_something(text: str) -> bool:
 class QaEnv(RowEnv):
     """One question, one answer.
 
-    Accepted answers that are missing, or without a letter or digit, are none; a question that has no others pays
+    Accepted answers that are missing, or without a letter or digit, do not count; a question that has no others pays
     nothing.
 
     Args:
-        dataset_name, split, dataset, question_key, seed: see :class:`~rollenv.envs.data.task.RowEnv`.
+        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
         answer_key: the column with the accepted answer or a list of them.
         extract_boxed: the answer is in ``\\boxed{}`` instead of ``<answer>`` tags.
         use_format_error_reward: pay -0.1 instead of 0 for an action without an answer.

@@ -29,7 +29,7 @@ NAMES = tuple(
 )
 
 _LEVELS: tuple[dict[str, Any], ...] = tuple({"level": level} for level in range(4))
-#: Where reasoning-gym's own curriculum has levels that its data set refuses, or none at all.
+#: Data sets with no curriculum in reasoning-gym, or with levels that they refuse.
 _OTHER_LEVELS: dict[str, Any] = {
     "acre": (),
     "caesar_cipher": _LEVELS[:2],

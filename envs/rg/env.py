@@ -26,7 +26,7 @@ from rollenv.needs import extra
 from rollenv.parsing import last_boxed
 
 Item = dict[str, Any]
-Place = tuple[float, float]
+Point = tuple[float, float]
 
 
 def boxnet(item: Item) -> list[str]:
@@ -34,7 +34,7 @@ def boxnet(item: Item) -> list[str]:
     state: dict[str, list[str]] = item["metadata"]["initial_state"]
     plan = []
     for colour in sorted({thing[4:] for things in state.values() for thing in things if thing.startswith("box_")}):
-        for start, end in zip(_places(state, f"box_{colour}"), _places(state, f"target_{colour}"), strict=True):
+        for start, end in zip(_points(state, f"box_{colour}"), _points(state, f"target_{colour}"), strict=True):
             here = start
             while here != end:
                 there = _towards(here, end)
@@ -44,12 +44,12 @@ def boxnet(item: Item) -> list[str]:
     return [json.dumps(plan)]
 
 
-def _places(state: dict[str, list[str]], thing: str) -> list[Place]:
+def _points(state: dict[str, list[str]], thing: str) -> list[Point]:
     named = [(name.split("_"), things.count(thing)) for name, things in state.items()]
     return [(float(x), float(y)) for (x, y), n in named for _ in range(n)]
 
 
-def _towards(here: Place, end: Place) -> Place:
+def _towards(here: Point, end: Point) -> Point:
     if here[0] != end[0]:
         return here[0] + (1 if end[0] > here[0] else -1), here[1]
     return here[0], here[1] + (1 if end[1] > here[1] else -1)
@@ -160,22 +160,22 @@ SOLVERS: dict[str, Callable[[Item], list[str]]] = {
 
 logger = logging.getLogger(__name__)
 
-#: What ``rg:composite`` mixes by default.
+#: Data sets that ``rg:composite`` mixes by default.
 MIXTURE: tuple[dict[str, Any], ...] = tuple(
     {"name": name, "weight": 1.0, "config": {}} for name in ("chain_sum", "syllogism", "maze", "word_sorting")
 )
 
 #: Whose constructor draws already; of the others one instance serves for every seed.
 _DRAWS_WHEN_BUILT = frozenset({"acre", "composite", "gsm_symbolic", "list_functions", "survo"})
-#: Which draw from, or seed, the process-wide generators.
+#: Data sets that draw from, or seed, the process-wide generators.
 _DRAWS_GLOBALLY = frozenset({"codeio", "composite", "list_functions", "pool_matrix"})
-#: Which print while they make an item.
+#: Data sets that print while they make an item.
 _PRINTS = frozenset({"bf", "codeio", "composite"})
 #: A score from here on is a success.
 SOLVED = 0.99
-#: How many items may be drawn until one can be made.
+#: The most draws until an item can be made.
 _TRIES = 20
-#: How many other items a random answer is taken from.
+#: The number of other items that a random answer is taken from.
 _OTHER_ITEMS = 8
 
 
@@ -371,7 +371,7 @@ def make_item(source: Source, seed: int, index: int) -> tuple[Any, dict[str, Any
     The last 256 are cached: the members of a group play the same item, and some take a second to make.
 
     Args:
-        source: as for :func:`data_set`.
+        source: name and settings of a data set, as in :func:`data_set`.
         index: of the item, from 0.
 
     Returns:
@@ -415,7 +415,7 @@ def answer_score(source: Source, seed: int, index: int, answer: str | None) -> t
     """Score an answer to an item. An answer that may not be scored counts as no answer.
 
     Args:
-        source: as for :func:`data_set`.
+        source: name and settings of a data set, as in :func:`data_set`.
         index: of the item, from 0.
         answer: as the agent gave it; None for no answer.
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from rollenv.envs.shell.checks import Content, Line, Missing, Number, Paths, Tree
 from rollenv.envs.shell.draw import Draw
 from rollenv.envs.shell.packing import gzipped
-from rollenv.envs.shell.place import Place
 from rollenv.envs.shell.task import Family, ShellTask
 from rollenv.envs.shell.trees import placed, tree, wanted
+from rollenv.envs.shell.workspace import Workspace
 
 FAMILY = Family("archives", "tar, gzip and zip archives: extract, list, make, convert, search")
 #: Bytes of an archive, unpacked, and its members: more is wrong.
@@ -52,8 +52,8 @@ class Archive:
     """``tar``, ``tar.gz``, ``zip`` or ``gz`` (whose one member has no name)."""
     files: Mapping[str, bytes]
 
-    def __call__(self, place: Place) -> str:
-        data = place.read(self.path)
+    def __call__(self, workspace: Workspace) -> str:
+        data = workspace.read(self.path)
         if data is None:
             return f"{self.path} is not a readable file"
         try:
@@ -63,7 +63,7 @@ class Archive:
         return "" if found == dict(self.files) else f"{self.path} holds other files"
 
 
-#: What the readers of archives raise for damaged or hostile ones.
+#: Errors of the readers of archives for damaged or hostile ones.
 _ODD = (
     tarfile.TarError,
     zipfile.BadZipFile,

@@ -13,16 +13,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rollenv.envs.shell.place import Place
+from rollenv.envs.shell.workspace import Workspace
 
 _NUMBER = re.compile(r"[-+]?[0-9]{1,18}(\.[0-9]{0,18})?")
 #: Entries of a tree that are looked at; a larger tree is wrong.
 _MOST_ENTRIES = 2000
 
 
-def text_of(place: Place, path: str) -> str | None:
+def text_of(workspace: Workspace, path: str) -> str | None:
     """A file's text; None if it is not a readable file, or not text."""
-    data = place.read(path)
+    data = workspace.read(path)
     try:
         return None if data is None else data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -42,8 +42,8 @@ class Number:
     value: float
     tolerance: float = 0.0
 
-    def __call__(self, place: Place) -> str:
-        text = (text_of(place, self.path) or "").strip()
+    def __call__(self, workspace: Workspace) -> str:
+        text = (text_of(workspace, self.path) or "").strip()
         if not _NUMBER.fullmatch(text):
             return f"{self.path} does not hold a number"
         return "" if abs(float(text) - self.value) <= self.tolerance + 1e-9 else f"{self.path} holds a wrong number"
@@ -57,8 +57,8 @@ class Lines:
     lines: tuple[str, ...]
     ordered: bool = True
 
-    def __call__(self, place: Place) -> str:
-        text = text_of(place, self.path)
+    def __call__(self, workspace: Workspace) -> str:
+        text = text_of(workspace, self.path)
         if text is None:
             return f"{self.path} is not a text file"
         there, wanted = lines_of(text), lines_of("\n".join(self.lines))
@@ -78,8 +78,8 @@ class Paths(Lines):
 
     ordered: bool = False
 
-    def __call__(self, place: Place) -> str:
-        text = text_of(place, self.path)
+    def __call__(self, workspace: Workspace) -> str:
+        text = text_of(workspace, self.path)
         if text is None:
             return f"{self.path} is not a text file"
         there = sorted(line.strip().removeprefix("./") for line in text.splitlines() if line.strip())
@@ -95,9 +95,9 @@ class Table:
     ordered: bool = True
     delimiter: str = ","
 
-    def __call__(self, place: Place) -> str:
+    def __call__(self, workspace: Workspace) -> str:
         try:
-            reader = csv.reader(io.StringIO(text_of(place, self.path) or ""), delimiter=self.delimiter)
+            reader = csv.reader(io.StringIO(text_of(workspace, self.path) or ""), delimiter=self.delimiter)
             there = [tuple(cell.strip() for cell in row) for row in reader if row]
         except csv.Error:
             return f"{self.path} is not a table"
@@ -127,9 +127,9 @@ class Json:
     text: str
     """The value as JSON."""
 
-    def __call__(self, place: Place) -> str:
+    def __call__(self, workspace: Workspace) -> str:
         try:
-            there = json.loads(text_of(place, self.path) or "")
+            there = json.loads(text_of(workspace, self.path) or "")
             return "" if _same_json(there, json.loads(self.text)) else f"{self.path} holds another value"
         except (ValueError, RecursionError):
             return f"{self.path} is not JSON"
@@ -155,8 +155,8 @@ class Content:
     data: bytes
     loose: bool = True
 
-    def __call__(self, place: Place) -> str:
-        there = place.read(self.path)
+    def __call__(self, workspace: Workspace) -> str:
+        there = workspace.read(self.path)
         if there is None:
             return f"{self.path} is not a readable file"
         same = there.rstrip() == self.data.rstrip() if self.loose else there == self.data
@@ -165,14 +165,14 @@ class Content:
 
 @dataclass(frozen=True)
 class Tree:
-    """Below a folder are these files and no others. Folders are free unless ``folders`` names all of them."""
+    """Checks that a folder has exactly these files below it. Folders are free unless ``folders`` names all of them."""
 
     path: str
     files: Mapping[str, bytes]
     folders: frozenset[str] | None = None
 
-    def __call__(self, place: Place) -> str:
-        found = walk(place, self.path)
+    def __call__(self, workspace: Workspace) -> str:
+        found = walk(workspace, self.path)
         if found is None:
             return f"{self.path} holds far too much"
         files, folders = found
@@ -180,11 +180,11 @@ class Tree:
             return f"{self.path} has other files"
         if self.folders is not None and folders != self.folders:
             return f"{self.path} has other folders"
-        faults = (Content(f"{self.path}/{name}", data, loose=False)(place) for name, data in self.files.items())
+        faults = (Content(f"{self.path}/{name}", data, loose=False)(workspace) for name, data in self.files.items())
         return next((fault for fault in faults if fault), "")
 
 
-def walk(place: Place, top: str) -> tuple[set[str], set[str]] | None:
+def walk(workspace: Workspace, top: str) -> tuple[set[str], set[str]] | None:
     """Return the names below a folder; links are not followed, and count as files.
 
     Returns:
@@ -195,7 +195,7 @@ def walk(place: Place, top: str) -> tuple[set[str], set[str]] | None:
     waiting = [""]
     while waiting:
         base = waiting.pop()
-        for entry in place.listing(f"{top}/{base}"):
+        for entry in workspace.listing(f"{top}/{base}"):
             name = base + entry.name
             if entry.type == "dir":
                 folders.add(name)
@@ -209,12 +209,12 @@ def walk(place: Place, top: str) -> tuple[set[str], set[str]] | None:
 
 @dataclass(frozen=True)
 class Missing:
-    """There is nothing at a path."""
+    """Checks that nothing exists at a path."""
 
     path: str
 
-    def __call__(self, place: Place) -> str:
-        return "" if place.look(self.path) is None else f"{self.path} is still there"
+    def __call__(self, workspace: Workspace) -> str:
+        return "" if workspace.look(self.path) is None else f"{self.path} is still there"
 
 
 @dataclass(frozen=True)
@@ -223,8 +223,8 @@ class Folder:
 
     path: str
 
-    def __call__(self, place: Place) -> str:
-        entry = place.look(self.path)
+    def __call__(self, workspace: Workspace) -> str:
+        entry = workspace.look(self.path)
         return "" if entry is not None and entry.type == "dir" else f"{self.path} is not a folder"
 
 
@@ -235,9 +235,9 @@ class Modes:
     modes: Mapping[str, int]
     """Path to permission bits, with set-user-id, set-group-id and sticky."""
 
-    def __call__(self, place: Place) -> str:
+    def __call__(self, workspace: Workspace) -> str:
         for path, mode in self.modes.items():
-            entry = place.look(path)
+            entry = workspace.look(path)
             if entry is None or entry.type == "link":
                 return f"{path} is gone"
             if entry.mode != mode:

@@ -11,9 +11,9 @@ from rollenv.envs.shell.words import FIRST_NAMES, LAST_NAMES, TOPICS, WORDS
 
 _Item = TypeVar("_Item")
 _FIRST_DAY = datetime.datetime(2023, 1, 1, tzinfo=datetime.UTC)
-#: How many records a task of each size has, from and to.
+#: The number of records of a task of each size, from and to.
 _RECORDS = {1: (6, 20), 2: (20, 40), 3: (40, 80), 4: (120, 250), 5: (500, 900)}
-#: How many files a task of each size has.
+#: The number of files of a task of each size.
 _FILES = {1: (3, 12), 2: (6, 14), 3: (10, 18), 4: (18, 30), 5: (30, 50)}
 
 
@@ -134,7 +134,7 @@ class Draw:
         """An amount with two decimals.
 
         Args:
-            least: whole units, the lowest.
+            least: the lowest amount, in whole units.
             most: whole units, above the highest.
         """
         cents = self.number(least * 100, most * 100 - 1)

@@ -8,8 +8,8 @@ from typing import Any
 from rollenv.core import UsageError
 from rollenv.envs.data.procedural import span
 from rollenv.envs.shell.generate import MIX, SPLITS, generate, split_of
-from rollenv.envs.shell.place import MachinePlace
 from rollenv.envs.shell.task import SIZES, ShellTask
+from rollenv.envs.shell.workspace import MachineWorkspace
 from rollenv.envs.terminal.base import Graded, Started, TerminalEnv
 from rollenv.envs.terminal.guard import tampered
 from rollenv.sandbox import Image, Machine
@@ -31,7 +31,7 @@ class ShellEnv(TerminalEnv):
         partial: what the share of the checks that hold is worth, 0 to 1, where not all of them do.
         image: of the machine, with bash, coreutils, findutils, grep, sed, awk, git, tar, gzip and python3; by default
             the host's own programs.
-        settings: of :class:`~rollenv.envs.terminal.base.TerminalEnv`.
+        settings: further arguments, passed on to :class:`~rollenv.envs.terminal.base.TerminalEnv`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ShellEnv(TerminalEnv):
         self._task = task = self.draw()
         machine = Machine.create(self.image, **self.attached.settings)
         try:
-            MachinePlace(machine, _HOME).prepare(task.files, task.setup)
+            MachineWorkspace(machine, _HOME).prepare(task.files, task.setup)
         except BaseException:
             machine.kill()
             raise
@@ -90,7 +90,7 @@ class ShellEnv(TerminalEnv):
         about = {"family": self.task.family, "template": self.task.template, "size": self.task.size}
         if changed := tampered(self.machine):  # no task asks for it, and checks run these programs
             return Graded(0.0, False, {"partial": 0.0}, {**about, "why": f"{changed[0]} of the system was changed"})
-        verdict = self.task.judge(MachinePlace(self.machine, _HOME))
+        verdict = self.task.judge(MachineWorkspace(self.machine, _HOME))
         reward = 1.0 if verdict.success else self.partial * verdict.partial
         return Graded(reward, verdict.success, {"partial": verdict.partial}, {**about, "why": verdict.why})
 

@@ -21,7 +21,7 @@ from rollenv.envs.shell.draw import Draw
 from rollenv.envs.shell.task import SIZES, Family, ShellTask
 
 _MODULES = (trees, logs, tables, permissions, processes, git, text, services, archives, scripting)
-#: By name.
+#: Families of tasks by name.
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
 #: All families in turn.
 MIX = "mix"

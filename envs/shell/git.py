@@ -51,7 +51,7 @@ class History:
         return dict(self.commits[-1].files)
 
     def repository(self) -> tuple[Repository, list[str]]:
-        """As a repository with the branch main.
+        """Make a repository with the branch main.
 
         Returns:
             The repository, and the names of its commits, oldest first.
@@ -62,14 +62,14 @@ class History:
         return made, names
 
 
-def task(made: Repository, told: str, oracle: Sequence[str], *checks: Check) -> ShellTask:
+def task(made: Repository, request: str, oracle: Sequence[str], *checks: Check) -> ShellTask:
     """A task in a repository that is the working folder.
 
     Args:
-        told: what is to be done.
+        request: what is to be done, after the sentence on the repository.
     """
-    told = f"The current folder is a git repository. {told}"
-    return ShellTask(told, made.written(), tuple(oracle), checks, _RESET)
+    request = f"The current folder is a git repository. {request}"
+    return ShellTask(request, made.written(), tuple(oracle), checks, _RESET)
 
 
 @FAMILY.template(1, 2)
@@ -125,10 +125,10 @@ def _commit_change(draw: Draw, size: int) -> ShellTask:
         after[f"{draw.word()}-new.txt"] = draw.text(2)
     message = f"{draw.pick(_VERBS)} the {draw.word()}"
     dirty = {name: text for name, text in after.items() if history.files.get(name) != text}
-    told = f"The file {changed[0]} was changed." if size == 1 else "Some files were changed, and one is new."
+    clause = f"The file {changed[0]} was changed." if size == 1 else "Some files were changed, and one is new."
     made_task = task(
         made,
-        f"{told} Commit {'the change' if size == 1 else 'all of this'} on main in one commit with the message: "
+        f"{clause} Commit {'the change' if size == 1 else 'all of this'} on main in one commit with the message: "
         f"{message}",
         (f'git add -A && git commit -q -m "{message}"',),
         Tip("refs/heads/main", Repository().tree(after), (names[-1],)),
@@ -274,13 +274,13 @@ def _forked(draw: Draw, size: int, branch: str, clash: bool) -> tuple[Repository
 
 @FAMILY.template(3, 5)
 def _merge(draw: Draw, size: int) -> ShellTask:
-    """Merge a branch, and solve its conflict as told."""
+    """Merge a branch, and resolve its conflict as the request says."""
     branch, clash = draw.word(), size > 3
     made, names, tip, after = _forked(draw, size, branch, clash)
-    told = f" Where both sides changed the same line, take the version of {branch}." if clash else ""
+    clause = f" Where both sides changed the same line, take the version of {branch}." if clash else ""
     return task(
         made,
-        f"Merge the branch {branch} into main with a merge commit.{told} Then delete the branch {branch}.",
+        f"Merge the branch {branch} into main with a merge commit.{clause} Then delete the branch {branch}.",
         (f"git merge -q --no-edit {'-X theirs ' if clash else ''}{branch} && git branch -q -d {branch}",),
         Tip("refs/heads/main", Repository().tree(after), (names[-1], tip)),
         NoRef(f"refs/heads/{branch}"),

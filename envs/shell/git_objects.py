@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rollenv.envs.shell.packing import zlibbed
-from rollenv.envs.shell.place import Place
+from rollenv.envs.shell.workspace import Workspace
 
 _HASH = re.compile(r"[0-9a-f]{40}")
 _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
@@ -88,16 +88,16 @@ class Repository:
 
 
 class Reader:
-    """A repository as it lies in a machine. What is damaged or odd is not there."""
+    """A repository in a machine's working folder. Damaged or odd objects count as missing."""
 
-    def __init__(self, place: Place):
-        self._place = place
+    def __init__(self, workspace: Workspace):
+        self._workspace = workspace
         self._packs: list[tuple[bytes, bytes]] | None = None
 
     def ref(self, name: str) -> str | None:
         """The object that a reference such as ``refs/heads/main`` or ``HEAD`` leads to."""
         for _ in range(5):
-            text = (self._place.read(f".git/{name}", 4096) or b"").decode("utf-8", "replace").strip()
+            text = (self._workspace.read(f".git/{name}", 4096) or b"").decode("utf-8", "replace").strip()
             if not text.startswith("ref: "):
                 return text if _HASH.fullmatch(text) else self._packed_ref(name)
             name = text[5:]
@@ -107,11 +107,11 @@ class Reader:
 
     def branch(self) -> str | None:
         """The name of the branch that is checked out."""
-        text = (self._place.read(".git/HEAD", 4096) or b"").decode("utf-8", "replace").strip()
+        text = (self._workspace.read(".git/HEAD", 4096) or b"").decode("utf-8", "replace").strip()
         return text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
 
     def _packed_ref(self, name: str) -> str | None:
-        text = (self._place.read(".git/packed-refs") or b"").decode("utf-8", "replace")
+        text = (self._workspace.read(".git/packed-refs") or b"").decode("utf-8", "replace")
         found = (line.split(" ") for line in text.splitlines() if not line.startswith(("#", "^")))
         return next((parts[0] for parts in found if parts[1:] == [name] and _HASH.fullmatch(parts[0])), None)
 
@@ -119,7 +119,7 @@ class Reader:
         """An object's kind and its contents."""
         if not _HASH.fullmatch(name):
             return None
-        loose = self._place.read(f".git/objects/{name[:2]}/{name[2:]}")
+        loose = self._workspace.read(f".git/objects/{name[:2]}/{name[2:]}")
         found = _loose(loose) if loose is not None else self._packed(name)
         if found is None:
             return None
@@ -148,8 +148,10 @@ class Reader:
     def _packed(self, name: str) -> tuple[str, bytes] | None:
         if self._packs is None:
             folder = ".git/objects/pack"
-            stems = [one.name[:-4] for one in self._place.listing(folder) if one.name.endswith(".idx")][:20]
-            both = [[self._place.read(f"{folder}/{stem}.{end}") or b"" for end in ("idx", "pack")] for stem in stems]
+            stems = [one.name[:-4] for one in self._workspace.listing(folder) if one.name.endswith(".idx")][:20]
+            both = [
+                [self._workspace.read(f"{folder}/{stem}.{end}") or b"" for end in ("idx", "pack")] for stem in stems
+            ]
             self._packs = [(index, pack) for index, pack in both]
         try:
             for index, pack in self._packs:
@@ -161,7 +163,7 @@ class Reader:
         return None
 
     def _unpacked(self, index: bytes, pack: bytes, at: int, depth: int) -> tuple[str, bytes] | None:
-        """The object at a place of a pack."""
+        """The object at an offset of a pack."""
         if depth > _MOST_DELTAS:
             return None
         start, byte = at, pack[at]
@@ -263,8 +265,8 @@ class Tip:
     commit: str | None = None
     """The very commit."""
 
-    def __call__(self, place: Place) -> str:
-        reader = Reader(place)
+    def __call__(self, workspace: Workspace) -> str:
+        reader = Reader(workspace)
         found = reader.commit(reader.ref(self.ref) or "")
         if found is None:
             return f"there is no {self.ref}"
@@ -284,8 +286,8 @@ class Subject:
     ref: str
     subject: str
 
-    def __call__(self, place: Place) -> str:
-        reader = Reader(place)
+    def __call__(self, workspace: Workspace) -> str:
+        reader = Reader(workspace)
         found = reader.commit(reader.ref(self.ref) or "")
         right = found is not None and found[2].partition("\n")[0].strip() == self.subject
         return "" if right else f"the last commit of {self.ref} has another subject"
@@ -297,8 +299,8 @@ class CheckedOut:
 
     branch: str
 
-    def __call__(self, place: Place) -> str:
-        there = Reader(place).branch()
+    def __call__(self, workspace: Workspace) -> str:
+        there = Reader(workspace).branch()
         return "" if there == self.branch else f"{there} is checked out"
 
 
@@ -308,8 +310,8 @@ class NoRef:
 
     ref: str
 
-    def __call__(self, place: Place) -> str:
-        return f"{self.ref} still exists" if Reader(place).ref(self.ref) else ""
+    def __call__(self, workspace: Workspace) -> str:
+        return f"{self.ref} still exists" if Reader(workspace).ref(self.ref) else ""
 
 
 @dataclass(frozen=True)
@@ -319,8 +321,8 @@ class CommitName:
     path: str
     name: str
 
-    def __call__(self, place: Place) -> str:
-        text = (place.read(self.path, 4096) or b"").decode("utf-8", "replace").strip().lower()
+    def __call__(self, workspace: Workspace) -> str:
+        text = (workspace.read(self.path, 4096) or b"").decode("utf-8", "replace").strip().lower()
         right = re.fullmatch(r"[0-9a-f]{7,40}", text) and self.name.startswith(text)
         return "" if right else f"{self.path} does not name the commit"
 

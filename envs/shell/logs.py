@@ -160,12 +160,12 @@ def _window(draw: Draw, size: int) -> ShellTask:
     level = "" if size < 4 else draw.pick(lines[first:last]).level
     start, end = f"{lines[first].when:%Y-%m-%d %H:%M:%S}", f"{lines[last].when:%Y-%m-%d %H:%M:%S}"
     count = sum(level in ("", line.level) for line in lines[first:last])
-    told = f" and have the level {level}" if level else ""
+    clause = f" and have the level {level}" if level else ""
     test = f' && $3 == "{level}"' if level else ""
     command = f'awk \'{{ t = $1 " " $2 }} t >= "{start}" && t < "{end}"{test} {{ n++ }} END {{ print n + 0 }}\' app.log'
     return ShellTask(
         f"{_LINE.format(name='app.log')} Count the lines whose time is at or after {start} and before {end} (the end "
-        f"is not included){told}. Write the number to answer.txt.",
+        f"is not included){clause}. Write the number to answer.txt.",
         {"app.log": _text(lines)},
         (f"{command} > answer.txt",),
         (Number("answer.txt", count),),

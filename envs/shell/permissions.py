@@ -27,9 +27,9 @@ def _set_mode(draw: Draw, size: int) -> ShellTask:
     names = draw.words(size if size == 1 else draw.number(3, 5))
     before = {f"{name}.txt": draw.pick(_FILE_MODES) for name in names}
     after = {path: draw.pick([mode for mode in _FILE_MODES if mode != old]) for path, old in before.items()}
-    told = listed([f"{path} to {mode:o}" for path, mode in after.items()])
+    clause = listed([f"{path} to {mode:o}" for path, mode in after.items()])
     return ShellTask(
-        f"Set the permissions of {told}{' (octal)' if size > 1 else ''}.",
+        f"Set the permissions of {clause}{' (octal)' if size > 1 else ''}.",
         {path: draw.text(1) for path in before},
         ("; ".join(f"chmod {mode:o} {path}" for path, mode in after.items()),),
         (Modes(after),),
@@ -114,14 +114,14 @@ def _close_writable(draw: Draw, size: int) -> ShellTask:
     before = {path: draw.pick(_OPEN_MODES if draw.chance(0.4) else _FILE_MODES) for path in files}
     before[draw.pick(sorted(files))] = 0o666
     bits, who = draw.pick(((0o002, "o-w"), (0o022, "go-w"), (0o007, "o-rwx")))
-    told = {
+    clause = {
         "o-w": "write permission from others",
         "go-w": "write permission from the group and from others",
         "o-rwx": "all permissions (read, write and execute) from others",
     }[who]
     return ShellTask(
-        f"Take away {told} on all files below the folder {top}, at any depth. All other permissions stay as they are, "
-        "and so do those of the folders.",
+        f"Take away {clause} on all files below the folder {top}, at any depth. All other permissions stay as they are"
+        ", and so do those of the folders.",
         files,
         (f"find {top} -type f -exec chmod {who} {{}} +",),
         (Modes({path: mode & ~bits for path, mode in before.items()} | dict.fromkeys(_folders(files), 493)),),

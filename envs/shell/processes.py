@@ -61,9 +61,9 @@ def _stop_by_number(draw: Draw, size: int) -> ShellTask:
     names = draw.labels(size)
     setup = _START + "\n".join(f"start python3 worker.py {name}; echo $! > {name}.pid" for name in names)
     gone, *others = names
-    told = f" Another process, 'python3 worker.py {others[0]}', must keep running." if others else ""
+    clause = f" Another process, 'python3 worker.py {others[0]}', must keep running." if others else ""
     return ShellTask(
-        f"A process is running in the background; its process id is in the file {gone}.pid. Stop this process.{told}",
+        f"A process is running in the background; its process id is in the file {gone}.pid. Stop this process.{clause}",
         {"worker.py": _WORKER},
         (f"kill $(cat {gone}.pid)",),
         (_is_running(gone, 0), *map(_is_running, others)),
@@ -75,10 +75,10 @@ def _stop_by_number(draw: Draw, size: int) -> ShellTask:
 def _start_one(draw: Draw, size: int) -> ShellTask:
     """Start a process that goes on."""
     names = draw.labels(size)
-    told = listed([f"'python3 worker.py {name}'" for name in names])
+    clause = listed([f"'python3 worker.py {name}'" for name in names])
     commands = tuple(f"nohup python3 worker.py {name} > /dev/null 2>&1 &" for name in names)
     return ShellTask(
-        f"Start {told} in the background, {'once' if size == 1 else 'each of them once'}, so that "
+        f"Start {clause} in the background, {'once' if size == 1 else 'each of them once'}, so that "
         f"{'it keeps' if size == 1 else 'they keep'} running.",
         {"worker.py": _WORKER},
         ("\n".join(commands),),
@@ -169,11 +169,11 @@ def _supervised(draw: Draw, size: int) -> ShellTask:
     gone, *kept = draw.labels(size - 1)
     setup = _START + "\n".join(f"start python3 supervisor.py {name}" for name in (gone, *kept))
     setup += _until_workers(size - 1)
-    told = f" The workers and the supervisors of {listed(kept)} must keep running." if kept else ""
+    clause = f" The workers and the supervisors of {listed(kept)} must keep running." if kept else ""
     supervisor = f"grep -alz '^[s]upervisor.py$' /proc/[0-9]*/cmdline 2>/dev/null | xargs grep -lz '^{gone}$'"
     return ShellTask(
         f"Each 'worker.py NAME' is started again by a 'supervisor.py NAME' when it ends. Stop worker.py {gone} for "
-        f"good.{told}",
+        f"good.{clause}",
         {"worker.py": _WORKER, "supervisor.py": _SUPERVISOR},
         (
             f"p=$({supervisor}); p=${{p#/proc/}}; kill ${{p%/cmdline}}",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rollenv.envs.shell.checks import lines_of
-from rollenv.envs.shell.place import Place
+from rollenv.envs.shell.workspace import Workspace
 
 #: Writes a line for each process but the probe's own: its number, state, program and words, both in base64.
 _PROCESSES = r"""
@@ -61,13 +61,13 @@ def _decoded(text: str) -> str:
         return ""
 
 
-def processes(place: Place) -> list[tuple[str, ...]]:
+def processes(workspace: Workspace) -> list[tuple[str, ...]]:
     """The words of the Python programs that run (not of those that have ended and are still listed).
 
     A program that starts another, such as timeout or tmux, has the words of that one too.
     """
     found = []
-    for line in place.run(_PROCESSES).stdout.splitlines():
+    for line in workspace.run(_PROCESSES).stdout.splitlines():
         parts = line.split(" ")
         if len(parts) == 4 and parts[1] not in ("Z", "X") and "/python" in _decoded(parts[2]):
             found.append(tuple(_decoded(parts[3]).rstrip("\0").split("\0")))
@@ -81,11 +81,11 @@ class Running:
     words: tuple[str, ...]
     count: int
 
-    def __call__(self, place: Place) -> str:
-        return _soon(lambda: self._now(place))
+    def __call__(self, workspace: Workspace) -> str:
+        return _soon(lambda: self._now(workspace))
 
-    def _now(self, place: Place) -> str:
-        number = sum(self._fits(command) for command in processes(place))
+    def _now(self, workspace: Workspace) -> str:
+        number = sum(self._fits(command) for command in processes(workspace))
         return "" if number == self.count else f"{number} processes run {' '.join(self.words)}"
 
     def _fits(self, command: tuple[str, ...]) -> bool:
@@ -108,8 +108,8 @@ def _names(there: str, word: str) -> bool:
     return there == word or there.endswith(f"/{word}")
 
 
-def ask(place: Place, port: int, said: Sequence[str], whole: bool) -> list[str]:
-    """Return the answers of a server on several connections; nothing at all if there is none.
+def ask(workspace: Workspace, port: int, said: Sequence[str], whole: bool) -> list[str]:
+    """Return the answers of a server on several connections; an empty list if there is no server.
 
     Args:
         said: what is sent on each connection.
@@ -117,7 +117,7 @@ def ask(place: Place, port: int, said: Sequence[str], whole: bool) -> list[str]:
     """
     data = (base64.b64encode(one.encode()).decode() for one in said)
     words = ["python3", "-I", "-S", "-c", _ASK, str(port), "whole" if whole else "lines", *data]
-    answers = [_decoded(line) for line in place.run(shlex.join(words), timeout=15).stdout.split()]
+    answers = [_decoded(line) for line in workspace.run(shlex.join(words), timeout=15).stdout.split()]
     return answers if len(answers) == len(said) else []
 
 
@@ -129,9 +129,9 @@ class Web:
     pages: Mapping[str, str | None]
     """Path to the text of the page; None: status 404."""
 
-    def __call__(self, place: Place) -> str:
+    def __call__(self, workspace: Workspace) -> str:
         requests = [f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n" for path in self.pages]
-        answers = ask(place, self.port, requests, whole=True)
+        answers = ask(workspace, self.port, requests, whole=True)
         if not answers:
             return f"nothing answers on port {self.port}"
         both = zip(self.pages.items(), answers, strict=True)
@@ -155,8 +155,10 @@ class Talk:
     said: tuple[str, ...]
     answers: tuple[str, ...]
 
-    def __call__(self, place: Place) -> str:
-        texts = ask(place, self.port, ["".join(f"{line}\n" for line in self.said), f"{self.said[0]}\n"], whole=False)
+    def __call__(self, workspace: Workspace) -> str:
+        texts = ask(
+            workspace, self.port, ["".join(f"{line}\n" for line in self.said), f"{self.said[0]}\n"], whole=False
+        )
         right = [lines_of(text) for text in texts] == [list(self.answers), [self.answers[0]]]
         return "" if right else f"port {self.port} answers otherwise"
 
@@ -167,11 +169,11 @@ class Silent:
 
     port: int
 
-    def __call__(self, place: Place) -> str:
-        return _soon(lambda: self._now(place))
+    def __call__(self, workspace: Workspace) -> str:
+        return _soon(lambda: self._now(workspace))
 
-    def _now(self, place: Place) -> str:
-        done = place.run(f"exec 3<>/dev/tcp/127.0.0.1/{self.port}", timeout=5)
+    def _now(self, workspace: Workspace) -> str:
+        done = workspace.run(f"exec 3<>/dev/tcp/127.0.0.1/{self.port}", timeout=5)
         return f"something listens on port {self.port}" if done.exit_code == 0 else ""
 
 
@@ -180,22 +182,22 @@ class Script:
     """A command in the working folder prints this. Its files are new to the agent, in a fresh folder ``$D``."""
 
     command: str
-    """For bash; ``$APP`` is the working folder."""
+    """Command for bash; ``$APP`` is the working folder."""
     output: str
     stdin: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     """Names and contents."""
     exit_code: int | None = None
-    """None: any."""
+    """The wanted exit status; None for any."""
 
-    def __call__(self, place: Place) -> str:
+    def __call__(self, workspace: Workspace) -> str:
         written = "".join(
             f'printf %s {base64.b64encode(text.encode()).decode()} | base64 -d > "$D"/{shlex.quote(name)}; '
             for name, text in self.files.items()
         )
         stdin = base64.b64encode(self.stdin.encode()).decode()
         fresh = 'export APP="$PWD" D; D=$(mktemp -d) && trap \'rm -rf "$D"\' EXIT || exit 99; '
-        done = place.run(f"{fresh}{written} ( {self.command} ) < <(printf %s {stdin} | base64 -d)", timeout=5)
+        done = workspace.run(f"{fresh}{written} ( {self.command} ) < <(printf %s {stdin} | base64 -d)", timeout=5)
         if self.exit_code is not None and done.exit_code != self.exit_code:
             return f"{self.command} ends with {done.exit_code}"
         return "" if lines_of(done.stdout) == lines_of(self.output) else f"{self.command} prints something else"

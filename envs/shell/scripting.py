@@ -40,7 +40,7 @@ def _one_filter(draw: Draw, size: int) -> ShellTask:
     """Read standard input and print something about it, with one program."""
     name, text = draw.label(), draw.text(draw.number(3, 9))
     lines = text.splitlines()
-    told, command, answer = draw.pick(
+    clause, command, answer = draw.pick(
         (
             ("how many lines it reads from standard input", "wc -l", str(len(lines))),
             ("the lines of standard input, sorted alphabetically", "sort", "\n".join(sorted(lines))),
@@ -51,7 +51,7 @@ def _one_filter(draw: Draw, size: int) -> ShellTask:
         )
     )
     return ShellTask(
-        f"Write a script {name}.sh such that 'bash {name}.sh' prints {told}.",
+        f"Write a script {name}.sh such that 'bash {name}.sh' prints {clause}.",
         {},
         (f"echo '{command}' > {name}.sh",),
         (Script(f"bash {name}.sh", answer, text),),
@@ -78,11 +78,11 @@ def _arithmetic(draw: Draw, size: int) -> ShellTask:
             lambda all_: sum(n % 2 == 0 for n in all_),
         ),
     )
-    told, program, answer = draw.pick(kinds)
+    clause, program, answer = draw.pick(kinds)
     tries = [_numbers(draw, draw.number(2, 2 + 2 * size)) for _ in range(3)]
     return ShellTask(
         f"Write a script {name}.sh. 'bash {name}.sh N...' gets one or more whole numbers as arguments and prints "
-        f"{told}.",
+        f"{clause}.",
         {},
         (_written(f"{name}.sh", program),),
         tuple(Script(f"bash {name}.sh {' '.join(map(str, one))}", str(answer(one))) for one in tries),
@@ -145,7 +145,7 @@ def _factors(number: int) -> str:
 def _convert_number(draw: Draw, size: int) -> ShellTask:
     """Write a number in another way."""
     name, base = draw.label(), draw.number(3, 9)
-    told, program, answer = draw.pick(
+    clause, program, answer = draw.pick(
         (
             ("(from 1 to 399) and prints it as a Roman numeral, as in XIV", _ROMAN, _roman),
             (
@@ -161,7 +161,7 @@ def _convert_number(draw: Draw, size: int) -> ShellTask:
         )
     )
     return ShellTask(
-        f"Write a Python program {name}.py. 'python3 {name}.py N' gets a whole number N {told}.",
+        f"Write a Python program {name}.py. 'python3 {name}.py N' gets a whole number N {clause}.",
         {},
         (_written(f"{name}.py", program),),
         tuple(Script(f"python3 {name}.py {n}", answer(n)) for n in _numbers(draw, 2 + size, 2, 399)),
@@ -178,18 +178,20 @@ def _count_words(draw: Draw, size: int) -> ShellTask:
     counts = Counter(word for one in chosen for word in files[one].split())
     ranked = sorted(counts, key=lambda word: (-counts[word] if several else 0, word))
     first, rest = "most frequent word first, and equally frequent ones in alphabetical order", "LC_ALL=C sort"
-    told, sort = (f"the {first}", f"{rest} -k2,2nr -k1,1") if several else ("in alphabetical order of the words", rest)
-    places = [f'"$D/{one}"' for one in chosen]
+    clause, sort = (
+        (f"the {first}", f"{rest} -k2,2nr -k1,1") if several else ("in alphabetical order of the words", rest)
+    )
+    paths = [f'"$D/{one}"' for one in chosen]
     return ShellTask(
         f"Write a script {name}.sh. 'bash {name}.sh {'FILE...' if several else 'FILE'}' reads "
         f"{'text files' if several else 'a text file'} of words in lower case with spaces between, and prints one line "
         "for each different word: the word, a space, how often it occurs"
-        f"{' in all of the files together' if several else ''}; {told}.",
+        f"{' in all of the files together' if several else ''}; {clause}.",
         {},
         (_written(f"{name}.sh", f"cat \"$@\" | tr ' ' '\\n' | sort | uniq -c | awk '{{ print $2, $1 }}' | {sort}"),),
         (
             Script(
-                f"bash {name}.sh {' '.join(places)}",
+                f"bash {name}.sh {' '.join(paths)}",
                 "\n".join(f"{w} {counts[w]}" for w in ranked),
                 files=files,
             ),
@@ -294,7 +296,7 @@ while read -r n; do
 done < "$1"
 echo "$count"
 """
-#: What a script prints, the script, a part of it and a faulty one in its place, and what it prints in Python.
+#: The output of a script in words, the script, a part of it and its faulty replacement, and the output in Python.
 _BUGS: tuple[tuple[str, str, tuple[str, str], Callable[[list[int]], str]], ...] = (
     (
         "the numbers in FILE, one a line, and their mean, rounded down to a whole number, at the end",
@@ -322,7 +324,7 @@ _BUGS: tuple[tuple[str, str, tuple[str, str], Callable[[list[int]], str]], ...] 
 def _repair(draw: Draw, size: int) -> ShellTask:
     """A script with a fault."""
     name = draw.label()
-    told, right, (good, bad), answer = draw.pick(_BUGS)
+    clause, right, (good, bad), answer = draw.pick(_BUGS)
     tries = [_numbers(draw, 3 + 2 * size, 1, 99) for _ in range(3)]
     tries = [[*one, draw.number(100, 999), 7, 7] for one in tries]
     checks = (
@@ -330,7 +332,7 @@ def _repair(draw: Draw, size: int) -> ShellTask:
         for one in tries
     )
     return ShellTask(
-        f"The script {name}.sh has a fault. 'bash {name}.sh FILE' should print {told}. Repair it.",
+        f"The script {name}.sh has a fault. 'bash {name}.sh FILE' should print {clause}. Repair it.",
         {f"{name}.sh": right.replace(good, bad)},
         (_written(f"{name}.sh", right),),
         tuple(checks),

@@ -101,14 +101,14 @@ def _ask_page(draw: Draw, size: int) -> ShellTask:
     paths = [f"/{name}" for name in draw.words(2 + size)]
     config = {"port": port, "pages": {path: draw.token() for path in paths} | {paths[0]: answer}}
     header = ""
-    told = ""
+    clause = ""
     if size == 3:
         config["token"] = draw.token(8)
         header = f"'X-Token': '{config['token']}'"
-        told = f" The server wants the header X-Token with the value {config['token']}."
+        clause = f" The server wants the header X-Token with the value {config['token']}."
     return ShellTask(
         f"A web server is running on port {port} of 127.0.0.1. Get its page {paths[0]} and write the page's text to "
-        f"answer.txt.{told}",
+        f"answer.txt.{clause}",
         {".server.py": _WEB},
         (f"{get(port, paths[0], header)} > answer.txt",),
         (Line("answer.txt", answer),),
@@ -174,13 +174,13 @@ def _find_port(draw: Draw, size: int) -> ShellTask:
         start = f"nohup python3 .server.py .{port}.json > /dev/null 2>&1 < /dev/null &"
         setup.append(f"echo '{json.dumps({'port': port, 'pages': dict([pages[port]])})}' > .{port}.json; {start}")
     setup += [_WAIT.format(port=port) for port in ports] + ["rm .*.json .server.py"]
-    told = ", ".join(map(str, sorted(ports)))
+    clause = ", ".join(map(str, sorted(ports)))
     command = get(0, path).replace("127.0.0.1:0", "127.0.0.1:$p")
     return ShellTask(
-        f"Web servers are running on the ports {told} of 127.0.0.1. Exactly one of them has the page {path}; the "
+        f"Web servers are running on the ports {clause} of 127.0.0.1. Exactly one of them has the page {path}; the "
         "others answer with status 404. Write the text of that page to answer.txt.",
         {".server.py": _WEB},
-        (f"for p in {told.replace(',', '')}; do {command} 2>/dev/null; done > answer.txt",),
+        (f"for p in {clause.replace(',', '')}; do {command} 2>/dev/null; done > answer.txt",),
         (Line("answer.txt", answer),),
         "\n".join(setup),
     )
@@ -213,7 +213,7 @@ def _all_pages(draw: Draw, size: int) -> ShellTask:
     )
 
 
-#: What a server answers a line with, in words, in the oracle's Python, and here.
+#: A server's answer to a line, in words, in the oracle's Python, and here.
 _ANSWERS: tuple[tuple[str, str, Callable[[str], str]], ...] = (
     ("the line with its characters in reverse order", "line[::-1]", lambda line: line[::-1]),
     ("the line in upper case", "line.upper()", str.upper),
@@ -235,7 +235,7 @@ _ANSWERS: tuple[tuple[str, str, Callable[[str], str]], ...] = (
 def _line_server(draw: Draw, size: int) -> ShellTask:
     """Write a server that answers lines with lines."""
     port = _port(draw)
-    told, code, answer = draw.pick(_ANSWERS)
+    clause, code, answer = draw.pick(_ANSWERS)
     said = tuple(draw.sentence() for _ in range(size))
     program = (
         "import socketserver\n"
@@ -248,7 +248,7 @@ def _line_server(draw: Draw, size: int) -> ShellTask:
     )
     return ShellTask(
         f"Write a TCP server and start it in the background on port {port} of 127.0.0.1. A client sends lines of "
-        f"lower case words; the server answers each line, as soon as it has come, with one line: {told}. One "
+        f"lower case words; the server answers each line, as soon as it has come, with one line: {clause}. One "
         "connection may carry many lines, and there may be several connections. The server must keep running.",
         {},
         (f"cat > server.py <<'END'\n{program}END", background("python3 server.py")),
@@ -261,8 +261,8 @@ def _json_server(draw: Draw, size: int) -> ShellTask:
     """Write a web server over a table."""
     port, column = _port(draw), draw.pick(("city", "team", "room"))
     names = draw.words(8 * size)
-    places = draw.topics(5)
-    rows = {name: draw.pick(places) for name in names}
+    cities = draw.topics(5)
+    rows = {name: draw.pick(cities) for name in names}
     program = (
         "import csv, http.server\n"
         "rows = {r['name']: r for r in csv.DictReader(open('people.csv'))}\n"
@@ -274,7 +274,7 @@ def _json_server(draw: Draw, size: int) -> ShellTask:
         f"http.server.HTTPServer(('127.0.0.1', {port}), H).serve_forever()\n"
     )
     files: dict[str, bytes | str] = {
-        "people.csv": f"name,{column}\n" + "".join(f"{name},{place}\n" for name, place in rows.items())
+        "people.csv": f"name,{column}\n" + "".join(f"{name},{city}\n" for name, city in rows.items())
     }
     asked = draw.some(names, 3)
     return ShellTask(

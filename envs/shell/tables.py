@@ -62,13 +62,13 @@ def _sort_lines(draw: Draw, size: int) -> ShellTask:
     numbers = draw.chance(0.5)
     lines = [str(n) for n in draw.some(range(1, 2000), draw.records(1))] if numbers else draw.words(draw.records(1))
     ordered = sorted(lines, key=int) if numbers else sorted(lines)
-    told = (
+    clause = (
         "numbers of list.txt, one a line, from the smallest to the largest"
         if numbers
         else ("lines of list.txt in alphabetical order")
     )
     return ShellTask(
-        f"Write the {told}, to answer.txt." if numbers else f"Write the {told} to answer.txt.",
+        f"Write the {clause}, to answer.txt." if numbers else f"Write the {clause} to answer.txt.",
         {"list.txt": "".join(f"{line}\n" for line in lines)},
         (f"sort {'-n ' if numbers else ''}list.txt > answer.txt",),
         (Lines("answer.txt", tuple(ordered)),),
@@ -112,9 +112,9 @@ def _filter_rows(draw: Draw, size: int) -> ShellTask:
     city = draw.pick(rows)[2] if size > 2 else ""
     kept = [row for row in rows if (int(row[3]) > border if more else int(row[3]) < border) and city in ("", row[2])]
     test = f"$4 {'>' if more else '<'} {border}" + (f' && $3 == "{city}"' if city else "")
-    told = f"is {'greater' if more else 'less'} than {border}" + (f" and whose city is {city}" if city else "")
+    clause = f"is {'greater' if more else 'less'} than {border}" + (f" and whose city is {city}" if city else "")
     return ShellTask(
-        f"orders.csv is a table with a header. Write the header and all rows whose quantity {told} to answer.csv, "
+        f"orders.csv is a table with a header. Write the header and all rows whose quantity {clause} to answer.csv, "
         "unchanged and in the same order.",
         {"orders.csv": _table(_FIELDS, rows)},
         (f"awk -F, 'NR == 1 || ({test})' orders.csv > answer.csv",),

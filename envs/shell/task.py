@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from rollenv.envs.shell.draw import Draw
-from rollenv.envs.shell.place import Place
+from rollenv.envs.shell.workspace import Workspace
 
 #: Looks at a machine and says what is wrong; an empty text if nothing is. Picklable.
-Check = Callable[[Place], str]
+Check = Callable[[Workspace], str]
 SIZES = range(1, 6)
 
 
@@ -22,7 +22,7 @@ class Verdict:
     partial: float
     """The share of the checks that hold, 0 to 1."""
     why: str
-    """What is wrong; empty if nothing is. For people: it may tell the answer."""
+    """Description of what is wrong; empty if nothing is. For people: it may give the answer away."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class ShellTask:
     template: str = ""
     size: int = 1
 
-    def judge(self, place: Place) -> Verdict:
+    def judge(self, workspace: Workspace) -> Verdict:
         """Judge what an agent has left."""
-        wrong = [why for why in (check(place) for check in self.checks) if why]
+        wrong = [why for why in (check(workspace) for check in self.checks) if why]
         return Verdict(not wrong, 1 - len(wrong) / len(self.checks), "; ".join(wrong))
 
     def named(self) -> str:
-        """A hash of the instruction and of what there is at the start: equal tasks have equal names."""
+        """A hash of the instruction and of the files at the start: equal tasks have equal names."""
         digest = hashlib.blake2b(digest_size=16)
         for text in (self.instruction, self.setup, *(part for item in sorted(self.files.items()) for part in item)):
             data = text.encode() if isinstance(text, str) else text

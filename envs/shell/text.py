@@ -35,13 +35,13 @@ def _unique(draw: Draw, size: int) -> ShellTask:
     words = draw.words(draw.number(3, 8) * size)
     lines, count = [*words, *draw.some(words, len(words) // 2)], draw.chance(0.5)
     lines = draw.mixed(lines)
-    told = (
+    clause = (
         "How many different lines does list.txt have? Write the number"
         if count
         else ("Write the different lines of list.txt, each once and in alphabetical order,")
     )
     return ShellTask(
-        f"{told} to answer.txt.",
+        f"{clause} to answer.txt.",
         {"list.txt": "".join(f"{line}\n" for line in lines)},
         (f"sort -u list.txt {'| wc -l ' if count else ''}> answer.txt",),
         (Number("answer.txt", len(words)) if count else Lines("answer.txt", tuple(sorted(words))),),
@@ -97,13 +97,13 @@ def _decode(draw: Draw, size: int) -> ShellTask:
     for name in names:
         coded = _CODES[name][0](coded)
     commands = [_CODES[name][1] for name in reversed(names)]
-    told = (
+    clause = (
         f"encoded with {names[0]}"
         if len(names) == 1
         else f"encoded several times: first with {', then with '.join(names)}"
     )
     return ShellTask(
-        f"The text in secret.txt was {told}. Write the original text to answer.txt.",
+        f"The text in secret.txt was {clause}. Write the original text to answer.txt.",
         {"secret.txt": coded},
         (f"{' | '.join([f'{commands[0]} < secret.txt', *commands[1:]])} > answer.txt",),
         (Content("answer.txt", text.encode()),),
@@ -112,7 +112,7 @@ def _decode(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _shifted(draw: Draw, size: int) -> ShellTask:
-    """A Caesar cipher whose shift is not told."""
+    """A Caesar cipher with a shift that the request does not give."""
     shift, key = draw.number(1, 25), draw.word()
     text = draw.text(1 + size) + f"{draw.word()} {key} is the key\n"
     coded = text.translate({97 + n: 97 + (n + shift) % 26 for n in range(26)})
@@ -249,18 +249,18 @@ def _anagrams(draw: Draw, size: int) -> ShellTask:
 def _initials(draw: Draw, size: int) -> ShellTask:
     """A message spread over a text: a letter of each line."""
     message = "".join(draw.words(size - 1))
-    place = draw.number(1, 3)
+    position = draw.number(1, 3)
     lines = []
     for letter in message:
         words = draw.some([one for one in draw.words(40) if len(one) > 3], 5)
-        words[place - 1] = letter + words[place - 1][1:]
+        words[position - 1] = letter + words[position - 1][1:]
         lines.append(" ".join(words))
-    which = {1: "first", 2: "second", 3: "third"}[place]
+    which = {1: "first", 2: "second", 3: "third"}[position]
     return ShellTask(
         f"Take the first letter of the {which} word of each line of text.txt, from the first line to the last, and "
         "write these letters as one word without spaces to answer.txt.",
         {"text.txt": "".join(f"{line}\n" for line in lines)},
-        (f"cut -d' ' -f{place} text.txt | cut -c1 | tr -d '\\n' > answer.txt",),
+        (f"cut -d' ' -f{position} text.txt | cut -c1 | tr -d '\\n' > answer.txt",),
         (Line("answer.txt", message),),
     )
 

@@ -34,7 +34,7 @@ def placed(top: str, files: dict[str, str]) -> dict[str, bytes | str]:
 
 
 def wanted(files: dict[str, str]) -> dict[str, bytes]:
-    """The files as a check wants them."""
+    """The files in the form that a check takes."""
     return {path: text.encode() for path, text in files.items()}
 
 
@@ -98,9 +98,9 @@ def _make_folders(draw: Draw, size: int) -> ShellTask:
     parts = draw.topics(draw.number(1, 2) if size == 1 else draw.number(3, 5))
     path = "/".join(parts)
     inside = f"{path}/{draw.word()}.txt"
-    told = "" if size == 1 else f" Then create an empty file {inside}."
+    clause = "" if size == 1 else f" Then create an empty file {inside}."
     return ShellTask(
-        f"Create the folder {path}{' (with its parent folders)' if len(parts) > 1 else ''}.{told}",
+        f"Create the folder {path}{' (with its parent folders)' if len(parts) > 1 else ''}.{clause}",
         {"notes.txt": draw.text(1)},
         (f"mkdir -p {path}" + ("" if size == 1 else f" && touch {inside}"),),
         (Folder(path), *((Content(inside, b"", loose=False),) if size > 1 else ())),
@@ -198,7 +198,7 @@ def _remove_empty(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _remove_copies(draw: Draw, size: int) -> ShellTask:
-    """Of files with equal contents keep the one whose path sorts first."""
+    """Remove copies: keep the file with the path that sorts first."""
     top, files = draw.topic(), tree(draw, size)
     contents = [draw.text(2) for _ in range(max(2, len(files) // 2))]
     files = {path: draw.pick(contents) for path in files}
@@ -256,7 +256,7 @@ def _broken_links(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(4, 5)
 def _deepest(draw: Draw, size: int) -> ShellTask:
-    """Of all files with a name, the one that holds a word."""
+    """Find the file that holds a word, among files with one name."""
     top, name, mark = draw.topic(), f"{draw.word()}.conf", draw.token()
     folders = ["/".join(draw.topics(draw.number(1, 5))) for _ in range(10 * size)]
     files = {f"{top}/{folder}/{name}": f"id = {draw.token()}\nowner = {draw.person()}\n" for folder in folders}

@@ -65,11 +65,11 @@ def _another(part: str, high: int, draws: random.Random) -> str:
 
 Player = Callable[[str], str]
 
-#: What of an action, and of an opponent's, reaches the game.
+#: The most characters of an action, and of an opponent's, that reach the game.
 _CLIP = 2000
-#: How often the others may move between two turns of the agent.
+#: The most moves of the others between two turns of the agent.
 _MAX_OTHERS = 500
-#: How many moves are tried, and how much of the rules and of the latest text they are taken from.
+#: The most moves that are tried, and the characters of the rules and of the latest text that they are taken from.
 _TRIES, _LOOK = 150, 4000
 
 
@@ -117,7 +117,7 @@ class TextArena(ReplayState):
             end the game.
     """
 
-    _changed_in_place = ("_game", "_globals", "_draws", "_told", "actions")
+    _changed_in_place = ("_game", "_globals", "_draws", "_shown_to", "actions")
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class TextArena(ReplayState):
         self._broken_by = -1
         self._globals = PrivateGlobals(0)
         self._draws = random.Random(0)
-        self._told: dict[int, str] = {}
+        self._shown_to: dict[int, str] = {}
         with self._globals.swapped_in(silent=True):
             self._game: Any = self._make()
 
@@ -165,7 +165,7 @@ class TextArena(ReplayState):
     def _start(self, seed: int) -> None:
         self.error = None
         self._globals, self._draws = PrivateGlobals(seed), random.Random(seed)
-        self._told = {}
+        self._shown_to = {}
         with self._globals.swapped_in(silent=True):
             # a new game each time, as some keep things from the episode before
             self._game = self._make()
@@ -246,7 +246,7 @@ class TextArena(ReplayState):
         self._state.observations[seat] = []
         roles = self._state.role_mapping
         news = "\n".join(f"[{roles.get(sender, f'Player {sender}')}] {text}" for sender, text, _ in messages)
-        self._told[seat] = f"{self._told.get(seat, '')}\n{news}".strip()
+        self._shown_to[seat] = f"{self._shown_to.get(seat, '')}\n{news}".strip()
         return news
 
     def _news(self) -> str:
@@ -254,7 +254,7 @@ class TextArena(ReplayState):
         return news if self.error is None else f"{news}\n{self.error}".strip()
 
     def render(self) -> str:
-        return self._told.get(self.seat, "")
+        return self._shown_to.get(self.seat, "")
 
     # -- abilities ---------------------------------------------------------------------------------------------------
 
@@ -265,8 +265,8 @@ class TextArena(ReplayState):
     def _legal(self, draws: random.Random) -> str | None:
         """A legal move of the seat whose turn it is, if a few tries find one."""
         seat = self._state.current_player_id
-        told = self._told.get(seat, "")
-        moves = candidates(told[:_LOOK] + told[_LOOK:][-_LOOK:], draws)
+        shown = self._shown_to.get(seat, "")
+        moves = candidates(shown[:_LOOK] + shown[_LOOK:][-_LOOK:], draws)
         with copy.deepcopy(self._globals).swapped_in(silent=True):
             for _, move in zip(range(_TRIES), moves, strict=False):
                 trial = self._trial_copy()

@@ -16,7 +16,7 @@ from rollenv.parsing import cut_middle
 from rollenv.sandbox import Machine, SandboxDied, SandboxError
 from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, unknown_argument, write_calls
 
-#: How actions are written besides the forms of calls: the whole action is a command, and a word ends the episode.
+#: The form of actions besides the forms of calls: the whole action is a command, and a word ends the episode.
 PLAIN = "plain"
 #: The word.
 SUBMIT = "submit"
@@ -147,12 +147,12 @@ class TerminalEnv(Env):
 
     @property
     def machine(self) -> Machine:
-        """Of the episode."""
+        """The machine of the episode."""
         return self._begun_task.machine
 
     @property
     def instruction(self) -> str:
-        """Of the task."""
+        """The instruction of the task."""
         return self._begun_task.instruction
 
     @property

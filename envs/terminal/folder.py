@@ -12,7 +12,7 @@ from typing import Any
 
 from rollenv.core import UsageError
 
-#: MiB that a task may ask for; nobody has more.
+#: The most MiB that a task may ask for.
 _MOST_MB = 1 << 22
 _NAME = re.compile(r"[^=\0]+")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -51,7 +51,7 @@ class Verifier:
         script: what runs there; "" for pytest on ``test_outputs.py``.
         seconds: until it is stopped.
         env: of the script.
-        user: who runs it; "" for the image's.
+        user: user that runs it; "" for the image's.
         separate: whether it has a machine of its own, built from the Dockerfile in ``tests`` if there is one, else
             from ``image`` or as the agent's.
         image: of a registry; "" where none is named.
@@ -154,28 +154,28 @@ class TaskFolder:
 class Fields:
     """A table of a task file, whose values are checked as they are taken. Keys that are not known are left alone."""
 
-    def __init__(self, file: Path, data: Any, place: str = ""):
-        self.file, self.place = file, place
+    def __init__(self, file: Path, data: Any, prefix: str = ""):
+        self.file, self.prefix = file, prefix
         if not isinstance(data, Mapping):
-            raise TaskFolderError(f"{file}: {place or 'it'} must be a table, got {data!r}")
+            raise TaskFolderError(f"{file}: {prefix or 'it'} must be a table, got {data!r}")
         self.data = data
 
     def table(self, name: str) -> Fields:
         """A table in it; an empty one where there is none."""
-        return Fields(self.file, self.data.get(name) or {}, f"{self.place}.{name}".strip("."))
+        return Fields(self.file, self.data.get(name) or {}, f"{self.prefix}.{name}".strip("."))
 
     def tables(self, name: str) -> list[Fields]:
         """A list of tables in it."""
         found = self.data.get(name) or []
         if not isinstance(found, list):
             self.wrong(name, "a list of tables")
-        return [Fields(self.file, each, f"{self.place}.{name}[{i}]".strip(".")) for i, each in enumerate(found)]
+        return [Fields(self.file, each, f"{self.prefix}.{name}[{i}]".strip(".")) for i, each in enumerate(found)]
 
     def text(self, name: str, default: str = "") -> str:
         """A text.
 
         Args:
-            default: where there is none.
+            default: the value where the table has none.
         """
         value = self.data.get(name, default)
         if value is None:
@@ -188,7 +188,7 @@ class Fields:
         """A number above 0.
 
         Args:
-            default: where there is none.
+            default: the value where the table has none.
         """
         value = self.data.get(name, default)
         if value is None:
@@ -198,10 +198,10 @@ class Fields:
         return float(value)
 
     def some_seconds(self, name: str, default: float) -> float:
-        """The same, where there always is one.
+        """A number above 0, never None.
 
         Args:
-            default: where there is none.
+            default: the value where the table has none.
         """
         return self.seconds(name, default) or default
 
@@ -244,7 +244,7 @@ class Fields:
         def value(match: re.Match[str]) -> str:
             found = os.environ.get(match[1], match[2])
             if found is None:
-                raise TaskFolderError(f"{self.file}: {self.place}.{name} needs the environment variable {match[1]}")
+                raise TaskFolderError(f"{self.file}: {self.prefix}.{name} needs the environment variable {match[1]}")
             return found
 
         return _VARIABLE.sub(value, text).replace("\0", "")
@@ -255,7 +255,7 @@ class Fields:
         Raises:
             TaskFolderError: always.
         """
-        where = f"{self.place}.{name}".strip(".")
+        where = f"{self.prefix}.{name}".strip(".")
         raise TaskFolderError(f"{self.file}: {where} must be {wanted}, got {self.data.get(name)!r}")
 
 

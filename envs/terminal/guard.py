@@ -1,8 +1,8 @@
 """The part of an agent's work that goes to the grading machine: everything that does not change the grading.
 
 An agent is root of its machine and may have replaced any program. The grading machine is a fresh one: it has the
-image's own programs, and of the agent's machine all files that are not listed here. What cannot be prevented is told:
-code of the agent that the tests themselves run (they import it, say) has the tests' rights while it runs.
+image's own programs, and of the agent's machine all files that are not listed here. One gap remains: code of
+the agent that the tests themselves run (they import it, say) has the tests' rights while it runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rollenv.envs.terminal.runners import Runners, top_level
 from rollenv.sandbox import Image, Machine
 from rollenv.sandbox.offline import OURS
 
-#: Where a grader puts its own.
+#: Folders of a grader's own files.
 _OURS = ("/tests", "/solution", "/logs/verifier", *OURS)
 #: Folders of the system: what the image has there stays as it is.
 _SYSTEM = re.compile(r"^/(usr|bin|sbin|lib\w*)(/|$)")
@@ -41,7 +41,7 @@ _HOME = re.compile(
     r"/(\.bashrc|\.bash_\w+|\.profile|\.zsh\w*|\.zprofile|\.pam_environment|\.inputrc|\.pydistutils\.cfg|\.pip|\.pypirc|"
     r"\.config/(pip|uv)|\.curlrc|\.wgetrc|\.netrc|\.jq|\.sqliterc|\.local/share/uv|\.cache/(uv|pip))(/|$)"
 )
-#: What says which number a name is.
+#: Files that map names to numbers.
 _ACCOUNTS = frozenset({"/etc/passwd", "/etc/group"})
 #: Folders on the way to programs, packages and settings of a home, and to the reward: links there would lead around
 #: what is said here.
@@ -141,7 +141,7 @@ class Guard:
         if member.isdir():
             return "glibc-hwcaps" not in path
         if was_there:
-            return bool(site)  # a package that was installed anew
+            return bool(site)  # a package that was installed again
         if name == "pyvenv.cfg" or name.endswith("._pth") or (_STANDARD.search(path) and not site):
             return False
         if path.rpartition("/")[0] in self.paths:
@@ -186,7 +186,7 @@ class Guard:
 
 
 def _read(contents: IO[bytes] | None) -> bytes | None:
-    """A file's text with lines as Python reads them; None if it is no file, or a huge one that hides something."""
+    """A file's text with lines as Python reads them; None if it is not a file, or too large to look through."""
     text = None if contents is None else contents.read(_MOST + 1)
     return None if text is None or len(text) > _MOST else text.replace(b"\r", b"\n")
 

@@ -46,7 +46,7 @@ class Keystrokes(Wrapper):
     types nothing. The task is done once ``task_complete`` was said twice in a row.
 
     Args:
-        env: a :class:`TerminalEnv`.
+        env: the environment that runs commands, a :class:`TerminalEnv`.
         output_bytes: characters of an observation; the middle of longer ones is left out.
         longest_wait: seconds that an action may wait after one entry of keystrokes.
     """
@@ -95,13 +95,13 @@ class Keystrokes(Wrapper):
             for keys, seconds in commands:
                 self._screen.type(sendable(keys))
                 self._inner.wait(seconds)
-            seen = cut_middle(self._screen.new(), self.most)
+            screen = cut_middle(self._screen.new(), self.most)
         except SandboxDied:
             return self._inner.say("", died=True)
         if done and self._confirming:
-            return self._inner.say(seen, ends=True)
+            return self._inner.say(screen, ends=True)
         self._confirming = done
-        return self._inner.say(f"{seen}\n\n{_CONFIRM}" if done else seen)
+        return self._inner.say(f"{screen}\n\n{_CONFIRM}" if done else screen)
 
     def _understood(self, action: str) -> tuple[list[tuple[str, float]], bool]:
         """Keystrokes with the seconds to wait after them, and whether the task is said to be done."""

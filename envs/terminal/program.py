@@ -1,4 +1,4 @@
-"""A program that plays a task by itself on the machine, such as somebody else's agent."""
+"""A program that plays a task by itself on the machine, such as a third-party agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollenv.sandbox import Machine, NotFound, SandboxError, SandboxTimeout
 RUNTIMES = "/opt/harness"
 #: Characters of the output and of the transcript that are returned: the last ones.
 _OUTPUT, _TRANSCRIPT = 20_000, 2_000_000
-#: Seconds that the program has longer than its deadline, should nobody ask for it any more.
+#: Seconds after its deadline at which a program ends that no environment waits for.
 _LONGER = 300.0
 _PREPARE = 'rm -rf "$1" && mkdir -p "$1" && cat > "$1/stdin" && chmod 700 "$1"'
 _START = 'exec "$@" < "$HARNESS_HOME/stdin" > "$HARNESS_HOME/output" 2>&1'
@@ -38,7 +38,7 @@ exit 1
 
 @dataclass(frozen=True)
 class Attached:
-    """What a task's machine has besides what the task says.
+    """Additions to a task's machine that the task does not ask for.
 
     Attributes:
         shown: folders of the host that it can read: where they appear, to where they are.
@@ -61,8 +61,8 @@ class Program:
         spec: plain data: ``command`` (words), ``seconds`` (its deadline), ``home`` (a folder for its own files, which
             is made, and removed at the end), and optionally ``env``, ``files`` (paths, and texts or data for JSON),
             ``stdin`` and ``transcript`` (a pattern of the shell for files).
-        cwd: where it starts.
-        user: who runs it.
+        cwd: working folder of the program.
+        user: name or number of the user that runs it.
 
     Raises:
         UsageError: the spec is incomplete.
@@ -128,7 +128,7 @@ class Program:
         return ended
 
     def _inside(self, script: str, user: str = "") -> str:
-        """Run as the program's user, whom a link that it left leads nowhere else. It may have removed any program."""
+        """Run a command as the program's user, so that its links lead nowhere else; empty if the shell is gone."""
         with contextlib.suppress(NotFound):
             return self.machine.run(["/bin/sh", "-c", script], user=user or self.user, cwd="/").stdout
         return ""

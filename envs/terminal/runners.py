@@ -80,7 +80,7 @@ class Runners:
         """Return whether a Python package is loaded for the tests, and not to look at the agent's work.
 
         Args:
-            package: the name in ``site-packages`` of it or of what is known of it.
+            package: its name in ``site-packages``, or the name of its metadata.
             of_image: whether the image has it.
         """
         name = top_level(package)
@@ -88,7 +88,7 @@ class Runners:
 
 
 def top_level(name: str) -> str:
-    """The package's name that a name in ``site-packages`` stands for, without version and suffix, in lower case."""
+    """The package that a name in ``site-packages`` belongs to, in lower case, without version and suffix."""
     stem = re.split(r"-\d|\.(?:dist-info|egg-info|egg-link|pth|py|pyc|so)\b|\.cpython", name)[0]
     return re.sub(r"[-.]+", "_", stem).lower()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rollenv.sandbox import Limits, Machine, NotFound
 
-#: As AgentBench's containers have it; a command has its own limit of time.
+#: The setting of AgentBench's containers; a command has its own limit of time.
 LIMITS = Limits(seconds=60.0, memory_mb=1024, processes=256, disk_mb=512, files=100_000, open_files=1 << 20)
 #: Reads what to restore and the script, each up to a zero byte, and writes on standard error what to restore later.
 _KEEPING = r"""
@@ -54,7 +54,7 @@ class Shell:
         machine: where it runs.
         cwd: the first folder.
         timeout: seconds for a script; it is then stopped, and its variables are as before.
-        user: who runs it; by default who the machine's image says.
+        user: user that runs it; by default the image's.
     """
 
     machine: Machine
@@ -88,7 +88,7 @@ def run_once(machine: Machine, words: Sequence[str], *, cwd: str, timeout: float
 
     Args:
         words: the program and its arguments.
-        timeout: seconds.
+        timeout: seconds that the program may take.
     """
     return _run(machine, ["bash", "-c", _ONCE, "--", cwd, *words], "", timeout)[0]
 

@@ -69,11 +69,11 @@ def carried(machine: Machine, ports: list[int]) -> Iterator[dict[int, str]]:
 
 
 _LOGS = "/logs/verifier"
-#: Where agents may put what is to be looked at; a separate verifier always gets it.
+#: A folder for results of the agent; a separate verifier always gets it.
 _PUBLISHED = Artifact("/logs/artifacts", "/logs/artifacts")
 _MOST = 1 << 20
 _SHOWN = 4000
-#: What tests and solutions print that could not be set up without a network.
+#: Messages of tests and solutions that could not be set up without a network.
 _NOT_SET_UP = re.compile(
     r"((?:Could not (?:find a version that satisfies|resolve host)|No matching distribution found for|"
     r"Unable to locate package|Temporary failure (?:resolving|in name resolution))[^\n]*|"
@@ -98,7 +98,7 @@ class RewardUnreadable(VerifierError):
 
 
 class VerifierTimedOut(VerifierError):
-    """The tests were stopped at their time limit: what they wrote until then is no verdict."""
+    """The tests were stopped at their time limit: what they wrote until then does not count."""
 
 
 class TestsNotSetUp(VerifierError):
@@ -112,7 +112,7 @@ class SolutionNotPlayed(VerifierError):
 
 
 def lacking(said: str) -> str:
-    """The line that tells what could not be installed; empty if there is none."""
+    """The line about what could not be installed; empty if there is none."""
     found = _NOT_SET_UP.search(said)
     return found[0] if found else ""
 
@@ -160,7 +160,7 @@ def verify(
 
     Args:
         image: that a fresh machine begins with.
-        offline: in place of the network.
+        offline: wheels and programs that replace the network.
         separate: the image of a verifier with a machine of its own.
 
     Raises:
@@ -229,28 +229,28 @@ class _Grading:
 
 
 def _hand_over(machine: Machine, grader: Machine, step: Step, folder: Path) -> None:
-    """Give a separate verifier what it is to look at. A link in its place may lead anywhere, so it is not given."""
+    """Give a separate verifier what it is to look at. A link may lead anywhere, so none is given."""
     for i, artifact in enumerate((_PUBLISHED, *step.artifacts)):
         source, target = artifact.source.rstrip("/"), artifact.destination.rstrip("/") or "/"
-        place = folder / str(i)
+        copied = folder / str(i)
         try:
             kind = machine.files.info(source).type
             if kind != "link":
-                machine.download(source, place)
+                machine.download(source, copied)
         except NotFound:
             continue
         except SandboxError as error:
             raise VerifierError(f"{source} could not be handed over: {error}") from error
         if kind == "dir":
-            for path in list(place.rglob("*")):
-                if _fits(path.relative_to(place), artifact.exclude):
+            for path in list(copied.rglob("*")):
+                if _fits(path.relative_to(copied), artifact.exclude):
                     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
                 elif tells_runners(path.name) and not path.is_dir():
                     path.unlink(missing_ok=True)
-            grader.upload(place, target)
-        elif (found := place / source.rpartition("/")[2]).is_file():
+            grader.upload(copied, target)
+        elif (found := copied / source.rpartition("/")[2]).is_file():
             parent, _, name = target.rpartition("/")
-            grader.upload(found.rename(place / name), parent or "/")
+            grader.upload(found.rename(copied / name), parent or "/")
 
 
 def _fits(name: Path, patterns: Sequence[str]) -> bool:
@@ -376,9 +376,11 @@ def _parsed(task: TaskFolder, path: str, text: str) -> dict[str, float]:
         found = value if isinstance(value, Mapping) else {"reward": value}
         rewards = {str(key): float(each) for key, each in found.items() if not isinstance(each, bool | str)}
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise RewardUnreadable(f"{task.name}: {path} is no reward: {text.strip()[:200]!r}: {error}") from error
+        raise RewardUnreadable(f"{task.name}: {path} is not a reward: {text.strip()[:200]!r}: {error}") from error
     if len(rewards) != len(found) or not rewards or not all(map(math.isfinite, rewards.values())):
-        raise RewardUnreadable(f"{task.name}: {path} is no reward: it takes finite numbers, got {text.strip()[:200]!r}")
+        raise RewardUnreadable(
+            f"{task.name}: {path} is not a reward: it takes finite numbers, got {text.strip()[:200]!r}"
+        )
     return rewards
 
 

@@ -35,7 +35,7 @@ class CalculatorTask(Arithmetic):
     ``tool_use_counter`` and ``tool_success_counter``.
 
     Args:
-        terms, operands, operators, split: see :class:`~rollenv.envs.math.arithmetic.Arithmetic`.
+        terms, operands, operators, split: arguments of :class:`~rollenv.envs.math.arithmetic.Arithmetic`.
         max_turns: calls and the answer together.
         format_reward: for an action that is neither, and for a call that is malformed.
     """

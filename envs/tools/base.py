@@ -32,13 +32,13 @@ class Said:
 
 
 class User:
-    """A scripted user. Deterministic; its state is :attr:`told`, JSON data.
+    """A scripted user. Deterministic; its state is :attr:`state`, JSON data.
 
     This one has nothing to say: the first message ends the task.
     """
 
     def __init__(self) -> None:
-        self.told: dict[str, Any] = {}
+        self.state: dict[str, Any] = {}
 
     def reply(self, message: str) -> Said:
         """Answer a message of the agent."""
@@ -48,7 +48,7 @@ class User:
 class Informant(User):
     """Has facts that the request leaves out, and tells them when asked.
 
-    A message with a question mark is a question; every fact that it mentions is told. Any other message ends the task.
+    A message with a question mark is a question; the reply gives every fact that it mentions. Any other ends the task.
 
     Args:
         facts: for each, words of which a question mentions one (in lower case), and what the user then says.
@@ -66,7 +66,7 @@ class Informant(User):
             return Said("", ends=True)
         asked = message.lower()
         known = [fact for words, fact in self.facts if any(word in asked for word in words)]
-        self.told["questions"] = self.told.get("questions", 0) + 1
+        self.state["questions"] = self.state.get("questions", 0) + 1
         return Said(" ".join(known) or self.ignorant)
 
 
@@ -87,7 +87,7 @@ class Reminder(User):
 
 #: A function's name and its arguments.
 Call = tuple[str, dict[str, Any]]
-#: What an expert does in one turn: calls, or a message to the user.
+#: An expert's turn: calls, or a message to the user.
 Move = Sequence[Call] | str
 
 
@@ -107,9 +107,9 @@ class Problem:
     """One task."""
 
     question: str
-    """What the user asks for first."""
+    """The user's first request."""
     backend: Backend
-    """In the state at the start. It belongs to the problem alone."""
+    """The backend in the state at the start. It belongs to the problem alone."""
     plan: Sequence[Move] = ()
     """An expert's moves; their calls lead to the state that is wanted, where :attr:`goal` does not say it."""
     name: str = ""
@@ -128,7 +128,7 @@ class Problem:
     """The state at the start as data, where many problems share a large one; never changed. Else it is copied."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Only the backend and the user, who may know the backend, change; the rest is shared."""
+        """A copy with a backend and a user of its own; the user may know the backend, and the rest is shared."""
         twin = copy.copy(self)
         twin.backend, twin.user = copy.deepcopy(self.backend, memo), copy.deepcopy(self.user, memo)
         return twin
@@ -153,8 +153,8 @@ class Problem:
         """The name, or a hash of what the task is."""
         if self.name:
             return self.name
-        told = json.dumps([self.question, self.policy, list(self.tools or ()), self.start], sort_keys=True)
-        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+        described = json.dumps([self.question, self.policy, list(self.tools or ()), self.start], sort_keys=True)
+        return hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
 
 
 def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, int]:
@@ -170,7 +170,7 @@ def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, i
 
 #: One task in so many is a test task.
 _TEST_SHARE = 5
-#: What a service says that is down.
+#: The answer of a service that is down.
 _UNAVAILABLE = "error: the service is unavailable for the moment; try again"
 
 
@@ -199,7 +199,7 @@ class ToolEnv(Env):
     #: Data sets number their tasks, and ``index`` chooses one; generated tasks have no end.
     tasks: int | None = None
     reset_options = frozenset({"index"})
-    #: Whether what a truncated episode has left is judged.
+    #: True to judge the state of a truncated episode.
     judged_when_cut = False
 
     def __init__(
@@ -244,20 +244,20 @@ class ToolEnv(Env):
 
     def judge(self, problem: Problem) -> Judgement:
         """Judge the episode by the state and by what was said to the user."""
-        start, now, aim = map(self.seen, (problem.start, problem.backend.data(), problem.wanted))
+        start, now, aim = map(self.compared, (problem.start, problem.backend.data(), problem.wanted))
         wanted = differences(start, aim)
         met, aside = counted(differences(start, now), wanted)
-        told = self.told(problem)
-        asked = len(wanted) + len(told)
-        success = now == aim and all(told)
-        return Judgement(success, (met + sum(told)) / asked if asked else float(success), aside)
+        answered = self.answered(problem)
+        asked = len(wanted) + len(answered)
+        success = now == aim and all(answered)
+        return Judgement(success, (met + sum(answered)) / asked if asked else float(success), aside)
 
-    def seen(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the part of a state that is judged; all of it, unless an author says otherwise."""
+    def compared(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the part of a state that is judged; all of it by default."""
         return state
 
-    def told(self, problem: Problem) -> list[bool]:
-        """For each thing that the user wants to hear, whether it was said."""
+    def answered(self, problem: Problem) -> list[bool]:
+        """True for each answer that the user wants and that a message of the agent had."""
         said = "\n".join(self.messages).lower()
         return [answer.lower() in said for answer in problem.answers]
 
@@ -363,8 +363,8 @@ class ToolEnv(Env):
             return ""
         problem = self._current
         changed = "\n".join(map(str, self.changes())) or "(nothing has changed)"
-        told = f"\nSaid: {json.dumps(problem.user.told, sort_keys=True)}" if problem.user.told else ""
-        return f"Task {self.key}: {problem.question}\n\n{changed}{told}\n\n{self.last}".rstrip()
+        user = f"\nSaid: {json.dumps(problem.user.state, sort_keys=True)}" if problem.user.state else ""
+        return f"Task {self.key}: {problem.question}\n\n{changed}{user}\n\n{self.last}".rstrip()
 
     def state_key(self) -> str:
         return hashlib.blake2b(self.render().encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
@@ -421,7 +421,7 @@ class ToolEnv(Env):
 
     def _get_state(self) -> dict[str, Any]:
         kept = {name: copy.copy(getattr(self, name)) for name in self._KEPT}
-        return kept | {"backend": self.current.backend.pack(), "told": dict(self.current.user.told)}
+        return kept | {"backend": self.current.backend.pack(), "told": dict(self.current.user.state)}
 
     def _set_state(self, state: dict[str, Any]) -> None:
         for name in self._KEPT:
@@ -429,7 +429,7 @@ class ToolEnv(Env):
         self._current = self.problem(self.key)
         _ = self._current.start
         self._current.backend.unpack(copy.deepcopy(state["backend"]))
-        self._current.user.told = dict(state["told"])
+        self._current.user.state = dict(state["told"])
 
 
 def _equal_calls(planned: Call, done: Call | str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollenv.needs import DataFiles, Package
 from rollenv.registry import ABILITIES, register
 
-#: What searching and scoring are done with.
+#: Packages for searching and scoring.
 _PACKAGES = (
     Package("bm25s", "webshop"),
     Package("ijson", "webshop"),

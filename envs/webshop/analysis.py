@@ -54,7 +54,7 @@ _UNICODE = rf"""(?V1x)
  | {_PICTURE}{_PICTURE_MARKS}(?: \u200D{_PICTURE}{_PICTURE_MARKS} )*
 """
 
-#: What Porter's later programs stem differently: after a syllable, -bli becomes -ble and -logi becomes -log.
+#: Endings that Porter's later programs stem differently: after a syllable, -bli becomes -ble and -logi becomes -log.
 _LATER = (("bl", "ble"), ("log", "log"))
 _SYLLABLE = re.compile(r"[aeiouy].*?[^aeiouy]")
 

@@ -27,7 +27,7 @@ from rollenv.envs.webshop.product import Product
 
 #: Raise it when what is written changes.
 FORMAT = 3
-#: What the original seeds the order of its goals with.
+#: The original's seed for the order of its goals.
 GOAL_SHUFFLE_SEED = 233
 #: Files up to this size are digested whole; of larger ones, evenly spread parts and the time of their last change.
 _DIGEST_WHOLE = 1 << 28
@@ -80,9 +80,9 @@ class Catalogue:
     def find(self, asin: str) -> int | None:
         """The number of a product; the case of its ASIN does not matter."""
         name = asin.upper().encode("ascii", "replace")
-        place = bisect.bisect_left(self.by_asin, name, key=self._asins.__getitem__)
-        if place < self.size and self._asins[self.by_asin[place]] == name:
-            return int(self.by_asin[place])
+        position = bisect.bisect_left(self.by_asin, name, key=self._asins.__getitem__)
+        if position < self.size and self._asins[self.by_asin[position]] == name:
+            return int(self.by_asin[position])
         return None
 
     def order(self, kind: str) -> Ints:
@@ -93,15 +93,15 @@ class Catalogue:
         """Look up the products of a category, query or attribute.
 
         Args:
-            what: ``category``, ``query`` or ``attribute``.
+            what: the field: ``category``, ``query`` or ``attribute``.
             name: which one; an unknown name has no products.
 
         Returns:
             Numbers of the products, int32 of shape (n,), in the order of the files.
         """
         names, starts, members = self._lists(what)
-        place = names.get(name)
-        found: Ints = members[starts[place] : starts[place + 1]] if place is not None else members[:0]
+        position = names.get(name)
+        found: Ints = members[starts[position] : starts[position + 1]] if position is not None else members[:0]
         return found
 
     @functools.cache  # noqa: B019 (a catalogue lives as long as the process)
@@ -173,13 +173,13 @@ class _Writer:
             for name in names:
                 self.lists[what].setdefault(name, array("i")).append(number)
 
-    def _compare(self, place: int, product: Product) -> None:
+    def _compare(self, position: int, product: Product) -> None:
         """Note whether goals of this product may read like others."""
-        first = self.instructions.setdefault(hash(product.instruction), place)
-        if first != place:
-            self.alike |= {first, place}
+        first = self.instructions.setdefault(hash(product.instruction), position)
+        if first != position:
+            self.alike |= {first, position}
         if any(len(set(values)) < len(values) for values in product.options.values()):
-            self.alike.add(place)
+            self.alike.add(position)
 
     def save(self, folder: Path) -> None:
         asins = np.array(self.asins, dtype="S10")

@@ -18,7 +18,7 @@ from rollenv.envs.webshop.pages import BACK, BUY, MODES, NEXT, PREVIOUS, SEPARAT
 from rollenv.envs.webshop.pages import nodes as page_nodes
 from rollenv.envs.webshop.pages import render as render_page
 from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, purchase_reward
-from rollenv.envs.webshop.search import MAX_QUERY, place_in
+from rollenv.envs.webshop.search import MAX_QUERY, rank_in
 from rollenv.envs.webshop.shop import Shop, open_shop
 from rollenv.parsing import last_boxed, last_tagged
 
@@ -36,16 +36,16 @@ class WebShopEnv(Env):
     """Buy what an instruction asks for (WebShop, arXiv 2207.01206).
 
     An action is ``search[words]`` or ``click[name]``, alone, on the last line of a text, or within ``\\boxed{}``,
-    ``<action>`` or ``<answer>`` tags. What is neither, or a click on something absent, changes nothing. The reward,
+    ``<action>`` or ``<answer>`` tags. Any other action, or a click on something absent, changes nothing. The reward,
     from 0 to 1, comes with the purchase; ``success`` is a reward of 1. ``info`` has ``available_actions`` as the
     original returns them, ``nouns`` (the source of the reward's nouns), and after a purchase ``reward_details``.
 
     Args:
         split: ``train``, ``eval``, ``test`` (the published ones, which share no goal), ``rest`` (all that is not in
             ``test``) or ``all``.
-        observation: ``text``, ``text_rich`` or ``html``.
+        observation: format of pages: ``text``, ``text_rich`` or ``html``.
         num_products: only the first of the products.
-        goals: ``synthetic`` or ``human``.
+        goals: the published goals: ``synthetic`` or ``human``.
         max_steps: actions before the episode is truncated.
         invalid_action_penalty: the reward of an action that changes nothing because it is malformed or absent.
         error_tolerance: such actions in one episode before it ends; None for any number.
@@ -135,13 +135,13 @@ class WebShopEnv(Env):
         self._show()
         return self._observe(), self._info(None)
 
-    def _draw(self, place: int | None) -> int:
+    def _draw(self, index: int | None) -> int:
         """The number of the goal to play."""
         chosen = self.goals.split(self.split)
-        if place is not None:
-            if not 0 <= place < len(chosen):
-                raise UsageError(f"{self}: there is no goal {place}; the split {self.split!r} has {len(chosen)}")
-            return int(chosen[place])
+        if index is not None:
+            if not 0 <= index < len(chosen):
+                raise UsageError(f"{self}: there is no goal {index}; the split {self.split!r} has {len(chosen)}")
+            return int(chosen[index])
         ends = np.cumsum(self.goals.weights(self.split)) if self.weighted else None
         for _ in range(_MAX_DRAWS if len(chosen) else 0):
             if ends is None:
@@ -220,7 +220,7 @@ class WebShopEnv(Env):
             view.options[node.option] = name
 
     def _previous(self) -> None:
-        """From a page about the item to the item, from there to the results."""
+        """Go back: from a page about the item to the item, from there to the results."""
         if self.view.page == "item":
             self.view.page, self.view.product, self.view.options = "results", -1, {}
         else:
@@ -271,8 +271,8 @@ class WebShopEnv(Env):
         """The goal, the page and all that was chosen. Where the observation shows the items visited, those too."""
         view = self.view
         visited = sorted(view.visited) if self.observation == "text_rich" else []
-        place = [self.goal.number, view.page, view.keywords, view.number, view.product, view.options, visited]
-        return json.dumps(place, sort_keys=True)
+        index = [self.goal.number, view.page, view.keywords, view.number, view.product, view.options, visited]
+        return json.dumps(index, sort_keys=True)
 
     def sample_random_action(self) -> str:
         """Mostly a click on something of the page, else a search for words of the instruction."""
@@ -292,9 +292,9 @@ class WebShopEnv(Env):
         if view.product == goal.product:
             return self._finish() if view.page == "item" else f"click[{PREVIOUS.lower()}]"
         if view.page == "results":
-            place = place_in(self.shop.engine.search(view.keywords), goal.product)
-            if place is not None:
-                there = place // self.shop.window + 1
+            index = rank_in(self.shop.engine.search(view.keywords), goal.product)
+            if index is not None:
+                there = index // self.shop.window + 1
                 if there == view.number:
                     return f"click[{goal.asin.lower()}]"
                 if abs(there - view.number) <= there:

@@ -20,7 +20,7 @@ from rollenv.envs.webshop.product import HumanInstruction, Product
 from rollenv.errors import MissingData
 
 _NOT_PRICE = re.compile(r"[^\d.]")
-#: What the original shows for a product without a price.
+#: The original's text for a product without a price.
 NO_PRICE = ("$100.0", (100.0,))
 #: The attribute of products that have none.
 DUMMY_ATTRIBUTES = ("DUMMY_ATTR",)

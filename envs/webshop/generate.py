@@ -96,7 +96,7 @@ class Style:
                 raise UsageError(f"a generated shop must have from {low} to {high} {name}, got {value}")
 
 
-#: What the ids are made with.
+#: The shops of the ids, by difficulty.
 STYLES = {
     "easy": Style(products=48, kinds=8, qualities=6, options=1, limits=False),
     "medium": Style(),

@@ -16,7 +16,7 @@ from rollenv.envs.webshop.product import Product, draws
 from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, normalize_colour, purchase_reward, similarity
 
 KINDS = ("synthetic", "human")
-#: The published splits, as places in the shuffled order.
+#: The published splits, as positions in the shuffled order.
 SPLITS = {"test": (0, 500), "eval": (500, 1500), "train": (1500, None), "rest": (500, None), "all": (0, None)}
 #: The limit of goals that name none.
 NO_LIMIT = 1_000_000.0
@@ -88,9 +88,9 @@ class Goals:
         return self._made(number)
 
     def _synthetic(self, number: int) -> Goal:
-        place = int(np.searchsorted(self._ends, number, side="right"))
-        which = number - (int(self._ends[place - 1]) if place else 0)
-        product_number = int(self.catalogue.instructed[place])
+        index = int(np.searchsorted(self._ends, number, side="right"))
+        which = number - (int(self._ends[index - 1]) if index else 0)
+        product_number = int(self.catalogue.instructed[index])
         product = self.catalogue.product(product_number)
         options = combination(product, which)
         text = _said(product, options)
@@ -141,7 +141,7 @@ class Goals:
 
         ``test`` is the first 500 of the published order, ``eval`` the next 1,000, ``train`` those after them, and
         ``rest`` all behind ``test``. Left out is what an earlier split asks for too: from ``eval`` the same of the same
-        product, from ``train`` and ``rest`` whatever reads the same (but for the price limit), be it of another
+        product, from ``train`` and ``rest`` goals that read the same (but for the price limit), be it of another
         product. A shop with up to 1,500 goals is cut in the same proportions as far as there are enough goals: a fifth
         for test, two fifths for eval.
 
@@ -177,9 +177,9 @@ class Goals:
                 product = self.catalogue.product(int(number))
                 found[goal] = product.asin, product.human[which].text.strip(".")
             return found
-        for place in map(int, self.catalogue.alike):
-            product = self.catalogue.product(int(self.catalogue.instructed[place]))
-            start, end = int(self._ends[place - 1]) if place else 0, int(self._ends[place])
+        for index in map(int, self.catalogue.alike):
+            product = self.catalogue.product(int(self.catalogue.instructed[index]))
+            start, end = int(self._ends[index - 1]) if index else 0, int(self._ends[index])
             for goal in range(start, end):
                 found[goal] = product.asin, _said(product, combination(product, goal - start))
         return found
@@ -213,7 +213,7 @@ class Goals:
 
     @functools.cached_property
     def _weights(self) -> Any:
-        """For each instructed product."""
+        """A weight for each instructed product."""
         wanted = [self.catalogue.product(int(n)).instruction_attributes for n in self.catalogue.instructed]
         counts: Counter[str] = Counter()
         for attributes, ways in zip(wanted, map(int, self.catalogue.combinations), strict=True):
@@ -238,8 +238,8 @@ def combination(product: Product, which: int) -> dict[str, str]:
     """
     chosen = {}
     for name in sorted(product.options, reverse=True):
-        which, place = divmod(which, len(product.options[name]))
-        chosen[name] = product.options[name][place]
+        which, index = divmod(which, len(product.options[name]))
+        chosen[name] = product.options[name][index]
     return dict(reversed(chosen.items()))
 
 
@@ -293,7 +293,7 @@ def _plan(product: Product, goal: Goal, price_seed: int, rules: RewardRules) -> 
 
 
 def _closest(names: Mapping[str, str], goal: Goal, rules: RewardRules) -> tuple[str, ...]:
-    """For each wanted option the value that is most like it, of an option not yet chosen."""
+    """The value most like each wanted option, of an option not yet chosen."""
     chosen: dict[str, str] = {}
     for option in goal.wanted_options:
         wanted = option if isinstance(option, str) else option[1]

@@ -41,12 +41,12 @@ class MiniGoals(Goals):
             "train": (2 * _HELD_OUT, 1.0),
             "rest": (_HELD_OUT, 1.0),
         }[name]
-        places = self._places[order]
-        return order[(places >= low) & (places < high)]
+        positions = self._positions[order]
+        return order[(positions >= low) & (positions < high)]
 
     @functools.cached_property
-    def _places(self) -> Any:
-        """For each goal a number from 0 to 1, equal for goals that differ only in the price limit."""
+    def _positions(self) -> Any:
+        """A number from 0 to 1 for each goal, equal for goals that differ only in the price limit."""
         found: list[float] = []
         for number, ways in zip(self.catalogue.instructed, map(int, self.catalogue.combinations), strict=True):
             product = self.catalogue.product(int(number))

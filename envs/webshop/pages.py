@@ -37,7 +37,7 @@ class View:
     """``index``, ``results``, ``item``, ``done`` or one of :data:`SUB_PAGES`."""
     keywords: str = ""
     number: int = 1
-    """Of the page of results, from 1."""
+    """Number of the page of results, from 1."""
     product: int = -1
     options: dict[str, str] = field(default_factory=dict)
     """The chosen values by the name of the option, in the order they were clicked."""

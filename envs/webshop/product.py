@@ -25,7 +25,7 @@ class Product:
     description: str = ""
     bullets: tuple[str, ...] = ()
     price_tag: str = "$100.0"
-    """What its page says, as in ``$9.99`` or ``$3.78 to $11.38``."""
+    """The price as its page shows it, as in ``$9.99`` or ``$3.78 to $11.38``."""
     prices: tuple[float, ...] = (100.0,)
     """The price, or the ends of its range, in dollars."""
     category: str = ""
@@ -52,7 +52,7 @@ class Product:
 
     @property
     def combinations(self) -> int:
-        """In how many ways its options can be chosen."""
+        """The number of ways in which its options can be chosen."""
         n = 1
         for values in self.options.values():
             n *= len(values)

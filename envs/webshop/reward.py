@@ -102,7 +102,7 @@ mustard natural navy nude olive orange peach pewter pink plum purple rainbow red
 seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white
 wine yellow
 """
-#: In the published order, which decides where a text has several.
+#: Colours in the published order, which decides where a text has several.
 COLOURS = tuple(_NAMES.split())
 
 
@@ -130,7 +130,7 @@ class RewardRules:
     zero_overlap: bool = True
     """A title without a noun in common pays nothing, even if it answers the same query or is in the same category."""
     nouns: str = "simple"
-    """Where nouns come from (:func:`rollenv.envs.webshop.reward.nouns_from`): ``simple``, a rule that is always there,
+    """Source of nouns (:func:`rollenv.envs.webshop.reward.nouns_from`): ``simple``, a rule that is always there,
     or ``spacy``, which the published code uses and which has to be installed."""
 
 
@@ -147,7 +147,7 @@ def similarity(one: str, other: str) -> int:
     """Compare two texts by their token-set ratio, as thefuzz does: ASCII letters and digits only, in lower case.
 
     Args:
-        other: the second text.
+        other: the text to compare ``one`` with.
 
     Returns:
         A whole number from 0 to 100.

@@ -25,7 +25,7 @@ INDEX_FORMAT = 1
 K1, B = 0.9, 0.4
 #: The engine's answer to a query is cut here.
 MAX_RESULTS = 50
-#: What of a query is looked at: characters, and terms (Lucene's limit).
+#: The most characters and terms of a query that count (Lucene's limit).
 MAX_QUERY, MAX_TERMS = 10_000, 1024
 _BATCH = 4096
 _LISTS = {"<a>": "attribute", "<c>": "category", "<q>": "query"}
@@ -105,7 +105,7 @@ class SearchEngine:
         return self._by_asin[_best(self.scores(keywords), MAX_RESULTS)]
 
 
-def place_in(results: Results, number: int) -> int | None:
+def rank_in(results: Results, number: int) -> int | None:
     """Find a product in search results.
 
     Args:
@@ -115,18 +115,18 @@ def place_in(results: Results, number: int) -> int | None:
     Returns:
         Its index, or None if it is not there.
     """
-    places = np.flatnonzero(results == number)
-    return int(places[0]) if len(places) else None
+    positions = np.flatnonzero(results == number)
+    return int(positions[0]) if len(positions) else None
 
 
 def _best(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
-    """Places of the ``k`` highest positive scores, the first place first among equals."""
+    """Positions of the ``k`` highest positive scores, the lowest first among equals."""
     if len(scores) > 4 * k:
         least = np.partition(scores, len(scores) - k)[len(scores) - k]
-        places = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores > 0)
+        positions = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores > 0)
     else:
-        places = np.flatnonzero(scores > 0)
-    return places[np.argsort(-scores[places], kind="stable")[:k]]
+        positions = np.flatnonzero(scores > 0)
+    return positions[np.argsort(-scores[positions], kind="stable")[:k]]
 
 
 # -- the index -------------------------------------------------------------------------------------------------------
@@ -186,12 +186,12 @@ class _Counts:
 def _count(catalogue: Catalogue, path: Path) -> _Counts:
     """Write the postings (word, document, count) in batches, and count."""
     counts = _Counts(len(catalogue))
-    place = np.empty(len(catalogue), np.int32)
-    place[catalogue.by_asin] = np.arange(len(catalogue), dtype=np.int32)
+    position = np.empty(len(catalogue), np.int32)
+    position[catalogue.by_asin] = np.arange(len(catalogue), dtype=np.int32)
     numbers = _Numbers()
     with path.open("wb") as file:
         for first, words, lengths in _batches(catalogue, numbers):
-            documents = place[first : first + len(lengths)]
+            documents = position[first : first + len(lengths)]
             counts.lengths[documents] = lengths
             key = words.astype(np.int64) << 32 | np.repeat(documents, lengths)
             key, times = np.unique(key, return_counts=True)
@@ -224,7 +224,7 @@ class _Numbers(dict[str, int]):
 
 
 def _batches(catalogue: Catalogue, numbers: _Numbers) -> Iterator[tuple[int, NDArray[np.int32], NDArray[np.int64]]]:
-    """For every batch its first product, the words of its documents, and how many each has."""
+    """Batches of documents: the first product, the words, and the number of words of each."""
     words: list[int] = []
     lengths: list[int] = []
     first = 0
@@ -239,7 +239,7 @@ def _batches(catalogue: Catalogue, numbers: _Numbers) -> Iterator[tuple[int, NDA
 
 
 def _save_words(words: list[str], folder: Path) -> None:
-    """In ascending order of their bytes, which is how they are looked up."""
+    """Save words in ascending order of their bytes, in which they are looked up."""
     packed = sorted(word.encode("utf-8", "surrogatepass") for word in words)
     (folder / "words.bin").write_bytes(b"".join(packed) or b"\0")
     np.save(folder / "word_starts.npy", np.cumsum([0, *map(len, packed)]))
@@ -256,7 +256,7 @@ def _save_scores(counts: _Counts, documents: int, folder: Path) -> None:
     np.save(folder / "indptr.csc.index.npy", ends)
     total = int(ends[-1])
     values = np.lib.format.open_memmap(folder / "data.csc.index.npy", "w+", np.float32, (total,))
-    places = np.lib.format.open_memmap(folder / "indices.csc.index.npy", "w+", np.int32, (total,))
+    positions = np.lib.format.open_memmap(folder / "indices.csc.index.npy", "w+", np.int32, (total,))
     inverse = np.log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
     penalty = _length_penalty(counts.lengths)
     cursor = ends[:-1].copy()
@@ -269,10 +269,10 @@ def _save_scores(counts: _Counts, documents: int, folder: Path) -> None:
         unique, first, n = np.unique(words, return_index=True, return_counts=True)
         at = cursor[words] + np.arange(len(words)) - np.repeat(first, n)
         cursor[unique] += n
-        places[at] = document
+        positions[at] = document
         values[at] = inverse[words] * times / (times + penalty[document])
     values.flush()
-    places.flush()
+    positions.flush()
 
 
 def _length_penalty(lengths: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from rollenv.envs.webshop.goals import Goals
 from rollenv.envs.webshop.pages import Content, View
 from rollenv.envs.webshop.product import Product
 from rollenv.envs.webshop.reward import RewardRules
-from rollenv.envs.webshop.search import INDEX_FORMAT, SearchEngine, place_in, write_index
+from rollenv.envs.webshop.search import INDEX_FORMAT, SearchEngine, rank_in, write_index
 from rollenv.errors import MissingData
 from rollenv.needs import data_root
 
@@ -54,9 +54,9 @@ class Shop:
         product = self.catalogue.product(number)
         best: tuple[int, str] | None = None
         for keywords in _searches(product):
-            place = place_in(self.engine.search(keywords), number)
-            if place is not None and (best is None or place < best[0]):
-                best = place, keywords
+            rank = rank_in(self.engine.search(keywords), number)
+            if rank is not None and (best is None or rank < best[0]):
+                best = rank, keywords
                 if best[0] < self.window:
                     break
         return best[1] if best else None

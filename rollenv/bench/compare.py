@@ -76,15 +76,15 @@ def compare(first: Iterable[Trajectory], second: Iterable[Trajectory]) -> Compar
     for key in common:
         categories[str(json.loads(key)[0]).partition(":")[2]].append(key)
     rng = np.random.default_rng(_SEED)
-    rows, drawn = [], np.zeros(_SAMPLES)
+    rows, sampled = [], np.zeros(_SAMPLES)
     for category, keys in categories.items():
         a, b = (np.array([each[key] for key in keys]) for each in (ours, theirs))
         means = _bootstrap(b - a, rng)
-        drawn += means * (len(keys) / len(common))
+        sampled += means * (len(keys) / len(common))
         rows.append(_difference(category, a, b, means))
     a, b = (np.array([each[key] for key in common]) for each in (ours, theirs))
     left_out = len(ours) - len(common), len(theirs) - len(common)
-    return Comparison(rows, _difference("all", a, b, drawn), *left_out)
+    return Comparison(rows, _difference("all", a, b, sampled), *left_out)
 
 
 def _difference(category: str, a: NDArray[Any], b: NDArray[Any], means: NDArray[Any]) -> Difference:
@@ -104,7 +104,7 @@ def _bootstrap(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
 
 
 def _by_task(trajectories: Iterable[Trajectory]) -> dict[str, float]:
-    """For every task the share of its episodes that succeeded. Of an episode played again the last counts."""
+    """The success rate of every task. Of an episode that was played again, the last one counts."""
     latest: dict[tuple[str, int], bool] = {}
     for each in trajectories:
         latest[task_key(each.task), each.member] = each.success and each.complete

@@ -17,7 +17,7 @@ from rollenv.rollout.loops import refuse_running_loop
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Trajectory
 
-#: What agents that do nothing say, for the floor.
+#: Answers of agents that do nothing, for the floor.
 _CONSTANTS = ("Done.", "I cannot do that.")
 
 
@@ -44,7 +44,7 @@ class Row:
     prompt_tokens: float
     completion_tokens: float
     cost: float
-    """Of all its episodes."""
+    """Cost of all its episodes."""
     latency: float
     """Median seconds that the agent took for a turn, over episodes."""
     floor: float | None = None

@@ -69,9 +69,9 @@ class Suite:
     name: str
     about: str
     parts: tuple[Part, ...]
-    """What can be played here."""
+    """Parts that can be played here."""
     missing: Mapping[str, str] = field(default_factory=dict)
-    """For each category that cannot be played here, what it needs."""
+    """Categories that cannot be played here, with their needs."""
 
 
 def suites() -> list[Suite]:

@@ -20,12 +20,12 @@ from rollenv.rollout.workers.base import EnvResult, validated
 
 logger = logging.getLogger(__name__)
 
-#: What is shown to who goes on after the end.
+#: The observation of a step after the end.
 OVER = "The episode is over."
 
 
 class EpisodeFailed(RollenvError):
-    """An environment raised, or returned what it must not, in the middle of an episode."""
+    """An environment raised, or returned an invalid value, in the middle of an episode."""
 
 
 def in_a_line(text: object, longest: int = 500) -> str:
@@ -51,7 +51,7 @@ def whole_of(row: Mapping[str, Any], name: str) -> int | None:
         row: by the names of columns.
 
     Raises:
-        UsageError: it is no whole number.
+        UsageError: it is not a whole number.
     """
     value: Any = row.get(name)
     if value is None or _is_nan(value):
@@ -74,7 +74,7 @@ def fields_of(row: Mapping[str, Any], name: str) -> dict[str, Any]:
         row: by the names of columns.
 
     Raises:
-        UsageError: it is no struct.
+        UsageError: it is not a struct.
     """
     value: Any = row.get(name)
     if value is None or _is_nan(value):
@@ -116,7 +116,7 @@ class Episode:
 
         Args:
             seed: of the episode; equal seeds give equal tasks.
-            options: of the environment's ``reset``.
+            options: ``options`` of the environment's ``reset``.
         """
         self._seed = seed
         self._begin()
@@ -126,18 +126,18 @@ class Episode:
         """Play a reply.
 
         Returns:
-            What the environment shows, and the reward of the turn. After the end that is :data:`OVER` and 0.
+            The observation, and the reward of the turn. After the end that is :data:`OVER` and 0.
 
         Raises:
             EpisodeFailed: if the environment fails. The episode is over then.
         """
         if self.over:
             return OVER, 0.0
-        seen = self._call("step", well_formed(reply))  # JSON can bring halves of characters
+        result = self._call("step", well_formed(reply))  # JSON can bring halves of characters
         self.turns += 1
-        self.total += seen.reward
-        self.over, self.truncated = seen.terminated or seen.truncated, seen.truncated and not seen.terminated
-        return self._shown(seen), seen.reward
+        self.total += result.reward
+        self.over, self.truncated = result.terminated or result.truncated, result.truncated and not result.terminated
+        return self._shown(result), result.reward
 
     def close(self) -> None:
         """Free what the environment holds. It may be called again, and raises nothing: that is logged."""
@@ -153,9 +153,9 @@ class Episode:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _shown(self, seen: EnvResult) -> str:
-        self.info = seen.info
-        return shown(seen.observation, seen.info)
+    def _shown(self, result: EnvResult) -> str:
+        self.info = result.info
+        return shown(result.observation, result.info)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> EnvResult:
         """Return the result of a reset or a step, after checking all of it."""

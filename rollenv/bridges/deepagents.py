@@ -32,7 +32,7 @@ with peer("deepagents", "0.7"):
     from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse, WriteResult
     from deepagents.backends.sandbox import BaseSandbox
 
-#: Of the machine that is started by default; ``execute(timeout=...)`` changes the seconds.
+#: Limits of the machine that is started by default; ``execute(timeout=...)`` changes the seconds.
 LIMITS = Limits(seconds=120.0, memory_mb=2048, disk_mb=1024, processes=256, files=100_000, open_files=1024)
 #: Seconds of a command with ``timeout=0``, which means no limit.
 _UNLIMITED = 24 * 3600.0
@@ -60,7 +60,7 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
 
     @property
     def id(self) -> str:
-        """Of this backend alone."""
+        """Id of this backend, which no other one has."""
         return self._id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:

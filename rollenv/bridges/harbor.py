@@ -59,7 +59,7 @@ class MachineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor needs
 
     @property
     def machine(self) -> Machine:
-        """Of the trial."""
+        """The machine of the trial."""
         if self._machine is None:
             raise RuntimeError("the environment is not started")
         return self._machine
@@ -92,7 +92,7 @@ class MachineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor needs
         """End the machine.
 
         Args:
-            delete: of no matter; nothing is left.
+            delete: ignored; nothing is left in any case.
         """
         machine, self._machine = self._machine, None
         if machine is not None:
@@ -131,8 +131,8 @@ class MachineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor needs
 
         Args:
             cwd: where it starts; by default the task's working directory.
-            timeout_sec: seconds.
-            user: who runs it; by default who Harbor says now.
+            timeout_sec: seconds that the command may take; None for no limit.
+            user: user that runs it; by default the one that Harbor names now.
 
         Raises:
             TimeoutError: if it takes longer.

@@ -60,7 +60,7 @@ _UNLIMITED = 24 * 3600.0
 _CLOSING = 3.0
 #: Bytes of output that a sandbox can pass on at most.
 _MOST_OUTPUT = 32 << 20
-#: What inspect's store keeps of an episode.
+#: The key of an episode in inspect's store.
 _KEY = "rollenv_episode"
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ async def _apart(call: Callable[..., T], *args: Any, undo: Callable[[T], object]
     """A call in a daemon thread of its own: where a sample is cancelled, what never returns is left behind.
 
     Args:
-        undo: called with the result where nobody waits for it any more.
+        undo: called with the result after its waiter was cancelled.
     """
     done, token, outcome = anyio.Event(), anyio.lowlevel.current_token(), Future[T]()
 
@@ -145,7 +145,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         """Start a sandbox.
 
         Args:
-            config: see :meth:`BoxConfig.of`.
+            config: settings of the sandbox; see :meth:`BoxConfig.of`.
         """
         most = min(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE, _MOST_OUTPUT)
         return {"default": await _apart(cls.start, BoxConfig.of(config), most, undo=lambda made: made.box.kill())}
@@ -174,8 +174,8 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         """End the sandboxes.
 
         Args:
-            environments: what :meth:`sample_init` made.
-            interrupted: of no matter; nothing is left.
+            environments: the sandboxes that :meth:`sample_init` made, by name.
+            interrupted: ignored; nothing is left in any case.
         """
         for environment in environments.values():
             await _apart(environment.as_type(cls).box.kill)
@@ -200,15 +200,15 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
 
         Args:
             cwd: where it starts; a relative path starts in the working directory.
-            user: who runs it, in a machine.
-            timeout: seconds.
-            timeout_retry: of no matter; nothing is tried again.
+            user: user of the machine that runs it.
+            timeout: seconds that the program may take; None for no limit.
+            timeout_retry: ignored; nothing is tried again.
 
         Raises:
             OutputLimitExceededError: if it writes more than the limit.
-            PermissionError: if the file is no program.
+            PermissionError: if the file is not a program.
             SandboxUnavailableError: if the sandbox has ended.
-            SandboxUserUnsupportedError: if a user is given and the sandbox is no machine.
+            SandboxUserUnsupportedError: if a user is given and the sandbox is not a machine.
             TimeoutError: if it takes longer.
         """
         if user is not None and not isinstance(self.box, Machine):
@@ -218,7 +218,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             done = await self._run(cmd, input.encode() if isinstance(input, str) else bytes(input or b""), settings)
         except FileRefused:
             raise
-        except SandboxFileError as error:  # no such program, folder or user; or words that are none
+        except SandboxFileError as error:  # no such program, folder or user; or malformed words
             return ExecResult(False, 127 if isinstance(error, NotFound) else 126, "", f"{error}\n")
         except (SandboxDied, SandboxPaused) as error:
             raise SandboxUnavailableError(str(error)) from error
@@ -250,14 +250,14 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             )
         if kind == "SandboxDied":
             raise SandboxUnavailableError(said)
-        told = f"{said}\n" if kind in ("MemoryLimit", "ProcessLimit") else ""
-        return ExecResult(done.exit_code == 0, done.exit_code, done.stdout, done.stderr + told)
+        text = f"{said}\n" if kind in ("MemoryLimit", "ProcessLimit") else ""
+        return ExecResult(done.exit_code == 0, done.exit_code, done.stdout, done.stderr + text)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Write a file; missing folders are made.
 
         Args:
-            contents: text or bytes.
+            contents: text, which is written as UTF-8, or bytes.
 
         Raises:
             IsADirectoryError, PermissionError: if it cannot be written.
@@ -270,16 +270,16 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError: if it cannot be read.
             OutputLimitExceededError: if it has more bytes than the limit.
-            UnicodeDecodeError: if it is no text.
+            UnicodeDecodeError: if it is not text.
         """
-        limit, told = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE, SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR
+        limit, text = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE, SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR
 
         def read() -> bytes:
             data = bytearray()
             for piece in self.box.files.read_stream(self._path(file)):
                 data += piece
                 if len(data) > limit:
-                    raise OutputLimitExceededError(told, None)
+                    raise OutputLimitExceededError(text, None)
             return bytes(data)
 
         data = await _apart(read)
@@ -372,8 +372,8 @@ def episode_reward() -> Scorer:
         done = state.store.get(_KEY)
         if done is None:
             return Score.unscored(explanation="no episode was played; use the task's own solver")
-        told = f"{done['turns']} turns, {'ended' if done['over'] else 'cut off'}"
+        text = f"{done['turns']} turns, {'ended' if done['over'] else 'cut off'}"
         value = {"reward": float(done["reward"]), "success": float(done["success"])}
-        return Score(value=value, answer=state.output.completion, explanation=told, metadata=dict(done))
+        return Score(value=value, answer=state.output.completion, explanation=text, metadata=dict(done))
 
     return score

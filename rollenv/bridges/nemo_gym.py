@@ -28,9 +28,9 @@ class RollenvConfig(BaseResourcesServerConfig):  # type: ignore[misc]  # NeMo Gy
     """Settings of a server, in its YAML."""
 
     env_id: str = ""
-    """Of rows without one."""
+    """Id of the environment of rows without one."""
     env_kwargs: dict[str, Any] = {}
-    """Of the environment's constructor."""
+    """Arguments of the environment's constructor."""
     idle_seconds: float = 3600.0
     """An episode without a turn for so long is closed: the agent does not tell of those that it gives up."""
 
@@ -44,7 +44,7 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
         """Begin an episode.
 
         Returns:
-            What the environment shows, and its info.
+            The observation, and the info.
         """
         await self._close_idle()
         await self.close_session(session_id)
@@ -67,7 +67,7 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
         """Play the text of a response.
 
         Returns:
-            What the environment shows, the reward of the turn, whether the episode has ended and whether a limit ended
+            The observation, the reward of the turn, whether the episode has ended and whether a limit ended
             it, and info.
         """
         if session_id not in self.session_state:
@@ -156,8 +156,8 @@ def write_server(
         (path / part).mkdir(parents=True, exist_ok=True)
     (path / "app.py").write_text(_APP)
     (path / "requirements.txt").write_text("-e nemo-gym[dev] @ ../../\nrollenv\n")
-    told = {"name": path.name, "env_id": json.dumps(env_id), "env_kwargs": json.dumps(env_kwargs)}
-    (path / "configs" / f"{path.name}.yaml").write_text(_CONFIG.format(max_steps=max_steps, **told))
+    values = {"name": path.name, "env_id": json.dumps(env_id), "env_kwargs": json.dumps(env_kwargs)}
+    (path / "configs" / f"{path.name}.yaml").write_text(_CONFIG.format(max_steps=max_steps, **values))
     messages = [{"role": "system", "content": prompt}] if prompt else []
     agent = {"type": "responses_api_agents", "name": f"{path.name}_agent"}
     made = [{"responses_create_params": {"input": messages}, "seed": i, "agent_ref": agent} for i in range(rows)]

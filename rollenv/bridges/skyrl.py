@@ -34,10 +34,10 @@ def register(name: str = "rollenv", **kwargs: Any) -> None:
 
 
 class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not among those that are checked
-    """An episode of any environment. What it shows first is appended to the prompt.
+    """An episode of any environment. The first observation is appended to the prompt.
 
     Args:
-        env_config: ``env_id`` and ``kwargs``.
+        env_config: the defaults: ``env_id`` and ``kwargs``.
         extras: the columns of a row; ``env_id`` and ``kwargs`` there come first.
 
     Raises:
@@ -88,9 +88,9 @@ class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not amon
         self.turns = self.episode.turns
         late = self.max_turns is not None and self.turns >= self.max_turns
         done = self.episode.over or late
-        told = {**self.episode.info, "truncated": self.episode.truncated or (late and not self.episode.over)}
+        metadata = {**self.episode.info, "truncated": self.episode.truncated or (late and not self.episode.over)}
         said = [] if done else [{"role": "user", "content": shown}]
-        return BaseTextEnvStepOutput(observations=said, reward=reward, done=done, metadata=told)
+        return BaseTextEnvStepOutput(observations=said, reward=reward, done=done, metadata=metadata)
 
     def get_metrics(self) -> dict[str, Any]:
         """Numbers of the episode: its return, its turns and whether it was won, where the environment tells."""

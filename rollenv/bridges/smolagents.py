@@ -24,7 +24,7 @@ with peer("smolagents", "1.26"):
     from smolagents.remote_executors import RemotePythonExecutor
     from smolagents.utils import AgentError, truncate_content
 
-#: What a step may use.
+#: Limits of a step.
 LIMITS = Limits(seconds=60.0, memory_mb=2048, disk_mb=256)
 #: Modules that smolagents' own code in the sandbox imports.
 _NEEDED = ("numpy", "PIL")

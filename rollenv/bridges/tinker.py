@@ -1,6 +1,6 @@
 """rollenv's environments in Tinker's cookbook (0.6): messages, groups and data sets for its trainers.
 
-Pass a :class:`RollenvDatasetBuilder` as ``dataset_builder``. What is sent to workers holds names alone; environments
+Pass a :class:`RollenvDatasetBuilder` as ``dataset_builder``. Messages to workers hold names only; environments
 are made where they are played, and closed when their group is done.
 """
 
@@ -149,12 +149,12 @@ class RollenvDatasetBuilder(RLDatasetBuilder):  # type: ignore[misc]
     n: int | None = None
     """Tasks; by default all of a data set, and 100 of what is generated."""
     seed: int = 0
-    """Of the first task; the others count up, and those of the test set after them."""
+    """Seed of the first task; the others count up, and those of the test set after them."""
     n_test: int = 0
     kwargs: dict[str, Any] = chz.field(default_factory=dict)
-    """Of the environment's constructor."""
+    """Arguments of the environment's constructor."""
     test_kwargs: dict[str, Any] = chz.field(default_factory=dict)
-    """Of the test set's, besides."""
+    """Further arguments for the environments of the test set."""
     max_trajectory_tokens: int | None = None
     max_turns: int | None = None
     system: str = ""

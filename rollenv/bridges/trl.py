@@ -165,7 +165,7 @@ class Rollout:
 
 
 def _player(trainer: Any, rollout: Rollout) -> LocalAgent:
-    """The model that is trained, as it is now: a new one for every batch, which remembers nothing of older weights."""
+    """The agent with the trained model's present weights: a new one for every batch, so that no cache is stale."""
     if getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False):
         raise UsageError("rollenv's Rollout plays with a whole model in each process: train without FSDP and DeepSpeed")
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
@@ -289,7 +289,7 @@ def environment(env_id: str, **kwargs: Any) -> Callable[[], Environment]:
 
 
 class Environment:
-    """One environment as TRL wants it: nothing is raised at the model, and the end is told in words."""
+    """One environment with TRL's interface: errors and the end of an episode come as text."""
 
     def __init__(self, env_id: str, kwargs: dict[str, Any]):
         self._episode = Episode(env_id, **kwargs)
@@ -301,14 +301,14 @@ class Environment:
 
         Args:
             index: of the task, in a data set.
-            row: other columns, which are of no matter.
+            row: other columns, which are ignored.
 
         Raises:
             UsageError: the training set does not say which task, or not by a whole number.
             EpisodeFailed: two resets in a row failed.
         """
-        told = {"seed": seed, "index": index}
-        seed, index = whole_of(told, "seed"), whole_of(told, "index")
+        options = {"seed": seed, "index": index}
+        seed, index = whole_of(options, "seed"), whole_of(options, "index")
         if seed is None and index is None:
             raise UsageError("the training set needs a column 'seed' (or 'index'): a group has to play the same task")
         lost, self._failed, self._lost = self._lost, False, False

@@ -44,9 +44,9 @@ class RollenvConfig(vf.TasksetConfig):  # type: ignore[misc]
     env: str = ""
     """Any id that :func:`rollenv.make` takes."""
     kwargs: dict[str, Any] = {}
-    """Of its constructor."""
+    """Arguments of its constructor."""
     seed: int = 0
-    """Of the first task; the others count up."""
+    """Seed of the first task; the others count up."""
 
 
 class RollenvData(vf.TaskData):  # type: ignore[misc]
@@ -59,13 +59,13 @@ class RollenvData(vf.TaskData):  # type: ignore[misc]
 
 
 class RollenvTask(vf.Task[RollenvData, vf.State, vf.TaskConfig]):  # type: ignore[misc]
-    """One task; what it is worth is recorded while it is played."""
+    """One task; its reward is recorded while it is played."""
 
 
 class RollenvTaskset(vf.Taskset[RollenvTask, RollenvConfig]):  # type: ignore[misc]
     """Tasks drawn from seeds, without end, or those of a data set."""
 
-    #: Played where the configuration names no other.
+    #: The environment's id where the configuration names no other.
     ENV = ""
 
     def __init__(self, config: RollenvConfig):
@@ -78,8 +78,8 @@ class RollenvTaskset(vf.Taskset[RollenvTask, RollenvConfig]):  # type: ignore[mi
     def load(self) -> Iterator[RollenvTask]:
         """Yield the tasks."""
         env_id, kwargs, seed = self.env_id, self.config.kwargs, self.config.seed
-        drawn = (Task(env_id, seed + i, kwargs) for i in itertools.count())
-        for task in drawn if self.INFINITE else tasks_of(env_id, kwargs, None, seed):
+        tasks = (Task(env_id, seed + i, kwargs) for i in itertools.count())
+        for task in tasks if self.INFINITE else tasks_of(env_id, kwargs, None, seed):
             name = f"{env_id}#{task.options.get('index', task.seed)}"
             data = RollenvData(name=name, env=env_id, kwargs=kwargs, seed=task.seed, options=task.options)
             yield RollenvTask(data, self.config.task)

@@ -71,8 +71,8 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             EpisodeFailed: the environment failed, or took too long.
         """
         extra = kwargs.get("extra_info")
-        told = {**(extra if isinstance(extra, Mapping) else {}), **kwargs}
-        row = {name: _plain(told[name]) for name in _FIELDS if told.get(name) is not None}
+        fields = {**(extra if isinstance(extra, Mapping) else {}), **kwargs}
+        row = {name: _plain(fields[name]) for name in _FIELDS if fields.get(name) is not None}
         env_id = text_of(row, "env_id") or self.given["env_id"]
         if not isinstance(env_id, str):
             raise UsageError("the agent loop rollenv needs env_id: in its file, or in a row or its extra_info")
@@ -130,8 +130,8 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
                 break
             messages, ids, mask, logprobs = after, merged.token_ids, longer, logs
         won = bool(episode.info.get("success"))
-        told: dict[str, Any] = {"turn_scores": scores, "tool_rewards": []}
-        told["reward_extra_info"] = {"score": episode.total, "success": float(won)}  # the same keys for all
+        fields: dict[str, Any] = {"turn_scores": scores, "tool_rewards": []}
+        fields["reward_extra_info"] = {"score": episode.total, "success": float(won)}  # the same keys for all
         start = len(ids) - len(mask)
         return AgentLoopOutput(
             prompt_ids=ids[:start],
@@ -141,7 +141,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             reward_score=episode.total,
             num_turns=2 * len(scores),
             metrics={**timings, "num_preempted": preempted},
-            extra_fields=extra | told,
+            extra_fields=extra | fields,
         )
 
     async def _within(self, what: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """The conformance suite behind :func:`check_env` and ``rollenv check``: one function for each promised property.
 
-A check is handed a :class:`Subject` and returns if the property holds. It raises :class:`Broken` with what was seen and
+A check is handed a :class:`Subject` and returns if the property holds. It raises :class:`Broken` with what happened and
 what to change if it does not, and :class:`NotApplicable` if the environment does not promise it.
 """
 
@@ -207,8 +207,8 @@ def _sequences(subject: Subject, seeds: int = 3, length: int = 12) -> list[tuple
 def check_types(subject: Subject) -> None:
     """``reset``, ``step`` and ``render`` (before a reset too) return what the contract says."""
     env = subject.make()
-    if not isinstance(drawn := env.render(), str):
-        raise Broken(f"render() before the first reset() returned {type(drawn).__name__}; return a str")
+    if not isinstance(rendered := env.render(), str):
+        raise Broken(f"render() before the first reset() returned {type(rendered).__name__}; return a str")
     for seed, actions in _sequences(subject):
         result = env.reset(seed)
         if not (isinstance(result, tuple) and len(result) == 2):
@@ -254,7 +254,7 @@ def check_seeds(subject: Subject) -> None:
 
 
 def check_replay(subject: Subject) -> None:
-    """A new instance given the same seed and actions goes through the same episode, whatever happened before."""
+    """A new instance given the same seed and actions plays the same episode, regardless of what happened before."""
     _deterministic(subject)
     for seed, actions in _sequences(subject):
         used = subject.make()

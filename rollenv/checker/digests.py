@@ -28,7 +28,7 @@ class NotApplicable(Exception):
 
 
 def digest(*values: Any) -> str:
-    """16 hexadecimal digits that stand for the values."""
+    """A hash of the values: 16 hexadecimal digits."""
     text = json.dumps(values, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -72,7 +72,7 @@ class HelperProcess:
         """Call a function in the other process and return its result.
 
         Args:
-            function: ``module:function``.
+            function: name of the function, as ``module:function``.
 
         Raises:
             Broken: it raised, hung, or took its process down.

@@ -1,4 +1,4 @@
-"""``python -m rollenv.cli.attached OPTIONS``: a ``rollenv serve`` that ends with whoever holds its standard input."""
+"""``python -m rollenv.cli.attached OPTIONS``: a ``rollenv serve`` that ends when its standard input is closed."""
 
 from __future__ import annotations
 

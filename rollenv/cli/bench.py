@@ -185,8 +185,8 @@ def _print(result: Benchmark, agent: str, numbers: Mapping[str, Any], out: Path 
     if len(result.rows) > 1:
         console.print(f"mean of the {len(result.rows)} categories: {100 * result.macro:.1f} %")
     if problems := numbers.get("problems"):
-        told = ", ".join(f"{count} {kind}" for kind, count in sorted(problems.items()))
-        console.print(f"the endpoint's problems, all tried again: {told}", markup=False)
+        counts = ", ".join(f"{count} {kind}" for kind, count in sorted(problems.items()))
+        console.print(f"the endpoint's problems, all tried again: {counts}", markup=False)
     for category, need in result.missing.items():
         console.print(f"not played: {category}; {need}", markup=False, style="dim", soft_wrap=True)
     if result.total.failed:

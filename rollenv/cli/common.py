@@ -58,8 +58,8 @@ class Ticker:
     """Progress as a plain line now and then, for logs and pipes; a terminal gets a bar instead.
 
     Args:
-        what: is counted, as the beginning of the line.
-        every: seconds between two lines.
+        what: name of what is counted, which begins the line.
+        every: the least seconds between two lines.
     """
 
     def __init__(self, what: str, total: int, every: float = TICK, now: Callable[[], float] = time.monotonic):
@@ -170,7 +170,7 @@ def make_agent(name: str, options: AgentOptions | None = None, *, native: bool =
     """The agent that a name on the command line stands for.
 
     Args:
-        name: as in :data:`AGENT_HELP`.
+        name: name of the agent, as :data:`AGENT_HELP` explains it.
         options: what the command line says about it.
         native: whether a chat agent hands the environment's tools to its endpoint.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import typer
 
 _VARIABLE = "_ROLLENV_COMPLETE"
-#: Where bash ends a word, besides at spaces.
+#: Characters at which bash ends a word, besides spaces.
 _BREAKS = ":="
 
 
@@ -38,7 +38,7 @@ def agents(incomplete: str) -> list[str]:
 
 
 def run(app: Callable[[], None]) -> None:
-    """Run the app. Where bash asks for completions, it is told whole words, and bash the part that it lacks."""
+    """Run the app. Completions for bash are computed for whole words, then cut to the part that it lacks."""
     if os.environ.get(_VARIABLE) != "complete_bash":
         app()
         return

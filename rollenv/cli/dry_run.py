@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
     from rollenv.trainers.config.tasks import EnvConfig
 
-#: What weights are saved as: one file, or an index of several.
+#: Names of saved weights: one file, or an index of several.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
@@ -274,7 +274,7 @@ def model_plan(config: TrainConfig) -> ModelPlan:
     """Return the plan of ``model.path``, without loading weights and without a network.
 
     Raises:
-        UsageError: it is no folder with a model, and not of the form OWNER/NAME.
+        UsageError: it is neither a folder with a model nor of the form OWNER/NAME.
     """
     path = config.model.path
     if path == "tiny":

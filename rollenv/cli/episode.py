@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rollenv.rollout.episode import Limits
     from rollenv.rollout.types import Task, Trajectory
 
-#: Where the key is, unless another variable is named.
+#: The variable with the key, unless another one is named.
 _KEY = "OPENAI_API_KEY"
 
 
@@ -116,7 +116,7 @@ def _only_model(base_url: str, key: str | None, patience: Patience) -> str:
 
     Raises:
         RollenvError: the endpoint does not answer, in any attempt.
-        UsageError: it does not say which, or has several, or refuses the key, or the URL is none.
+        UsageError: it names no model or several, or refuses the key, or the URL is malformed.
     """
     from rollenv.agents.chat.endpoint import checked_url, without_login
 
@@ -155,15 +155,15 @@ async def _listed(url: str, key: str | None, patience: Patience) -> tuple[int, l
             status = answer.status_code
             problem = f"status {status}" if status >= 500 or status in MAY_PASS else ""
             with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
-                told = [each["id"] for each in answer.json()["data"]]
-                names = list(dict.fromkeys(name for name in told if isinstance(name, str) and name.strip()))
+                ids = [each["id"] for each in answer.json()["data"]]
+                names = list(dict.fromkeys(name for name in ids if isinstance(name, str) and name.strip()))
         if not problem:
             break
     return status, names, problem
 
 
 def _print_json(data: dict[str, Any]) -> None:
-    """One line, whatever is in the texts. Numbers that JSON has not (NaN, infinite ones) are null."""
+    """JSON in one line. Numbers that JSON does not have (NaN, infinite ones) become null."""
     try:
         text = json_module.dumps(data, allow_nan=False)
     except ValueError:

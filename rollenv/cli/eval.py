@@ -38,7 +38,7 @@ PROMPT_HELP = (
     "stop='[\"\\n\"]'. Or a recipe, whose prompt is taken. May be repeated."
 )
 
-#: What the kinds of failures mean.
+#: Meanings of the kinds of failures.
 _FAILURES = {
     "agent": "the agent or its endpoint gave no answer",
     "reward": "the reward could not be computed",

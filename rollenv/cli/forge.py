@@ -80,9 +80,9 @@ def _progress(total: int) -> Iterator[Watch]:
 
     def watch(result: Forged) -> None:
         done[result.package] = len(result.tasks)
-        told = f"{result.package}, {result.tried.total()} faults tried"
-        bar.update(task, completed=sum(done.values()), description=told)
-        ticker.tick(sum(done.values()), told)
+        progress = f"{result.package}, {result.tried.total()} faults tried"
+        bar.update(task, completed=sum(done.values()), description=progress)
+        ticker.tick(sum(done.values()), progress)
 
     with bar:
         yield watch
@@ -112,8 +112,8 @@ def _rows(rest: list[str], out: Path, image: str, workdir: str) -> None:
     if len(rest) != 1 or not image:
         raise UsageError("SWE-bench rows are read with `rollenv forge swebench ROWS --out DIR --image TEMPLATE`")
     done = import_swebench(Path(rest[0]), out, image, workdir=workdir)
-    for place, why in done.errors.items():
-        error_console.print(f"{place}: {why}", markup=False, soft_wrap=True)
+    for label, why in done.errors.items():
+        error_console.print(f"{label}: {why}", markup=False, soft_wrap=True)
     _print_count(len(done.tasks), out)
     if done.errors:
         raise typer.Exit(1)

@@ -70,8 +70,8 @@ def _print(health: dict[str, Any]) -> None:
     for record in health["workers"]:
         counts = record.get("counts", {})
         numbers = [str(counts.get(name, 0)) for name in ("step", "raised", "hung", "lost")]
-        places = [str(record.get("envs", "-")), str(record.get("deaths", "-"))]
-        workers.add_row(_name(record), _state(record["state"]), *places, *numbers)
+        cells = [str(record.get("envs", "-")), str(record.get("deaths", "-"))]
+        workers.add_row(_name(record), _state(record["state"]), *cells, *numbers)
     times = _table("time", "step p50", "p95", "p99", "reset p99")
     for record in [*health["envs"], *health["workers"]]:
         times.add_row(

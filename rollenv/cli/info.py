@@ -46,7 +46,7 @@ def command(
 
 
 def _facts(card: cards.Card) -> dict[str, str]:
-    """Return what is told in the table; empty values are left out."""
+    """Return the rows of the table; empty values are left out."""
     s = card.spec
     needs = [f"{', '.join(names)}{hint and f' ({hint})'}" for hint, names in cards.needed(s.needs).items()]
     missing = f"\nnot here: {', '.join(map(str, s.missing))}" if s.missing else ""

@@ -103,14 +103,15 @@ def _print_ids(specs: Sequence[EnvSpec]) -> None:
     works = sum(not s.missing for s in specs)
     for name, group in _groups(specs):
         console.print(f"[bold]{name}:[/] {escape(_line(cards.family(name)))}", no_wrap=True, overflow="ellipsis")
-        _print_rows([("-" if s.missing else "✓", s.id, text) for s, text in zip(group, _told_once(group), strict=True)])
+        texts = _without_repeats(group)
+        _print_rows([("-" if s.missing else "✓", s.id, text) for s, text in zip(group, texts, strict=True)])
         for hint, names in cards.needed(need for s in group for need in s.missing).items():
             console.print(f"  needs {', '.join(names)}" + (f": {hint}" if hint else ""), markup=False, soft_wrap=True)
     console.print(f"{len(specs)} environments, {works} work here (✓)")
 
 
-def _told_once(specs: Sequence[EnvSpec]) -> list[str]:
-    """A line for each; where the one before has the same, the arguments that make the difference."""
+def _without_repeats(specs: Sequence[EnvSpec]) -> list[str]:
+    """A summary of each spec; the differing arguments where it is that of the spec before."""
     lines, before = [], ""
     for s in specs:
         text = _line(cards.summary(s))
@@ -132,5 +133,5 @@ def _print_rows(rows: Sequence[tuple[str, ...]], *, right: Sequence[int] = ()) -
 
 
 def _line(text: str) -> str:
-    """Without addresses, which take a line's room."""
+    """The text without addresses, which take a line's room."""
     return re.sub(r" \((https?:|arXiv)[^)]*\)", "", text)

@@ -24,7 +24,7 @@ from rollenv.drawing import Drawing, ansi, draw
 from rollenv.registry import make
 from rollenv.typed import Reader, reader
 
-#: What arrow keys send, in both of the modes that terminals have, and vi's keys for the same.
+#: The codes of arrow keys in both of the modes that terminals have, and vi's keys for the same.
 ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
 VI = {"h": "left", "j": "down", "k": "up", "l": "right"}
 
@@ -49,7 +49,7 @@ class Keyboard:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Keyboard]:
-        """Until the block ends, keys come one by one and are not echoed."""
+        """Read keys one by one, without echo, until the block ends."""
         before = termios.tcgetattr(self.fd)
         tty.setcbreak(self.fd, termios.TCSADRAIN)
         try:
@@ -61,7 +61,7 @@ class Keyboard:
         """A line, or the move that a key stands for; None at the end of the input.
 
         Args:
-            moves: what ``up``, ``down``, ``left`` and ``right`` stand for; those that are missing are no moves.
+            moves: what ``up``, ``down``, ``left`` and ``right`` stand for; those that are missing do not move.
         """
         self._echo(prompt)
         line = ""
@@ -190,7 +190,7 @@ class Moment:
     info: dict[str, Any]
     total: float
     state: dict[str, Any] | None
-    """To go back to; None where the environment cannot."""
+    """State to go back to; None where the environment cannot."""
 
 
 @dataclass

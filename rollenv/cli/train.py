@@ -120,8 +120,8 @@ def _need_everything(config: TrainConfig) -> None:
     for env_id in dict.fromkeys(env.id for env in config.environments()):
         lacking = [need for need in spec(env_id).missing if isinstance(need, Package)]
         if lacking:
-            told = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
-            raise MissingExtra(f"{env_id} needs what is not installed. {told}")
+            hints = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
+            raise MissingExtra(f"{env_id} needs what is not installed. {hints}")
     try_environments(config)
     _need_player(config)
     if config.model.path != "tiny":
@@ -183,7 +183,7 @@ def _train(config: TrainConfig, run: RunDir) -> Result:
             return trainer.fit()
 
 
-#: Seconds after which a log hears of a run again.
+#: Seconds after which a run logs a line again.
 _SILENCE = 30.0
 
 
@@ -192,7 +192,7 @@ class _Display:
 
     def __init__(self) -> None:
         self.live = error_console.is_terminal
-        self.told = time.monotonic()
+        self.last_line = time.monotonic()
         roomy = (BarColumn(bar_width=20), TimeElapsedColumn()) if error_console.width >= 110 else ()
         self.bar = Progress(
             TextColumn("{task.description}"),
@@ -224,8 +224,8 @@ class _Display:
         text = self._numbers(stage)
         if not self.live:
             now = time.monotonic()
-            if done == total or "eval/success" in numbers or now - self.told >= _SILENCE:
-                self.told = now
+            if done == total or "eval/success" in numbers or now - self.last_line >= _SILENCE:
+                self.last_line = now
                 error_console.print(f"{stage} {done}/{total} {text}", soft_wrap=True, markup=False)
             return
         if stage not in self.tasks:

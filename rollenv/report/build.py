@@ -22,7 +22,7 @@ from rollenv.report.plain import dumps, plain
 #: Characters of shards that are kept inside the page; beyond that, each of them is a separate file.
 SMALL = 4_000_000
 
-#: In the order in which they are put together.
+#: Files of the page, in the order in which they are put together.
 SCRIPTS = (
     "base.js",
     "data.js",
@@ -99,7 +99,7 @@ def page(data: dict[str, Any], shards: Sequence[str]) -> str:
     """Render the HTML. Its content policy allows only its own script and, with a folder of shards, the files beside it.
 
     Args:
-        data: from :func:`page_data`.
+        data: contents of the page, from :func:`page_data`.
         shards: JSON of the episodes' turns, embedded in the page; empty where shards are files.
     """
     files = resources.files("rollenv.report") / "page"

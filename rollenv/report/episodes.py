@@ -202,7 +202,7 @@ class _Writer:
         )
 
     def _prompts(self, turns: list[dict[str, Any]]) -> list[list[Any] | None]:
-        """Of each prompt how many characters it shares with the one before, and the rest; or how many tokens."""
+        """Each prompt as the number of characters that it shares with the one before, and the rest; or its length."""
         all_ids = [_items(turn.get("prompt_ids")) for turn in turns]
         if self.tokenizer is None:
             return [[len(ids)] if ids else None for ids in all_ids]
@@ -289,7 +289,7 @@ def shared_start(a: str, b: str) -> int:
     """The length of the common prefix of two texts, in characters.
 
     Args:
-        b: second text.
+        b: the text to compare ``a`` with.
     """
     low, high = 0, min(len(a), len(b))
     while low < high:

@@ -15,7 +15,7 @@ from rollenv.core import UsageError
 METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
 #: The files by which a folder is known as a run's, and of which the page is made.
 FILES = (METRICS, EPISODES, "eval.json", "result.json", "config.json", "about.json")
-#: How deep below a folder runs are looked for.
+#: The depth below a folder to which runs are searched.
 _DEPTH = 4
 
 

@@ -37,7 +37,7 @@ _INDEX_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'sel
 class ReportServer(ThreadingHTTPServer):
     """Serves the runs in a folder, read only. Pages are built on request, in a separate folder.
 
-    What is asked for is looked up among the runs that were found; no path of a request ever reaches the file system.
+    Requests are looked up among the runs that were found; no path of a request ever reaches the file system.
 
     Args:
         port: 0 for a free one.
@@ -165,9 +165,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _missing(self) -> None:
         self._send(HTTPStatus.NOT_FOUND, "text/plain", b"there is no such page; the index is at /")
 
-    def _redirect(self, place: str) -> None:
+    def _redirect(self, location: str) -> None:
         self.send_response(HTTPStatus.SEE_OTHER)
-        self.send_header("Location", place)
+        self.send_header("Location", location)
         self.send_header("Content-Length", "0")
         self.end_headers()
 

@@ -10,7 +10,7 @@ from rollenv.report.folders import Run
 from rollenv.report.plain import plain
 from rollenv.rollout.evaluate import wilson_interval
 
-#: How metrics by turn and by position of a token end, with plain names (rollenv.trainers.diagnostics has the buckets).
+#: Suffixes of metrics by turn and by position of a token, with plain names (buckets: rollenv.trainers.diagnostics).
 _TURNS = tuple(
     (part, f"turn {int(part) + 1}" if part.isdigit() else f"turns {part} after the first")
     for part in ("0", "1", "2-3", "4-7", "8-15", "16-31", "32+")
@@ -235,8 +235,8 @@ def _of_domains(keys: Collection[str], main: str) -> list[Chart]:
         "the band is their 95 % interval."
     )
     others = [
-        (title, told, tuple((key, whose.get(name, name)) for key, name in of))
-        for title, told, of in CURVES
+        (title, explanation, tuple((key, whose.get(name, name)) for key, name in of))
+        for title, explanation, of in CURVES
         if title != "Success"
     ]
     mean = ("Success of all domains", "The share of solved episodes in training.", (("success", "training"),))
@@ -331,12 +331,12 @@ def _category_table(run: Run) -> list[dict[str, Any]]:
     total = run.result.get("total")
     if not rows:
         return []
-    told = [_category(row) for row in [*rows, *([total] if isinstance(total, dict) and len(rows) > 1 else [])]]
+    content = [_category(row) for row in [*rows, *([total] if isinstance(total, dict) and len(rows) > 1 else [])]]
     head = ["category", "tasks", "success", "floor", "failed", "turns", "calls", "invalid calls", "partial"]
     head += ["side effects", "tokens in", "tokens out", "cost", "seconds a turn"]
     title = "Success by category, with 95 % intervals; floor: the better of two agents that call nothing"
-    used = [at for at in range(len(head)) if any(row[at] for row in told)]
-    tables = [{"title": title, "rows": plain([[row[at] for at in used] for row in [head, *told]])}]
+    used = [at for at in range(len(head)) if any(row[at] for row in content)]
+    tables = [{"title": title, "rows": plain([[row[at] for at in used] for row in [head, *content]])}]
     missing = run.result.get("missing")
     if isinstance(missing, dict) and missing:
         tables.append({"title": "Not played", "rows": plain([["category", "needs"], *map(list, missing.items())])})
@@ -375,12 +375,12 @@ def _domain_table(run: Run) -> list[dict[str, Any]]:
     evaluated, _ = domains({key for row in run.metrics for key in row})
     if not rows or not evaluated:
         return []
-    told = [
+    content = [
         [name, _share(rows[0], prefix), _share(rows[-1], prefix) if len(rows) > 1 else ""]
         for name, prefix in [(run.env_id, "eval/"), *((name, f"eval/{name}/") for name in evaluated)]
     ]
     title = "Success on unseen episodes by domain, with 95 % intervals"
-    return [{"title": title, "rows": plain([["domain", "before", "after"], *told])}]
+    return [{"title": title, "rows": plain([["domain", "before", "after"], *content])}]
 
 
 def _pass_table(run: Run) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 #: Bytes of JSON that the arguments of a call may have.
 MOST_ARGUMENTS = 100_000
-#: How deep lists and objects in arguments may be nested: what is kept of them is copied and compared by recursion.
+#: The deepest nesting of lists and objects in arguments, which are copied and compared by recursion.
 _DEEPEST = 50
 #: Whole numbers in arguments; sums of them can then always be written.
 _LARGEST = 10**18
@@ -73,7 +73,7 @@ class Function:
     method: str
     model: type[BaseModel]
     schema: Mapping[str, Any]
-    """In the form of OpenAI's ``tools`` parameter."""
+    """Schema in the form of OpenAI's ``tools`` parameter."""
 
 
 def tool(function: _Function) -> _Function:

@@ -13,11 +13,11 @@ class ToolResult(NamedTuple):
     """The result of an action; unpacks in this order."""
 
     is_valid: bool
-    """Whether the action calls this tool at all."""
+    """True if the action calls this tool at all."""
     has_error: bool
-    """Whether the call was malformed or failed."""
+    """True if the call was malformed or failed."""
     observation: str
-    """What the agent reads; empty if the action does not call this tool."""
+    """Text for the agent; empty if the action does not call this tool."""
     parsed_action: str
     """The action up to the end of the call."""
 
@@ -33,7 +33,7 @@ class BaseTool:
     """
 
     tool_type = "tool"
-    #: How many environments use it; the last one to release it closes it.
+    #: The number of environments that use it; the last one to release it closes it.
     _users = 0
 
     def __init__(self, num_workers: int = 1):
@@ -51,7 +51,7 @@ class BaseTool:
     def execute_action(self, action: str) -> ToolResult:
         """Answer the first call in the action; :data:`NOT_CALLED` if there is none.
 
-        What the agent did wrong is in the answer. Only what the user has to fix is raised, as in :meth:`check`.
+        Mistakes of the agent are in the answer. Only errors that the user has to fix are raised, as in :meth:`check`.
         """
         raise NotImplementedError(f"{type(self).__name__} does nothing")
 

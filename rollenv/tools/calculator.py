@@ -74,7 +74,7 @@ def evaluate_tree(tree: ast.expr, names: Mapping[str, int]) -> Number:
     """Evaluate a parsed expression.
 
     Args:
-        tree: from :func:`parse`.
+        tree: the tree that :func:`parse` returned.
 
     Raises:
         ValueError: see :func:`evaluate`.

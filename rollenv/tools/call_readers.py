@@ -21,9 +21,9 @@ class ToolCall:
     name: str
     arguments: dict[str, Any]
     end: int
-    """Where it ends in the action."""
+    """Index of its end in the action."""
     problem: str = ""
-    """What is wrong with it; empty if it can be carried out."""
+    """Description of what is wrong with it; empty if it can be carried out."""
 
 
 #: The most calls of one action that are read.
@@ -47,7 +47,7 @@ _CLOSING = re.compile(
     r"(?:\s|```|</tool_calls?>|</TOOLCALL>|</function_calls?>|</functioncall>|</minimax:tool_call>|</｜DSML｜function_calls>"
     r"|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool▁calls?▁end｜>|<\|call\|>|<\|e[om]t_id\|>)*"
 )
-#: What may stand between a mark and the call behind it.
+#: Characters that may stand between a mark and the call behind it.
 _LEADING = re.compile(r"(?:\s|```(?:json|python|tool_call)?\b)*")
 _NAMED = re.compile(
     r"(?:function<｜tool▁sep｜>)?(?:functions\.)?([\w.\-/]{1,200}?)(?::\d+)?(?:\s|<\|tool_call_argument_begin\|>|<｜tool▁sep｜>"
@@ -99,7 +99,7 @@ def marked_calls(text: str, functions: Functions) -> tuple[list[ToolCall], str]:
 
 
 def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[list[ToolCall], int]:
-    """Read the calls behind a mark; return them and where the text goes on."""
+    """Read the calls behind a mark; return them and the index behind them."""
     start = _LEADING.match(text, mark.end()).end()  # type: ignore[union-attr]  # it matches nothing too
     if mark[0].startswith(("<function=", "<invoke", "<｜DSML｜invoke")):
         start = mark.start()
@@ -135,7 +135,7 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
 
 
 def _behind(text: str, closing: str, start: int) -> int:
-    """Return where the text goes on behind a malformed call: behind its closing mark, or nowhere."""
+    """Return the index behind a malformed call: behind its closing mark, else the end of the text."""
     end = text.find(closing, start) if closing else -1
     return end + len(closing) if end >= 0 else len(text)
 
@@ -212,7 +212,7 @@ def _from_json(text: str, start: int) -> tuple[list[ToolCall], int]:
 
 
 def _shaped(data: Any, end: int) -> list[ToolCall]:
-    """Return the calls that decoded JSON stands for; none if it has another form."""
+    """Return the calls in decoded JSON; none if it has another form."""
     if isinstance(data, list):
         each = [_shaped(item, end) for item in data]
         return [call for calls in each for call in calls] if all(each) else []
@@ -238,7 +238,7 @@ def _shaped(data: Any, end: int) -> list[ToolCall]:
 
 
 def _is_about(key: str, value: Any, has_arguments: bool) -> bool:
-    """Return whether a key of a call is no argument of it."""
+    """Return whether a key of a call is not an argument of it."""
     if key == "type":
         return value in _TYPES
     return has_arguments and key in ("id", "index", "call_id", "tool_call_id")
@@ -260,7 +260,7 @@ def _call(name: str, arguments: Any, end: int) -> ToolCall:
 
 
 _KEYS = sorted({*_NAMES, *_ARGUMENTS, "function_call", "tool_calls", "type", "id", "role", "content"})
-#: Where a call may begin; the second group is the first key's value, if it is a text.
+#: The possible beginning of a call; the second group is the first key's value, if it is a text.
 _CANDIDATE = re.compile(rf'(?:\[\s*)?\{{\s*"({"|".join(_KEYS)})"\s*:(?:\s*"([^"\\]{{1,200}})")?')
 
 
@@ -269,7 +269,7 @@ def json_calls(text: str, asked: bool, known: Collection[str]) -> tuple[list[Too
 
     Args:
         asked: the agent was asked for this form.
-        known: names of functions.
+        known: names of the functions that are offered.
 
     Returns:
         The calls, the text around them, and where the first begins.
@@ -305,7 +305,7 @@ def json_calls(text: str, asked: bool, known: Collection[str]) -> tuple[list[Too
     return calls, "".join([*around, text[at:]]), start
 
 
-#: Places where a call may begin and does not: how many are tried, since each may be read to the end of the text.
+#: The most false beginnings of calls that are tried, since each may be read to the end of the text.
 _MOST_FAILED = 16
 
 

@@ -24,7 +24,7 @@ __all__ = [
     "write_calls",
 ]
 
-#: How calls are written: Hermes' elements, JSON alone, Python calls in brackets, or by the endpoint's own means.
+#: Formats of calls: Hermes' elements, JSON alone, Python calls in brackets, or by the endpoint's own means.
 CallForm = Literal["hermes", "json", "python", "native"]
 CALL_FORMS: tuple[CallForm, ...] = get_args(CallForm)
 

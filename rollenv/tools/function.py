@@ -77,7 +77,7 @@ MOST_TEXT = 20_000
 
 
 def text_of(result: Any) -> str:
-    """Return the result of a call as text for the agent: JSON for what is no text, cut where it is too long."""
+    """Return the result of a call as text for the agent: JSON for what is not text, cut where it is too long."""
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=repr)
     if len(text) > MOST_TEXT:
         text = f"{text[:MOST_TEXT]}... (cut: {len(text)} characters)"

@@ -28,7 +28,7 @@ def server(backend: Backend, names: Collection[str] | None = None, instructions:
 
     Args:
         names: the functions that are offered; None for all.
-        instructions: what a client is told when it connects.
+        instructions: text that a client gets when it connects.
     """
     tools = [
         types.Tool(
@@ -54,7 +54,7 @@ async def serve_stdio(backend: Backend, names: Collection[str] | None = None, in
 
     Args:
         names: the functions that are offered; None for all.
-        instructions: what a client is told when it connects.
+        instructions: text that a client gets when it connects.
     """
     protocol = server(backend, names, instructions)
     async with stdio_server() as (read, write):
@@ -80,8 +80,8 @@ def main(arguments: list[str] | None = None) -> None:
             raise UsageError(f"{given.env_id} has no backend to serve; choose an id of the family tools:")
     except RollenvError as error:
         sys.exit(f"error: {error}")
-    told = "\n\n".join(part for part in (problem.policy, problem.question) if part)
-    asyncio.run(serve_stdio(problem.backend, problem.tools, told))
+    instructions = "\n\n".join(part for part in (problem.policy, problem.question) if part)
+    asyncio.run(serve_stdio(problem.backend, problem.tools, instructions))
 
 
 if __name__ == "__main__":

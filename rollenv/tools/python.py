@@ -10,7 +10,7 @@ from rollenv.parsing import Element, code_blocks, first_tagged
 from rollenv.sandbox import Runner, Sandbox, SandboxDied, shared_pool
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
 
-#: What of a program's output an agent reads at most.
+#: The most characters of a program's output that an agent reads.
 MAX_CHARACTERS = 20_000
 
 
@@ -24,7 +24,7 @@ class PythonCodeTool(BaseTool):
         keep_error_last_line: show only the last line of an error.
         runner: runs the code instead; closing it stays with its owner.
         common_imports: run a program that fails because of a missing import (``math``, ``np``, ``Counter``) once
-            more with it in place. What is wrong with it besides is still shown.
+            more with it in place. Other errors of it are still shown.
         stateful: keep variables from call to call, in a sandbox that belongs to this tool and ends with it.
     """
 

@@ -20,7 +20,7 @@ from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
 
 #: No longer answer of a server is read.
 MAX_BYTES = 4_000_000
-#: Of a document, so much is shown.
+#: The most characters of a document that are shown.
 MAX_SHOWN = 20_000
 
 
@@ -63,11 +63,11 @@ class SearchTool(_Search):
     ``{"result": [{"document": {"contents": ...}}, ...]}``.
 
     Args:
-        search_url: of the server; by default ``$SEARCH_URL``, read when first used.
-        timeout: seconds for a request.
+        search_url: address of the server; by default ``$SEARCH_URL``, read when first used.
+        timeout: seconds that a request may take.
     """
 
-    #: Whether the server is asked for scores; they are not shown.
+    #: True to ask the server for scores; they are not shown.
     return_scores = False
 
     def __init__(self, num_workers: int = 1, search_url: str | None = None, topk: int = 3, timeout: float = 5):

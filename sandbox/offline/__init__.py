@@ -1,4 +1,4 @@
-"""In place of a machine's network: wheels and packages fetched before, and programs in front of downloaders."""
+"""A replacement for a machine's network: wheels and packages fetched before, and programs in front of downloaders."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rollenv.sandbox.layers import made, store
 
 _log = logging.getLogger(__name__)
 
-#: What tests are commonly set up with.
+#: Packages that tests are commonly set up with.
 ALWAYS = ("pip", "setuptools", "wheel", "uv", "pytest")
 _REQUIREMENT = re.compile(
     r"^[A-Za-z0-9][\w.-]*(\[[\w,-]+\])?((===|[=<>!~]=|[<>])[\w.*+!-]+(,\s*([=<>!~]=|[<>])[\w.*]+)*)?$"
 )
-#: Options whose value is no requirement, and those whose value is one.
+#: Options with a value that is not a requirement, and options with one that is.
 _VALUES = frozenset(
     {"-r", "--requirement", "-c", "--constraint", "-e", "--editable", "-p", "--python", "-i", "--index-url"}
 )
@@ -65,7 +65,7 @@ class Wheels:
         while names := [each for each in dict.fromkeys(names) if each not in lacking and not self._mark(each).exists()]:
             if not self.fetch:
                 return names
-            # One by one where it fails together, lest one bad name keeps the others out.
+            # One by one where it fails together, so that one bad name does not keep the others out.
             if self._download(names):
                 lacking += [each for each in names if self._download([each])]
             names = self._elsewhere()
@@ -216,7 +216,7 @@ class Debs:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def ensure(self, wanted: Sequence[str]) -> list[str]:
-        """Fetch what is neither here nor on the host; return what could not be had, which is not tried again today."""
+        """Fetch what is neither here nor on the host; return what failed, which is not tried again today."""
         lacking = [name for name in dict.fromkeys(wanted) if not (self.folder / f"{name}.list").exists()]
         return [name for name in lacking if not (self.fetch and not self._failed(name) and self._download(name))]
 
@@ -272,14 +272,14 @@ def packages(script: str) -> list[str]:
     return list(found)
 
 
-#: Where the programs, the wheels and the packages of Debian appear.
-PLACE, WHEELS, DEBS = "/opt/rollenv", "/opt/rollenv-wheels", "/opt/rollenv-debs"
-#: Where the programs note what they could not do: a folder that everyone may write to.
+#: Folders in which the programs, the wheels and Debian's packages appear.
+PROGRAMS, WHEELS, DEBS = "/opt/rollenv", "/opt/rollenv-wheels", "/opt/rollenv-debs"
+#: The folder for the programs' notes of what failed; everyone may write to it.
 NOTES = "/run/rollenv"
-#: All of these places.
-OURS = (PLACE, WHEELS, DEBS, NOTES)
-#: Modules of the programs; Python is told to look there first.
-FIRST_MODULES = f"{PLACE}/pytest"
+#: All of these folders.
+OURS = (PROGRAMS, WHEELS, DEBS, NOTES)
+#: Modules of the programs, first on Python's path.
+FIRST_MODULES = f"{PROGRAMS}/pytest"
 _SOURCES = Path(__file__).with_name("programs")
 
 
@@ -309,7 +309,7 @@ class Offline:
     def shown(self) -> dict[str, str]:
         """Folders to show in the machine."""
         programs = _programs(self.wheels.find("uv"))
-        return {PLACE: str(programs), WHEELS: str(self.wheels.folder), DEBS: str(self.debs.folder)}
+        return {PROGRAMS: str(programs), WHEELS: str(self.wheels.folder), DEBS: str(self.debs.folder)}
 
     def uv(self) -> Image | None:
         """An image with uv in its root, as its makers publish one; None where there is no wheel of it."""
@@ -323,7 +323,7 @@ class Offline:
     def env(self, path: str) -> dict[str, str]:
         """The environment in which the programs come first, on top of the machine's PATH."""
         return {
-            "PATH": f"{PLACE}/bin:{path}",
+            "PATH": f"{PROGRAMS}/bin:{path}",
             "DEBIAN_FRONTEND": "noninteractive",
             "PIP_CONFIG_FILE": "/dev/null",
             "PIP_NO_INDEX": "1",

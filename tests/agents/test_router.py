@@ -260,7 +260,7 @@ class Answering(ServerEngine):
         def answer(request):
             if request.url.path == "/inference/v1/generate":
                 return httpx.Response(200, text="".join(f"data: {json.dumps(piece)}\n\n" for piece in self.pieces))
-            return httpx.Response(200, json={"weight_version": str(self._told)})
+            return httpx.Response(200, json={"weight_version": str(self._server_version)})
 
         return httpx.AsyncClient(transport=httpx.MockTransport(answer))
 

@@ -261,7 +261,7 @@ def test_a_replica_that_failed_rests_and_is_taken_back(model, caplog, monkeypatc
         fails["now"] = True
         await say(4)
         await say(5)
-        router._places[0].engine.update_weights = gone  # it cannot follow an update
+        router._replicas[0].engine.update_weights = gone  # it cannot follow an update
         fails["now"] = False
         await router.update_weights()
         now[0] += 0.3

@@ -446,7 +446,7 @@ def test_a_session_that_nobody_closes_leaves_no_thread():
     ],
 )
 def test_forms_of_actions_that_are_none_are_one_line(schema):
-    with pytest.raises(UsageError, match="no JSON schema") as caught:
+    with pytest.raises(UsageError, match="not a JSON schema") as caught:
         Form(schema)
     assert "\n" not in str(caught.value)
 

@@ -280,7 +280,7 @@ def test_code_that_fails_is_one_line(package, reply, said):
         ("graded-tasks", UsageError, "a runtime for its reward tests"),
         ("two-tasks", UsageError, "the agents player, judge"),
         ("none-tasks", Misbehaved, "could not be loaded: OSError: no data"),
-        ("other-tasks", UsageError, "is no taskset of verifiers"),
+        ("other-tasks", UsageError, "is not a taskset of verifiers"),
         ("no-such-tasks", MissingExtra, "install that package first"),
         ("", UsageError, "verifiers:"),
     ],

@@ -264,7 +264,7 @@ def test_a_terminal(fresh):
 
 def test_an_unpacked_root_and_an_archive_of_one(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(UsageError, match="no root file system"):
+    with pytest.raises(UsageError, match="not a root file system"):
         Image.folder(tmp_path)
     root = tmp_path / "root"
     needed = re.findall(r"(/\S+) \(", subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True).stdout)

@@ -157,7 +157,7 @@ def test_adapters_begin_as_nothing_and_follow_the_seed():
 @pytest.mark.parametrize(
     ("targets", "tied", "why"),
     [
-        (("embed_tokens",), False, "embed_tokens is no linear layer"),
+        (("embed_tokens",), False, "embed_tokens is not a linear layer"),
         (("q_proj", "lm_head"), True, "the output layer cannot have an adapter"),
         (("q_proj", "q_porj"), False, "no layer has a name that ends with 'q_porj'"),
         ((), False, "targets"),

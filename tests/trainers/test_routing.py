@@ -175,7 +175,7 @@ def test_a_token_keeps_the_experts_of_the_weights_that_read_it_first():
 
 
 def test_engines_elsewhere_refuse_to_tell_experts():
-    with pytest.raises(UsageError, match="does not tell the experts"):
+    with pytest.raises(UsageError, match="does not report the experts"):
         room_for((1, 2), Sampling(routes=True), 10, decodes=True)
 
 

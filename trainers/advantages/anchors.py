@@ -51,11 +51,11 @@ def anchors(tasks: ArrayLike, states: Sequence[str], *, similarity: float | None
 
 
 def _join(clusters: list[SequenceMatcher[str]], key: str, similarity: float) -> int:
-    """The place of the first cluster that is near enough, after adding one if none is."""
-    for place, matcher in enumerate(clusters):
+    """The number of the first cluster that is near enough, after adding one if none is."""
+    for number, matcher in enumerate(clusters):
         matcher.set_seq1(key)
         bounds = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)  # each at most the one before
         if all(bound() >= similarity for bound in bounds):
-            return place
+            return number
     clusters.append(SequenceMatcher(None, "", key))
     return len(clusters) - 1

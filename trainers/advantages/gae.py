@@ -20,7 +20,7 @@ Nested = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Gae:
-    """Of every step of all trajectories, one after another."""
+    """Advantages and returns, one of each for every step of all trajectories, in order."""
 
     advantages: Floats
     returns: Floats
@@ -38,7 +38,7 @@ def token_gae(
     Args:
         rewards: for each of N trajectories the rewards of its tokens; a turn's lies on its last token.
         values: for each trajectory the critic's value before each token.
-        gamma: discount per token.
+        gamma: discount per token, 0 to 1.
         lam: 0 trusts the critic, 1 the rewards.
         bootstrap: (N,) the value of where each trajectory stopped: the critic's if it was truncated, 0 if it ended. All
             0 by default.
@@ -63,7 +63,7 @@ def turn_gae(
         rewards: for each of N trajectories the rewards of its turns.
         values: for each trajectory the critic's value at the end of each turn's prompt.
         lam: 0 trusts the critic, 1 the rewards.
-        bootstrap: (N,) as in :func:`token_gae`.
+        bootstrap: (N,) the value of where each trajectory stopped; see :func:`token_gae`.
 
     Returns:
         (T,) each.
@@ -97,8 +97,8 @@ def bi_level_gae(
         values: for each trajectory the critic's value at each token of all its turns.
         lengths: for each trajectory the tokens of each turn, at least 1.
         token_gamma: discount per token inside a turn.
-        token_lam: of the tokens.
-        bootstrap: (N,) as in :func:`token_gae`.
+        token_lam: ``lam`` for tokens inside a turn, 0 to 1.
+        bootstrap: (N,) the value of where each trajectory stopped; see :func:`token_gae`.
 
     Returns:
         (n,) each.

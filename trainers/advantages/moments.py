@@ -27,7 +27,7 @@ def finite(values: ArrayLike, what: str, holder: str = "trajectory") -> Floats:
 
     Args:
         what: what a value is, for the error.
-        holder: what has one of them, for the error.
+        holder: the thing that has one value, such as "group", for the error.
 
     Raises:
         UsageError: for a number that is not finite or beyond 1e100.
@@ -50,12 +50,12 @@ def ragged(values: Sequence[Sequence[float]], what: str, part: str = "turn") -> 
     """
     ends = np.cumsum([len(v) for v in values], dtype=np.int64)
 
-    def place(bad: int) -> str:
+    def where(bad: int) -> str:
         trajectory = int(np.searchsorted(ends, bad, side="right"))
         return f"{part} {bad - int(ends[trajectory]) + len(values[trajectory])} of trajectory {trajectory}"
 
     array = np.concatenate([np.zeros(0), *(np.asarray(v, dtype=np.float64) for v in values)])
-    _refuse(array, place, what)
+    _refuse(array, where, what)
     return array
 
 
@@ -93,13 +93,13 @@ def same_sizes(values: Sequence[Sequence[object]], others: Sequence[Sequence[obj
             )
 
 
-def _refuse(array: Floats, place: Callable[[int], str], what: str) -> None:
+def _refuse(array: Floats, where: Callable[[int], str], what: str) -> None:
     wrong = np.flatnonzero(~(np.abs(array) <= LARGEST))
     if wrong.size:
         bad = int(wrong[0])
         raise UsageError(
-            f"The {what} of {place(bad)} is {array[bad]}. Numbers must be finite and below {LARGEST:g}, or they would "
-            "spoil others: drop that trajectory, or mend what gave the number."
+            f"The {what} of {where(bad)} is {array[bad]}. Numbers must be finite and below {LARGEST:g}, or they would "
+            "spoil others: drop that trajectory, or correct the source of the number."
         )
 
 

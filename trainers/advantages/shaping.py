@@ -40,7 +40,7 @@ def normalize(
     """
     for scope in (mean, std):
         if scope not in get_args(Scope):
-            raise UsageError(f"{scope!r} is no scope of normalize. Use one of {', '.join(get_args(Scope))}.")
+            raise UsageError(f"{scope!r} is not a scope of normalize. Use one of {', '.join(get_args(Scope))}.")
     array = finite(values, "value")
     centred = _compare(array, groups, mean, running)[0]
     if std == "none":
@@ -82,13 +82,13 @@ def whiten(values: ArrayLike, weights: ArrayLike | None = None) -> Floats:
     """
     array = finite(values, "value", "entry")
     counts = np.ones_like(array) if weights is None else _not_negative(weights, "weight", "entry")
-    seen, total = counts > 0, counts.sum()
+    counted, total = counts > 0, counts.sum()
     if total <= 1:
         return np.zeros_like(array)
-    above = array - array[seen].min()
+    above = array - array[counted].min()
     centred = above - (counts * above).sum() / total
     variance = (counts * centred**2).sum() / (total - 1)
-    return np.where(seen, centred / np.sqrt(variance + 1e-8), 0.0)
+    return np.where(counted, centred / np.sqrt(variance + 1e-8), 0.0)
 
 
 def overlong_penalty(lengths: ArrayLike, *, limit: int, buffer: int) -> Floats:

@@ -201,7 +201,7 @@ def episode_advantages(
         UsageError: for numbers that are not finite, or an unknown ``statistics``.
     """
     if statistics not in get_args(Statistics):
-        raise UsageError(f"{statistics!r} are no statistics of GiGPO. Use one of {', '.join(get_args(Statistics))}.")
+        raise UsageError(f"{statistics!r} are not statistics of GiGPO. Use one of {', '.join(get_args(Statistics))}.")
     lengths = sizes(rewards)
     returns = finite([sum(r) for r in parts(ragged(rewards, "reward"), lengths)], "return")
     if statistics == "trajectories":

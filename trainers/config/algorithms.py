@@ -1,4 +1,4 @@
-"""From rewards to advantages: a section whose ``name`` decides which other keys there are."""
+"""Settings of the estimator of advantages: a section whose ``name`` decides which other keys there are."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ class StepReinforce(Algorithm):
     gamma: Discount = 0.95
     """Discount per turn."""
     mean: Scope = "group"
-    """Over which turns the mean is taken that is subtracted."""
+    """The turns whose mean is subtracted."""
     std: Scope = "group"
-    """Over which turns the standard deviation is taken that is divided by."""
+    """The turns whose standard deviation is divided by."""
 
 
 class Gigpo(Algorithm):
@@ -98,7 +98,7 @@ class Hgpo(Algorithm):
     history: int = Field(2, ge=0)
     """The most earlier states that have to agree besides the present one."""
     alpha: Weight = 1.0
-    """How much more longer agreement weighs."""
+    """Weight of longer agreement, compared with shorter."""
     base_group: bool = False
     """Compare whole trajectories as well."""
 

@@ -41,8 +41,8 @@ def choose_recipe(env_id: str, model: str = "tiny") -> dict[str, Any]:
     """Choose the settings of a run on any registered id.
 
     The tiny model imitates the id's expert with the largest share of random actions that still succeeds now and then;
-    lengths are those of the texts that were seen. Another model gets the default prompt, with answers of the expert as
-    examples where there is one.
+    lengths are those of the texts in those episodes. Another model gets the default prompt, with answers of the expert
+    as examples where there is one.
 
     Args:
         model: ``tiny``, or what ``model.path`` takes.
@@ -62,17 +62,17 @@ def choose_recipe(env_id: str, model: str = "tiny") -> dict[str, Any]:
             f"{env_id} has no expert that the tiny model could imitate; give a pretrained model: model=PATH, a "
             "hub name or smollm2-135m"
         )
-    parts = _splits(env_spec)
+    splits = _splits(env_spec)
     recipe: dict[str, Any] = {
         "iterations": 40,
         "checkpoint_every": 20,
-        "env": {"id": env_id, "kwargs": parts.get("train", {})},
-        "eval": {"kwargs": parts.get("test", {}), "episodes": 200, "every": 10},
+        "env": {"id": env_id, "kwargs": splits.get("train", {})},
+        "eval": {"kwargs": splits.get("test", {}), "episodes": 200, "every": 10},
         "algorithm": {"name": "grpo"},
     }
     if model != "tiny":
         return recipe | _pretrained(model, expert)
-    noise, played = _weakest(env_spec, parts.get("train", {}))
+    noise, played = _weakest(env_spec, splits.get("train", {}))
     if played.least < 0:  # an episode that ends at once earns more than one that ends well
         recipe["rewards"] = {"success_only": True}
     return recipe | _tiny(noise, played)

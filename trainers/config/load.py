@@ -103,10 +103,10 @@ def _without_refused_arguments(config: TrainConfig, written: str, overrides: Seq
     return config
 
 
-def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+def _read(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
     """A recipe's data, on top of that of the recipe that it extends."""
-    if path in seen:
-        raise UsageError(f"{path} extends itself: {' -> '.join(p.name for p in (*seen, path))}")
+    if path in children:
+        raise UsageError(f"{path} extends itself: {' -> '.join(p.name for p in (*children, path))}")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -123,7 +123,7 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     parent = recipes().get(name, path.parent / name)
     if not parent.is_file():
         raise UsageError(f"{path} extends {name!r}, which is neither a bundled recipe nor a file beside it")
-    return _merged(_read(parent, (*seen, path)), data)
+    return _merged(_read(parent, (*children, path)), data)
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -190,8 +190,8 @@ def _refuse_idle_keys(config: TrainConfig, keys: Sequence[str]) -> None:
     """Raise UsageError for a key that was set and does nothing under the other settings.
 
     Args:
-        keys: the user's, or those of a recipe that is loaded as it is. What a recipe says about a choice that the user
-            made otherwise is no mistake of either.
+        keys: the user's, or those of a recipe that is loaded as it is. A recipe's key that belongs to a choice which
+            the user overrides is not an error.
     """
     for key, when in config.idle_keys().items():
         if any(k == key or k.startswith(key + ".") for k in keys):
@@ -252,24 +252,24 @@ def _set(data: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _explain(location: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
-    parts, tag = _plain_location(location)
-    key = ".".join(map(str, parts))
-    if kind == "union_tag_invalid" and (union := _union_above(parts)):
+    keys, tag = _plain_location(location)
+    key = ".".join(map(str, keys))
+    if kind == "union_tag_invalid" and (union := _union_above(keys)):
         given = value.get(union.tag) if isinstance(value, dict) else value
         near = difflib.get_close_matches(str(given), union.variants, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"{key}.{union.tag} is one of {', '.join(union.variants)}, not {given!r}{hint}"
     if kind in ("model_type", "model_attributes_type") and key:
-        return f"{key} is a section, not {value!r}: set {_first_keys(parts, key)}"
+        return f"{key} is a section, not {value!r}: set {_first_keys(keys, key)}"
     if kind == "value_error":
         text = message.removeprefix("Value error, ")
         return f"{key}: {text}" if key else text
     if kind != "extra_forbidden":
         return f"{key}: {message[:1].lower()}{message[1:]}" + ("" if kind == "missing" else f", got {value!r}")
-    union = _union_above(parts[:-1])
-    if union and (readers := [name for name, model in union.variants.items() if parts[-1] in model.model_fields]):
+    union = _union_above(keys[:-1])
+    if union and (readers := [name for name, model in union.variants.items() if keys[-1] in model.model_fields]):
         return (
-            f"{key} does nothing under {'.'.join(map(str, parts[:-1]))}.{union.tag}={tag!r}, "
+            f"{key} does nothing under {'.'.join(map(str, keys[:-1]))}.{union.tag}={tag!r}, "
             f"only under {', '.join(readers)}; leave it out"
         )
     return f"there is no key {key!r}" + (
@@ -279,26 +279,26 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
 
 def _plain_location(location: Sequence[int | str]) -> tuple[list[int | str], str]:
     """The keys as they are written, without the variants that pydantic puts between them, and the last variant."""
-    parts: list[int | str] = []
+    keys: list[int | str] = []
     tag = ""
-    for part in location:
-        union = _union_above(parts)
-        if union and part in union.variants:
-            tag = str(part)
-            if not any(part in model.model_fields for model in union.variants.values()):
+    for key in location:
+        union = _union_above(keys)
+        if union and key in union.variants:
+            tag = str(key)
+            if not any(key in model.model_fields for model in union.variants.values()):
                 continue
-        parts.append(part)
-    return parts, tag
+        keys.append(key)
+    return keys, tag
 
 
-def _union_above(parts: Sequence[int | str]) -> Union | None:
+def _union_above(keys: Sequence[int | str]) -> Union | None:
     """The variants of the section, or of the entry of a list, in which a key stands."""
-    return union_of(next((str(part) for part in reversed(parts) if isinstance(part, str)), ""))
+    return union_of(next((str(key) for key in reversed(keys) if isinstance(key, str)), ""))
 
 
-def _first_keys(parts: Sequence[int | str], key: str) -> str:
+def _first_keys(keys: Sequence[int | str], key: str) -> str:
     """Return the keys of a section: the one that chooses its variant, or its first keys."""
-    if union := _union_above(parts):
+    if union := _union_above(keys):
         return f"{key}.{union.tag}, which is one of {', '.join(union.variants)}"
     return ", ".join(k for k in _all_keys() if k.rpartition(".")[0] == key)
 

@@ -25,7 +25,7 @@ class Loss(Section):
 
     aggregate: Literal["token", "sequence", "episode", "prompt", "fixed"] = "token"
     """The unit of equal weight: every token, sample, episode (however many samples it has), or task; or every token,
-    divided by ``rollout.max_new_tokens``. With a harness, "episode" is the default in place of "token"."""
+    divided by ``rollout.max_new_tokens``. With a harness, "episode" is the default instead of "token"."""
     entropy: Weight = 0.0
     """Coefficient of the entropy bonus."""
     entropy_samples: Literal["informative", "all"] = "informative"
@@ -223,7 +223,7 @@ AnyKl = Annotated[_Kl, Field(discriminator="name"), union("kl", "name", _Kl)]
 
 
 class NoDistill(Section):
-    """Nobody teaches."""
+    """No distillation."""
 
     name: Literal["none"] = "none"
 
@@ -242,7 +242,7 @@ class Distill(Section):
 
 def _lasting(path: str) -> str:
     if path == "tiny":
-        raise ValueError("names a model that is made anew for every run; take a checkpoint of one")
+        raise ValueError("names a model that every run makes again; take a checkpoint of one")
     return path
 
 
@@ -259,7 +259,7 @@ class Sibling(Distill):
 
     name: Literal["sibling"] = "sibling"
     decay: float = Field(0.0, ge=0, lt=1)
-    """Of the teacher's weights: after every step they move by 1 - decay of the way to the trained ones (0.95 is usual);
+    """Decay of the teacher's weights: each step moves them by 1 - decay of the way to the trained ones (0.95 is usual);
     0 for the trained weights themselves, which cost no memory."""
 
 

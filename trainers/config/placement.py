@@ -56,9 +56,9 @@ class PlacementConfig(Section):
     ranks: int = Field(1, ge=1)
     """Processes with a device each that train the model together (FSDP2 under Ray Train). The first one also plays."""
     min_ranks: int = Field(0, ge=0)
-    """With how many a run goes on after some were lost for good; 0 for all of them."""
+    """The fewest ranks with which a run continues after some were lost for good; 0 for all of them."""
     address: str = ""
-    """Of a Ray cluster, such as HOST:6379; by default the one of RAY_ADDRESS, or this machine."""
+    """Address of a Ray cluster, such as HOST:6379; by default the one of RAY_ADDRESS, or this machine."""
     devices: Literal["auto", "cpu", "gpu"] = "auto"
     """The devices of ranks; auto takes GPUs (CUDA or ROCm) where Ray reports any."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
@@ -70,8 +70,8 @@ class PlacementConfig(Section):
     beside it. Above a half, so that no GPU has two ranks."""
     roles: RolesConfig = RolesConfig()
     gradients: Literal["step", "micro_batch"] = "step"
-    """How often gradients are summed over ranks. Once a step is less to send, but needs memory for all gradients on
-    every rank."""
+    """The moment when gradients are summed over ranks. Once a step is less to send, but needs memory for all gradients
+    on every rank."""
     max_failures: int = Field(0, ge=0)
     """The number of restarts of all ranks from the last checkpoint after one was lost."""
     wait: float = Field(300.0, ge=0)

@@ -25,13 +25,13 @@ class VllmPlayer(Section):
 
     kind: Literal["vllm"] = "vllm"
     options: dict[str, Any] = Field(default_factory=dict)
-    """Of ``vllm.EngineArgs``, such as ``{ gpu_memory_utilization = 0.4, max_model_len = 4096 }``."""
+    """Arguments of ``vllm.EngineArgs``, such as ``{ gpu_memory_utilization = 0.4, max_model_len = 4096 }``."""
     actors: int = Field(0, ge=0)
     """The number of Ray actors with an engine each; 0 for one engine in this process."""
     actor_options: ActorOptions = Field(default_factory=dict)
-    """For ``ray.remote``, such as ``{ num_gpus = 1 }``, which is the default where the cluster has GPUs."""
+    """Options of ``ray.remote``, such as ``{ num_gpus = 1 }``, which is the default where the cluster has GPUs."""
     url: str = ""
-    """Of a vLLM server, or of several with commas between; each sees the run's folder."""
+    """Address of a vLLM server, or of several with commas between; each sees the run's folder."""
     patience: Positive = 20.0
     """Seconds that a server which does not answer has to come back."""
     lora: Literal["adapter", "merged"] = "adapter"
@@ -59,7 +59,7 @@ class VllmPlayer(Section):
 
 
 class HarnessConfig(Section):
-    """Somebody else's agent that plays, with the trained model behind a gateway. The environment has a machine."""
+    """A third-party agent that plays, with the trained model behind a gateway. The environment has a machine."""
 
     name: str = ""
     """pi, mini-swe-agent, codex, claude-code and others (docs/guides/harness.md), or command:WORDS; "" for none: the
@@ -69,7 +69,7 @@ class HarnessConfig(Section):
     seconds: Positive = 600.0
     """Deadline of an episode; what is there then is graded."""
     max_turns: int = Field(30, ge=1)
-    """Of the harness, where it has such a limit."""
+    """The most turns of an episode, where the harness has such a limit."""
     calls: int = Field(200, ge=1)
     """The most calls of the model in an episode; later ones are refused."""
     train: list[Kind] = ["main", "subagent", "compaction"]
@@ -82,7 +82,7 @@ class SglangPlayer(Section):
 
     kind: Literal["sglang"] = "sglang"
     url: str = Field(min_length=1)
-    """Of an SGLang server, or of several with commas between; each sees the run's folder."""
+    """Address of an SGLang server, or of several with commas between; each sees the run's folder."""
     patience: Positive = 20.0
     """Seconds that a server which does not answer has to come back."""
 

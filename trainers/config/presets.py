@@ -124,5 +124,5 @@ def preset(name: str) -> dict[str, Any]:
         UsageError: there is none of this name.
     """
     if name not in PRESETS:
-        raise UsageError(f"algorithm={name!r} is no preset: take one of {', '.join(PRESETS)}, or set algorithm.name")
+        raise UsageError(f"algorithm={name!r} is not a preset: take one of {', '.join(PRESETS)}, or set algorithm.name")
     return PRESETS[name].settings

@@ -48,7 +48,7 @@ class DomainReward(Section):
 
 
 class FormatReward(DomainReward):
-    """For responses in a form (see rollenv.trainers.rewards.Format); the mean over turns."""
+    """A reward for responses in a form (see rollenv.trainers.rewards.Format); the mean over turns."""
 
     kind: Literal["format"] = "format"
     pattern: Annotated[str, Field(min_length=1), AfterValidator(_expression)]
@@ -80,7 +80,7 @@ class LengthReward(DomainReward):
 
 
 class InstructionsReward(DomainReward):
-    """For the last response, if it follows instructions that a program can check (IFEval's)."""
+    """A reward for a last response that follows instructions that a program can check (IFEval's)."""
 
     kind: Literal["instructions"] = "instructions"
     checks: Annotated[list[dict[str, Any]], AfterValidator(_known)] = Field(default_factory=list)
@@ -147,7 +147,7 @@ class RewardsConfig(Section):
     std: Literal["none", "group", "batch", "running"] = "none"
     """The divisor of returns: the standard deviation of this scope."""
     success_only: bool = False
-    """The return is 1 for success and 0 for all else, whatever the environment paid."""
+    """Return 1 for success and 0 otherwise; the environment's rewards do not count."""
     invalid_penalty: Weight = 0.0
     """Subtracted for an invalid action; under gigpo with an effect on its own turn only."""
     overlong: int = Field(0, ge=0)

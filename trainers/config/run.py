@@ -44,7 +44,7 @@ class LoraConfig(Section):
     """Low-rank adapters that are trained instead of the model."""
 
     rank: int = Field(0, ge=0)
-    """Of the adapters' factors; 0 trains the model itself."""
+    """Rank of the adapters' factors; 0 trains the model itself."""
     alpha: Positive = 32.0
     """The weight of adapters: their products are multiplied by ``alpha / rank``."""
     targets: str | list[str] = "all-linear"
@@ -71,7 +71,7 @@ class ModelConfig(Section):
     warm_up: WarmUp = WarmUp()
     """The warm-up of the tiny model."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Of the products in an update. Weights and their steps are float32 always."""
+    """Type of the products in an update. Weights and their steps are float32 always."""
     gradient_checkpointing: bool = False
     """Compute activations twice and keep few of them."""
     lora: LoraConfig = LoraConfig()
@@ -95,7 +95,7 @@ class PromptConfig(Section):
     """Arguments of the tokenizer's chat template, such as ``{ enable_thinking = false }`` of Qwen3. One that the
     template does not read is an error."""
     max_observation: int = Field(0, ge=0)
-    """The most characters of an observation in a prompt, 0 for all; what is cut from the middle is told."""
+    """The most characters of an observation in a prompt, 0 for all; a note stands for what is cut from the middle."""
     examples: Annotated[int, Field(ge=0, le=1000)] | list[Example] = 0
     """Prompts with their answers, which the model reads first: earlier messages of the chat, or lines of a plain
     prompt. A number takes so many turns of the environment's expert, on training tasks, in the words of this prompt."""
@@ -118,7 +118,7 @@ class ConversationConfig(PromptConfig):
     kind: Literal["conversation"] = "conversation"
     system: str = ""
     thoughts: Literal["template", "keep", "drop"] = "template"
-    """Earlier thoughts in later prompts: as the chat template has it, kept, or dropped whatever the template does. A
+    """Earlier thoughts in later prompts: as the chat template does it, always kept, or always dropped. A
     trajectory is one training sample up to where something is dropped, and a new one begins there."""
     tools: Literal["text", "template"] = "text"
     """``template``: functions that the environment offers go through the chat template, in the model's own form; take
@@ -171,8 +171,8 @@ class RolloutConfig(Section):
     """The most tokens of a prompt, 0 for the model's context. History is left out, oldest first, until it fits; if it
     never does, the episode ends there."""
     workers: str = "inline"
-    """The place of environments: inline (this process), a number of worker processes, or ray:ACTORS. Deadlines hold in
-    workers only. There, a crash of an environment affects nothing else."""
+    """Processes in which environments run: inline (this process), a number of worker processes, or ray:ACTORS.
+    Deadlines hold in workers only. There, a crash of an environment affects nothing else."""
     processes: int = Field(1, ge=0, le=64)
     """Processes that play, each a part of every batch: for environments in this process (``workers=inline``) and a
     model on the CPU. 0 for as many as there are cores without other work. More than one make trajectories that are
@@ -182,10 +182,10 @@ class RolloutConfig(Section):
     """Managers in Ray actors that play whole groups, each with an engine and workers of its own; 0 for one manager, in
     this process. For several machines, which all have to see ``run_dir``, or more turns than one process can carry."""
     shard_options: ActorOptions = Field(default_factory=dict)
-    """For ``ray.remote``, such as ``{ num_cpus = 4, num_gpus = 1 }``. The default is 1 CPU, and 1 GPU where the cluster
-    has GPUs."""
+    """Options of ``ray.remote``, such as ``{ num_cpus = 4, num_gpus = 1 }``. The default is 1 CPU, and 1 GPU where the
+    cluster has GPUs."""
     shard_losses: int = Field(3, ge=0)
-    """How often a shard that was lost is started again."""
+    """Times that a lost shard is started again."""
     extra_groups: int = Field(0, ge=0)
     """Groups that are played besides, so that slow ones need not be waited for. What is trained on then depends on the
     clock, so a resumed run no longer gives the same numbers; the same holds for extra_members."""
@@ -281,7 +281,7 @@ class EvalPart(Section):
     """One more environment that is evaluated."""
 
     name: str = Field("", pattern="^[^/]*$")
-    """In metrics; by default the environment's id."""
+    """Name in metrics; by default the environment's id."""
     env: EnvConfig
     episodes: int = Field(100, ge=1)
 
@@ -296,7 +296,7 @@ class EvalConfig(Section):
     """Iterations between evaluations."""
     seed: int = Field(1_000_000_000, ge=0, lt=2**63)
     temperature: float | None = Field(None, ge=0)
-    """By default that of the rollout; 0 takes the likeliest token."""
+    """Sampling temperature, by default that of the rollout; 0 takes the likeliest token."""
     parts: list[EvalPart] = Field(default_factory=list)
     """Besides ``env``: other domains, as eval/NAME/success and so on."""
 
@@ -311,7 +311,7 @@ class TrackersConfig(Section):
 
     use: list[Literal["wandb", "swanlab", "mlflow", "tensorboard"]] = Field(default_factory=list)
     project: str = "rollenv"
-    """Of W&B and SwanLab; MLflow's experiment."""
+    """Project of W&B and SwanLab; MLflow's experiment."""
     alerts: str = Field("", pattern="^(https?://.+)?$")
     """A webhook, as Slack's, that gets the trainer's alarms: entropy collapse, groups without signal, drift and others.
     """
@@ -385,7 +385,7 @@ class TrainConfig(Section):
             )
         if self.loss.routing == "replay":
             if not isinstance(player, LocalPlayer) or self.harness.name:
-                why = "the experts of every token are told by player.kind=local, and by no harness"
+                why = "only player.kind=local reports the experts of every token, and no harness does"
                 yield f"loss.routing cannot be replay: {why}"
             if self.distill.name == "sibling":
                 yield "loss.routing cannot be replay with distill.name=sibling: what a sibling reads was never drawn"
@@ -461,7 +461,7 @@ class TrainConfig(Section):
         need(rollout.shards, "rollout.shards", "rollout", "shard_options", "shard_losses")
         need(getattr(self.kl, "target", 1), "kl.target above 0", "kl.horizon")
         need(getattr(self.algorithm, "bonus", 1), "algorithm.bonus above 0", "algorithm.future_scale")
-        if getattr(self.distill, "alone", False):  # no rewards then, nor what is between them and the loss
+        if getattr(self.distill, "alone", False):  # then there are no rewards, filters or advantages
             shaping = ("scale", "shift", "clip", "mean", "std", "success_only", "invalid_penalty", "overlong", "group")
             losses = (union_of("loss") or Union("", {}, frozenset())).variants.values()
             own = dict.fromkeys(key for loss in losses for key in loss.model_fields if key not in Loss.model_fields)
@@ -514,8 +514,8 @@ class TrainConfig(Section):
     def shares_weights(self) -> bool:
         """True if the very weights of the first model are trained, with ``model.sync=auto`` resolved.
 
-        A player that draws during an update cannot have them, nor one beside ranks with a share each, nor one of a
-        model with adapters.
+        A player needs a copy if it draws during an update, if several ranks train a share each, or if adapters are
+        trained.
         """
         if (self.plays_here and self.batches.kind == "stream") or self.model.lora.rank or self.placement.ranks > 1:
             return False

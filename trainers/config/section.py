@@ -14,7 +14,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Discount = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
 Weight = Annotated[float, Field(ge=0)]
-#: A path, or a name that is none; ~ is the home folder.
+#: A path, or a name that is not a path; ~ is the home folder.
 HomePath = Annotated[str, AfterValidator(os.path.expanduser)]
 Scope = Literal["none", "group", "batch"]
 
@@ -23,7 +23,7 @@ _NOT_OF_ALL = {"max_restarts", "max_concurrency", "name", "namespace", "lifetime
 
 
 def _for_actors(options: dict[str, Any]) -> dict[str, Any]:
-    """Options for all actors of a kind; that their names are Ray's is seen by Ray."""
+    """Options for all actors of a kind; Ray checks their names."""
     if taken := sorted(_NOT_OF_ALL & options.keys()):
         raise ValueError(f"{taken[0]} cannot be given for actors that rollenv makes and ends")
     resources = options.get("resources") or {}
@@ -36,7 +36,7 @@ def _for_actors(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-#: For ``ray.remote``.
+#: Options of ``ray.remote``.
 ActorOptions = Annotated[dict[str, Any], AfterValidator(_for_actors)]
 
 
@@ -61,7 +61,7 @@ class Union:
         return next(iter(self.variants))
 
 
-#: By the name of the section, wherever it is.
+#: Unions by the name of the section, wherever it is.
 _UNIONS: dict[str, Union] = {}
 
 
@@ -70,7 +70,7 @@ def union(section: str, tag: str, models: Any, base: type[Section] = Section) ->
 
     Args:
         models: a union of sections, each with the values of its tag as a Literal.
-        base: whose keys all variants have in common.
+        base: the section with the keys that all variants have in common.
 
     Returns:
         A validator that adds the default tag where none was given.

@@ -114,7 +114,7 @@ class Part(Section):
     """One environment of a mixture."""
 
     name: str = ""
-    """In metrics; by default the environment's id. Two parts of a mixture have two names."""
+    """Name in metrics; by default the environment's id. Two parts of a mixture have two names."""
     ratio: Positive = 1.0
     env: EnvConfig
     tasks: AnyTasks = Seeds()

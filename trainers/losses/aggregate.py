@@ -1,4 +1,4 @@
-"""From losses of tokens to one number: a weight per token."""
+"""Weights of tokens, by which their losses are summed to one number."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def tis(x: LossInput, *, cap: float | None = 2.0, floor: float = 0.0, policy: Po
     ``cap=None``.
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         cap: largest weight, above ``floor``; None for no limit.
         floor: smallest weight, at least 0; 0 raises none.
         policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
@@ -58,8 +58,8 @@ def seq_tis(x: LossInput, *, cap: float = 2.0, policy: Policy = "proximal") -> C
     """w = min(product of ρ over the sample, cap), the unbiased form of :func:`tis` before truncation.
 
     Args:
-        x: the tokens.
-        cap: largest weight, above 0.
+        x: log-probabilities, advantages and labels of n tokens.
+        cap: largest weight of a sample, above 0.
         policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
@@ -77,7 +77,7 @@ def mis(
     """w = ρ where ρ <= cap, else 0, masked importance sampling; ρ of the token or multiplied over the sample.
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         cap: the largest ρ that counts, above 0.
         level: "token" for the ρ of each token, "sequence" for the product over its sample.
         policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
@@ -100,7 +100,7 @@ def geo(x: LossInput, *, band: float = 1e-3, policy: Policy = "proximal") -> Cor
     To be combined with a weight of tokens: ``combine(geo(x), tis(x))``.
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         band: how far from 1 the mean ratio of a sample may be, above 0.
         policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
@@ -117,7 +117,7 @@ def icepop(x: LossInput, *, low: float = 0.5, high: float = 5.0, policy: Policy 
     """w = ρ where low <= ρ <= high, else 0, IcePop (2510.18855).
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         low: the smallest ρ that counts, at least 0; 0 drops none for being small.
         high: the largest ρ that counts, above ``low``.
         policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
@@ -138,7 +138,7 @@ def opsm(x: LossInput, *, delta: float = 1e-4, policy: Policy = "current") -> Co
     that the policy would no longer make.
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         delta: how far a sample's mean of log μ - log π may be above 0, at least 0.
         policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
@@ -159,7 +159,7 @@ def interpolated(logprobs: Tensor, behavior: Tensor, staleness: Tensor) -> Tenso
 
     Args:
         logprobs: (n,) under the policy that is being updated.
-        staleness: (n,) d, from 0.
+        staleness: (n,) d, policy versions since the token was drawn, from 0.
 
     Returns:
         (n,) without a gradient.
@@ -181,7 +181,7 @@ def corrected(loss: TokenLoss, correction: Correction) -> TokenLoss:
     """Multiply a loss by weights; their metrics get the prefix "correction/".
 
     Args:
-        loss: of n tokens.
+        loss: losses and metrics of n tokens.
         correction: weights and metrics of the same n tokens.
     """
     metrics = {f"correction/{name}": values for name, values in correction.metrics.items()}
@@ -208,5 +208,5 @@ def _correction(
 
 
 def _moments(weights: Tensor) -> dict[str, Tensor]:
-    """In float64: squares of weights without a cap do not fit float32."""
+    """Weights and their squares in float64: squares of weights without a cap do not fit float32."""
     return {"weight": weights.double(), "weight_squared": weights.double() ** 2}

@@ -47,9 +47,9 @@ def kl_loss(
     With ``gradient="k2"`` the value is that of ``kind`` and the gradient that of k2: the KL's, and not cut.
 
     Args:
-        x: the tokens, with ``reference``.
+        x: values of n tokens; ``reference`` has to be among them.
         coefficient: beta, the weight of the KL; 0 adds nothing.
-        kind: of the estimate (:func:`kl_estimate`).
+        kind: "k1", "k2" or "k3", the estimate; see :func:`kl_estimate`.
         gradient: "own" for that of the estimate, "k2" for that of k2.
 
     Raises:

@@ -31,11 +31,11 @@ def ppo_clip(
     (ST-PPO; ROLL's segments) or over its sample (GSPO), shared by all tokens there and with the gradient to all.
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         low: the ratio is clipped below at 1 - ``low``, 0 to 1.
         high: the ratio is clipped above at 1 + ``high``.
         dual: above 1; None for no dual clip.
-        ratio: "token", "turn" or "sequence".
+        ratio: "token", "turn" or "sequence": the tokens whose ratios are multiplied.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -49,7 +49,7 @@ def gspo(x: LossInput, *, low: float = 3e-4, high: float = 4e-4) -> TokenLoss:
     Made for sequence means: ``token_weights("sequence", ...)``.
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         low: s is clipped below at 1 - ``low``, 0 to 1.
         high: s is clipped above at 1 + ``high``, at least 0.
 
@@ -65,7 +65,7 @@ def gspo_token(x: LossInput, *, low: float = 3e-4, high: float = 4e-4) -> TokenL
     Equal to :func:`gspo` where all tokens of a sample share an advantage and weigh the same.
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         low: s is clipped below at 1 - ``low``, 0 to 1.
         high: s is clipped above at 1 + ``high``, at least 0.
 
@@ -83,7 +83,7 @@ def gmpo(x: LossInput, *, low: float = 0.4, high: float = 0.4) -> TokenLoss:
     paper has one advantage per sample; with several, each token has its own A outside, and its sign inside.
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         low: log-ratios are clipped below at -``low``, at least 0.
         high: log-ratios are clipped above at ``high``, at least 0.
 
@@ -101,11 +101,11 @@ def gmpo(x: LossInput, *, low: float = 0.4, high: float = 0.4) -> TokenLoss:
 def sapo(x: LossInput, *, positive: float = 1.0, negative: float = 1.05) -> TokenLoss:
     """-A 4/τ sigmoid(τ (ρ - 1)), τ = ``positive`` for A > 0, else ``negative``, SAPO (2511.20347).
 
-    A soft gate in the place of the clip: its slope is 1 at ρ = 1 and falls on both sides. The metric "clipped" is 1
+    A soft gate instead of the clip: its slope is 1 at ρ = 1 and falls on both sides. The metric "clipped" is 1
     less the slope.
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         positive: τ where the advantage is positive, above 0. The larger τ, the narrower the gate.
         negative: τ where it is not, above 0.
 
@@ -124,7 +124,7 @@ def entropy_bonus(x: LossInput, coefficient: float) -> TokenLoss:
     """-``coefficient`` H, to be added to a policy loss.
 
     Args:
-        x: the tokens, with ``entropy``.
+        x: values of n tokens; ``entropy`` has to be among them.
         coefficient: above 0 to favour entropy, below 0 to disfavour it; 0 adds nothing.
 
     Raises:

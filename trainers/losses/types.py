@@ -25,20 +25,20 @@ class LossInput:
     """The drawn tokens of a micro-batch. All tensors have the shape (n,); only ``logprobs`` carries a gradient."""
 
     logprobs: Tensor
-    """Under the policy that is being updated."""
+    """Log-probabilities under the policy that is being updated, with a gradient."""
     proximal: Tensor
-    """Under the policy at the start of the update."""
+    """Log-probabilities under the policy at the start of the update."""
     behavior: Tensor
-    """As the sampler drew them."""
+    """Log-probabilities under the sampler that drew the tokens."""
     advantages: Tensor
     sequences: Tensor
     """int64 label, 0 to S - 1, of the sample a token belongs to. A sample is never split over micro-batches."""
     turns: Tensor
     """int64 label, 0 to K - 1, of the token's turn; unique in the micro-batch."""
     reference: Tensor | None = None
-    """Under a frozen policy to stay close to."""
+    """Log-probabilities under a frozen policy to stay close to."""
     entropy: Tensor | None = None
-    """Of the distribution each token was drawn from, with a gradient."""
+    """Entropy of the distribution each token was drawn from, with a gradient."""
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ def segment_sum(values: Tensor, labels: Tensor) -> Tensor:
     """Sum over the tokens that share a label, given back to each of them.
 
     Args:
-        labels: (n,) int64, not negative.
+        labels: (n,) int64 the group of each token, from 0.
 
     Returns:
         (n,)
@@ -70,7 +70,7 @@ def segment_mean(values: Tensor, labels: Tensor) -> Tensor:
     """Mean over the tokens that share a label, given back to each of them; shapes as in :func:`segment_sum`.
 
     Args:
-        labels: (n,) int64, not negative.
+        labels: (n,) int64 the group of each token, from 0.
 
     Returns:
         (n,)
@@ -103,7 +103,7 @@ def ratio_of(log_ratio: Tensor) -> Tensor:
 
 
 def divergence(log_ratio: Tensor) -> Tensor:
-    """Per token ρ - log ρ - 1 with ρ = π/μ: not negative, and over tokens of μ its mean is KL(μ || π). No gradient."""
+    """ρ - log ρ - 1 of each token, ρ = π/μ: not negative; its mean over tokens of μ is KL(μ || π). No gradient."""
     log_ratio = log_ratio.detach()
     return ratio_of(log_ratio) - log_ratio - 1
 

@@ -17,7 +17,7 @@ def value_loss(values: Tensor, returns: Tensor, *, old: Tensor | None = None, cl
     Args:
         values: (n,) of the critic, with a gradient.
         old: (n,) the critic's values at the start of the update.
-        clip: None for no clip.
+        clip: largest change of a value that counts; None for no clip.
 
     Raises:
         UsageError: ``clip`` is not above 0 or ``old`` is missing for it.

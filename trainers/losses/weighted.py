@@ -22,9 +22,9 @@ def cispo(x: LossInput, *, floor: float = 0.0, cap: float = 5.0) -> TokenLoss:
     (2510.13786).
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         floor: smallest weight, at least 0; 0 raises none.
-        cap: largest weight, above ``floor``.
+        cap: largest weight of a token, above ``floor``.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -41,13 +41,13 @@ def topr(
 ) -> TokenLoss:
     """-positive A log π where A > 0, -negative sg(min(ρ, 1)) A log π where A < 0, TOPR (2503.14286).
 
-    What was good is imitated without importance weights; what was bad counts less the less likely it has become. ρ is
+    Good samples are imitated without importance weights; bad ones count less, the less likely they have become. ρ is
     π over the sampler's policy: of the whole sample (the paper) or of the token (ROLL). The paper decides by the sign
     of a trajectory's reward after its baseline; here the sign of the token's advantage decides, so that turns of one
     trajectory can differ.
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         positive: weight where the advantage is positive, at least 0; 0 ignores those tokens.
         negative: weight where it is negative, at least 0; 0 ignores those tokens.
         level: "sequence" for the ρ of the whole sample, "token" for that of the token.
@@ -75,19 +75,19 @@ def dppo(
     square: float = 1e-3,
     cap: float = 20.0,
 ) -> TokenLoss:
-    """PPO with a mask by divergence in the place of the clip, DPPO (2602.04879, eq. 11 to 14).
+    """PPO with a mask by divergence instead of the clip, DPPO (2602.04879, eq. 11 to 14).
 
     A token is dropped where the update would lead further away from the sampler's policy μ: A > 0, π > μ and
     D(μ || π) > ``high``, or A <= 0, π < μ and D > ``low``. D sees two outcomes, the drawn token and any other.
 
     Args:
-        x: the tokens.
+        x: log-probabilities, advantages and labels of n tokens.
         low: bound where the advantage is not positive.
         high: bound where it is positive.
         distance: "tv", |π - μ|; or "kl", for which the paper's bound is 0.05.
         variant: "ratio" is prime-rl's, -A ρ + ``square`` (log ρ)² with ρ = π / μ, the square for dropped tokens too;
             "truncated" is verl's, -A sg(min(ρ, ``cap``)) log π.
-        square: only "ratio" uses it.
+        square: weight of (log ρ)² in "ratio", at least 0.
 
     Raises:
         UsageError: a setting is out of its range.

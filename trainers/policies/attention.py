@@ -29,7 +29,7 @@ class Row:
 
     runs: Runs
     paths: Tensor | None = None
-    """For each segment the places of all tokens on its path, its own last. None where no segment has any before it."""
+    """Positions of all tokens on each segment's path, its own last. None where no segment has any before it."""
     readers: list[str] = field(default_factory=list)
     """The layers that looked at it."""
 
@@ -39,7 +39,7 @@ class Row:
         return cls(tuple((len(list(same)), 0, length) for length, same in itertools.groupby(lengths)))
 
     def positions(self, device: torch.device | str = "cpu") -> Tensor:
-        """(L,) int64: the place of every token in its sequence."""
+        """(L,) int64: the position of every token in its sequence."""
         parts = [torch.arange(before, before + n, device=device).repeat(count) for count, before, n in self.runs]
         return torch.cat(parts)
 
@@ -63,7 +63,7 @@ def packed_attention(
         query: (1, heads, L, size).
         key: (1, key heads, L, size).
         value: (1, key heads, L, size).
-        kwargs: ``packed_row``, the :class:`Row`.
+        kwargs: ``packed_row``, the :class:`Row` with its segments; others are not used.
 
     Returns:
         (1, L, heads, size), and no weights.
@@ -170,9 +170,9 @@ def varlen_works(device: torch.device, dtype: torch.dtype, size: int, grouped: b
     try:
         with _plain(device.type):
             paths = torch.tensor([*range(9), *range(12), *range(9), 12, 13, 14], device=device)
-            drawn = torch.randn(3, 2, 15, size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
+            values = torch.randn(3, 2, 15, size, generator=torch.Generator().manual_seed(0)).to(device, dtype)
             for attend in (by_shape, by_one_kernel):
-                q, k, v = drawn.clone().requires_grad_(True).unbind()
+                q, k, v = values.clone().requires_grad_(True).unbind()
                 q = q.repeat_interleave(2, 0) if grouped else q
                 out = attend(runs, q, k.index_select(1, paths), v.index_select(1, paths), None)
                 (gradient,) = torch.autograd.grad(out.float().square().sum(), k)
@@ -188,7 +188,7 @@ def varlen_works(device: torch.device, dtype: torch.dtype, size: int, grouped: b
 
 @contextlib.contextmanager
 def _plain(kind: str) -> Iterator[None]:
-    """Compute with gradients as outside a model: a checkpointed layer would take what is saved here for its own."""
+    """Compute with plain gradients, so that a checkpointed layer does not take tensors saved here for its own."""
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(kind, enabled=False), hooks:
         yield

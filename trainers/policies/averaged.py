@@ -48,7 +48,7 @@ class Averaged:
         return {name: weight.detach() for name, weight in self.policy.weights.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The mean."""
+        """The averaged weights."""
         return self.tensors()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

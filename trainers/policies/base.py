@@ -11,7 +11,7 @@ from torch import Tensor
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.trainers.policies.packed import Packed
 
-#: What can be asked of a forward pass.
+#: Outputs that a forward pass can compute.
 Output = Literal["logprobs", "entropy", "hidden"]
 LOGPROBS: tuple[Output, ...] = ("logprobs",)
 HIDDEN: tuple[Output, ...] = ("hidden",)
@@ -95,6 +95,6 @@ class Policy(Reader, Protocol):
         """Continue from a saved state.
 
         Raises:
-            ValueError: it is none of this model's.
+            ValueError: the state is not one of this model.
         """
         ...

@@ -22,7 +22,7 @@ class Valuer(nn.Module):  # type: ignore[misc]
 
     Args:
         model: the policy's, set up for training.
-        kind: see :class:`Critic`.
+        kind: "head" or "model", the weights of its own; see :class:`Critic`.
         packs: whether the model reads packed sequences.
     """
 
@@ -61,7 +61,7 @@ class Critic:
         clip: how far a value may move in an update before its loss is cut; 0 for no limit.
         max_grad_norm: gradients are cut to this norm.
         packs: whether the model reads packed sequences.
-        place: puts the module where it is trained.
+        distribute: spreads the module over the ranks that train it; by default it stays as it is.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class Critic:
         clip: float = 0.2,
         max_grad_norm: float = 1.0,
         packs: bool = True,
-        place: Callable[[Valuer | None], Valuer] = lambda valuer: cast(Valuer, valuer),
+        distribute: Callable[[Valuer | None], Valuer] = lambda valuer: cast(Valuer, valuer),
     ):
         self.kind, self.clip, self.max_grad_norm = kind, clip, max_grad_norm
-        self.module = place(Valuer(model, kind, packs=packs) if model is not None else None)
+        self.module = distribute(Valuer(model, kind, packs=packs) if model is not None else None)
         self.adam = torch.optim.AdamW(self.module.parameters(), lr=lr, weight_decay=0.0)
 
     @property
     def head(self) -> nn.Linear:
-        """From states to values."""
+        """The linear layer from hidden states to values."""
         return self.module.head
 
     def values(self, batch: Packed, hidden: Tensor | None = None) -> Tensor:
@@ -150,7 +150,7 @@ class Critic:
         """Continue from a saved state.
 
         Raises:
-            ValueError: it is none of this model's.
+            ValueError: the state is not one of this model.
         """
         try:
             self.module.load_state_dict(weights_as(self.module.state_dict(), state["module"]))

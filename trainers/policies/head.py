@@ -1,4 +1,4 @@
-"""From hidden states to log-probabilities, with few logits in memory at a time."""
+"""Log-probabilities of hidden states, with few logits in memory at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def token_logprobs(
 
     Args:
         hidden: (n, width) the states that the tokens are predicted from.
-        targets: (n,) the tokens.
+        targets: (n,) int64 ids of the tokens that are scored.
         head: from states to logits (n, vocabulary).
         vocabulary: the number of logits for a token.
         most_logits: that are in memory at a time.

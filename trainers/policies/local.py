@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=nn.Module)
 
-#: What losses are multiplied by at first where products are float16, whose largest number is 65504.
+#: The first scale of losses where products are float16, with 65504 as the largest number.
 _FIRST_SCALE = 1024.0
 
-#: How far two ways to compute the same may be apart in float32. With fewer digits another kernel rounds otherwise in
-#: every layer, and only the states as a whole say anything: what they may be apart, of their size.
+#: The largest relative difference between two ways to compute the same states: of each number in float32, and of the
+#: states as a whole in narrower types, where another kernel rounds differently in every layer.
 _ALIKE = 1e-3
 _ALIKE_ROUNDED = 0.1
 
@@ -45,11 +45,11 @@ class Scorer(nn.Module):  # type: ignore[misc]
     Args:
         model: to run; it is set up for training.
         temperature: that responses are drawn with; divides the logits.
-        most_logits: see :func:`~rollenv.trainers.policies.head.token_logprobs`.
+        most_logits: the most logits in memory at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
         lora: adapters that are trained instead of the model.
 
     Raises:
-        UsageError: the model's logits are none of its head's, or it has no layers for adapters.
+        UsageError: the model's logits are not its head's output, or it has no layers for adapters.
     """
 
     def __init__(
@@ -118,15 +118,15 @@ class LocalPolicy:
         lora: adapters that are trained instead; the copy then has the type of the products.
         precision: of the products: float32, bfloat16 or float16 (with loss scaling).
         temperature: that responses are drawn with; divides the logits.
-        betas: AdamW's (arXiv 1711.05101).
+        betas: AdamW's decay rates of its two moments (arXiv 1711.05101).
         optimizer: AdamW, or with moments of 8 bits (arXiv 2110.02861).
         offload: keep the optimizer's state in main memory, and take steps there.
         max_grad_norm: gradients are cut to this norm.
         gradient_checkpointing: compute activations twice and keep few of them.
-        most_logits: see :func:`~rollenv.trainers.policies.head.token_logprobs`.
+        most_logits: the most logits in memory at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
 
     Raises:
-        UsageError: weights to be shared are less exact than float32, or the model's logits are none of its head's.
+        UsageError: weights to be shared are narrower than float32, or the model's logits are not its head's output.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class LocalPolicy:
         max_grad_norm: float,
         adam: Mapping[str, Any],
     ) -> None:
-        """Train what is there now."""
+        """Set up the optimizer for the present weights."""
         self.scorer, self.model, self.packs = scorer, scorer.model, scorer.packs
         self.precision, self.max_grad_norm = precision, max_grad_norm
         self.weights = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -242,7 +242,7 @@ class LocalPolicy:
         """Continue from a saved state; its tensors may be on any device.
 
         Raises:
-            ValueError: it is none of this model's; nothing was changed then.
+            ValueError: the state is not one of this model; nothing was changed.
         """
         if not isinstance(state, dict) or not {"masters", "adam"} <= state.keys():
             raise ValueError("its optimizer state has no float32 master weights, because an older version wrote it")
@@ -285,7 +285,7 @@ def twin(model: M, make: Callable[[Tensor], Tensor] | None = None) -> M:
 
 
 def compute_as_player(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:
-    """Have no dropout nor other noise of training: probabilities must be those that responses were drawn with.
+    """Turn off dropout and other noise of training: probabilities must be those that responses were drawn with.
 
     Args:
         gradient_checkpointing: compute activations twice and keep few of them. Layers do it in training mode only, so
@@ -327,8 +327,8 @@ def hidden_states(
         return last
 
     if packs:
-        places = row.positions(batch.ids.device)[None]
-        states = read(batch.ids[None], position_ids=places, packed_row=row)[0]
+        positions = row.positions(batch.ids.device)[None]
+        states = read(batch.ids[None], position_ids=positions, packed_row=row)[0]
     elif row.paths is not None:
         raise ValueError("this model cannot read samples that share their beginning: pack them with share=False")
     else:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: peft's name for the adapter.
 _NAME = "default"
 
-#: In the folder of a checkpoint.
+#: Name of the adapter's folder in the folder of a checkpoint.
 FOLDER = "adapter"
 
 
@@ -50,7 +50,7 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
     """Put adapters into a model, in float32. Nothing else of it is trained.
 
     Args:
-        lora: the adapters' shape.
+        lora: rank, scale and target modules of the adapters.
 
     Raises:
         MissingExtra: peft is not installed.
@@ -73,7 +73,7 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
             raise UsageError(f"model.lora.targets={targets!r}: {error}") from error
     if hasattr(model.get_output_embeddings(), "lora_A"):
         raise UsageError(f"model.lora.targets={targets!r}: the output layer cannot have an adapter here")
-    adapter_of(model)  # raises where it is none that can be merged and played
+    adapter_of(model)  # raises if it cannot be merged and played
     for name, weight in model.named_parameters():
         weight.requires_grad_(".lora_" in name)
         if weight.requires_grad:
@@ -90,7 +90,7 @@ def _check(model: nn.Module, targets: Collection[str]) -> None:
     if unmet := [end for end in targets if not any(f".{name}".endswith(f".{end}") for name in adapted)]:
         raise ValueError(f"no layer has a name that ends with {unmet[0]!r}; leave it out")
     if others := [name for name, layer in adapted.items() if _NAME not in layer.lora_A]:
-        raise ValueError(f"{others[0]} is no linear layer; leave it out")
+        raise ValueError(f"{others[0]} is not a linear layer; leave it out")
 
 
 def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -20,9 +20,9 @@ def make_optimizer(weights: Iterable[Tensor], kind: Kind, *, offload: bool, fusi
     """Make the optimizer of a policy; its learning rate is 0 until one is set.
 
     Args:
-        offload: see :class:`Offloaded`.
+        offload: keep its state in main memory; see :class:`Offloaded`.
         fusible: whether nothing needs the gradients apart from the step.
-        how: AdamW's ``betas`` and ``weight_decay``.
+        how: further arguments of AdamW: ``betas`` and ``weight_decay``.
 
     Raises:
         MissingExtra: bitsandbytes, which has 8 bits, is not installed.
@@ -48,7 +48,7 @@ class Offloaded:
     """An optimizer in main memory: gradients go there for a step, and the weights come back.
 
     Args:
-        weights: on any device.
+        weights: the weights that are trained, on any device.
         make: makes the optimizer of their copies.
     """
 
@@ -80,7 +80,7 @@ class Offloaded:
             weight.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """As of the optimizer without this."""
+        """The state of the wrapped optimizer."""
         state: dict[str, Any] = self.inner.state_dict()
         return state
 

@@ -23,7 +23,7 @@ class Labels:
     """Tokens that are predicted. Samples that predict the same token from the same context have one label."""
 
     at: Tensor
-    """(u,) the place in the row from which each label is predicted."""
+    """(u,) the position in the row from which each label is predicted."""
     targets: Tensor
     """(u,) the tokens."""
     of: Tensor
@@ -34,7 +34,7 @@ class Labels:
 class Packed:
     """A micro-batch: ``L`` tokens of different model inputs and ``n`` response tokens.
 
-    What inputs have in common at their beginning is there once.
+    A common prefix of inputs is there once.
     """
 
     ids: Tensor
@@ -92,9 +92,9 @@ def pack(
     def tensor(values: Any, dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values), dtype=dtype).to(device)
 
-    def labels(places: Sequence[Ints]) -> Labels:
-        at = layout.find([data.keys[i] for i in numbers], [before - 1 for before in places])
-        targets = np.concatenate([sample.ids[here] for sample, here in zip(samples, places, strict=True)])
+    def labels(positions: Sequence[Ints]) -> Labels:
+        at = layout.find([data.keys[i] for i in numbers], [before - 1 for before in positions])
+        targets = np.concatenate([sample.ids[here] for sample, here in zip(samples, positions, strict=True)])
         return Labels(*map(tensor, _distinct(at, targets)))
 
     read = np.concatenate(layout.ids)
@@ -109,7 +109,7 @@ def pack(
         Row(layout.runs, None if layout.paths is None else tensor(layout.paths)),
         labels(drawn),
         labels([data.between(i) for i in numbers]) if observations else Labels(*[tensor([])] * 3),
-        tensor(np.repeat(np.arange(len(samples)), [len(places) for places in drawn])),
+        tensor(np.repeat(np.arange(len(samples)), [len(positions) for positions in drawn])),
         tensor(turns),
         {name: tensor(values[rows], torch.float32) for name, values in data.columns.items()},
         routes,
@@ -117,7 +117,7 @@ def pack(
 
 
 def _distinct(at: Ints, targets: Ints) -> tuple[Ints, Ints, Ints]:
-    """The different pairs, as two arrays; and for each pair its place there."""
+    """The different pairs, as two arrays; and the index of each pair among them."""
     if not len(at):
         return at, targets, at
     size = int(targets.max()) + 1
@@ -129,8 +129,8 @@ class _Layout:
     """The layout of segments in a row: by their tokens before, then by their length.
 
     Args:
-        inputs: by their bytes.
-        share: see :func:`pack`.
+        inputs: token ids of each input, by their bytes.
+        share: compute common prefixes once; see :func:`pack`.
     """
 
     def __init__(self, inputs: dict[bytes, Ints], *, share: bool):
@@ -149,17 +149,17 @@ class _Layout:
             self.paths = np.concatenate([self._paths[i] for i in order])
 
     def _along(self, segments: Sequence[Segment]) -> list[Ints]:
-        """For each segment the places of the tokens from the root to its end."""
+        """Positions of the tokens from the root to the end of each segment."""
         paths: list[Ints] = []
         for segment, begin in zip(segments, self._begin.tolist(), strict=True):
             own = np.arange(begin, begin + segment.end - segment.before)
             paths.append(np.concatenate([paths[segment.parent], own]) if segment.parent >= 0 else own)
         return paths
 
-    def find(self, keys: Sequence[bytes], places: Sequence[Ints]) -> Ints:
+    def find(self, keys: Sequence[bytes], positions: Sequence[Ints]) -> Ints:
         """Return the positions of some tokens of inputs, one input after another."""
         leaves = [self._leaf[key] for key in keys]
         if self._paths:
-            return np.concatenate([self._paths[leaf][here] for leaf, here in zip(leaves, places, strict=True)])
-        found: Ints = np.repeat(self._begin[leaves], [len(here) for here in places]) + np.concatenate(places)
+            return np.concatenate([self._paths[leaf][here] for leaf, here in zip(leaves, positions, strict=True)])
+        found: Ints = np.repeat(self._begin[leaves], [len(here) for here in positions]) + np.concatenate(positions)
         return found

@@ -36,10 +36,10 @@ class ShardedPolicy(LocalPolicy):
         precision: of the products: float32, bfloat16 or float16 (with loss scaling).
         max_grad_norm: gradients are cut to this norm.
         gradient_checkpointing: compute activations twice and keep few of them.
-        how: see :class:`~rollenv.trainers.policies.local.Scorer`.
+        how: further arguments of :class:`~rollenv.trainers.policies.local.Scorer`.
 
     Raises:
-        UsageError: the model's logits are none of its head's.
+        UsageError: the model's logits are not its head's output.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class ShardedPolicy(LocalPolicy):
         """Continue from the state of a policy on one device; each rank takes its shares.
 
         Raises:
-            ValueError: it is none of this model's; nothing was changed then.
+            ValueError: the state is not one of this model; nothing was changed.
         """
         if isinstance(state, dict) and {"masters", "adam"} <= state.keys():
             masters = state["masters"] or {name: weight.detach() for name, weight in self.weights.items()}
@@ -111,7 +111,7 @@ def sharded(module: M | None, ranks: Ranks, precision: torch.dtype = torch.float
     Gradients are summed over the ranks, not averaged: weights in the loss are those of the whole batch.
 
     Args:
-        module: whose forward pass is all that is computed with it; None on the other ranks.
+        module: nothing but its forward pass computes with its weights; None on the other ranks.
     """
     bare: M = ranks.share(None if module is None else twin(module, lambda t: t.to("meta")))
     mesh = init_device_mesh(ranks.device.type, (ranks.count,))

@@ -26,7 +26,7 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
 def tensors_of(weights: Mapping[str, Tensor], adam: torch.optim.AdamW) -> dict[str, Tensor]:
     """Weights, and Adam's moments and steps, which are 0 where no step was taken yet.
 
-    What is written into them is what training goes on with.
+    Training continues with the values that are written into them.
 
     Returns:
         Each as ``KIND/NAME``.
@@ -55,7 +55,7 @@ def moments_as(weights: Sequence[Tensor], saved: dict[str, Any]) -> dict[str, An
     """Adam's saved state as that of such weights; see :func:`weights_as`.
 
     Args:
-        saved: of an optimizer's ``state_dict``.
+        saved: what ``state_dict`` of an optimizer returned.
     """
     state = {i: {kind: _as(weights[i], values) for kind, values in s.items()} for i, s in saved["state"].items()}
     return saved | {"state": state}

@@ -93,5 +93,5 @@ class Sum:
 
 
 def said(trajectory: Trajectory) -> str:
-    """The agent's last answer. What it thought before is no part of it."""
+    """The agent's last answer, without its thoughts."""
     return trajectory.turns[-1].text

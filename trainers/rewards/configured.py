@@ -1,4 +1,4 @@
-"""From the settings of a run to the rewards by domain."""
+"""Rewards by domain that a recipe's settings describe."""
 
 from __future__ import annotations
 

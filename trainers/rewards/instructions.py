@@ -127,7 +127,7 @@ def _capitals(text: str, capital_frequency: int, capital_relation: str = "at lea
     return _compare(sum(word.isupper() for word in _WORD.findall(text)), capital_relation, capital_frequency)
 
 
-#: By IFEval's ids; each is called with the response and the instruction's arguments.
+#: Checks by IFEval's ids; each is called with the response and the instruction's arguments.
 CHECKS: dict[str, Check] = {
     "keywords:existence": _existence,
     "keywords:forbidden_words": _forbidden,
@@ -197,7 +197,7 @@ def _tells(value: Any, text: bool) -> bool:
 
 
 class Instructions:
-    """Rewards the last response for the instructions that it follows. Where there are none it adds nothing.
+    """Rewards the last response for the instructions that it follows; 0 without instructions.
 
     Args:
         instructions: those of every task, or a function that gives a task's, such as :class:`RowInstructions`.

@@ -28,7 +28,7 @@ Score: <number>"""
 
 #: The last line of a verdict. Bold and brackets are common additions.
 _SCORE = re.compile(r"^[\s*_]*score[\s*_]*:[\s*_\[<]*([-+]?\d+(?:\.\d+)?)(?:\s*/\s*10)?[\s*_\]>.]*$", re.IGNORECASE)
-_PLACE = re.compile(r"\{(task|answer)\}")
+_PLACEHOLDER = re.compile(r"\{(task|answer)\}")
 
 
 class JudgeFailed(RollenvError):
@@ -65,7 +65,7 @@ class Judge:
         max_tokens: int = 512,
         extra_body: Mapping[str, Any] | None = None,
     ):
-        if lacking := {"task", "answer"} - set(_PLACE.findall(template)):
+        if lacking := {"task", "answer"} - set(_PLACEHOLDER.findall(template)):
             raise UsageError(f"the judge's template has no {{{sorted(lacking)[0]}}}")
         if attempts < 1:
             raise UsageError(f"attempts must be at least 1, got {attempts}")
@@ -82,10 +82,10 @@ class Judge:
             JudgeFailed: no reply had a score.
             AgentFailed: the endpoint did not answer.
         """
-        places = {"task": trajectory.turns[0].observation, "answer": said(trajectory)}
-        if not places["answer"].strip():
+        values = {"task": trajectory.turns[0].observation, "answer": said(trajectory)}
+        if not values["answer"].strip():
             return 0.0
-        asked = _PLACE.sub(lambda place: places[place[1]], self.template)
+        asked = _PLACEHOLDER.sub(lambda match: values[match[1]], self.template)
         body = {"model": self.model, "messages": [{"role": "user", "content": asked}], **self._settings}
         try:
             score = await self._score(body)

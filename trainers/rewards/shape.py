@@ -13,7 +13,7 @@ from rollenv.trainers.advantages import overlong_penalty
 
 logger = logging.getLogger(__name__)
 
-#: A pattern such as ``(a+)+b`` can take longer than the universe lasts. What takes so many seconds is no match.
+#: Seconds after which a search counts as no match: one for ``(a+)+b`` can take longer than the universe lasts.
 PATIENCE = 1.0
 
 
@@ -28,7 +28,7 @@ class Format:
         missed: for one that does not.
 
     Raises:
-        UsageError: the pattern is no regular expression, or both rewards are equal.
+        UsageError: the pattern is not a regular expression, or both rewards are equal.
     """
 
     def __init__(self, pattern: str, *, matched: float = 0.0, missed: float = -1.0):

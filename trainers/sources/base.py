@@ -12,7 +12,7 @@ from rollenv.rollout.types import Group, Task
 
 T = TypeVar("T")
 
-#: How a source finds its own part of a draw: a number or a name from every source that the task came through.
+#: The path of a draw: a number or a name from every source that the task came through, so that each finds its own.
 Origin = tuple[int | str, ...]
 
 
@@ -141,10 +141,10 @@ class TaskTemplate:
 
     env_id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Constructor arguments."""
+    """Arguments of the environment's constructor."""
     wrappers: dict[str, dict[str, Any]] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    """Of every reset."""
+    """Options of every reset."""
 
     def task(
         self,
@@ -156,7 +156,7 @@ class TaskTemplate:
         """A task of this kind.
 
         Args:
-            origin: see :data:`Origin`.
+            origin: the names and numbers by which sources know it; see :data:`Origin`.
             kwargs: more constructor arguments; they replace those of the template.
         """
         more = {**self.options, **(options or {})}
@@ -172,7 +172,7 @@ def read_state(source: object, state: Mapping[str, Any], read: Callable[[Mapping
     """Take values out of a saved state.
 
     Args:
-        source: whose state it should be, for the error message.
+        source: the source that the state should belong to, for the error message.
         read: takes them out; any error in it means that the state is another source's.
 
     Raises:

@@ -1,4 +1,4 @@
-"""From the settings of a run to its source of tasks."""
+"""The source of tasks that a recipe's settings describe."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ class MixtureSource:
     Which source is next follows from the ratios alone: Tijdeman's algorithm for the chairman assignment problem
     (Discrete Mathematics 32, 1980). With shares ``s_i`` of ``n`` sources, draw ``t`` goes, among the sources with
     ``t s_i - drawn_i >= 1 / (2n - 2)``, to the one that would soonest be too far behind; then
-    ``|t s_i - drawn_i| <= 1 - 1 / (2n - 2)`` always. Ratios count tasks drawn, whatever becomes of their groups.
+    ``|t s_i - drawn_i| <= 1 - 1 / (2n - 2)`` always. Ratios count drawn tasks, also those with failed groups.
 
     Args:
         sources: by name: the ratio, above 0, and the source. A name stands before that source's metrics.
 
     Raises:
-        UsageError: no sources, a source twice, a ratio that is no number above 0, or a name that is empty or has a
+        UsageError: no sources, a source twice, a ratio that is not a number above 0, or a name that is empty or has a
             slash.
     """
 
@@ -94,7 +94,7 @@ class MixtureSource:
         self._outcomes = {name: values[name][1] for name in self.sources}
 
     def metrics(self) -> dict[str, float]:
-        """For each source its own metrics, and the mean success and reward of what was recorded since the last call."""
+        """Metrics of each source: its own, and the mean success and reward of what was recorded since the last call."""
         metrics: dict[str, float] = {}
         for name, source in self.sources.items():
             own = {"drawn": self.drawn[name], **source.metrics(), **self._outcomes[name].take()}
@@ -116,7 +116,7 @@ class Outcomes:
             self.reward += trajectory.reward
 
     def take(self) -> dict[str, float]:
-        """The means, if there are any; then counting begins anew."""
+        """Return the means, if there are any, and reset the counts."""
         n, success, reward = self.n, self.success, self.reward
         self.n, self.success, self.reward = 0, 0, 0.0
         return {"success": success / n, "reward": reward / n} if n else {}

@@ -19,16 +19,16 @@ _PRIOR = 1.0
 
 
 class SuccessAware:
-    r"""Draws items whose predicted success ``p`` is near one half, where groups tell most.
+    r"""Draws items whose predicted success ``p`` is near one half, where groups teach most.
 
     A success is a Bernoulli variable with variance ``p (1 - p)``; where that is 0, all rewards of a group are equal and
     give no advantage. The prediction is the mean of a Beta posterior: with ``s`` and ``f`` recorded successes and
-    failures, ``p = (1 + s) / (2 + s + f)``. What was recorded counts half after each ``half_life`` groups, so that a
+    failures, ``p = (1 + s) / (2 + s + f)``. Records count half after each ``half_life`` groups, so that a
     task that was too hard (or solved) is tried again when the policy has changed. A draw is uniform with probability
     ``explore``, else item ``i`` has a probability proportional to ``p_i (1 - p_i)``.
 
     Args:
-        items: :class:`~rollenv.trainers.sources.Rows` or :class:`~rollenv.trainers.sources.Seeds`.
+        items: what is drawn from: :class:`~rollenv.trainers.sources.Rows` or :class:`~rollenv.trainers.sources.Seeds`.
         explore: the share of uniform draws, from 0 to 1.
         half_life: in groups recorded of all items; None forgets nothing.
         apart: an item is not drawn again in this many draws (at most half the number of items). Equal seeds in one
@@ -68,12 +68,12 @@ class SuccessAware:
         return self.items.task(item, task_seed(self.seed, number))
 
     def _choose(self, rng: np.random.Generator) -> int:
-        uniform, place = rng.random(2)
+        uniform, point = rng.random(2)
         p = self.predicted()
         weights = np.ones(len(p)) if uniform < self.explore else p * (1 - p)
         weights[list(self._recent)] = 0.0
         edges = np.cumsum(weights)
-        item = int(np.searchsorted(edges, place * edges[-1], side="right"))
+        item = int(np.searchsorted(edges, point * edges[-1], side="right"))
         return min(item, int(np.flatnonzero(weights)[-1]))
 
     def predicted(self) -> NDArray[np.float64]:
@@ -96,26 +96,26 @@ class SuccessAware:
         self.recorded += 1
 
     def state_dict(self) -> dict[str, Any]:
-        seen = np.flatnonzero(self._won + self._lost)
+        tried = np.flatnonzero(self._won + self._lost)
         return {
             "drawn": self.drawn,
             "recorded": self.recorded,
             "size": len(self.items),
             "recent": list(self._recent),
-            "items": seen.tolist(),
-            "won": self._won[seen].tolist(),
-            "lost": self._lost[seen].tolist(),
-            "when": self._when[seen].tolist(),
+            "items": tried.tolist(),
+            "won": self._won[tried].tolist(),
+            "lost": self._lost[tried].tolist(),
+            "when": self._when[tried].tolist(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         def read(saved: Mapping[str, Any]) -> tuple[int, int, list[int], list[NDArray[np.float64]]]:
             check_size(saved["size"], len(self.items))
-            recent, seen = ([count(i) for i in saved[name]] for name in ("recent", "items"))
+            recent, tried = ([count(i) for i in saved[name]] for name in ("recent", "items"))
             columns = [np.zeros(len(self.items)) for _ in range(3)]
             for column, name in zip(columns, ("won", "lost", "when"), strict=True):
-                column[seen] = np.asarray(saved[name], dtype=np.float64)
-            if max([*recent, *seen], default=0) >= len(self.items):
+                column[tried] = np.asarray(saved[name], dtype=np.float64)
+            if max([*recent, *tried], default=0) >= len(self.items):
                 raise ValueError("it names items that there are not")
             return count(saved["drawn"]), count(saved["recorded"]), recent, columns
 

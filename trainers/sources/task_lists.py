@@ -56,7 +56,7 @@ class Items(Protocol):
         """One of the tasks, with the item's number as its origin.
 
         Args:
-            item: its number, from 0.
+            item: the item's number, from 0.
             seed: for what is random about it, if the item does not settle that.
         """
         ...
@@ -121,7 +121,7 @@ class DatasetSource:
     """Every item once an epoch, in an order that follows from the seed and the epoch.
 
     Args:
-        items: :class:`Rows` or :class:`Seeds`.
+        items: the tasks of an epoch: :class:`Rows` or :class:`Seeds`.
         shuffle: False keeps the order of the items.
     """
 
@@ -135,16 +135,16 @@ class DatasetSource:
 
     def __next__(self) -> Task:
         number, self.drawn = self.drawn, self.drawn + 1
-        epoch, place = divmod(number, len(self.items))
-        return self.items.task(self._item(epoch, place), task_seed(self.seed, number))
+        epoch, index = divmod(number, len(self.items))
+        return self.items.task(self._item(epoch, index), task_seed(self.seed, number))
 
-    def _item(self, epoch: int, place: int) -> int:
+    def _item(self, epoch: int, index: int) -> int:
         if not self.shuffle:
-            return place
+            return index
         if self._order is None or self._order[0] != epoch:
             rng = np.random.Generator(np.random.PCG64(task_seed(self.seed, "epoch", epoch)))
             self._order = epoch, rng.permutation(len(self.items))
-        return int(self._order[1][place])
+        return int(self._order[1][index])
 
     def record(self, task: Task, group: Group) -> None:
         own_part(task, self, range(len(self.items)).__contains__)

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-#: What a test did, from best to worst; the worst counts where a test reports more than once.
+#: Outcomes of a test, from best to worst; the worst counts where a test reports more than once.
 OUTCOMES = ("passed", "skipped", "failed", "error")
 #: Nobody's user and group.
 NOBODY = 65534
@@ -57,7 +57,7 @@ def read_junit(text: str, files: Iterable[str]) -> dict[str, tuple[str, str]]:
     A test file that could not be collected has its own name as node id.
 
     Args:
-        text: of the JUnit file.
+        text: contents of the JUnit file.
         files: the test files, relative to the project.
 
     Returns:
@@ -108,7 +108,7 @@ def assemble(target: Path, project: Path, source: Path, packages: Iterable[str])
 
     Args:
         project: the given files: everything but the library, and its tests.
-        source: folder with the library, which nobody may trust.
+        source: folder with the library, which is not trusted.
         packages: the library's folders and modules, relative to either.
     """
     target.mkdir()
@@ -128,7 +128,7 @@ def assemble(target: Path, project: Path, source: Path, packages: Iterable[str])
 
 
 def _own_files(source: Path, package: str) -> list[Path]:
-    """Plain files below folders that are no links."""
+    """Plain files below folders that are not links."""
     parts = Path(package).parts
     if any((source / Path(*parts[:n])).is_symlink() for n in range(1, len(parts) + 1)):
         return []
@@ -144,13 +144,13 @@ def _own_files(source: Path, package: str) -> list[Path]:
 
 
 class Canary:
-    """Tests with a name that nobody can know, half of which must fail."""
+    """Tests with names that cannot be guessed, half of which must fail."""
 
     def __init__(self, tree: Path):
         name = f"t{secrets.token_hex(8)}"
         self.file = f"{name}/test_{name}.py"
-        drawn = [random.SystemRandom().random() < 0.5 for _ in range(6)]
-        self.wanted = {f"{self.file}::test_{n}_{name}": ok for n, ok in enumerate([True, False, *drawn])}
+        outcomes = [random.SystemRandom().random() < 0.5 for _ in range(6)]
+        self.wanted = {f"{self.file}::test_{n}_{name}": ok for n, ok in enumerate([True, False, *outcomes])}
         lines = [f"def test_{n}_{name}():\n    assert {n} == {n if ok else n + 1}\n" for n, ok in self._numbered()]
         (tree / self.file).parent.mkdir()
         (tree / self.file).write_text("\n\n".join(lines), encoding="utf-8")
@@ -159,7 +159,7 @@ class Canary:
         return list(enumerate(self.wanted.values()))
 
     def honest(self, passed: set[str]) -> bool:
-        """Return whether they ended as drawn."""
+        """Return whether they ended as wanted."""
         return all((name in passed) == ok for name, ok in self.wanted.items())
 
 
@@ -172,7 +172,7 @@ class Tests:
         self.said = ""
 
     def _user(self) -> int | None:
-        """Nobody, if this is root and nobody can run the tests."""
+        """The user nobody, if this is root and that user can run the tests."""
         if os.geteuid() != 0:
             return None
         probe = f"import sys; sys.path += {self.libraries!r}; import pytest"
@@ -281,7 +281,7 @@ def write_reward(folder: Path, scores: dict[str, float]) -> None:
     """Write ``reward.json`` and ``reward.txt``, whatever lay there before.
 
     Args:
-        scores: what ``grade`` says.
+        scores: scores by name, from ``grade``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in (("reward.json", json.dumps(scores)), ("reward.txt", f"{scores['reward']:g}")):

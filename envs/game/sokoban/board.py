@@ -97,7 +97,7 @@ def layers(board: Board, player: int, boxes: int) -> Iterator[tuple[int, int]]:
 
 
 def reached(board: Board, player: int, boxes: int, stands: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """The cells that the player can walk to among those where it would stand for something.
+    """Steps that the player can begin: those with a standing cell that it can walk to.
 
     Args:
         boxes: bit mask of the boxes.

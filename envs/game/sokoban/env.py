@@ -20,7 +20,7 @@ LEGEND = "P is you, # a wall, _ floor, X a box, O a target, √ a box on a targe
 
 OBSERVATIONS = ("grid", "dense", "coords", "compact")
 
-#: What the ids whose name ends in -random draw from: room, boxes, turns.
+#: The sizes of ids that end in -random: room, boxes, turns.
 RANDOM_SIZES = (((6, 6), 2, 20), ((8, 8), 5, 50))
 
 
@@ -39,7 +39,7 @@ class Sokoban(GridGame):
         min_moves: least length of the shortest solution, or (low, high) to draw it for each level.
         split: ``train`` and ``test`` never share a room (walls and targets); ``all`` is both.
         levels: a Boxoban file or folder to draw levels from instead of generating them.
-        max_actions, actions_per_turn, action_format: see :class:`~rollenv.envs.game.grid.GridGame`.
+        max_actions, actions_per_turn, action_format: arguments of :class:`~rollenv.envs.game.grid.GridGame`.
 
     ``reset(options={"index": i})`` plays the i-th level of ``levels``.
     """
@@ -177,7 +177,7 @@ class Sokoban(GridGame):
         chars[player // width * down + player % width * across] = "S" if targets >> player & 1 else "P"
         return "".join(chars)
 
-    def _places(self, cells: int, symbol: str) -> str:
+    def _coordinates(self, cells: int, symbol: str) -> str:
         width = self.board.width
         return " ".join(f"{symbol}{i // width},{i % width}" for i in bits(cells))
 
@@ -193,8 +193,8 @@ class Sokoban(GridGame):
             return f"{walls}\n{self._letters(1 << player, 'P')} {self._letters(boxes, 'X')} {targets}"
         if self.observation == "coords":
             cells = ((1 << player, "P"), (boxes, "X"), (self.board.targets, "O"))
-            places = " ".join(self._places(c, symbol) for c, symbol in cells)
-            return f"The room now:\n{self._draw()}\nAs (row,column) from 0: {places}\n"
+            coordinates = " ".join(self._coordinates(c, symbol) for c, symbol in cells)
+            return f"The room now:\n{self._draw()}\nAs (row,column) from 0: {coordinates}\n"
         return f"The room now:\n{self._draw()}\n"
 
     @property

@@ -54,7 +54,7 @@ def generate(rules: Rules, random: Random, tries: int = 2000) -> Level:
 
     Args:
         rules: what the level has to be like.
-        random: draws from [0, 1).
+        random: a source of draws from [0, 1).
         tries: the most rooms to try.
 
     Raises:
@@ -161,7 +161,7 @@ def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -
     for _ in range(EXPANSIONS):
         if not queue:
             break
-        _, _, state, places, far = heapq.heappop(queue)
+        _, _, state, boxes_at, far = heapq.heappop(queue)
         known, before = cost[state], state[1]
         for moves, box, step in _pulls(board, *state):
             boxes = before ^ (1 << box) ^ (1 << box + step)
@@ -171,8 +171,8 @@ def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -
             if child in cost or total + wander > max_moves:
                 continue
             cost[child] = total
-            which = places.index(box)
-            moved = (*places[:which], box + step, *places[which + 1 :])
+            which = boxes_at.index(box)
+            moved = (*boxes_at[:which], box + step, *boxes_at[which + 1 :])
             apart = aparts[which]
             distance = far + apart[box + step] - apart[box]
             heapq.heappush(queue, (-distance - 3 * random(), len(cost), child, moved, distance))

@@ -11,7 +11,7 @@ from rollenv.envs.game.sokoban.board import Board, State, bits, layers, reached
 INFINITE = 1 << 20
 
 #: A state as a plain tuple, which is made much faster than a named one.
-_Place = tuple[int, int]
+_Cells = tuple[int, int]
 
 
 def solve(
@@ -116,8 +116,8 @@ class Solver:
         board, targets, live = self.board, self.board.targets, self.live
         begin = start.player, start.boxes
         cost = {begin: 0}
-        parent: dict[_Place, tuple[_Place, int, int]] = {}
-        closed: set[_Place] = set()
+        parent: dict[_Cells, tuple[_Cells, int, int]] = {}
+        closed: set[_Cells] = set()
         queue = [(weight * self.estimate(start.boxes), 0, begin)]
         while queue:
             state = heapq.heappop(queue)[2]
@@ -175,7 +175,7 @@ class Solver:
                 return True
         return False
 
-    def _trace(self, parent: dict[_Place, tuple[_Place, int, int]], state: _Place) -> list[tuple[int, int]]:
+    def _trace(self, parent: dict[_Cells, tuple[_Cells, int, int]], state: _Cells) -> list[tuple[int, int]]:
         out = []
         while state in parent:
             state, box, step = parent[state]

@@ -355,7 +355,7 @@ class BFCLMultiTurnEnv(ToolEnv):
     are bfcl-eval's classes, so it is needed: ``pip install --no-deps bfcl-eval mpmath``.
 
     Args:
-        settings: of :class:`~rollenv.envs.tools.base.ToolEnv`.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     _KEPT = (*ToolEnv._KEPT, "asked_at")

@@ -19,7 +19,7 @@ Entry = Mapping[str, Any]
 
 #: Types as the files name them, and as JSON schemas do; ``any`` has no type.
 _SOURCE_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": ""}
-#: What is kept of a description besides its type.
+#: Keys of a description that are kept besides its type.
 _KEPT = ("description", "enum", "default", "minimum", "maximum", "required")
 
 
@@ -267,7 +267,7 @@ class BFCLEnv(ToolEnv):
 
     Args:
         category: simple_python, multiple, parallel or irrelevance.
-        settings: of :class:`~rollenv.envs.tools.base.ToolEnv`.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, category: str = "simple_python", **settings: Any):

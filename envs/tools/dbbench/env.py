@@ -70,8 +70,8 @@ class DBBenchEnv(ToolEnv):
     answered with a reminder.
 
     Args:
-        kind: ``select``, ``insert``, ``update`` or ``all``.
-        settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
+        kind: the statement that tasks want: ``select``, ``insert``, ``update`` or ``all``.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, kind: str = "all", **settings: Any):
@@ -144,8 +144,8 @@ def rows_of(path: Path, kind: str) -> Sequence[Mapping[str, Any]]:
     """The tasks of a kind.
 
     Args:
-        path: of ``standard.jsonl``.
-        kind: one of :data:`KINDS`.
+        path: path of the file ``standard.jsonl``.
+        kind: the statement that they want, one of :data:`KINDS`.
     """
     with path.open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines if line.strip()]
@@ -198,7 +198,7 @@ def _number(text: str) -> float | None:
 
 
 def cleaned(answer: Any) -> list[str]:
-    """The texts of an answer without ``%``, thousands' commas and quotes; what stands for nothing is ``0``."""
+    """The texts of an answer without ``%``, thousands' commas and quotes; words for nothing become ``0``."""
     if isinstance(answer, str):
         parsed = _listed(answer.strip())
         answer = [answer] if parsed is None else parsed
@@ -208,7 +208,7 @@ def cleaned(answer: Any) -> list[str]:
 
 
 def _listed(text: str) -> Sequence[Any] | None:
-    """The items of a list written as a text; None if it is none."""
+    """The items of a list written as a text; None if the text is not a list."""
     if not (text.startswith("[") and text.endswith("]")) or len(text) > 100_000:
         return None
     try:

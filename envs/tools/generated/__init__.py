@@ -7,7 +7,7 @@ from typing import Any
 
 from rollenv.registry import ABILITIES, register
 
-#: For a curriculum: more records, more to do.
+#: Levels of a curriculum: more records, more to do.
 LEVELS: tuple[dict[str, Any], ...] = (
     {"size": "small", "goals": 1},
     {"size": "small", "goals": (1, 2)},

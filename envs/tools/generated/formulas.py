@@ -94,7 +94,7 @@ class Evaluation:
         """The value of a cell: empty text where there is nothing, None where there is an error.
 
         Args:
-            row: from 1.
+            row: number of the row, from 1.
         """
         try:
             return self._cell(column, row)

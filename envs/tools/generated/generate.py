@@ -60,7 +60,7 @@ def filler(rng: random.Random, characters: int) -> str:
 
 #: Records of a world, by the name of its size.
 SIZES = {"small": 8, "medium": 20, "large": 60}
-#: How many draws of a goal are tried before a task has fewer goals than wanted; how many worlds are, to have any.
+#: The most draws of a goal before a task gets fewer goals than wanted, and the most worlds that are tried.
 _TRIES, _WORLDS = 60, 100
 
 _END = (
@@ -82,7 +82,7 @@ class GeneratedProblem(Problem):
 
     goals: Sequence[Goal] = ()
     may_refuse: bool = False
-    """Whether a refusal where there is nothing to refuse is wrong."""
+    """True if a refusal is wrong where there is nothing to refuse."""
 
 
 class GeneratedToolEnv(ToolEnv):
@@ -100,10 +100,10 @@ class GeneratedToolEnv(ToolEnv):
             missing that no goal needs. ``parameters``: a value is left out, and the user tells it when asked.
         long_context: characters of a staff handbook that matters for nothing, before the request.
         policy: there are rules; in half of the tasks one goal breaks one, and the right end is to refuse it.
-        settings: of :class:`ToolEnv`.
+        settings: further arguments, passed on to :class:`ToolEnv`.
     """
 
-    #: What the agent is told first.
+    #: The text before the request.
     intro: ClassVar[str]
     templates: ClassVar[Sequence[Template]]
 
@@ -154,13 +154,13 @@ class GeneratedToolEnv(ToolEnv):
 
     def _problem(self, rng: random.Random, world: World, goals: list[Goal]) -> GeneratedProblem:
         facts = [goal.fact for goal in goals if goal.fact]
-        told = [((*fact.words, *_ASKING), fact.said) for fact in facts]
+        given = [((*fact.words, *_ASKING), fact.said) for fact in facts]
         return GeneratedProblem(
             question=joined(rng, [goal.fact.ask if goal.fact else goal.ask for goal in goals]),
             backend=world,
             plan=plan(goals, [fact.question for fact in facts]),
             answers=[answer for goal in goals if not goal.refused for answer in goal.answers],
-            user=Informant(told) if told else User(),
+            user=Informant(given) if given else User(),
             policy=self._policy(rng, world),
             tools=self._offered(rng, world, goals),
             category=self.missing if self.missing != "none" else "policy" if self.policy else "",
@@ -229,15 +229,15 @@ class GeneratedToolEnv(ToolEnv):
 
     # -- judging -------------------------------------------------------------------------------------------------------
 
-    def told(self, problem: Problem) -> list[bool]:
+    def answered(self, problem: Problem) -> list[bool]:
         last = self.messages[-1] if self.messages else ""
         goals = [goal for goal in getattr(problem, "goals", ()) if not goal.refused]
         known = [problem.question, *problem.answers]
-        told = []
+        given = []
         for goal in goals:
             fair = len(last) <= MOST_SAID and not guesses(last, goal.rivals(problem.start), known)
-            told += [fair and mentions(last, answer) for answer in goal.answers]
-        return [*told, refuses(last)] if _refused(problem) else told
+            given += [fair and mentions(last, answer) for answer in goal.answers]
+        return [*given, refuses(last)] if _refused(problem) else given
 
     def judge(self, problem: Problem) -> Judgement:
         judged = super().judge(problem)

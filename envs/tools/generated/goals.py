@@ -141,7 +141,7 @@ DISTRACTIONS = tuple(Distractions.functions())
 
 #: A message that has one of these says that something cannot be done.
 REFUSALS = ("cannot", "can't", "can’t", "can not", "unable", "not able", "not possible", "impossible", "not allowed")
-#: Answers count in a last message of at most so many characters, so that nobody tells the user everything there is.
+#: The most characters of a last message with answers, so that a message cannot list everything there is.
 MOST_SAID = 600
 
 _UNIT = r"(?:eur|usd|gbp|chf|jpy|kg|mg|km|cm|mm|ml|kb|mb|gb|tb|ms|min)(?!\w)"
@@ -222,7 +222,7 @@ class Fact:
     ask: str
     """The request without it."""
     question: str
-    """How an expert asks."""
+    """The question that an expert asks."""
 
 
 def _none(state: Mapping[str, Any]) -> Iterable[object]:
@@ -244,11 +244,11 @@ class Goal:
     act: Sequence[Call] = ()
     """Calls that change the state."""
     done: str = "Done."
-    """What an expert says at the end."""
+    """The expert's last message."""
     answers: Sequence[str] = ()
-    """What the last message has to contain."""
+    """Texts that the last message has to contain."""
     rivals: Callable[[Mapping[str, Any]], Iterable[object]] = _none
-    """From the state at the start, what else could be taken for an answer; a message that lists some is a guess."""
+    """Wrong answers that the state at the start suggests; a message that lists some is a guess."""
     reads: Sequence[Path] = ()
     """Parts of the state that the request or its answer depends on; no other goal of the task changes them."""
     blocks: Sequence[str] = ()
@@ -294,7 +294,7 @@ class Draw:
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """Of the world, before any goal."""
+        """State of the world, before any goal."""
         return self.world.data()
 
     def one(self, items: Sequence[_T]) -> _T:

@@ -421,7 +421,7 @@ def _room(event: Mapping[str, Any]) -> str:
     return str(event["place"]).removeprefix("room ")
 
 
-#: What can be asked for.
+#: Templates of goals.
 CALENDAR = (
     Template(_move, "An event is never moved to a time at which another event takes place."),
     Template(_create, "A new event is never put at a time at which another event takes place."),

@@ -31,9 +31,9 @@ class Relation(NamedTuple):
     target: str
     """A kind of document; empty for a value that ends a question."""
     phrase: str
-    """In a question, about ``{x}``."""
+    """Phrase of a question about ``{x}``."""
     sentences: tuple[str, ...]
-    """In a document about ``{x}``, where ``{y}`` is at the other end."""
+    """Sentences of a document about ``{x}``, with ``{y}`` at the other end."""
 
 
 _TABLE = """
@@ -74,7 +74,7 @@ class Corpus:
     """Documents, and how they are linked. Never changed once it is made."""
 
     titles: dict[str, str]
-    """By the id of a document."""
+    """Titles of documents by their ids."""
     kinds: dict[str, str]
     texts: dict[str, str]
     links: dict[tuple[str, str], str]
@@ -97,7 +97,7 @@ class Corpus:
 
     @functools.cached_property
     def _spread(self) -> tuple[collections.Counter[str], float]:
-        """In how many documents each word is, and the mean length of a document."""
+        """The number of documents with each word, and the mean length of a document."""
         found = collections.Counter(word for count in self._counts.values() for word in count)
         return found, sum(count.total() for count in self._counts.values()) / len(self._counts)
 

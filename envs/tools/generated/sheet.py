@@ -44,7 +44,7 @@ def plain(value: Value | None) -> Value:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _place(cell: str) -> tuple[str, int]:
+def _cell(cell: str) -> tuple[str, int]:
     found = CELL.fullmatch(cell.strip().upper())
     if not found or int(found[2]) > MOST_ROWS:
         raise ToolError(f"{cell[:40]!r} is not a cell such as B7, in columns A to Z and rows 1 to {MOST_ROWS}")
@@ -73,7 +73,7 @@ class Sheet(World):
         """Write a cell; an empty text empties it.
 
         Args:
-            row: from 1.
+            row: number of the row, from 1.
             content: a number, a text or a formula.
         """
         rows = self.cells.setdefault(column, {})
@@ -135,7 +135,7 @@ class Sheet(World):
             cell: such as C7.
             content: an empty text empties the cell.
         """
-        column, row = _place(cell)
+        column, row = _cell(cell)
         self.put(column, row, _content(content))
         return f"{column}{row} is {plain(Evaluation(self.cells).shown(column, row))}"
 
@@ -147,7 +147,7 @@ class Sheet(World):
             cell: such as C2.
             last_row: the last row that gets a copy.
         """
-        column, row = _place(cell)
+        column, row = _cell(cell)
         content = self.cells.get(column, {}).get(str(row), "")
         for below in range(row + 1, last_row + 1):
             moved = shifted(content, below - row) if isinstance(content, str) and content.startswith("=") else content
@@ -218,7 +218,7 @@ def make_sheet(rng: random.Random, size: int, kind: type[Sheet] = Sheet) -> Shee
 
 
 class SheetWithPython(Sheet):
-    """A spreadsheet whose values programs can read. Programs run in a sandbox; each begins anew."""
+    """A spreadsheet with values that programs can read. Each program runs on its own in a sandbox."""
 
     @tool
     def run_python(self, code: str) -> str:
@@ -389,8 +389,8 @@ def _append(draw: Draw, breaks: bool) -> Goal | None:
     last = len(_rows(draw)) + 2
     item = words.name(draw.rng).lower() + " " + draw.rng.choice(words.THINGS)
     values = (item, draw.rng.choice(REGIONS), draw.rng.randint(10, 99), draw.rng.randint(10, 99) + 0.25)
-    told = ", ".join(map(str, values))
-    ask = draw.say("Add a row below the last one: {told}.", "The table needs a new last row: {told}.", told=told)
+    row = ", ".join(map(str, values))
+    ask = draw.say("Add a row below the last one: {row}.", "The table needs a new last row: {row}.", row=row)
     act: list[Call] = [
         ("set_cell", {"cell": f"{letter}{last}", "content": v}) for letter, v in zip("ABCD", values, strict=True)
     ]
@@ -457,7 +457,7 @@ class SheetEnv(GeneratedToolEnv):
     Args:
         python: whether there is a function ``run_python``, whose programs find the values in ``cells``. They run in a
             sandbox; one that asks for the time or for chance makes the episode another one when it is repeated.
-        settings: of :class:`~rollenv.envs.tools.generated.generate.GeneratedToolEnv`.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.generated.generate.GeneratedToolEnv`.
     """
 
     intro = "You look after a spreadsheet: a table in columns A to D with a header in row 1; other columns are free."
@@ -476,6 +476,6 @@ class SheetEnv(GeneratedToolEnv):
     def world(self, rng: random.Random) -> Sheet:
         return make_sheet(rng, self.size, self.kind)
 
-    def seen(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    def compared(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """The values that the cells show, so that every formula with the right value is right."""
         return Evaluation(state["cells"]).all()

@@ -362,7 +362,7 @@ def _to_pay(state: Mapping[str, Any], key: str) -> str:
     return f"{price * order['quantity'] * (100 - order['discount']) / 100:.2f}"
 
 
-#: What can be asked for.
+#: Templates of goals.
 ORDERS = (
     Template(_cancel),
     Template(_refund, f"Refund an order only within {_REFUND_DAYS} days of its delivery."),

@@ -55,18 +55,18 @@ SYLLABLES = _split("""
 
 def people(rng: random.Random, count: int) -> list[str]:
     """Different full names."""
-    drawn = rng.sample(range(len(FIRST) * len(LAST)), count)
-    return [f"{FIRST[n % len(FIRST)]} {LAST[n // len(FIRST)]}" for n in drawn]
+    numbers = rng.sample(range(len(FIRST) * len(LAST)), count)
+    return [f"{FIRST[n % len(FIRST)]} {LAST[n // len(FIRST)]}" for n in numbers]
 
 
 def pairs(rng: random.Random, first: tuple[str, ...], second: tuple[str, ...], count: int) -> list[str]:
     """Different pairs of words.
 
     Args:
-        second: the second words.
+        second: words for the second of each pair.
     """
-    drawn = rng.sample(range(len(first) * len(second)), count)
-    return [f"{first[n % len(first)]} {second[n // len(first)]}" for n in drawn]
+    numbers = rng.sample(range(len(first) * len(second)), count)
+    return [f"{first[n % len(first)]} {second[n // len(first)]}" for n in numbers]
 
 
 def a(noun: str) -> str:
@@ -103,7 +103,7 @@ def day(start: str, days: int) -> str:
     """A date some days after another one (before it, where negative).
 
     Args:
-        start: as in 2031-05-14.
+        start: the first date, as in 2031-05-14.
     """
     return str(datetime.date.fromisoformat(start) + datetime.timedelta(days=days))
 

@@ -113,11 +113,11 @@ def kendall_tau(first: Sequence[str], second: Sequence[str]) -> float:
     ties_first, ties_second = _ties(sorted(first)), _ties(sorted(second))
     if ties_first == total or ties_second == total:
         return math.nan
-    discordant, seen = 0, list[str]()
+    discordant, sorted_before = 0, list[str]()
     for _, value in pairs:
-        at = bisect.bisect_right(seen, value)
-        discordant += len(seen) - at
-        seen.insert(at, value)
+        at = bisect.bisect_right(sorted_before, value)
+        discordant += len(sorted_before) - at
+        sorted_before.insert(at, value)
     difference = total - ties_first - ties_second + _ties(pairs) - 2 * discordant
     tau = difference / math.sqrt(total - ties_first) / math.sqrt(total - ties_second)
     return min(1.0, max(-1.0, tau))
@@ -188,7 +188,7 @@ def _stored(statements: list[str]) -> Stored:
 
 
 def _definition(table: str, statement: str) -> str:
-    """With MySQL's types, collation and key; other indexes and constraints are for speed and for writers only."""
+    """A table's definition with MySQL's types, collation and key; readers need no other indexes or constraints."""
     primary = _PRIMARY.search(statement)
     columns = [
         f"{quoted(match['name'])} {match['kind']}"
@@ -282,7 +282,7 @@ class SpiderBackend(SqlBackend):
             self.state |= {"score": 0.0, "match": False}
 
     def data(self) -> dict[str, Any]:
-        """Without the tables as long as nothing in them has changed."""
+        """The state without the tables as long as nothing in them has changed."""
         return dict(self.state) if self.database.image is self.stored.image else super().data()
 
     def load(self, data: Mapping[str, Any]) -> None:
@@ -303,7 +303,7 @@ class SpiderEnv(ToolEnv):
         ordered: multiply the reward with how far common rows are in the gold query's order, as InterCode's current
             code does; the results that it published do not have this factor.
         strict: where MySQL refuses the gold query (13 questions), an empty result is wanted, as upstream.
-        settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     judged_when_cut = True
@@ -344,10 +344,10 @@ class SpiderEnv(ToolEnv):
 
     def _after(self, ended: bool, valid: bool, info: dict[str, Any]) -> StepResult:
         state = self.current.backend.state
-        *result, told = super()._after(ended or "submitted" in state, valid, info)
+        *result, info = super()._after(ended or "submitted" in state, valid, info)
         numbers = {"score": state["score"], "execution_match": float(state["match"])}
-        told["metrics"] = {**told.get("metrics", {}), **numbers}
-        return (*result, told)  # type: ignore[return-value]
+        info["metrics"] = {**info.get("metrics", {}), **numbers}
+        return (*result, info)  # type: ignore[return-value]
 
 
 def execution_match(rows: Sequence[str], gold: Gold) -> bool:
@@ -369,7 +369,7 @@ def questions(path: Path, dump: Path, empty: bool) -> Sequence[Mapping[str, Any]
     """The questions with their ``number`` in the file.
 
     Args:
-        path: of ``ic_spider_dev.json``.
+        path: path of the file ``ic_spider_dev.json``.
         empty: also those over databases without any rows.
     """
     stored = databases(dump)

@@ -113,7 +113,7 @@ def image_of(data: Mapping[str, Any], prepare: Prepare | None = None) -> bytes:
     """The image of a database that :func:`data_of` described.
 
     Args:
-        data: with ``tables`` and ``schema``.
+        data: the description, with ``tables`` and ``schema``.
         prepare: adds the collations that it names.
     """
     with _opened(prepare) as connection:
@@ -188,14 +188,14 @@ _WRITES = {
     *(sqlite3.SQLITE_CREATE_TRIGGER, sqlite3.SQLITE_DROP_TRIGGER, sqlite3.SQLITE_REINDEX),
 }
 _PRAGMAS = {"page_count", "table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"}
-#: What looks at the connection or its memory instead of the tables, or at chance.
+#: Functions that depend on the connection, its memory or chance, and not on the tables.
 _NO_FUNCTIONS = {
     *("load_extension", "random", "randomblob", "last_insert_rowid", "changes", "total_changes"),
     *("fts3_tokenizer", "sqlite_offset", "sqlite_source_id", "sqlite_compileoption_get", "sqlite_compileoption_used"),
 }
 _NO_TABLES = {"dbstat", "sqlite_stmt", "bytecode", "tables_used"}
 
-#: What other actions are called.
+#: Names of the other actions.
 _FORBIDDEN = {
     sqlite3.SQLITE_ATTACH: "reaching other databases or files (ATTACH, VACUUM)",
     sqlite3.SQLITE_DETACH: "DETACH",
@@ -239,7 +239,7 @@ class _Guard:
             raise sqlite3.OperationalError("too long")
 
     def authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        """Called for everything that a statement is going to do."""
+        """Allow or forbid an action of a statement; SQLite calls this for each."""
         if action in _READS:
             allowed, what = (first or "").lower() not in _NO_TABLES, f"reading {first}"
         elif action in _WRITES:

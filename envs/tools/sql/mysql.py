@@ -1,4 +1,4 @@
-"""MySQL for agents that were told of one: SQLite that understands most of its dialect."""
+"""A substitute for MySQL: SQLite that understands most of its dialect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MySql(Database):
     IN, derived tables without a name.
 
     Args:
-        image: as of a :class:`~rollenv.envs.tools.sql.Database`.
+        image: image of a :class:`~rollenv.envs.tools.sql.Database`.
         text_columns: names, in lower case, of the columns of text.
         steps: the most steps of a query.
     """
@@ -97,7 +97,7 @@ class Token(NamedTuple):
 
     @property
     def word(self) -> str:
-        """In lower case if it is a word, else empty."""
+        """The text in lower case if it is a word, else empty."""
         return self.text.lower() if self.kind == "word" else ""
 
 
@@ -157,29 +157,29 @@ _COMPOUND = ("union", "intersect", "except")
 
 def _with_groups(found: list[Token]) -> list[Token]:
     """Groups in the order of their keys where nothing else orders them: SQLite gives the keys ORDER BY's direction."""
-    for at in [place for place, token in enumerate(found) if token.word == "select"][::-1]:
-        places, end = _places(found, at)
+    for at in [index for index, token in enumerate(found) if token.word == "select"][::-1]:
+        clauses, end = _clauses(found, at)
         compound = any(token.word in _COMPOUND for token in (*found[max(0, at - 2) : at], *found[end : end + 1]))
-        if "group" in places and "order" in places and not compound:
-            start, limit = places["group"] + 2, places.get("limit", end)
-            stop = min(place for place in [*places.values(), end] if place > places["group"])
+        if "group" in clauses and "order" in clauses and not compound:
+            start, limit = clauses["group"] + 2, clauses.get("limit", end)
+            stop = min(index for index in [*clauses.values(), end] if index > clauses["group"])
             found = [*found[:limit], Token("sign", ","), *found[start:stop], *found[limit:]]
     return found
 
 
-def _places(found: Sequence[Token], at: int) -> tuple[dict[str, int], int]:
+def _clauses(found: Sequence[Token], at: int) -> tuple[dict[str, int], int]:
     """Return the positions of the later clauses of a SELECT, and its end."""
-    places: dict[str, int] = {}
+    clauses: dict[str, int] = {}
     depth = 0
-    for place in range(at, len(found)):
-        token = found[place]
+    for index in range(at, len(found)):
+        token = found[index]
         sign = token.text if token.kind == "sign" else ""
         depth += (sign == "(") - (sign == ")")
         if depth < 0 or (depth == 0 and token.word in _COMPOUND):
-            return places, place
+            return clauses, index
         if depth == 0 and token.word in ("group", "having", "order", "limit"):
-            places.setdefault(token.word, place)
-    return places, len(found)
+            clauses.setdefault(token.word, index)
+    return clauses, len(found)
 
 
 def _single(found: list[Token]) -> list[Token]:
@@ -268,11 +268,11 @@ def _compared_with_number(found: list[Token], at: int, text_columns: frozenset[s
 
 
 def closing(found: Sequence[Token], at: int) -> int:
-    """The place of the parenthesis that closes the one at a place."""
+    """The index of the parenthesis that closes the one at an index."""
     depth = 0
-    for place in range(at, len(found)):
-        if found[place].kind == "sign":
-            depth += (found[place].text == "(") - (found[place].text == ")")
+    for index in range(at, len(found)):
+        if found[index].kind == "sign":
+            depth += (found[index].text == "(") - (found[index].text == ")")
         if depth == 0:
-            return place
+            return index
     return len(found) - 1

@@ -116,10 +116,10 @@ def matches(pattern: str, text: str, escape: str | None = None) -> bool:
         return False
     at = start.end()
     for part in found[1:-1]:
-        place = part.search(text, at)
-        if place is None:
+        match = part.search(text, at)
+        if match is None:
             return False
-        at = place.end()
+        at = match.end()
     last = found[-1]
     width = len(re.sub(r"\\(.)", r"\1", last.pattern, flags=re.DOTALL))
     return len(text) - width >= at and last.fullmatch(text, len(text) - width) is not None
@@ -130,7 +130,7 @@ NO_PAD, PAD = "mysql_ai_ci", "mysql_general_ci"
 
 
 def as_text(value: Any) -> str:
-    """As MySQL writes a value."""
+    """Convert a value to text as MySQL does."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
@@ -142,7 +142,7 @@ _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 def as_number(value: Any) -> int | float:
-    """As MySQL reads a number from the beginning of a text."""
+    """Read a number from the beginning of a text as MySQL does."""
     if isinstance(value, int | float):
         return value
     match = _NUMBER.match(as_text(value))
@@ -183,7 +183,7 @@ class Sum:
 
 
 class Average(Sum):
-    """Of whole numbers it has four decimals."""
+    """The aggregate AVG: four decimals for whole numbers."""
 
     def finalize(self) -> float | None:
         if not self.count:
@@ -265,9 +265,9 @@ def _of_moment(part: Callable[[datetime.datetime], Any]) -> Callable[[Any], Any]
 
 
 def _round(value: Any, digits: Any = 0) -> int | float:
-    number, places = as_number(value), max(-30, min(30, int(as_number(digits))))
-    result = Decimal(repr(number)).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
-    return float(result) if isinstance(number, float) or places > 0 else int(result)
+    number, decimals = as_number(value), max(-30, min(30, int(as_number(digits))))
+    result = Decimal(repr(number)).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP)
+    return float(result) if isinstance(number, float) or decimals > 0 else int(result)
 
 
 def _truncated(value: Any, digits: Any = 0) -> float:
@@ -292,7 +292,7 @@ def _substring_index(text: Any, separator: Any, count: Any) -> str:
     return between.join(parts[:number] if number > 0 else parts[number:])
 
 
-def _place(wanted: Any, values: Sequence[Any]) -> int:
+def _index_of(wanted: Any, values: Sequence[Any]) -> int:
     return values.index(wanted) + 1 if wanted in values else 0
 
 
@@ -345,8 +345,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rpad": functools.partial(_padded, left=False),
     "reverse": lambda text: as_text(text)[::-1],
     "substring_index": _substring_index,
-    "find_in_set": lambda part, texts: _place(as_text(part), as_text(texts).split(",")),
-    "field": lambda wanted, *values: _place(wanted, values),
+    "find_in_set": lambda part, texts: _index_of(as_text(part), as_text(texts).split(",")),
+    "field": lambda wanted, *values: _index_of(wanted, values),
     "greatest": lambda *values: max(values, key=as_number),
     "least": lambda *values: min(values, key=as_number),
     "truncate": _truncated,

@@ -85,7 +85,7 @@ class Customer(User):
         if any(phrase in text for phrase in LEAVES):
             more = self.confirms(text)
             return Said("Yes. That is all." if more else "No, that is all. Thank you.", ends=not more)
-        self.told["questions"] = self.told.get("questions", 0) + 1
+        self.state["questions"] = self.state.get("questions", 0) + 1
         # Return the facts about the customer, and about what is asked for.
         known = self.parts.get("known_info", "")
         answers = []
@@ -132,7 +132,7 @@ class CustomerFailed(RollenvError):
 
 
 class ChatCustomer(User):
-    """Asks an endpoint what the customer says; :attr:`told` has the conversation.
+    """Asks an endpoint what the customer says; :attr:`state` has the conversation.
 
     Args:
         model: as the endpoint knows it.
@@ -150,7 +150,7 @@ class ChatCustomer(User):
             raise UsageError(f"user='chat:MODEL' needs a model and base_url=, a URL; got {model!r} and {base_url!r}")
         self.model, self.url, self.patience = model, base_url.rstrip("/") + "/chat/completions", patience
         self.role = _ROLE + json.dumps(dict(instructions), ensure_ascii=False)
-        self.told["heard"] = []
+        self.state["heard"] = []
 
     def reply(self, message: str) -> Said:
         """Ask the endpoint what the customer says to a message.
@@ -161,9 +161,9 @@ class ChatCustomer(User):
         Raises:
             CustomerFailed: it gave no answer.
         """
-        heard: list[dict[str, str]] = [*self.told["heard"], {"role": "user", "content": _clean(message)}]
+        heard: list[dict[str, str]] = [*self.state["heard"], {"role": "user", "content": _clean(message)}]
         text = self._asked([{"role": "system", "content": self.role}, *heard])
-        self.told["heard"] = [*heard, {"role": "assistant", "content": text}]
+        self.state["heard"] = [*heard, {"role": "assistant", "content": text}]
         return Said(text.replace(_STOP, "").strip(), ends=_STOP in text)
 
     def _asked(self, messages: list[dict[str, str]]) -> str:
@@ -213,18 +213,18 @@ SPLITS = ("base", "train", "test")
 class RetailEnv(ToolEnv):
     """A customer service with a policy: orders are cancelled, changed, returned and exchanged (tau2-bench, retail).
 
-    Solved is a task whose database is at the end as after the published actions. Where these change nothing (11 of the
-    114 tasks), doing nothing is not enough: the right customer has to be found, what the task says has to be told, and
-    the customer is transferred if and only if the published actions do. ``info["metrics"]["db"]`` is the comparison of
-    the databases alone.
+    A task is solved if its database ends as after the published actions. Where these change nothing (11 of the 114
+    tasks), doing nothing is not enough: the agent has to find the right customer, give the answers that the task
+    lists, and transfer the customer if and only if the published actions do. ``info["metrics"]["db"]`` compares the
+    databases alone.
 
     Args:
         split: ``base`` (all), ``train`` or ``test``, as published.
-        told: for all tasks, what the task says has to be told as well.
+        told: require in all tasks that the agent gives the answers which the task lists.
         user: ``script``, or ``chat:MODEL`` for a language model. Its episodes cannot be repeated, although the id's
             spec says that they can: what a spec declares holds for the default settings.
-        base_url: of the endpoint of ``chat:MODEL``.
-        settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
+        base_url: address of the endpoint that ``chat:MODEL`` asks.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(
@@ -271,26 +271,26 @@ class RetailEnv(ToolEnv):
 
     def _chat(self, instructions: Mapping[str, Any], opening: str) -> User:
         chat = ChatCustomer(instructions, self.user.removeprefix("chat:"), self.base_url)
-        chat.told["heard"].append({"role": "assistant", "content": opening})
+        chat.state["heard"].append({"role": "assistant", "content": opening})
         return chat
 
     def judge(self, problem: Problem) -> Judgement:
         row, data = self.rows[self.key], problem.backend.data()
         wanted = _wanted(self.path, _gold(row))[0]
         right = data["changed"] == wanted
-        told = self.told(problem)
-        success = right and (all(told) or not self.strict)
+        answered = self.answered(problem)
+        success = right and (all(answered) or not self.strict)
         if not any(wanted.values()):
             gold_transfers = any(name == "transfer_to_human_agents" for name, _ in gold_calls(row))
             found = customer_of(self.shop, row) in data["found"]
-            success = right and found and all(told) and data["transferred"] == gold_transfers
+            success = right and found and all(answered) and data["transferred"] == gold_transfers
         before = self._before(problem, wanted, data)
         aims = differences(before, _over(before, wanted))
         met, aside = counted(differences(before, _over(before, data["changed"])), aims)
         return Judgement(success, met / len(aims) if aims else float(success), aside)
 
-    def told(self, problem: Problem) -> list[bool]:
-        """Commas in numbers do not count, as upstream."""
+    def answered(self, problem: Problem) -> list[bool]:
+        """True for each answer that was given; commas in numbers do not count, as upstream."""
         said = "\n".join(self.messages).lower().replace(",", "")
         return [answer.lower() in said for answer in problem.answers]
 
@@ -298,9 +298,9 @@ class RetailEnv(ToolEnv):
         """Return the changes of the episode so far, field by field."""
         data = self.current.backend.data()
         before = self._before(self.current, data["changed"])
-        seen = {"found": [], "transferred": False}
-        now = {name: data[name] for name in seen}
-        return differences({**before, **seen}, {**_over(before, data["changed"]), **now})
+        start = {"found": [], "transferred": False}
+        now = {name: data[name] for name in start}
+        return differences({**before, **start}, {**_over(before, data["changed"]), **now})
 
     def _before(self, problem: Problem, *changed: Mapping[str, Any]) -> dict[str, Any]:
         """The records that are named in any of the changes, as they were."""
@@ -308,13 +308,13 @@ class RetailEnv(ToolEnv):
         return {name: {key: records[key] for c in each for key in c[name]} for name, records in self.shop.items()}
 
     def _after(self, ended: bool, valid: bool, info: dict[str, Any]) -> StepResult:
-        *result, told = super()._after(ended, valid, info)
-        if "metrics" in told:
+        *result, info = super()._after(ended, valid, info)
+        if "metrics" in info:
             wanted = _wanted(self.path, _gold(self.rows[self.key]))[0]
-            answers = self.told(self.current)
-            told["metrics"]["db"] = float(self.current.backend.data()["changed"] == wanted)
-            told["metrics"]["told"] = sum(answers) / len(answers) if answers else 1.0
-        return (*result, told)  # type: ignore[return-value]
+            answers = self.answered(self.current)
+            info["metrics"]["db"] = float(self.current.backend.data()["changed"] == wanted)
+            info["metrics"]["told"] = sum(answers) / len(answers) if answers else 1.0
+        return (*result, info)  # type: ignore[return-value]
 
     def sample_random_action(self) -> str:
         """A call that looks something up; what it names is there."""
@@ -352,9 +352,9 @@ def tasks_of(path: Path, splits: Path, split: str) -> Sequence[Mapping[str, Any]
     """The tasks of a split, in the order of the file.
 
     Args:
-        path: of ``tasks.json``.
-        splits: of ``split_tasks.json``.
-        split: one of :data:`SPLITS`.
+        path: path of the file ``tasks.json``.
+        splits: path of the file ``split_tasks.json``.
+        split: the split, one of :data:`SPLITS`.
     """
     wanted = set(_cached(splits)[split])
     return [row for row in _cached(path) if row["id"] in wanted]
@@ -376,7 +376,7 @@ def _wanted(path: Path, calls: str) -> tuple[Mapping[str, Any], list[bool]]:
 
 
 def customer_of(shop: Tables, row: Mapping[str, Any]) -> str:
-    """The id of the customer of a task: whom the published actions find, else whom the instructions name."""
+    """The id of a task's customer, from the published actions, else from the instructions."""
     backend = RetailBackend(shop)
     for name, arguments in gold_calls(row):
         if name.startswith("find_user_id"):

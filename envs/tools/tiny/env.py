@@ -56,11 +56,11 @@ class TinyEnv(ToolEnv):
     ``info["brief"]`` is the whole situation in a line: the request and the last answer, as in ``ship Ada > 17``.
 
     Args:
-        records: orders, 3 to 20.
-        brief: observations are ``info["brief"]``.
-        calls: see :class:`ToolEnv`.
+        records: number of orders, 3 to 20.
+        brief: give ``info["brief"]`` as the observation.
+        calls: format of calls; see :class:`ToolEnv`.
         max_turns: see :class:`ToolEnv`; three are needed.
-        settings: see :class:`ToolEnv`.
+        settings: further arguments, passed on to :class:`ToolEnv`.
     """
 
     def __init__(

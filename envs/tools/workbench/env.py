@@ -30,18 +30,18 @@ class Query:
     text: str
     category: str
     toolkits: tuple[str, ...]
-    """What is needed for it, of calendar, email, analytics, project_management and customer_relationship_manager."""
+    """Toolkits that it needs, of calendar, email, analytics, project_management and customer_relationship_manager."""
     answer: tuple[str, ...]
     """Calls in the form of stored ones."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """On an answer."""
+    """The verdict on an answer."""
 
     correct: bool
     side_effects: bool
-    """Whether it has changed something and is not right (leaving aside whether it ended with an error)."""
+    """True if it has changed something and is not right (leaving aside whether it ended with an error)."""
 
 
 @functools.lru_cache(maxsize=2)
@@ -106,7 +106,7 @@ def replay(calls: Sequence[str]) -> dict[str, Any]:
         try:
             if not call.problem:
                 getattr(office, call.name)(**call.arguments)
-        except Exception:  # whatever stopped the original stops this one, and the next is made
+        except Exception:  # an error stops this call, as in the original, and the next one is made
             office.restore(before)
     return office.state
 
@@ -115,7 +115,7 @@ def parsed(text: str) -> ToolCall:
     """A stored call, with the name and the arguments that an environment's call has.
 
     Args:
-        text: such as ``email.delete_email.func(email_id="00000393")``.
+        text: a call such as ``email.delete_email.func(email_id="00000393")``.
     """
     try:
         node = ast.parse(text[:_MOST_TEXT].lstrip(" \t"), SOURCE, mode="eval").body
@@ -160,7 +160,7 @@ class WorkBenchEnv(ToolEnv):
     Args:
         category: analytics, calendar, crm, email, multi_domain or project_management; all if empty.
         toolkits: ``all`` functions, or those of the ``domains`` that the request needs.
-        settings: of :class:`~rollenv.envs.tools.base.ToolEnv`.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, category: str = "", toolkits: str = "all", **settings: Any):
@@ -192,11 +192,13 @@ class WorkBenchEnv(ToolEnv):
 
     def judge(self, problem: Problem) -> Judgement:
         state = problem.backend.data()
-        told = judged(state, problem.wanted)
+        judgement = judged(state, problem.wanted)
         wanted = differences(problem.start, problem.wanted)
         done = {change.path: change.after for change in self.changes()}
         met = sum(change.path in done and done[change.path] == change.after for change in wanted)
-        return Judgement(told.correct, met / len(wanted) if wanted else float(told.correct), int(told.side_effects))
+        return Judgement(
+            judgement.correct, met / len(wanted) if wanted else float(judgement.correct), int(judgement.side_effects)
+        )
 
     def changes(self) -> list[Change]:
         return differences(self.current.start, self.current.backend.data())

@@ -49,7 +49,7 @@ def _read(folder: Path) -> Office:
 
 
 def office() -> Office:
-    """What every task starts with."""
+    """The tables that every task starts with."""
     return _read(NEED.found())
 
 
@@ -79,9 +79,9 @@ class Tables(Backend):
 
     def unpack(self, packed: Any) -> None:
         self.state = start()
-        for name, (places, rows) in packed["tables"].items():
+        for name, (numbers, rows) in packed["tables"].items():
             kept = self.state[name] | rows
-            self.state[name] = {place: kept[place] for place in places}
+            self.state[name] = {number: kept[number] for number in numbers}
 
     def rows(self, table: str) -> Iterator[Row]:
         """The rows of a table, in order."""
@@ -127,16 +127,16 @@ class Tables(Backend):
     def replace(self, table: str, row_id: str, field: str, value: Any) -> None:
         """Give a field of all rows with an id another value."""
         rows, key = self.state[table], TABLES[table][1]
-        for place, row in rows.items():
+        for number, row in rows.items():
             if row[key] == row_id:
-                rows[place] = {**row, field: value}
+                rows[number] = {**row, field: value}
 
     def remove(self, table: str, row_id: str | None, what: str) -> str:
         """Delete the rows with an id, and say how that went; ``what`` is a row, as in "Event"."""
         if not row_id:
             return f"{what} ID not provided."
         rows, key = self.state[table], TABLES[table][1]
-        kept = {place: row for place, row in rows.items() if row[key] != row_id}
+        kept = {number: row for number, row in rows.items() if row[key] != row_id}
         if len(kept) == len(rows):
             return f"{what} not found."
         self.state[table] = kept
@@ -149,7 +149,7 @@ def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changed(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[Any]:
     """The keys of a table in order, and its rows that are new or other ones; empty if it is as it was."""
-    rows = {place: dict(row) for place, row in now.items() if before.get(place) is not row}
+    rows = {number: dict(row) for number, row in now.items() if before.get(number) is not row}
     return [list(now), rows] if rows or len(now) != len(before) else []
 
 
@@ -167,7 +167,7 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any], fold: bool = True) ->
 
 
 def _values(row: Row, fold: bool) -> dict[str, Any]:
-    """Return the values of a row that count: in folded columns what is no text is the same as nothing."""
+    """Return the values of a row that count: in folded columns values other than text count as nothing."""
     return {
         column: value if not fold or column in _CASED else value.lower()
         for column, value in row.items()

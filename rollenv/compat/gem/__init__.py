@@ -92,7 +92,7 @@ def _modules() -> dict[str, dict[str, str]]:
 MODULES = _modules()
 MODULES["gem.vector.vector_env"]["ArrayType"] = "numpy:ndarray"
 _CONSTANTS, _PARSING = MODULES["gem.utils.constants"], MODULES["gem.utils.parsing"]
-#: What GEM's modules import from each other, and its users from any of them.
+#: Names that GEM's modules import from each other, and its users from any of them.
 _USED: dict[str, dict[str, str]] = {
     "gem.envs": MODULES["gem.core"] | _CONSTANTS | _PARSING,
     "gem.tools": MODULES["gem.core"] | MODULES["gem.tools.base_tool"],
@@ -180,11 +180,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Lister:
-    """Tells ``pkgutil`` which modules are in one of GEM's packages; :class:`_Finder` is who finds them."""
+    """Tells ``pkgutil`` which modules are in one of GEM's packages; :class:`_Finder` finds them."""
 
     def __init__(self, path: str):
         if not path.startswith(_ROOT):
-            raise ImportError(f"{path!r} is none of GEM's packages")
+            raise ImportError(f"{path!r} is not one of GEM's packages")
         self._package = path.removeprefix(_ROOT)
 
     def iter_modules(self, prefix: str = "") -> Iterator[tuple[str, bool]]:

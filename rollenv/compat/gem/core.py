@@ -81,7 +81,7 @@ class GemWrapper(core.Wrapper):
     def _whole_state(self, *args: Any, **kwargs: Any) -> Any:
         """The state of the environment inside, with the wrapper's own at the end of ``wrappers``.
 
-        An author's state that is no dict, or that was asked for with arguments, is returned as it is.
+        An author's state that is not a dict, or that was asked for with arguments, is returned as it is.
         """
         state, own = self.env.get_state(*args, **kwargs), self._get_state()
         if args or kwargs or not own or not isinstance(state, dict):

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 #: `(info, reward)` of a response and a right answer.
 verify_fn = functools.partial(boxed_reward_fn, fast=False, correct_reward=1, incorrect_reward=0)
 
-#: For rollenv's own classes, the name of GEM's here.
+#: GEM's names of rollenv's own classes.
 CLASSES = {
     "rollenv.envs.math.env:MathEnv": "MathEnv",
     "rollenv.envs.math.visual:MathVisualEnv": "MathVisualEnv",
@@ -178,7 +178,7 @@ class _Prompt:
 
 
 def _authors_prompt(question_key: str) -> Callable[[dict[str, Any]], Any] | None:
-    """Return the function that an author put in the place of ``gem.envs.qa_env.apply_prompt``."""
+    """Return the function that an author put in place of ``gem.envs.qa_env.apply_prompt``."""
     module = sys.modules.get("gem.envs.qa_env")
     function = vars(module).get("apply_prompt") if isinstance(module, _Module) else None
     return None if function in (None, apply_prompt) else functools.partial(function, question_key=question_key)
@@ -251,16 +251,16 @@ class _ImportsForgotten:
 
 
 class _Taken:
-    """The rows that an author's iterator gives. Copies of an environment share them, each at its own place."""
+    """The rows that an author's iterator gives. Copies of an environment share them, each at an index of its own."""
 
     def __init__(self, rows: Iterator[Any]):
-        self._rows, self._seen = rows, list[Any]()
+        self._rows, self._taken = rows, list[Any]()
 
-    def at(self, place: int) -> Any:
-        """The row at a place, counted from 0; None past the end."""
-        while len(self._seen) <= place:
-            self._seen.append(next(self._rows, None))
-        return self._seen[place]
+    def at(self, index: int) -> Any:
+        """The row at an index, counted from 0; None past the end."""
+        while len(self._taken) <= index:
+            self._taken.append(next(self._rows, None))
+        return self._taken[index]
 
 
 class CodeEnv(Rows, code_env.CodeEnv):
@@ -270,7 +270,7 @@ class CodeEnv(Rows, code_env.CodeEnv):
     test_key = _GOLD_KEY
     _answer_name = "tests"
     _given: _Taken | None = None
-    """The rest of the epoch that an author put in the place of ``dataset_iter``; copies share it."""
+    """The rest of the epoch that an author put in place of ``dataset_iter``; copies share it."""
     shared_by_copies = Rows.shared_by_copies | {"_given", "thread_pool_executer"}
 
     def __init__(
@@ -345,7 +345,7 @@ class CodeEnv(Rows, code_env.CodeEnv):
             self._given, self.idx = None, len(self.dataset)  # the epoch has ended
         next_row = self.idx
         result = super()._ask(seed, index)
-        if seed is not None and index is None:  # a draw is no step of the way through the rows
+        if seed is not None and index is None:  # a draw does not move on in the rows
             self.idx = next_row
         return result
 

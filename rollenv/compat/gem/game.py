@@ -38,8 +38,8 @@ def piece(name: str, shown: Callable[[Any], Any] = lambda it: it, taken: Callabl
     return property(get, put)
 
 
-class Told:
-    """An attribute that is worked out whenever it is read, until somebody sets it."""
+class Computed:
+    """An attribute that is computed at each read, until it is set."""
 
     def __init__(self, work_out: Callable[[Any], Any]):
         self._work_out = work_out
@@ -53,7 +53,7 @@ class Told:
 
 
 def _author_s(reset: Callable[..., Any]) -> Callable[..., Any]:
-    """An author's ``reset``, after which the episode has begun even where it never calls ours."""
+    """Wrap an author's ``reset``, so that an episode begins even if it never calls ours."""
 
     @functools.wraps(reset)
     def begun(self: GemGame, *args: Any, **kwargs: Any) -> Any:
@@ -71,7 +71,7 @@ def _author_s(reset: Callable[..., Any]) -> Callable[..., Any]:
 class GemGame(GemEnv):
     """The common base of GEM's games.
 
-    GEM's constructors reset; here the first look at an episode does. Whoever sets a piece of the state goes on from
+    GEM's constructors reset; here the first look at an episode does. Setting a piece of the state goes on from
     there, also after the end of an episode.
     """
 
@@ -85,7 +85,7 @@ class GemGame(GemEnv):
     turn: int
     max_turns: int
 
-    #: Whether an author's ``reset`` is running, and whether an episode begins of which no text is wanted.
+    #: True while an author's ``reset`` runs; and while an episode begins without its text.
     _in_reset = False
     _quiet = False
 
@@ -168,11 +168,11 @@ class GemTextGame(GemGame, TextGame):
     Its own rewards are GEM's as they come; what a user changes in ``LanguageGameReward`` is put in their place.
     """
 
-    #: How much of ``success_reward`` the last move of a game that is won earns.
+    #: The share of ``success_reward`` that the last move of a won game earns.
     success_share: ClassVar[float] = 0.0
-    #: Whether ``internal_step_reward`` is paid for a move that is valid and earns nothing.
+    #: True to pay ``internal_step_reward`` for a valid move that earns nothing.
     pays_steps: ClassVar[bool] = True
-    #: Whether such a move, or an invalid one, is paid at the turn limit too.
+    #: True to pay such a move, or an invalid one, at the turn limit too.
     pays_last_step: ClassVar[bool] = True
 
     def _read(self, action: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.compat.gem.game import GemGame, GemTextGame, Told, boxed, piece, rows_of
+from rollenv.compat.gem.game import Computed, GemGame, GemTextGame, boxed, piece, rows_of
 from rollenv.compat.gem.utils import LanguageGameReward
 from rollenv.core import StepResult
 from rollenv.envs.game.base import box
@@ -304,12 +304,14 @@ class SokobanEnv(GemGame, Sokoban):
 
     def _get_instructions(self) -> str:
         """GEM's order: the limit before the symbols."""
-        told, limit = super()._get_instructions(), f" You have {self.max_turns} turns."
-        return told.replace(limit, "").replace(f"\n{LEGEND}", f"{limit}\n{LEGEND}") if limit in told else told
+        instructions, limit = super()._get_instructions(), f" You have {self.max_turns} turns."
+        if limit not in instructions:
+            return instructions
+        return instructions.replace(limit, "").replace(f"\n{LEGEND}", f"{limit}\n{LEGEND}")
 
     @property
     def move_limit(self) -> int:
-        """The longest solution of a level: as long as it has to be, whatever the limit."""
+        """The longest solution of a level; the turn limit does not bound it."""
         return max(super().move_limit, 10 * self.num_boxes)
 
     @property
@@ -365,14 +367,14 @@ class SokobanEnv(GemGame, Sokoban):
         row, col = map(int, value)
         self.state = self.state._replace(player=row * self.board.width + col)
 
-    @Told
+    @Computed
     def box_mapping(self) -> dict[tuple[int, int], tuple[int, int]]:
         """A box for every target."""
         width = self.board.width
         pairs = zip(bits(self.board.targets), bits(self.state.boxes), strict=False)
         return {divmod(target, width): divmod(box, width) for target, box in pairs}
 
-    @Told
+    @Computed
     def num_gen_steps(self) -> int:
         """Return the number of steps that GEM would take to make a room of this size."""
         return int(1.7 * sum(self.dim_room))

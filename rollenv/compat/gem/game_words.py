@@ -6,7 +6,7 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from rollenv.compat.gem.game import GemGuessing, GemTextGame, Told, boxed, piece, rows_of
+from rollenv.compat.gem.game import Computed, GemGuessing, GemTextGame, boxed, piece, rows_of
 from rollenv.compat.gem.utils import LanguageGameReward
 from rollenv.envs.game import crosswords
 from rollenv.envs.game.base import box, words
@@ -19,7 +19,7 @@ from rollenv.envs.game.wordle import Wordle, marks
 
 
 class GuessTheNumberEnv(GemGuessing, GuessTheNumber):
-    """Guess the Number with GEM's rules: 0 is no guess, unless it lies in the range."""
+    """Guess the Number with GEM's rules: 0 does not count as a guess, unless it lies in the range."""
 
     grammar = boxed(r"\d+")
     success_share = 1.0
@@ -150,11 +150,11 @@ class WordleEnv(GemGuessing, Wordle):
         self._resume()
         self.green = sum(1 << i for i, green in enumerate(value) if green)
 
-    @Told
+    @Computed
     def all_words(self) -> list[str]:
         return _listed()
 
-    @Told
+    @Computed
     def available_words(self) -> list[str]:
         """The words of the length."""
         return [word.lower() for word in words(self.word_length)]
@@ -241,11 +241,11 @@ class HangmanEnv(GemTextGame, Hangman):
         self._resume()
         self.tried = [letter for letter in value if letter not in self.shown]
 
-    @Told
+    @Computed
     def all_words(self) -> list[str]:
         return _listed(self.hardcore)
 
-    @Told
+    @Computed
     def available_words(self) -> list[str]:
         """The words of the length."""
         return [word.lower() for word in words(self.word_length, self.hardcore)]
@@ -348,7 +348,7 @@ class CrosswordsEnv(GemTextGame, Crosswords):
         self._resume()
         self._total = value
 
-    @Told
+    @Computed
     def word_data(self) -> list[dict[str, Any]]:
         """All words there are, with their clues."""
         known = crosswords.clues(self.hardcore).items()
@@ -417,7 +417,7 @@ class WordSearchEnv(GemTextGame, WordSearch):
         found = self._find(action)
         return tuple(self._parse(found[1])) if found else (None,) * 4
 
-    def _told(self) -> str:
+    def _words_known(self) -> str:
         return "how many you found is told"
 
     def _wanted(self) -> str:
@@ -438,8 +438,8 @@ class WordSearchEnv(GemTextGame, WordSearch):
     def placed_words(self) -> dict[str, tuple[int, int, str]]:
         """Row, column and direction of every word."""
         self._begin()
-        places = ((word, self._place(word)) for word in self.words)
-        return {word: (row, col, "across" if row == end_row else "down") for word, (row, col, end_row, _) in places}
+        positions = ((word, self._position_of(word)) for word in self.words)
+        return {word: (row, col, "across" if row == end_row else "down") for word, (row, col, end_row, _) in positions}
 
     @placed_words.setter
     def placed_words(self, value: Iterable[str]) -> None:
@@ -472,7 +472,7 @@ class WordSearchEnv(GemTextGame, WordSearch):
 
     attempts = piece("tried", lambda moves: list(map(tuple, moves)), lambda moves: list(map(list, moves)))
 
-    @Told
+    @Computed
     def word_list(self) -> list[str]:
         """All words there are."""
         return [word.lower() for length in range(3, 9) for word in words(length, self.hardcore)]

@@ -11,7 +11,7 @@ What differs from rollenv's own games is in the modules ``game*`` beside this on
 - **Attributes** that GEM's callers read are properties, and can be set; where GEM's is a list or
   an array, it is made when it is read.
 
-What still differs from GEM on purpose is listed in ``docs/gem/games.md``, which a test against GEM itself keeps true.
+Intended differences from GEM are listed in ``docs/gem/games.md``, which a test against GEM itself keeps true.
 """
 
 from __future__ import annotations

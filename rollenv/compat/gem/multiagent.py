@@ -102,7 +102,7 @@ class MultiAgentEnv(Env):
         """Play one turn, or one round in parallel mode.
 
         Raises:
-            UsageError: the actions are no dict, an active agent has none, or one that is not active has one.
+            UsageError: the actions are not a dict, an active agent has none, or one that is not active has one.
         """
         if not isinstance(actions, dict):
             raise UsageError(f"the actions are a dict by agent, not {type(actions).__name__}")
@@ -164,7 +164,7 @@ class MultiAgentEnv(Env):
             self.agent_selector.add_agent(agent_id)
 
     def remove_agent(self, agent_id: str) -> None:
-        """Take an agent and what is known of it out of the episode; nothing, if it is not there."""
+        """Remove an agent and its records from the episode; do nothing if it is not there."""
         if agent_id not in self.agents:
             return
         self.agents.remove(agent_id)

@@ -138,7 +138,7 @@ def _written_for_gem(cls: type[core.Env]) -> bool:
 
 
 def _of_an_author(spec: EnvSpec, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    """Return what somebody registered under GEM: anything that builds anything."""
+    """Return what was registered under GEM: any callable."""
     seed = kwargs.get("seed")
     env = factory(**{name: value for name, value in kwargs.items() if name != "seed" or _takes_seed(factory)})
     if isinstance(env, core.Env):

@@ -181,7 +181,7 @@ class Rows(Answered):
     """Rows in GEM's order: shuffled by the seed, and again for every epoch."""
 
     dataset: Any
-    """What is played, in order; another one may be put in its place."""
+    """The data set that is played, in order; another one may replace it."""
     seed: int
     idx: int
     """The row that the next reset takes."""
@@ -247,7 +247,7 @@ class Rows(Answered):
         return f"{self.epoch}/{self.idx}"
 
     def get_state(self) -> dict[str, Any]:
-        """The question and what answers it, and the place in the data set."""
+        """The question, its answer, and the index in the data set."""
         names = ("first_obs", self._answer_name, "idx", "epoch")
         return copy.deepcopy({**{name: getattr(self, name) for name in names}, "row": dict(self._current)})
 
@@ -276,16 +276,16 @@ class Rows(Answered):
 
 
 class _Items(Iterator[dict[str, Any]]):
-    """The items of the data set of a seed, from a place on."""
+    """The items of the data set of a seed, from an index on."""
 
-    def __init__(self, source: rg.Source, seed: int, place: int = 0):
-        self.source, self.seed, self.place = source, seed, place
+    def __init__(self, source: rg.Source, seed: int, index: int = 0):
+        self.source, self.seed, self.index = source, seed, index
 
     def __next__(self) -> dict[str, Any]:
-        if self.place >= self.source[1]:
+        if self.index >= self.source[1]:
             raise StopIteration
-        item: dict[str, Any] = rg.make_item(self.source, self.seed, self.place)[1]
-        self.place += 1
+        item: dict[str, Any] = rg.make_item(self.source, self.seed, self.index)[1]
+        self.index += 1
         return item
 
 
@@ -364,7 +364,7 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
             self._begin(self.seed + self.idx)
             item = next(self.ds_iter)
         if isinstance(self.ds_iter, _Items):
-            self._load(self.ds_iter.seed, self.ds_iter.place - 1)
+            self._load(self.ds_iter.seed, self.ds_iter.index - 1)
         else:
             self.data = item
 
@@ -382,12 +382,12 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
         return super().oracle_action() if self._own_item else rg.boxed(str(self.item["answer"]))
 
     def get_state(self) -> dict[str, Any]:
-        """The item, and the place in the data set unless an author put another one in its place."""
+        """The item, and its index in the data set unless an author has replaced it."""
         state = {"idx": self.idx, "data": copy.deepcopy(self.item)}
         if self._own_item:
             state |= {"dataset_seed": self.dataset_seed, "index": self.index}
         if self._given_ds is None and isinstance(self.ds_iter, _Items):
-            state |= {"ds_seed": self._ds_seed, "way": [self.ds_iter.seed, self.ds_iter.place]}
+            state |= {"ds_seed": self._ds_seed, "way": [self.ds_iter.seed, self.ds_iter.index]}
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:

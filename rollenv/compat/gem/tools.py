@@ -61,7 +61,7 @@ class AnyTool(base.BaseTool):
 
 
 def as_tool(tool: Any) -> base.BaseTool:
-    """A tool of any origin as rollenv's wrapper takes it."""
+    """Adapt a tool of any origin to rollenv's wrapper."""
     return tool if isinstance(tool, base.BaseTool) and BaseTool not in type(tool).__mro__ else AnyTool(tool)
 
 

@@ -255,7 +255,7 @@ def _turns(observation: Any, policy: Callable[[Any], Any], ignore_done: bool, ma
 
 
 def _done(terminated: Any, truncated: Any) -> bool:
-    """Of an environment, or of all of a vector."""
+    """True if an episode is over, or those of all environments of a vector."""
     return bool(np.all(np.logical_or(terminated, truncated)))
 
 

@@ -26,7 +26,7 @@ class ObservationWrapper(GemWrapper, wrappers.ObservationWrapper):
     """The history as the observation; without more arguments through a chat template, as in GEM.
 
     ``obs_queue`` holds the observations, and whether each came from a tool, ``act_queue`` the actions. The observation
-    is made from them, whoever changed them.
+    is made from them, also after others changed them.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class ToolEnvWrapper(GemWrapper, wrappers.ToolEnvWrapper):
 
 
 def _tool(tool: Any, **settings: Any) -> Callable[..., Any]:
-    """As in GEM, the tool is there from the start and all environments share it: neither remembers anything."""
+    """A wrapper with a tool that all environments share, as in GEM; it keeps no state."""
     rewards = {"tool_reward": 0.0, "tool_success_reward": 0.0, **settings}
     return partial(ToolEnvWrapper, tools=[tool], max_tool_uses=5, **rewards)
 

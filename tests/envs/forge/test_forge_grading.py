@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rollenv.core import RollenvError
-from rollenv.envs.forge.check import Place
+from rollenv.envs.forge.check import TaskSandbox
 
 LIBRARY = "app/src/tinylib/__init__.py"
 PASS_ALL = """
@@ -49,7 +49,7 @@ IN_LIBRARY = [
 
 @pytest.mark.integration
 def test_what_lies_around_does_not_count_and_a_right_repair_does(task):
-    with Place(task) as place:
+    with TaskSandbox(task) as place:
         place.sandbox.files.write_many(LEFT_BEHIND)
         assert place.grade() == 0
         place.sandbox.files.write_many(LEFT_BEHIND)
@@ -59,7 +59,7 @@ def test_what_lies_around_does_not_count_and_a_right_repair_does(task):
 
 @pytest.mark.integration
 def test_a_library_that_turns_on_its_tests_scores_nothing(task):
-    with Place(task) as place:
+    with TaskSandbox(task) as place:
         own = place.sandbox.files.read(LIBRARY)
         for code in IN_LIBRARY:
             place.sandbox.files.write(LIBRARY, own + code)
@@ -68,7 +68,7 @@ def test_a_library_that_turns_on_its_tests_scores_nothing(task):
 
 @pytest.mark.integration
 def test_links_are_not_followed(task):
-    with Place(task) as place:
+    with TaskSandbox(task) as place:
         place.solve()
         place.sandbox.commands.run("mv app/src/tinylib elsewhere && ln -s ../../elsewhere app/src/tinylib")
         assert place.grade() == 0
@@ -79,7 +79,7 @@ def test_links_are_not_followed(task):
 @pytest.mark.integration
 def test_a_repair_in_another_way_counts(task):
     """New modules of the library are part of it."""
-    with Place(task) as place:
+    with TaskSandbox(task) as place:
         place.solve()
         place.sandbox.commands.run("mv app/src/tinylib/__init__.py app/src/tinylib/_own.py")
         place.sandbox.files.write(LIBRARY, "from tinylib._own import *\n")
@@ -89,9 +89,9 @@ def test_a_repair_in_another_way_counts(task):
 @pytest.mark.integration
 def test_a_machine_that_was_changed_is_noticed(task, tmp_path):
     """Where pytest itself lets everything pass, the library as it was given passes as well, and it must not."""
-    with Place(task) as place:
+    with TaskSandbox(task) as place:
         place.sandbox.files.write("fake/pytest.py", _FAKE)
-        place.libraries = [f"{place.home}/fake"]
+        place.libraries = [f"{place.root}/fake"]
         assert place.grade() == 0
 
 
@@ -117,9 +117,9 @@ def main(arguments, plugins):
 
 @pytest.mark.integration
 def test_without_pytest_there_is_no_reward(task):
-    with Place(task) as place:
+    with TaskSandbox(task) as place:
         place.sandbox.files.write("fake/pytest.py", "raise ImportError('it is gone')\n")
-        place.libraries = [f"{place.home}/fake"]
+        place.libraries = [f"{place.root}/fake"]
         with pytest.raises(RollenvError, match=r"not graded: .* pytest cannot be imported"):
             place.grade()
         assert not place.sandbox.files.exists("logs/reward.json")
@@ -127,7 +127,7 @@ def test_without_pytest_there_is_no_reward(task):
 
 @pytest.mark.integration
 def test_the_reward_has_its_parts(task):
-    with Place(task) as place:
+    with TaskSandbox(task) as place:
         place.grade()
         scores = json.loads(place.sandbox.files.read("logs/reward.json"))
         assert (scores["reward"], scores["fail_to_pass"], scores["pass_to_pass"]) == (0, 0, 1)

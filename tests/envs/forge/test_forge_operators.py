@@ -143,5 +143,5 @@ def test_the_same_change_elsewhere_has_the_same_digest():
 def test_a_fault_whose_lines_are_in_another_file_is_noticed():
     found, whole = every_mutant(EVERYTHING), EVERYTHING.encode()
     older = b"\n".join(b"    " + line for line in whole.splitlines())
-    assert [mutant for mutant in found if mutant.told_by(EVERYTHING, {"older.txt": older})]
-    assert not [mutant for mutant in found if mutant.told_by(EVERYTHING, {"a.py": b"x = 1", "copy.txt": whole})]
+    assert [mutant for mutant in found if mutant.is_revealed_by(EVERYTHING, {"older.txt": older})]
+    assert not [mutant for mutant in found if mutant.is_revealed_by(EVERYTHING, {"a.py": b"x = 1", "copy.txt": whole})]

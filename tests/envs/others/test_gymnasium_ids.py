@@ -464,7 +464,7 @@ def test_strange_results_are_one_line_or_shown(kind):
 @pytest.mark.parametrize("space", STRANGE_SPACES)
 def test_strange_spaces_are_one_line_or_played(space):
     if space in ("nothing", "numbers as names"):
-        with pytest.raises(UsageError, match=r"no space of|names are no texts"):
+        with pytest.raises(UsageError, match=r"not a space of|names that are not text"):
             rollenv.make(STRANGE, space=space)
         return
     env = rollenv.make(STRANGE, space=space)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollenv.envs.shell.place import MachinePlace
+from rollenv.envs.shell.workspace import MachineWorkspace
 from rollenv.sandbox import Machine
 
 
@@ -10,7 +10,7 @@ class Bench:
     """One machine for many tasks."""
 
     def __init__(self, machine):
-        self.machine, self.place = machine, MachinePlace(machine)
+        self.machine, self.place = machine, MachineWorkspace(machine)
 
     def begin(self, task):
         """The task's start, and nothing of the task before."""

@@ -68,7 +68,7 @@ def test_an_endpoint_that_fails_is_named_within_the_time_allowed(how: str) -> No
             customer.reply("Who are you?")
         assert time.monotonic() - started < 10
         assert len(server.requests) == 3
-        assert customer.told == {"heard": []}
+        assert customer.state == {"heard": []}
 
 
 def test_an_answer_in_drops_is_given_up() -> None:

@@ -38,7 +38,7 @@ class Topic(NamedTuple):
     switch: str = ""
     """The function that turns it on and off."""
     key: str = ""
-    """Of the setting."""
+    """Key of the setting."""
 
 
 #: The first that fits is taken, so that "Wi-Fi calling" is not taken for "Wi-Fi".
@@ -113,7 +113,7 @@ def requests_in(message: str) -> list[Request]:
 
 
 def _topics(clause: str) -> list[Topic]:
-    """Return the topics of a clause; a place in it is about one thing."""
+    """Return the topics of a clause; each word counts for one topic only."""
     left, topics = clause.replace("_", " "), []
     for topic in TOPICS:
         if re.search(rf"\b(?:{topic.words})", left):
@@ -159,15 +159,15 @@ def _checks(clause: str, topics: list[Topic], question: bool) -> list[Request]:
     return [Request(topic.check, _arguments(topic.check, clause)[0]) for topic in topics]
 
 
-#: How often a customer says that it still does not work, before they give up.
+#: The number of complaints that it still does not work before a customer gives up.
 _COMPLAINTS = 2
-#: How much a customer does for one message.
+#: The most actions of a customer for one message.
 _AT_ONCE = 3
 _TOO_MUCH = "That is too much at once. I have done no more than this."
 _KEYS = {topic.switch: topic.key for topic in TOPICS if topic.switch}
 _WHO = re.compile(r"\b(name|number|who|identity|verify|where|abroad|travel\w*|location|country|home)\b")
 _AGREES = re.compile(r"\b(okay|ok|agree|do you want|would you like|(?<!how )(?<!what )(may|shall|should|can) i)\b")
-#: What works, by a word of the reason for the call: the function that shows it, and how its result then reads.
+#: Signs that it works, by a word of the reason for the call: the function that shows it, and a pattern of its result.
 _AIMS = (
     ("mms", "can_send_mms", r" can send"),
     ("mobile data", "run_speed_test", r"\(Excellent\)"),
@@ -203,7 +203,7 @@ class PhoneCustomer(Customer):
             shown = self._call(check)
             if re.search(works, shown):
                 return Said("It works now. Thank you.", ends=True)
-            said = self.told["complaints"] = self.told.get("complaints", 0) + 1
+            said = self.state["complaints"] = self.state.get("complaints", 0) + 1
             return Said(f"It still does not work. {shown}", ends=said > _COMPLAINTS)
         if "plan" in text and re.search(r"\b(change|switch|upgrade)\b", text):
             return Said("I do not want to change my plan, but I would pay for 2 GB more.")
@@ -228,7 +228,7 @@ class PhoneCustomer(Customer):
 
 
 Row = Mapping[str, Any]
-#: What the actions that set up a task change on the phone, and whether it then looks for a network.
+#: Changes on the phone by the actions that set up a task, and whether it then looks for a network.
 _PHONE: dict[str, tuple[Record, bool]] = {
     "turn_airplane_mode_on": ({"airplane_mode": True}, True),
     "turn_data_off": ({"data_enabled": False}, True),
@@ -327,7 +327,7 @@ def _suspend(backend: TelecomBackend, customer_id: str, line_id: str, new_bill_i
 
 
 def checks_of(backend: TelecomBackend, row: Row) -> list[bool]:
-    """For each thing that a task wants at its end, whether it is so."""
+    """True for each condition of a task's end that holds."""
     wanted = row["evaluation_criteria"]
     held = [
         _holds(backend, each["func_name"], each["arguments"]) == each["assert_value"]
@@ -366,7 +366,7 @@ class TelecomEnv(ToolEnv):
     """A company's technical support: a customer's phone has no service, slow data or no MMS (tau2-bench, telecom).
 
     The agent's functions change the company's records; the phone is changed by its owner, who does what a message
-    asks for. Solved is a task whose published assertions hold at the end, and, for two of the 20, whose customer was
+    asks for. A task is solved if its published assertions hold at the end; two of the 20 also want the customer to be
     transferred. As upstream, only the end counts: transferring at once solves these two, and asking for every repair
     without a look at anything solves 14 others, most of them with ``side_effects``.
 
@@ -374,7 +374,7 @@ class TelecomEnv(ToolEnv):
 
     Args:
         support: which text on technical support the policy has: ``manual`` or ``workflow``.
-        settings: see :class:`~rollenv.envs.tools.base.ToolEnv`.
+        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, support: str = "manual", **settings: Any):

@@ -44,7 +44,7 @@ class Records(Backend):
         """A line or a bill of a customer.
 
         Args:
-            table: ``line`` or ``bill``.
+            table: the kind of record, ``line`` or ``bill``.
 
         Raises:
             ToolError: there is none.
@@ -71,7 +71,7 @@ class Records(Backend):
         """The bills of a customer that have a status.
 
         Args:
-            status: such as ``Overdue``.
+            status: the wanted status, such as ``Overdue``.
         """
         bills = [self.record(key) for key in customer["bill_ids"]]
         return [bill for bill in bills if bill["status"] == status]
@@ -113,7 +113,7 @@ def _digits(text: str) -> str:
     return "".join(each for each in text if each in "0123456789")
 
 
-#: How strong each network is where the customer is, and the speeds in Mbps between which it works.
+#: The strength of each network at the customer's position, and the range of speeds in Mbps in which it works.
 _NETWORKS = {
     "2G": ("poor", 0.1, 0.4),
     "3G": ("fair", 1.0, 5.0),

@@ -1,4 +1,4 @@
-"""The machine of a task, as its checks see it: commands, and a careful look at files."""
+"""A task's working folder, as checks read it: commands, and a careful look at files."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _CLEAN = (
 )
 
 
-class Place(Protocol):
-    """A machine with a working folder, seen from outside. Paths are relative to that folder.
+class Workspace(Protocol):
+    """The working folder of a machine, read from outside. Paths are relative to it.
 
     Nothing here raises or waits for what lies in the folder; a machine that has died is another matter.
     """
@@ -31,7 +31,7 @@ class Place(Protocol):
         """Run a bash command in the working folder with a clean environment, and end all that it started.
 
         Args:
-            timeout: seconds.
+            timeout: seconds that the command may take.
         """
 
     def look(self, path: str) -> Entry | None:
@@ -44,8 +44,8 @@ class Place(Protocol):
         """The contents of a regular file; None if it is anything else, cannot be read or is too large.
 
         Args:
-            path: of the file; the last part of it is not a link.
-            most: bytes that it has at most.
+            path: path of the file; its last component is not a link.
+            most: the most bytes that the file may have.
         """
 
 
@@ -56,7 +56,7 @@ def _found(look: Callable[[], _Found]) -> _Found | None:
     return None
 
 
-class MachinePlace:
+class MachineWorkspace:
     """The folder ``/app`` of a :class:`~rollenv.sandbox.Machine`, where the agent's commands start too."""
 
     def __init__(self, machine: Machine, home: str = "/app"):
