@@ -74,8 +74,12 @@ class Gateway:
         self._http = HttpServer(agent_app(self), host, port)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        for event in self._record.events() if self._record else ():
-            self._restore(event)
+        try:
+            for event in self._record.events() if self._record else ():
+                self._restore(event)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            assert self._record is not None
+            raise self._record.foreign() from error
 
     @property
     def url(self) -> str:

@@ -227,7 +227,7 @@ def _tools(gateway: Gateway) -> Callable[[Http], Any]:
 
 def _models(gateway: Gateway) -> Callable[[Http], Any]:
     async def endpoint(http: Http) -> Response:
-        return JSONResponse(models([gateway.model.name]))
+        return JSONResponse(models(filter(None, [gateway.model.name])))
 
     return endpoint
 

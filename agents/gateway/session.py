@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from rollenv.agents.base import Action, AgentFailed, ContextFull
+from rollenv.agents.base import Action, AgentFailed, ContextFull, Refused
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.mcp import Tools
@@ -282,7 +282,8 @@ class GatewaySession:
                 self.failure = error
             else:
                 logger.exception("a call failed")
-            raise GatewayError("failed", f"the model failed: {error}") from error
+            kind = "invalid" if isinstance(error, Refused) else "failed"  # clients ask again after "failed"
+            raise GatewayError(kind, f"the model failed: {error}") from error
 
     def _append(self, node: Node, key: str, tools: Sequence[Mapping[str, Any]] | None) -> None:
         self.tree.append(node, tools)

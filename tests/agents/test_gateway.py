@@ -349,7 +349,7 @@ def test_a_record_survives_the_gateway(tmp_path):
 
     session, said = call_over_http(first, record=file)
     with open(file, "ab") as cut:
-        cut.write(b'{"event": "call", "sess')
+        cut.write(b'{"session":"a","event":"call","no')
     chat += [said, {"role": "user", "content": "more"}]
 
     async def second(gateway, client):

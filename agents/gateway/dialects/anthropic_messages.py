@@ -173,7 +173,8 @@ def error(problem: GatewayError) -> dict[str, Any]:
     """The body of an error."""
     message = str(problem)
     if problem.kind == "overflow":  # Claude Code reads both numbers
-        message = f"prompt is too long: {problem.tokens} tokens > {problem.maximum} maximum"
+        counted = f"{problem.tokens} tokens > {problem.maximum} maximum"
+        message = f"prompt is too long: {counted if problem.maximum else problem}"
     kind = _ERROR_TYPES.get(problem.kind, "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
