@@ -57,6 +57,8 @@ class Node:
     continues: bool = False
     """The prompt begins with the parent's prompt and response, token by token; ``tail`` is the rest of it."""
     tail: Ids = ()
+    opening: int = 0
+    """Tokens at the end of ``tail`` that are the beginning of the answer: of a call that the client asked for."""
     response_ids: Ids = ()
     logprobs: tuple[float, ...] = ()
     versions: tuple[int, ...] = ()
@@ -70,6 +72,11 @@ class Node:
     has_tools: bool = False
     matches: dict[str, int] = field(default_factory=dict)
     """How many assistant's messages of the chat were found in which way."""
+
+    @property
+    def said(self) -> Ids:
+        """The tokens of the answer: its opening, and what was drawn."""
+        return self.tail[len(self.tail) - self.opening :] + self.response_ids
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -38,9 +38,8 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     body, said = fields.lists(body, known, messages=_messages, tools=_tool)
     if not said["messages"]:
         raise invalid("must hold at least a message", "messages")
-    system = fields.content(body, "system")[0]
-    messages = (*([Message("system", system)] if system else []), *said["messages"])
-    return Request(messages, **fields.common(body, said["tools"], "stop_sequences", "max_tokens"))
+    messages = [*fields.system(body, "system"), *said["messages"]]
+    return Request(tuple(messages), **fields.common(body, said["tools"], "stop_sequences", "max_tokens"))
 
 
 def _tool(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
@@ -52,7 +51,8 @@ def _messages(of: dict[str, Any], where: str) -> list[Message]:
     content = fields.blocks(of, "content", where)
     match of.get("role"):
         case "system":
-            return [Message("system", fields.joined(content)[0])]
+            text, images = fields.joined(content)
+            return [Message("system", text, images=images)]
         case "assistant":
             return [_assistant(content)]
         case "user":
@@ -173,8 +173,8 @@ def error(problem: GatewayError) -> dict[str, Any]:
     """The body of an error."""
     message = str(problem)
     if problem.kind == "overflow":  # Claude Code reads both numbers
-        counted = f"{problem.tokens} tokens > {problem.maximum} maximum"
-        message = f"prompt is too long: {counted if problem.maximum else problem}"
+        numbers = f"{problem.tokens} tokens > {problem.maximum} maximum"
+        message = f"prompt is too long: {numbers if problem.maximum else problem}"
     kind = _ERROR_TYPES.get(problem.kind, "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 

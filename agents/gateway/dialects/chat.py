@@ -144,7 +144,7 @@ def status(problem: GatewayError) -> int:
 def error(problem: GatewayError) -> dict[str, Any]:
     """The body of an error."""
     message = str(problem)
-    if problem.maximum:  # clients find out by these words that they must compact
+    if problem.kind == "overflow" and problem.maximum:  # clients find out by these words that they must compact
         message = (
             f"This model's maximum context length is {problem.maximum} tokens. However, your messages resulted in "
             f"{problem.tokens} tokens. Please reduce the length of the messages."

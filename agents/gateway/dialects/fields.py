@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from rollenv.agents.gateway.messages import GatewayError
+from rollenv.agents.gateway.messages import Call, GatewayError, Message
 from rollenv.parsing import well_formed
 
 #: The text of a token id, for log-probabilities.
@@ -214,6 +214,12 @@ def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tupl
 
 def _url(block: Mapping[str, Any], where: str) -> str:
     """The URL of an image: OpenAI's two forms, and Anthropic's ``source``."""
+def system(of: Mapping[str, Any], key: str) -> list[Message]:
+    """The message that a body's system prompt is; none without one."""
+    text, images = content(of, key)
+    return [Message("system", text, images=images)] if text or images else []
+
+
     image = block.get("source", block.get("image_url"))
     if isinstance(image, dict):
         if image.get("type") == "base64":

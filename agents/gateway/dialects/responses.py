@@ -32,9 +32,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     for key in ("conversation", "prompt"):
         if body.get(key) is not None:
             raise invalid("is not kept here; send the items themselves", key)
-    messages: list[Message] = []
-    if instructions := fields.content(body, "instructions")[0]:
-        messages.append(Message("system", instructions))
+    messages = fields.system(body, "instructions")
     for message in said["input"]:
         if messages and messages[-1].role == message.role == "assistant":  # a run of items is one answer
             last = messages[-1]
