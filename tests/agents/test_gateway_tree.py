@@ -141,6 +141,23 @@ def test_a_foreign_answer_is_context():
     assert third.extends
 
 
+@pytest.mark.parametrize("calls", [(), SAID.calls])
+def test_of_equal_answers_it_is_the_one_that_leads_to_the_next(calls):
+    """A client asks the same again, gets an equal answer, and goes on with the first one."""
+    tree = Tree()
+    first = add(tree, FIRST, Answer("Ok."))
+    chat = (*FIRST, Message("assistant", "Ok."), Message("user", "on"))
+    second = add(tree, chat, Answer("Done.", calls))
+    other = add(tree, FIRST, Answer("Ok."))
+    chat = (*chat, second.answer.message, *results(*range(len(calls))), Message("user", "more"))
+    third = add(tree, chat, Answer("Bye."))
+    assert (second.parent, third.parent, third.continues) == (first.number, second.number, True)
+    assert (
+        tree.place(Request((*FIRST, Message("assistant", "Ok."), Message("user", "new")), tools=(BASH,))).parent
+        is other
+    )
+
+
 def test_random_trees_have_no_false_merges():
     """Clients fork, ask the same twice, get equal answers, drop reasoning and reorder results."""
     for seed in range(500):
@@ -210,12 +227,12 @@ def test_a_summary_in_a_call_of_its_own_joins_two_lines():
     assert kinds(tree) == ["main", "compaction", "main"]
 
 
-def test_without_tools_the_longest_line_is_the_main_one():
+def test_without_tools_the_longest_line_is_the_main_one_and_no_other_is_an_aside():
     tree = Tree()
     add(tree, (Message("user", "title?"),), Answer("t"), tools=())
     first = add(tree, FIRST, Answer("ls"), tools=())
     add(tree, (*FIRST, first.answer.message, Message("user", "files")), Answer("done"), tools=())
-    assert kinds(tree) == ["aside", "main", "main"]
+    assert kinds(tree) == ["subagent", "main", "main"]
 
 
 def test_equal_data_have_equal_hashes():
