@@ -50,7 +50,10 @@ class Policy:
 
     def __init__(self, agent: Any, *, client_sampling: bool = False):
         if not hasattr(agent, "engine") or not hasattr(agent, "sampling"):
-            raise UsageError(f"a gateway needs an agent with a model of its own, not {type(agent).__name__}")
+            raise UsageError(
+                f"a gateway needs an agent with a model of its own (LocalAgent, EngineAgent), or an Upstream of "
+                f"rollenv.agents.gateway.endpoint, not {type(agent).__name__}"
+            )
         tokenizer = agent.tokenizer if hasattr(agent, "tokenizer") else agent.codec.tokenizer
         self.name, self.agent = "policy", agent
         self.engine: Engine = agent.engine
@@ -214,9 +217,10 @@ class Policy:
         """
         said = self.text.decode((*opening, *response.ids))
         finish: Finish = "length" if response.finish == "length" else "stop"
-        stop_text = min((stop for stop in request.stop if stop in said), key=said.find, default="")
+        drawn = said[len(self.text.decode(opening)) :]
+        stop_text = min((stop for stop in request.stop if stop in drawn), key=drawn.find, default="")
         if stop_text:
-            said, finish = said[: said.find(stop_text)], "stop_text"
+            said, finish = said[: len(said) - len(drawn) + drawn.find(stop_text)], "stop_text"
         text, _ = after_thoughts(said, self.text.opens_thought(prompt))
         thought = said if not text else said[: said.rfind(text)]
         reasoning = _MARKS.sub("", thought).strip() if text != said else ""

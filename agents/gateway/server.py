@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from rollenv.agents.gateway.dialects import DIALECTS, Dialect, counted, models
+from rollenv.agents.gateway.dialects import DIALECTS, OF_PATHS, Dialect, models
 from rollenv.agents.gateway.messages import GatewayError, Request, ended
 from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.tree import Node
@@ -43,11 +43,14 @@ def agent_app(gateway: Gateway) -> Starlette:
     """The app that agents reach: calls of a session, and nothing else. The key is in the path or in a header."""
     routes = []
     for prefix in ("/s/{key}/v1", "/s/{key}", "/v1", ""):
-        for path, dialect in DIALECTS.items():
+        for path, dialect in OF_PATHS.items():
             routes.append(Route(f"{prefix}/{path}", _endpoint(gateway, dialect, _answer), methods=["POST"]))
         counts = _endpoint(gateway, DIALECTS["messages"], _count)
         routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
         routes.append(Route(f"{prefix}/models", _models(gateway), methods=["GET"]))
+    for prefix in ("/s/{key}", ""):
+        path = f"{prefix}/{{version}}/models/{{model}}:{{verb}}"
+        routes.append(Route(path, _endpoint(gateway, DIALECTS["gemini"], _gemini), methods=["POST"]))
     routes.append(Route("/s/{key}/mcp", _tools(gateway), methods=["POST"]))
     routes.append(Route("/livez", lambda _: PlainTextResponse("ok")))
     return Starlette(routes=routes)
@@ -57,7 +60,8 @@ def _session(gateway: Gateway, http: Http) -> GatewaySession:
     """The session whose key a call shows."""
     authorization = http.headers.get("authorization", "")
     bearer = authorization[7:].strip() if authorization[:7].lower() == "bearer " else ""
-    keys = [http.path_params["key"]] if "key" in http.path_params else [http.headers.get("x-api-key", ""), bearer]
+    named = [*map(http.headers.get, ("x-api-key", "x-goog-api-key")), http.query_params.get("key"), bearer]
+    keys = [http.path_params["key"]] if "key" in http.path_params else named
     for key in filter(None, keys):
         session = gateway.find(key)
         if session is not None and not session.over:
@@ -133,10 +137,21 @@ def _endpoint(
     return endpoint
 
 
+async def _gemini(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
+    """A call whose path says what it is."""
+    match http.path_params["verb"]:
+        case "generateContent" | "streamGenerateContent":
+            return await _answer(http, session, dialect)
+        case "countTokens":
+            return await _count(http, session, dialect)
+    raise GatewayError("not_found", "there are generateContent, streamGenerateContent and countTokens")
+
+
 async def _count(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
-    """The number of tokens of a prompt."""
+    """The number of tokens of a prompt, as Anthropic names it, or Google."""
     session.check_caps("counts")
-    return JSONResponse(counted(session.count(_read(await _body(http, session), session, dialect))))
+    tokens = session.count(_read(await _body(http, session), session, dialect))
+    return JSONResponse({"totalTokens" if "verb" in http.path_params else "input_tokens": tokens})
 
 
 async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
@@ -146,10 +161,13 @@ async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Resp
     """
     body = await _body(http, session)
     idempotency = http.headers.get("idempotency-key", "")
-    key = idempotency or hashlib.sha256(http.url.path.encode() + body).hexdigest()
+    key = hashlib.sha256(f"{http.url.path} {idempotency} ".encode() + body).hexdigest()
     if not session.repeats(key):
         session.check_caps("calls")  # before it is read, which takes time
     request = _read(body, session, dialect)
+    if "model" in http.path_params:
+        streams = http.path_params["verb"] == "streamGenerateContent"
+        request = replace(request, model=http.path_params["model"], stream=streams)
     retry = bool(idempotency) or http.headers.get("x-stainless-retry-count", "0") != "0"
     call = asyncio.ensure_future(session.call(request, key, retry=retry))
     gone = asyncio.ensure_future(_disconnected(http))

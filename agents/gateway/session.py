@@ -166,7 +166,7 @@ class GatewaySession:
 
     @property
     def anthropic_url(self) -> str:
-        """Base URL for clients that append ``/v1/messages``."""
+        """Base URL for clients that append ``/v1/messages``, and for Google's, which append ``/v1beta/models``."""
         return f"{self.url}/s/{self.key}"
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class GatewaySession:
         waits for an answer stops its draw.
 
         Args:
-            key: of the request: an idempotency key, or a hash of the body.
+            key: of the request: a hash of its body, and of an idempotency key.
             retry: the client says that it asks again.
 
         Raises:

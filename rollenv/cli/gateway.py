@@ -46,7 +46,7 @@ def command(
 ) -> None:
     """Serve a model to agents that call it by themselves, and keep the tokens of their calls.
 
-    Agents speak chat completions, Responses or Messages. One session is open from the start; its settings are printed.
+    Agents speak chat completions, Responses, Messages or Gemini's dialect. One session is open from the start; its settings are printed.
     Others are opened, rewarded and ended at the administrator's port: POST /sessions, /sessions/ID/reward,
     /sessions/ID/finish, GET /sessions/ID, /sessions/ID/samples, /metrics. Its key is drawn, or $ROLLENV_GATEWAY_KEY.
     """
@@ -127,6 +127,7 @@ async def _serve(gateway: Gateway, admin_port: int) -> None:
         console.print(f"session {session.id}:", soft_wrap=True)
         console.print(f"  OPENAI_BASE_URL={session.base_url} OPENAI_API_KEY={session.key}", soft_wrap=True)
         console.print(f"  ANTHROPIC_BASE_URL={session.anthropic_url} ANTHROPIC_API_KEY={session.key}", soft_wrap=True)
+        console.print(f"  GOOGLE_GEMINI_BASE_URL={session.anthropic_url} GEMINI_API_KEY={session.key}", soft_wrap=True)
         await over.wait()
     await admin.stop()
     admin.close()

@@ -498,6 +498,18 @@ def test_a_stop_text_cuts_what_the_client_sees_and_not_the_tokens():
     assert agent.engine.tokenizer.decode(node.response_ids[:-1]) == "one STOP two"
 
 
+def test_a_stop_text_is_not_looked_for_in_the_opening_of_a_call():
+    agent = scripted([' {"command": "ls STOP"}}'])
+
+    async def play():
+        request = Request((Message("user", "hi"),), tools=(BASH,), tool_choice="bash", stop=("tool", "\n", "STOP"))
+        return await Gateway(agent).open().call(request)
+
+    answer = asyncio.run(play()).answer
+    assert (answer.finish, answer.stop_text) == ("stop_text", "STOP")
+    assert [(call.name, call.arguments) for call in answer.calls] == [("bash", '{"command": "ls')]
+
+
 def test_a_program_without_an_event_loop_uses_a_gateway_in_a_thread(local):
     with Gateway(local) as gateway:
         session = gateway.open("a task")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +11,6 @@ from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message,
 
 keepalive = b'event: ping\ndata: {"type": "ping"}\n\n'
 
-#: Where Claude Code keeps arguments that are no JSON, and looks for them to tell the model so.
-_UNPARSED = "__unparsedToolInput"
 _STOP_REASONS = {"stop": "end_turn", "stop_text": "stop_sequence", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERROR_TYPES = {
     "auth": "authentication_error",
@@ -67,10 +64,7 @@ def _assistant(content: list[tuple[dict[str, Any], str]]) -> Message:
         if kind == "thinking":
             reasoning += fields.text(block, "thinking", where)
         elif kind == "tool_use":
-            given = fields.field(block, "input", dict, where) or {}
-            unparsed = given.get(_UNPARSED)
-            raw = unparsed.get("raw") if isinstance(unparsed, dict) else None
-            arguments = raw if isinstance(raw, str) else fields.compact(given)
+            arguments = fields.arguments(block, "input", where)
             calls.append(Call(fields.required(block, "id", where), fields.required(block, "name", where), arguments))
         elif kind != "redacted_thinking":
             said.append((block, where))
@@ -101,7 +95,7 @@ def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict
     if answer.text or not answer.calls:
         content.append({"type": "text", "text": answer.text})
     content += [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)} for call in answer.calls
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": fields.as_object(call)} for call in answer.calls
     ]
     return {
         "id": f"msg_{answer.id}",
@@ -118,18 +112,6 @@ def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict
             "output_tokens": answer.completion_tokens,
         },
     }
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    """Arguments as the object that this dialect wants.
-
-    What is no object goes where Claude Code itself puts it. Sent as it is, the Python SDK would make ``{}`` of the
-    beginning of an object, unsaid, and end the episode with an exception at anything else.
-    """
-    try:
-        return fields.readable(json.loads(arguments or "{}"))
-    except (GatewayError, ValueError, RecursionError):
-        return {_UNPARSED: {"raw": arguments, "len": len(arguments)}}
 
 
 def events(answer: Answer, request: Request, decode: Decode = token_name) -> Iterator[bytes]:
@@ -182,8 +164,3 @@ def error(problem: GatewayError) -> dict[str, Any]:
 def error_event(problem: GatewayError) -> bytes:
     """The end of a stream that has begun and cannot go on."""
     return event(error(problem), "error")
-
-
-def counted(tokens: int) -> dict[str, int]:
-    """The answer of ``/v1/messages/count_tokens``."""
-    return {"input_tokens": tokens}

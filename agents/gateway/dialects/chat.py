@@ -124,7 +124,7 @@ def _usage(answer: Answer) -> dict[str, Any]:
 
 def _tokens(answer: Answer, request: Request, decode: Decode) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tokens under vLLM's names: what goes on the answer, and what on its choice."""
-    if not request.include_tokens:
+    if not request.include_tokens or not answer.response_ids:  # a foreign endpoint's answer has none
         return {}, {}
     content = []
     for token, logprob in zip(answer.response_ids, answer.logprobs, strict=True):

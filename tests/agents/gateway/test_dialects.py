@@ -15,11 +15,11 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseErrorEvent, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from rollenv.agents.gateway.dialects import DIALECTS, counted, models
+from rollenv.agents.gateway.dialects import DIALECTS, OF_PATHS, models
 from rollenv.agents.gateway.messages import ERRORS, Answer, Call, GatewayError, Message, Request
 
-CHAT, RESPONSES, MESSAGES = DIALECTS.values()
-IDS = list(DIALECTS)
+CHAT, RESPONSES, MESSAGES = OF_PATHS.values()
+IDS = list(OF_PATHS)
 CALLS = (Call("call_1", "bash", '{ "command" :  "echo caf\\u00e9 1" }'), Call("call_2", "stop", "{}"))
 NUMBERS = {"prompt_tokens": 20, "cached_tokens": 8, "completion_tokens": 5, "created": 1_700_000_000}
 ANSWERS = {
@@ -36,7 +36,7 @@ ANSWERS = {
     "call with NaN": Answer("", (Call("call_3", "bash", '{"n": NaN}'),), finish="tool_calls", **NUMBERS),
 }
 every_answer = pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-every_dialect = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+every_dialect = pytest.mark.parametrize("dialect", OF_PATHS.values(), ids=OF_PATHS)
 
 
 def nothing_stored(id_):
@@ -61,7 +61,7 @@ class Gateway:
         read = dialect.read(json.loads(request.content), nothing_stored)
         self.requests.append(read)
         if path.endswith("count_tokens"):
-            return httpx2.Response(200, json=counted(42))
+            return httpx2.Response(200, json={"input_tokens": 42})
         if self.error and not self.begun:
             return httpx2.Response(dialect.status(self.error), json=dialect.error(self.error))
         if not read.stream:
