@@ -78,8 +78,7 @@ class Gateway:
             for event in self._record.events() if self._record else ():
                 self._restore(event)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            assert self._record is not None
-            raise self._record.foreign() from error
+            raise UsageError(f"{record} is not the record of a gateway: name another file") from error
 
     @property
     def url(self) -> str:

@@ -50,9 +50,9 @@ class HttpServer:
             try:
                 self._listening = socket.create_server((self.host, self.port), backlog=1024)
             except (OSError, OverflowError) as error:
-                why = str(getattr(error, "strerror", error)).partition(" (")[0]
+                why = f"{getattr(error, 'strerror', error)}".partition(" (")[0]
                 raise UsageError(
-                    f"cannot listen on {self.host}:{self.port}: {why}; name another host or port, 0 for any free port"
+                    f"cannot listen on {self.host}:{self.port}: {why}; name another port or host"
                 ) from error
             # Inherited by connections; asyncio sets it only where a socket says that it is TCP, and this one does not.
             # Without it the body of an answer waits 40 ms for the acknowledgement of its head.

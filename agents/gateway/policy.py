@@ -50,17 +50,13 @@ class Policy:
 
     def __init__(self, agent: Any, *, client_sampling: bool = False):
         if not hasattr(agent, "engine") or not hasattr(agent, "sampling"):
-            raise UsageError(
-                f"a gateway needs an agent with a model of its own (LocalAgent, EngineAgent), or an Upstream of "
-                f"rollenv.agents.gateway.endpoint, not {type(agent).__name__}"
-            )
+            raise UsageError(f"a gateway needs a LocalAgent, EngineAgent or Upstream, not {type(agent).__name__}")
         tokenizer = agent.tokenizer if hasattr(agent, "tokenizer") else agent.codec.tokenizer
         self.name, self.agent = "policy", agent
         self.engine: Engine = agent.engine
         self.client_sampling = client_sampling
         self.format = ChatFormat.asked(tokenizer, getattr(agent.prompt, "template_args", {}))
         self.text = ResponseText(tokenizer)
-        self.thinks = any(mark in str(tokenizer.chat_template) for mark in THOUGHT_MARKS)
         self._kept: WeakKeyDictionary[GatewaySession, OrderedDict[int, Conversation]] = WeakKeyDictionary()
         """By session and node: chats that are ready to go on behind the node's answer."""
 
@@ -196,11 +192,9 @@ class Policy:
 
     def _opening(self, request: Request, prompt: Ids) -> Ids:
         """The tokens of a call's opening, where the answer has to be one and the model does not think before it."""
-        if request.tool_choice in ("auto", "none"):
+        chosen, before = request.tool_choice, self.text.decode(prompt[-12:]).rstrip()
+        if chosen in ("auto", "none") or (self.text.thinks and not before.endswith(tuple(THOUGHT_MARKS.values()))):
             return ()
-        if self.thinks and not self.text.decode(prompt[-12:]).rstrip().endswith(tuple(THOUGHT_MARKS.values())):
-            return ()
-        chosen = request.tool_choice
         names = {tool["function"]["name"] for tool in request.tools if chosen in ("required", tool["function"]["name"])}
         named = f' {json.dumps(*names, ensure_ascii=False)}, "arguments":' if len(names) == 1 else ""
         opening = self.format.message("assistant", f'<tool_call>\n{{"name":{named}')
@@ -211,9 +205,6 @@ class Policy:
 
         Calls are read in the forms of all model families. Arguments that are no JSON are passed on as they were
         written: the model has to learn what that costs. Where none was allowed, calls are left out.
-
-        Args:
-            opening: tokens of the prompt that the answer begins with.
         """
         said = self.text.decode((*opening, *response.ids))
         finish: Finish = "length" if response.finish == "length" else "stop"

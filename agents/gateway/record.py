@@ -36,40 +36,32 @@ class Record:
             raise UsageError(f"the gateway cannot write its record to {path}, which is no file; name another one")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "a+b", buffering=0, opener=_private)  # noqa: SIM115  # closed by close()
+            opened = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            self._file = open(opened, "a+b", buffering=0)  # noqa: SIM115  # closed by close()
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(f"another gateway writes its record to {path}; name another file, or stop it") from None
         except OSError as error:
-            raise UsageError(
-                f"the gateway cannot write its record to {path}: {error.strerror}; name another file"
-            ) from error
+            why = f"{error.strerror}; name another file"
+            raise UsageError(f"the gateway cannot write its record to {path}: {why}") from error
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The events so far. A last line that was cut off by the end of the process is removed.
 
         Raises:
-            UsageError: the file holds something else, which stays.
+            ValueError: the file holds something else, which stays.
         """
         good = 0
         with open(self.path, "rb") as lines:
             for line in lines:
                 if not any(line.startswith(start) or start.startswith(line) for start in _BEGINNINGS):
-                    raise self.foreign()
+                    raise ValueError
                 if not line.endswith(b"\n"):
                     break
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    raise self.foreign() from None
+                yield json.loads(line)
                 good += len(line)
-                yield event
         self._file.truncate(good)
         self._file.seek(0, os.SEEK_END)
-
-    def foreign(self) -> UsageError:
-        """The error where the file holds something else."""
-        return UsageError(f"{self.path} is not the record of a gateway: name another file")
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Append an event, which survives this process from now on.
@@ -94,7 +86,3 @@ class Record:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -48,9 +48,9 @@ def agent_app(gateway: Gateway) -> Starlette:
         counts = _endpoint(gateway, DIALECTS["messages"], _count)
         routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
         routes.append(Route(f"{prefix}/models", _models(gateway), methods=["GET"]))
-    for prefix in ("/s/{key}", ""):
-        path = f"{prefix}/{{version}}/models/{{model}}:{{verb}}"
-        routes.append(Route(path, _endpoint(gateway, DIALECTS["gemini"], _gemini), methods=["POST"]))
+        for verb, work in (("generateContent", _answer), ("streamGenerateContent", _answer), ("countTokens", _count)):
+            path = f"{prefix}/{{version}}/models/{{model}}:{verb}"
+            routes.append(Route(path, _endpoint(gateway, DIALECTS["gemini"], work), methods=["POST"]))
     routes.append(Route("/s/{key}/mcp", _tools(gateway), methods=["POST"]))
     routes.append(Route("/livez", lambda _: PlainTextResponse("ok")))
     return Starlette(routes=routes)
@@ -137,21 +137,11 @@ def _endpoint(
     return endpoint
 
 
-async def _gemini(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
-    """A call whose path says what it is."""
-    match http.path_params["verb"]:
-        case "generateContent" | "streamGenerateContent":
-            return await _answer(http, session, dialect)
-        case "countTokens":
-            return await _count(http, session, dialect)
-    raise GatewayError("not_found", "there are generateContent, streamGenerateContent and countTokens")
-
-
 async def _count(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
     """The number of tokens of a prompt, as Anthropic names it, or Google."""
     session.check_caps("counts")
     tokens = session.count(_read(await _body(http, session), session, dialect))
-    return JSONResponse({"totalTokens" if "verb" in http.path_params else "input_tokens": tokens})
+    return JSONResponse({"totalTokens" if "model" in http.path_params else "input_tokens": tokens})
 
 
 async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
@@ -166,8 +156,7 @@ async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Resp
         session.check_caps("calls")  # before it is read, which takes time
     request = _read(body, session, dialect)
     if "model" in http.path_params:
-        streams = http.path_params["verb"] == "streamGenerateContent"
-        request = replace(request, model=http.path_params["model"], stream=streams)
+        request = replace(request, model=http.path_params["model"], stream=":stream" in http.url.path)
     retry = bool(idempotency) or http.headers.get("x-stainless-retry-count", "0") != "0"
     call = asyncio.ensure_future(session.call(request, key, retry=retry))
     gone = asyncio.ensure_future(_disconnected(http))

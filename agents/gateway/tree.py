@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -171,17 +171,13 @@ class Tree:
         walk = Walk(messages, tools, before.state, before.parent, before.start)
         walk.chat, walk.matches, walk.asked = before.chat.copy(), before.matches.copy(), before.asked.copy()
         order: dict[str, int] = {}
-        new = ordered(messages[len(before.messages) :])
-        for index, message in enumerate(new):
+        for message in ordered(messages[len(before.messages) :]):
             candidates: Sequence[Node] = ()
-            leads: set[int] = set()
             if message.role == "assistant":
                 order = {call.id: i for i, call in enumerate(message.calls)}
                 candidates = self._answers.get(walk.state, ())
                 walk.asked.add(walk.state)
-            if len(candidates) > 1:
-                leads = {node.number for node in candidates if self._leads(node, new[index + 1 :], order)}
-            found, how = match(message, candidates, tools, leads)
+            found, how = match(message, candidates, tools)
             walk.chat.append((message, found))
             if message.role == "assistant":
                 walk.matches[how] += 1
@@ -193,15 +189,6 @@ class Tree:
                 walk.parent, walk.start = found, len(walk.chat)
         self._walks = [walk, *(other for other in self._walks if other is not before)][:_WALKS]
         return walk
-
-    def _leads(self, node: Node, chat: Sequence[Message], order: Mapping[str, int]) -> bool:
-        """Return whether the next answer of a chat was given behind this one."""
-        state = _behind(node)
-        for message in chat:
-            if message.role == "assistant":
-                return match(message, self._answers.get(state, ()))[0] is not None
-            state = digest(normal(message, order.get(message.call_id, message.call_id)), state)
-        return False
 
     def node(self, place: Place, answer: Answer, **tokens: Any) -> Node:
         """The answer to a request as the next node.
@@ -264,25 +251,22 @@ class Tree:
         return self._named.get(name)
 
 
-def match(
-    message: Message, candidates: Sequence[Node], tools: bytes = b"", leads: Collection[int] = ()
-) -> tuple[Node | None, str]:
+def match(message: Message, candidates: Sequence[Node], tools: bytes = b"") -> tuple[Node | None, str]:
     """Find an assistant's message among answers to the same chat.
 
     The id of a call decides, also where it stands in the text (smolagents): ids are made here and drawn at random. Of
-    equal answers that no id tells apart, it is the latest, one under the same tools before others, and one that leads
-    to the next answer of the chat before these.
+    equal answers that no id tells apart, it is the latest, one under the same tools before others.
 
     Returns:
         The node, and the way it was found; None and "unknown".
     """
     ids = {call.id for call in message.calls} - {""}
-    best: tuple[tuple[bool, int, bool, bool, int], Node, str] | None = None
+    best: tuple[tuple[bool, int, bool, int], Node, str] | None = None
     for node in candidates:
         named = any(call.id in ids or call.id in message.text for call in node.answer.calls)
         how = _likeness(message, node.answer.message) or ("by_id" if named else "")
         if how:
-            rank = (not named, MATCHES.index(how), node.number not in leads, node.tools != tools, -node.number)
+            rank = (not named, MATCHES.index(how), node.tools != tools, -node.number)
             if best is None or rank < best[0]:
                 best = rank, node, how
     return (None, UNKNOWN) if best is None else best[1:]

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: str = typer.Option(
-        "",
-        metavar="NAME",
-        help="local:FOLDER, vllm:FOLDER, or a name at --upstream; there, by default the one that a client asks for.",
-    ),
+    model: str = typer.Option("", metavar="NAME", help="local:FOLDER, vllm:FOLDER, or a name at --upstream."),
     upstream: str = typer.Option("", metavar="URL", help="OpenAI-compatible endpoint whose answers are recorded."),
     host: str = typer.Option("127.0.0.1", help="Address that agents reach; everybody there with a key can call."),
     port: int = typer.Option(8900, min=0, max=65535, help="Port for agents; 0 for any free one."),
@@ -37,16 +33,14 @@ def command(
         None, help="File to which finished sessions are added as chats, for supervised training."
     ),
     temperature: float = typer.Option(None, min=0, help="Of all draws; without it, what a client asks for."),
-    max_tokens: int = typer.Option(
-        None, min=1, help="Most tokens of one answer; 1024 by default, at --upstream what a client asks for."
-    ),
+    max_tokens: int = typer.Option(None, min=1, help="Most tokens of one answer; 1024, but for --upstream."),
     seed: int = typer.Option(0, help="Of all draws."),
     calls: int = typer.Option(1000, min=1, help="Most calls of a session."),
     tokens: int = typer.Option(1_000_000, min=1, help="Most drawn tokens of a session."),
 ) -> None:
     """Serve a model to agents that call it by themselves, and keep the tokens of their calls.
 
-    Agents speak chat completions, Responses, Messages or Gemini's dialect. One session is open from the start; its settings are printed.
+    Agents speak chat completions, Responses, Messages or Gemini. A first session is open, with the settings printed.
     Others are opened, rewarded and ended at the administrator's port: POST /sessions, /sessions/ID/reward,
     /sessions/ID/finish, GET /sessions/ID, /sessions/ID/samples, /metrics. Its key is drawn, or $ROLLENV_GATEWAY_KEY.
     """
@@ -90,11 +84,7 @@ def _model(model: str, upstream: str, temperature: float | None, max_tokens: int
 
 
 def _writer(file: Path) -> Any:
-    """A function that appends a session's chats to a file.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
+    """A function that appends a session's chats to a file, if that can be written."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         open(file, "a").close()

@@ -141,23 +141,6 @@ def test_a_foreign_answer_is_context():
     assert third.extends
 
 
-@pytest.mark.parametrize("calls", [(), SAID.calls])
-def test_of_equal_answers_it_is_the_one_that_leads_to_the_next(calls):
-    """A client asks the same again, gets an equal answer, and goes on with the first one."""
-    tree = Tree()
-    first = add(tree, FIRST, Answer("Ok."))
-    chat = (*FIRST, Message("assistant", "Ok."), Message("user", "on"))
-    second = add(tree, chat, Answer("Done.", calls))
-    other = add(tree, FIRST, Answer("Ok."))
-    chat = (*chat, second.answer.message, *results(*range(len(calls))), Message("user", "more"))
-    third = add(tree, chat, Answer("Bye."))
-    assert (second.parent, third.parent, third.continues) == (first.number, second.number, True)
-    assert (
-        tree.place(Request((*FIRST, Message("assistant", "Ok."), Message("user", "new")), tools=(BASH,))).parent
-        is other
-    )
-
-
 def test_random_trees_have_no_false_merges():
     """Clients fork, ask the same twice, get equal answers, drop reasoning and reorder results."""
     for seed in range(500):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from rollenv.agents.gateway.dialects import anthropic_messages, chat, gemini, responses
-from rollenv.agents.gateway.dialects.fields import Decode, Known, token_name
+from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.messages import Answer, GatewayError, Request, Stored
 
 __all__ = ["DIALECTS", "OF_PATHS", "Dialect", "Known", "models"]
@@ -25,10 +25,10 @@ class Dialect(Protocol):
             GatewayError: something in it cannot be read, or names an answer that is not there.
         """
 
-    def whole(self, answer: Answer, request: Request, decode: Decode = token_name) -> dict[str, Any]:
-        """The body of an answer that is not streamed; ``decode`` gives the texts of ``include_tokens``."""
+    def whole(self, answer: Answer, request: Request) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
 
-    def events(self, answer: Answer, request: Request, decode: Decode = token_name) -> Iterator[bytes]:
+    def events(self, answer: Answer, request: Request) -> Iterator[bytes]:
         """The stream of an answer, complete."""
 
     def status(self, problem: GatewayError) -> int:

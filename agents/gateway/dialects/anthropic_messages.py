@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rollenv.agents.gateway.dialects import fields
-from rollenv.agents.gateway.dialects.fields import Decode, Known, event, invalid, token_name
+from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
 
 keepalive = b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -22,12 +22,7 @@ _ERROR_TYPES = {
 
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """The request in a body, also one whose tokens are only to be counted.
-
-    Args:
-        body: JSON of the client.
-        stored: not needed, this dialect refers to no earlier answer.
-        known: what was read before.
+    """The request in a body, also one whose tokens are only to be counted; ``stored`` is not needed.
 
     Raises:
         GatewayError: something in it cannot be read.
@@ -87,7 +82,7 @@ def _user(content: list[tuple[dict[str, Any], str]]) -> list[Message]:
     return messages
 
 
-def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict[str, Any]:
+def whole(answer: Answer, request: Request) -> dict[str, Any]:
     """The body of an answer that is not streamed."""
     content: list[dict[str, Any]] = []
     if answer.reasoning:  # clients want a signature and send it back unread
@@ -114,7 +109,7 @@ def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict
     }
 
 
-def events(answer: Answer, request: Request, decode: Decode = token_name) -> Iterator[bytes]:
+def events(answer: Answer, request: Request) -> Iterator[bytes]:
     """The stream of an answer."""
     for data in _events(whole(answer, request)):
         yield event(data, data["type"])

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 from rollenv.agents.gateway.messages import Call, GatewayError, Message
 from rollenv.parsing import well_formed
 
-#: The text of a token id, for log-probabilities.
-Decode = Callable[[int], str]
 T = TypeVar("T")
 
 _DEPTH = 100
@@ -331,8 +329,3 @@ def event(data: Mapping[str, Any], name: str = "") -> bytes:
     """An event of a stream. All in ASCII: some clients take U+2028 for the end of a line."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
-
-
-def token_name(token: int) -> str:
-    """The text of a token where nobody can decode it, as vLLM writes it."""
-    return f"token_id:{token}"

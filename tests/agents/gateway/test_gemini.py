@@ -142,10 +142,13 @@ def test_settings_are_read():
         ({}, "contents"),
         ({"contents": "hi"}, "must be a list"),
         ({"contents": [{"role": "system", "parts": []}]}, "must be user or model"),
-        ({"contents": [{"parts": [{"inlineData": {"mimeType": "audio/wav", "data": "AA"}}]}]}, "is no image"),
-        ({"contents": [{"parts": [{"executableCode": {"code": "1"}}]}]}, "executableCode cannot be read"),
-        ({"contents": ASKED, "generationConfig": {"candidateCount": 2}}, "must be 1"),
-        ({"contents": ASKED, "cachedContent": "cachedContents/1"}, "is not kept here"),
+        (
+            {"contents": [{"parts": [{"inlineData": {"mimeType": "audio/wav", "data": "AA"}}]}]},
+            "'audio/wav'",
+        ),
+        ({"contents": [{"parts": [{"executableCode": {"code": "1"}}]}]}, "'executableCode' cannot be read"),
+        ({"contents": ASKED, "generationConfig": {"candidateCount": 2}}, "send a request for each answer"),
+        ({"contents": ASKED, "cachedContent": "cachedContents/1"}, "with all of its contents"),
     ],
 )
 def test_what_cannot_be_read_is_refused(body, words):
