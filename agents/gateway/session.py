@@ -268,6 +268,7 @@ class GatewaySession:
         try:
             yield
         except GatewayError as error:
+            self.known_in.clear()  # of what is refused only the number is kept
             self.counts[f"refused_{error.kind}"] += 1
             raise
         except ContextFull as error:
