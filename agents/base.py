@@ -49,6 +49,10 @@ class AgentFailed(RollenvError):
     """An agent cannot answer in this episode (an endpoint gave up, say). Ends the trajectory, not the rollout."""
 
 
+class Refused(AgentFailed):
+    """A model's endpoint refuses a request, and would refuse it again."""
+
+
 class ContextFull(RollenvError):
     """The next prompt no longer fits the model's context. Ends the trajectory as truncated."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from rollenv.agents.base import AgentFailed, ContextFull
+from rollenv.agents.base import AgentFailed, ContextFull, Refused
 from rollenv.agents.chat.limits import RateLimiter, Window
 from rollenv.agents.chat.refusals import asked_wait, context_full, words
 from rollenv.agents.chat.replies import (
@@ -199,7 +199,7 @@ class Endpoint:
         Raises:
             UsageError: the key, the URL or the model is wrong.
             ContextFull: the prompt is too long for the model.
-            AgentFailed: the endpoint refuses this request, or did not answer it in any attempt.
+            AgentFailed: the endpoint refuses this request (:class:`Refused`), or did not answer it in any attempt.
             BudgetSpent: nothing is left of the budget.
         """
         bound = await self._open()
@@ -305,7 +305,7 @@ class Endpoint:
             limit = status == 429 or (status == 200 and bool(_RATE_LIMIT.search(f"{code} {everything}")))
             kind = "rate_limit" if limit else "server_error"
             return _Transient(kind, said, after, limit or status == 529 or (status == 503 and after is not None))
-        return AgentFailed(said)
+        return Refused(said)
 
     def _redact(self, text: str) -> str:
         """Some servers repeat the key that they refuse."""

@@ -21,7 +21,7 @@ class Upstream:
     """An OpenAI-compatible endpoint, asked in its chat dialect whichever one the client speaks.
 
     Args:
-        model: its name there; clients may ask for any.
+        model: its name there, whichever one clients ask for; if empty, the one that they ask for.
         max_context: of the model; harnesses are told.
         body: further keys of every request.
     """
@@ -78,5 +78,5 @@ class Upstream:
             "temperature": request.temperature,
             "top_p": request.top_p,
         }
-        body = {"model": self.name, "messages": [as_openai(message) for message in request.messages]}
+        body = {"model": self.name or request.model, "messages": [as_openai(message) for message in request.messages]}
         return body | {key: value for key, value in settings.items() if value is not None} | self.body

@@ -29,9 +29,9 @@ _REMEMBERED = 100_000
 class Gateway:
     """Gives programs that call a model by themselves the policy, and keeps the tokens of their calls.
 
-    A program speaks OpenAI's chat completions or Responses, or Anthropic's Messages, with a base URL and a key of its
-    session. Use it with ``async with`` beside an engine in the same event loop, or with ``with``, which runs both in a
-    thread.
+    A program speaks OpenAI's chat completions or Responses, Anthropic's Messages or Google's dialect, with a base URL
+    and a key of its session. Use it with ``async with`` beside an engine in the same event loop, or with ``with``,
+    which runs both in a thread.
 
     Args:
         model: a :class:`~rollenv.agents.local.LocalAgent`, an :class:`~rollenv.agents.engine_agent.EngineAgent`, or a
@@ -74,8 +74,11 @@ class Gateway:
         self._http = HttpServer(agent_app(self), host, port)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        for event in self._record.events() if self._record else ():
-            self._restore(event)
+        try:
+            for event in self._record.events() if self._record else ():
+                self._restore(event)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"{record} is not the record of a gateway: name another file") from error
 
     @property
     def url(self) -> str:

@@ -49,8 +49,11 @@ class HttpServer:
         if self._listening is None:
             try:
                 self._listening = socket.create_server((self.host, self.port), backlog=1024)
-            except OSError as error:
-                raise UsageError(f"cannot listen on {self.host}:{self.port}: {error.strerror}") from error
+            except (OSError, OverflowError) as error:
+                why = f"{getattr(error, 'strerror', error)}".partition(" (")[0]
+                raise UsageError(
+                    f"cannot listen on {self.host}:{self.port}: {why}; name another port or host"
+                ) from error
             # Inherited by connections; asyncio sets it only where a socket says that it is TCP, and this one does not.
             # Without it the body of an answer waits 40 ms for the acknowledgement of its head.
             self._listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -126,7 +126,7 @@ class GatewayError(RollenvError):
         message: what happened and what to do, for the reader of the client's log.
         param: the field of the request that is at fault.
         tokens: of the prompt, for "overflow".
-        maximum: tokens that the context holds, for "overflow".
+        maximum: tokens that the context holds, for "overflow"; 0 if unknown.
     """
 
     def __init__(self, kind: str, message: str, *, param: str | None = None, tokens: int = 0, maximum: int = 0):

@@ -34,7 +34,8 @@ _MARKS = re.compile("|".join(map(re.escape, (*THOUGHT_MARKS, *THOUGHT_MARKS.valu
 class Policy:
     """A model with token ids in and out.
 
-    ``tool_choice="required"`` is not enforced: an answer without a call is passed on, and the agent says so.
+    An answer that has to be a call (``tool_choice``) begins with its opening, which is part of the prompt: it is not
+    drawn, and not trained. Not so where the model may think first; an answer without a call is passed on then.
 
     Args:
         agent: a :class:`~rollenv.agents.local.LocalAgent` or
@@ -49,7 +50,7 @@ class Policy:
 
     def __init__(self, agent: Any, *, client_sampling: bool = False):
         if not hasattr(agent, "engine") or not hasattr(agent, "sampling"):
-            raise UsageError(f"a gateway needs an agent with a model of its own, not {type(agent).__name__}")
+            raise UsageError(f"a gateway needs a LocalAgent, EngineAgent or Upstream, not {type(agent).__name__}")
         tokenizer = agent.tokenizer if hasattr(agent, "tokenizer") else agent.codec.tokenizer
         self.name, self.agent = "policy", agent
         self.engine: Engine = agent.engine
@@ -68,22 +69,24 @@ class Policy:
         """Draw the answer to a request; see :class:`~rollenv.agents.gateway.session.Model`."""
         began = time.time()
         chat = self._chat(session, place, request)
-        prompt = chat.prompt()
+        opening = self._opening(request, chat.prompt())
+        prompt = (*chat.prompt(), *opening)
         start = chat.continued
         sampling = self._sampling(session, request, len(prompt))
         rng = random.Random(session.rng.getrandbits(64))
         response = await self.engine.generate(prompt, sampling, rng, session=session.number)
         answer = dataclasses.replace(
-            self.read(response, prompt, request),
+            self.read(response, prompt, request, opening),
             prompt_tokens=len(prompt),
             cached_tokens=start,
             completion_tokens=len(response.ids),
             created=int(began),
         )
-        chat.answer(response.ids)
+        chat.answer((*opening, *response.ids))
         tokens = {
             "continues": start > 0,
             "tail": prompt[start:],
+            "opening": len(opening),
             "response_ids": tuple(response.ids),
             "logprobs": tuple(response.logprobs),
             "versions": tuple(response.versions) or (self.engine.version,) * len(response.ids),
@@ -132,6 +135,8 @@ class Policy:
 
     def _chat(self, session: GatewaySession, place: Place, request: Request) -> Conversation:
         """The chat that ends with a request's messages."""
+        if any(message.images for message in request.messages):
+            raise GatewayError("invalid", "the model reads no images; send text only")
         if not place.extends:
             return self._begin(place.chat, request.tools)
         assert place.parent is not None
@@ -167,17 +172,16 @@ class Policy:
                 if each is not path[start]:
                     chat.extend([self._message(message) for message in each.context])
                 chat.prompt()
-                chat.restore(tree.prompt_ids(each))
-                chat.answer(each.response_ids)
+                prompt = tree.prompt_ids(each)
+                chat.restore(prompt[: len(prompt) - each.opening])
+                chat.answer(each.said)
             self._keep(session, node, chat)
         return chat.fork()
 
     def _message(self, message: Message, node: Node | None = None) -> dict[str, Any]:
         """A message for the template. An answer that was given here is shown as it was drawn."""
         if node is not None:
-            return self.format.answer_message(node.response_ids)
-        if message.images:
-            raise GatewayError("invalid", "the model reads no images; send text", param="messages")
+            return self.format.answer_message(node.said)
         text = message.text
         if message.calls:
             text = "\n".join(filter(None, (text, *map(_call_text, message.calls))))
@@ -186,23 +190,36 @@ class Policy:
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
-    def read(self, response: Response, prompt: Ids, request: Request) -> Answer:
+    def _opening(self, request: Request, prompt: Ids) -> Ids:
+        """The tokens of a call's opening, where the answer has to be one and the model does not think before it."""
+        chosen, before = request.tool_choice, self.text.decode(prompt[-12:]).rstrip()
+        if chosen in ("auto", "none") or (self.text.thinks and not before.endswith(tuple(THOUGHT_MARKS.values()))):
+            return ()
+        names = {tool["function"]["name"] for tool in request.tools if chosen in ("required", tool["function"]["name"])}
+        named = f' {json.dumps(*names, ensure_ascii=False)}, "arguments":' if len(names) == 1 else ""
+        opening = self.format.message("assistant", f'<tool_call>\n{{"name":{named}')
+        return tuple(self.format.encode(opening["content"], anchored=True))
+
+    def read(self, response: Response, prompt: Ids, request: Request, opening: Ids = ()) -> Answer:
         """What a response says, without its counts.
 
         Calls are read in the forms of all model families. Arguments that are no JSON are passed on as they were
-        written: the model has to learn what that costs.
+        written: the model has to learn what that costs. Where none was allowed, calls are left out.
         """
-        said = self.text.decode(tuple(response.ids))
+        said = self.text.decode((*opening, *response.ids))
         finish: Finish = "length" if response.finish == "length" else "stop"
-        stop_text = min((stop for stop in request.stop if stop in said), key=said.find, default="")
+        drawn = said[len(self.text.decode(opening)) :]
+        stop_text = min((stop for stop in request.stop if stop in drawn), key=drawn.find, default="")
         if stop_text:
-            said, finish = said[: said.find(stop_text)], "stop_text"
+            said, finish = said[: len(said) - len(drawn) + drawn.find(stop_text)], "stop_text"
         text, _ = after_thoughts(said, self.text.opens_thought(prompt))
         thought = said if not text else said[: said.rfind(text)]
         reasoning = _MARKS.sub("", thought).strip() if text != said else ""
         calls: list[Call] = []
-        if request.tools and request.tool_choice != "none":
+        if request.tools:
             text, calls = _calls(text, request.tools)
+        if request.tool_choice == "none":
+            calls = []
         if calls and finish == "stop":
             finish = "tool_calls"
         return Answer(text, tuple(calls), reasoning, finish, stop_text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import json
 import os
 import threading
@@ -14,6 +15,9 @@ from typing import Any
 from rollenv.agents.gateway.messages import GatewayError
 from rollenv.core import UsageError
 
+#: How lines begin that :meth:`Record.append` is given.
+_BEGINNINGS = (b'{"event":"', b'{"session":"')
+
 
 class Record:
     """Appends events to a file.
@@ -22,37 +26,40 @@ class Record:
         path: a file; what is in it stays.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: it cannot be written, or another gateway writes it.
     """
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
         self._lock = threading.Lock()
+        if self.path.exists() and not self.path.is_file():
+            raise UsageError(f"the gateway cannot write its record to {path}, which is no file; name another one")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "a+b", buffering=0)  # noqa: SIM115  # closed by close()
-            os.chmod(self.path, 0o600)
+            opened = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+            self._file = open(opened, "a+b", buffering=0)  # noqa: SIM115  # closed by close()
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"another gateway writes its record to {path}; name another file, or stop it") from None
         except OSError as error:
-            raise UsageError(f"the gateway cannot write its record to {path}: {error.strerror}") from error
+            why = f"{error.strerror}; name another file"
+            raise UsageError(f"the gateway cannot write its record to {path}: {why}") from error
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The events so far. A last line that was cut off by the end of the process is removed.
 
         Raises:
-            UsageError: the file holds something else.
+            ValueError: the file holds something else, which stays.
         """
-        self._file.seek(0)
         good = 0
-        for line in self._file:
-            if not line.endswith(b"\n"):
-                break
-            try:
-                event = json.loads(line)
-                event["event"]
-            except (ValueError, TypeError, KeyError) as error:
-                raise UsageError(f"{self.path} is not the record of a gateway: name another file") from error
-            good += len(line)
-            yield event
+        with open(self.path, "rb") as lines:
+            for line in lines:
+                if not any(line.startswith(start) or start.startswith(line) for start in _BEGINNINGS):
+                    raise ValueError
+                if not line.endswith(b"\n"):
+                    break
+                yield json.loads(line)
+                good += len(line)
         self._file.truncate(good)
         self._file.seek(0, os.SEEK_END)
 

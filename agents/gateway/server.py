@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from rollenv.agents.gateway.dialects import DIALECTS, Dialect, counted, models
+from rollenv.agents.gateway.dialects import DIALECTS, OF_PATHS, Dialect, models
 from rollenv.agents.gateway.messages import GatewayError, Request, ended
 from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.tree import Node
@@ -43,11 +43,14 @@ def agent_app(gateway: Gateway) -> Starlette:
     """The app that agents reach: calls of a session, and nothing else. The key is in the path or in a header."""
     routes = []
     for prefix in ("/s/{key}/v1", "/s/{key}", "/v1", ""):
-        for path, dialect in DIALECTS.items():
+        for path, dialect in OF_PATHS.items():
             routes.append(Route(f"{prefix}/{path}", _endpoint(gateway, dialect, _answer), methods=["POST"]))
         counts = _endpoint(gateway, DIALECTS["messages"], _count)
         routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
         routes.append(Route(f"{prefix}/models", _models(gateway), methods=["GET"]))
+        for verb, work in (("generateContent", _answer), ("streamGenerateContent", _answer), ("countTokens", _count)):
+            path = f"{prefix}/{{version}}/models/{{model}}:{verb}"
+            routes.append(Route(path, _endpoint(gateway, DIALECTS["gemini"], work), methods=["POST"]))
     routes.append(Route("/s/{key}/mcp", _tools(gateway), methods=["POST"]))
     routes.append(Route("/livez", lambda _: PlainTextResponse("ok")))
     return Starlette(routes=routes)
@@ -57,7 +60,8 @@ def _session(gateway: Gateway, http: Http) -> GatewaySession:
     """The session whose key a call shows."""
     authorization = http.headers.get("authorization", "")
     bearer = authorization[7:].strip() if authorization[:7].lower() == "bearer " else ""
-    keys = [http.path_params["key"]] if "key" in http.path_params else [http.headers.get("x-api-key", ""), bearer]
+    named = [*map(http.headers.get, ("x-api-key", "x-goog-api-key")), http.query_params.get("key"), bearer]
+    keys = [http.path_params["key"]] if "key" in http.path_params else named
     for key in filter(None, keys):
         session = gateway.find(key)
         if session is not None and not session.over:
@@ -134,9 +138,10 @@ def _endpoint(
 
 
 async def _count(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
-    """The number of tokens of a prompt."""
+    """The number of tokens of a prompt, as Anthropic names it, or Google."""
     session.check_caps("counts")
-    return JSONResponse(counted(session.count(_read(await _body(http, session), session, dialect))))
+    tokens = session.count(_read(await _body(http, session), session, dialect))
+    return JSONResponse({"totalTokens" if "model" in http.path_params else "input_tokens": tokens})
 
 
 async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
@@ -146,10 +151,12 @@ async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Resp
     """
     body = await _body(http, session)
     idempotency = http.headers.get("idempotency-key", "")
-    key = idempotency or hashlib.sha256(http.url.path.encode() + body).hexdigest()
+    key = hashlib.sha256(f"{http.url.path} {idempotency} ".encode() + body).hexdigest()
     if not session.repeats(key):
         session.check_caps("calls")  # before it is read, which takes time
     request = _read(body, session, dialect)
+    if "model" in http.path_params:
+        request = replace(request, model=http.path_params["model"], stream=":stream" in http.url.path)
     retry = bool(idempotency) or http.headers.get("x-stainless-retry-count", "0") != "0"
     call = asyncio.ensure_future(session.call(request, key, retry=retry))
     gone = asyncio.ensure_future(_disconnected(http))
@@ -227,7 +234,7 @@ def _tools(gateway: Gateway) -> Callable[[Http], Any]:
 
 def _models(gateway: Gateway) -> Callable[[Http], Any]:
     async def endpoint(http: Http) -> Response:
-        return JSONResponse(models([gateway.model.name]))
+        return JSONResponse(models(filter(None, [gateway.model.name])))
 
     return endpoint
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from rollenv.agents.base import Action, AgentFailed, ContextFull
+from rollenv.agents.base import Action, AgentFailed, ContextFull, Refused
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.mcp import Tools
@@ -166,7 +166,7 @@ class GatewaySession:
 
     @property
     def anthropic_url(self) -> str:
-        """Base URL for clients that append ``/v1/messages``."""
+        """Base URL for clients that append ``/v1/messages``, and for Google's, which append ``/v1beta/models``."""
         return f"{self.url}/s/{self.key}"
 
     # -- calls ---------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class GatewaySession:
         waits for an answer stops its draw.
 
         Args:
-            key: of the request: an idempotency key, or a hash of the body.
+            key: of the request: a hash of its body, and of an idempotency key.
             retry: the client says that it asks again.
 
         Raises:
@@ -268,6 +268,7 @@ class GatewaySession:
         try:
             yield
         except GatewayError as error:
+            self.known_in.clear()  # of what is refused only the number is kept
             self.counts[f"refused_{error.kind}"] += 1
             raise
         except ContextFull as error:
@@ -282,7 +283,8 @@ class GatewaySession:
                 self.failure = error
             else:
                 logger.exception("a call failed")
-            raise GatewayError("failed", f"the model failed: {error}") from error
+            kind = "invalid" if isinstance(error, Refused) else "failed"  # clients ask again after "failed"
+            raise GatewayError(kind, f"the model failed: {error}") from error
 
     def _append(self, node: Node, key: str, tools: Sequence[Mapping[str, Any]] | None) -> None:
         self.tree.append(node, tools)

@@ -24,9 +24,9 @@ MATCHES = ("exact", "reasoning_lost", "trimmed", "by_id")
 #: An assistant's message that is none of the answers given here: foreign, or rewritten by the client.
 UNKNOWN = "unknown"
 
-#: "main": the agent's own line. "subagent": another line with tools. "compaction": a summary of a line, with which it
-#: goes on. "aside": a title, a probe. "superseded": asked again, and the later answer was taken. "cancelled": nobody
-#: waited for it any more.
+#: "main": the agent's own line. "subagent": another line with tools, or any other where no line has tools.
+#: "compaction": a summary of a line, with which it goes on. "aside": a title, a probe. "superseded": asked again, and
+#: the later answer was taken. "cancelled": nobody waited for it any more.
 Kind = Literal["main", "subagent", "compaction", "aside", "superseded", "cancelled"]
 KINDS: tuple[Kind, ...] = ("main", "subagent", "compaction", "aside", "superseded", "cancelled")
 #: The kinds that are trained unless a recipe says otherwise.
@@ -57,6 +57,8 @@ class Node:
     continues: bool = False
     """The prompt begins with the parent's prompt and response, token by token; ``tail`` is the rest of it."""
     tail: Ids = ()
+    opening: int = 0
+    """Tokens at the end of ``tail`` that are the beginning of the answer: of a call that the client asked for."""
     response_ids: Ids = ()
     logprobs: tuple[float, ...] = ()
     versions: tuple[int, ...] = ()
@@ -70,6 +72,11 @@ class Node:
     has_tools: bool = False
     matches: dict[str, int] = field(default_factory=dict)
     """How many assistant's messages of the chat were found in which way."""
+
+    @property
+    def said(self) -> Ids:
+        """The tokens of the answer: its opening, and what was drawn."""
+        return self.tail[len(self.tail) - self.opening :] + self.response_ids
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -329,7 +336,7 @@ def kinds(tree: Tree) -> list[Kind]:
     Lines begin at nodes without a parent. A line that shows a long text which an earlier call without tools gave is
     the same line after a compaction, and that call is its summary. A line that begins with the same messages as an
     earlier one is that one with an edited history. Of the others, the first with tools is the main one (without any
-    tools in the session, the longest); later ones with tools are sub-agents, those without are asides.
+    tools in the session, the longest); later ones with tools (or any, then) are sub-agents, those without are asides.
     """
     nodes = tree.nodes
     root = [0] * len(nodes)
@@ -366,7 +373,7 @@ def kinds(tree: Tree) -> list[Kind]:
         elif head == main:
             result.append("main")
         else:
-            result.append("subagent" if sizes[head] and any_tools else "aside")
+            result.append("subagent" if sizes[head] else "aside")
     return result
 
 

@@ -303,6 +303,6 @@ def find_harness(name: str) -> Harness:
         return Harness("command", "", "chat", words, env=env, stdin=told)
     if name not in HARNESSES:
         near = difflib.get_close_matches(name, HARNESSES, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
+        meant = f"; did you mean {near[0]}?" if near else "."
         raise UsageError(f"there is no harness {name!r}{meant} There are {', '.join(HARNESSES)}, and command:WORDS")
     return HARNESSES[name]

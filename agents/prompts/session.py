@@ -218,7 +218,7 @@ class ResponseText:
             marks |= {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"}
         self._kept = {i: token for i, token in special.items() if token in marks or is_mark(token)}
         around = f"{template}{tokenizer.chat_template or ''}"
-        self._may_open = any(mark in around for mark in THOUGHT_MARKS)
+        self.thinks = "<|channel|>" in special.values() or any(mark in around for mark in THOUGHT_MARKS)
 
     def decode(self, ids: Ids) -> str:
         """The text of a response."""
@@ -233,7 +233,7 @@ class ResponseText:
 
     def opens_thought(self, prompt: Ids) -> bool:
         """Return whether a prompt ends with the mark that opens a thought."""
-        if not self._may_open:
+        if not self.thinks:
             return False
         end = str(self.tokenizer.decode(prompt[-12:], clean_up_tokenization_spaces=False)).rstrip()
         return end.endswith(tuple(THOUGHT_MARKS))

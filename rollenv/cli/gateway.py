@@ -33,21 +33,21 @@ def command(
         None, help="File to which finished sessions are added as chats, for supervised training."
     ),
     temperature: float = typer.Option(None, min=0, help="Of all draws; without it, what a client asks for."),
-    max_tokens: int = typer.Option(1024, min=1, help="Most tokens of one answer."),
+    max_tokens: int = typer.Option(None, min=1, help="Most tokens of one answer; 1024, but for --upstream."),
     seed: int = typer.Option(0, help="Of all draws."),
     calls: int = typer.Option(1000, min=1, help="Most calls of a session."),
     tokens: int = typer.Option(1_000_000, min=1, help="Most drawn tokens of a session."),
 ) -> None:
     """Serve a model to agents that call it by themselves, and keep the tokens of their calls.
 
-    Agents speak chat completions, Responses or Messages. One session is open from the start; its settings are printed.
+    Agents speak chat completions, Responses, Messages or Gemini. A first session is open, with the settings printed.
     Others are opened, rewarded and ended at the administrator's port: POST /sessions, /sessions/ID/reward,
     /sessions/ID/finish, GET /sessions/ID, /sessions/ID/samples, /metrics. Its key is drawn, or $ROLLENV_GATEWAY_KEY.
     """
     from rollenv.agents.gateway.gateway import Gateway
     from rollenv.agents.gateway.session import Caps
 
-    if not model:
+    if not model and not upstream:
         raise UsageError("--model says whose answers are given: local:FOLDER, vllm:FOLDER, or a name at --upstream")
     gateway = Gateway(
         _model(model, upstream, temperature, max_tokens),
@@ -62,24 +62,35 @@ def command(
     if upstream:
         console.print("answers come from a foreign endpoint: they have no tokens, and are recorded only")
     asyncio.run(_serve(gateway, admin_port))
+    open_ones = sum(not session.over and bool(session.tree.nodes) for session in gateway.sessions.values())
+    if chats is not None and open_ones:
+        console.print(f"{open_ones} sessions with calls were not finished: {chats} has only what was finished before")
 
 
-def _model(model: str, upstream: str, temperature: float | None, max_tokens: int) -> Any:
+def _model(model: str, upstream: str, temperature: float | None, max_tokens: int | None) -> Any:
     """The model that a name stands for."""
     from rollenv.agents.chat.endpoint import Endpoint
     from rollenv.agents.gateway.endpoint import Upstream
     from rollenv.agents.gateway.policy import Policy
 
     if upstream:
-        body = {} if temperature is None else {"temperature": temperature}
+        asked = {"temperature": temperature, "max_tokens": max_tokens}
+        body = {name: value for name, value in asked.items() if value is not None}
         return Upstream(Endpoint(upstream, os.environ.get("OPENAI_API_KEY") or None), model, body=body)
     if model.partition(":")[0] not in ("local", "vllm"):
         raise UsageError(f"--model {model} needs --upstream URL, or is local:FOLDER or vllm:FOLDER")
-    agent = make_agent(model, AgentOptions(temperature=temperature, max_tokens=max_tokens))
+    agent = make_agent(model, AgentOptions(temperature=temperature, max_tokens=max_tokens or 1024))
     return Policy(agent, client_sampling=temperature is None)
 
 
 def _writer(file: Path) -> Any:
+    """A function that appends a session's chats to a file, if that can be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        open(file, "a").close()
+    except OSError as error:
+        raise UsageError(f"cannot write chats to {file}: {error.strerror}; name another file") from error
+
     def write(session: GatewaySession) -> None:
         with open(file, "a", encoding="utf-8") as out:
             for chat in session.chats():
@@ -106,6 +117,7 @@ async def _serve(gateway: Gateway, admin_port: int) -> None:
         console.print(f"session {session.id}:", soft_wrap=True)
         console.print(f"  OPENAI_BASE_URL={session.base_url} OPENAI_API_KEY={session.key}", soft_wrap=True)
         console.print(f"  ANTHROPIC_BASE_URL={session.anthropic_url} ANTHROPIC_API_KEY={session.key}", soft_wrap=True)
+        console.print(f"  GOOGLE_GEMINI_BASE_URL={session.anthropic_url} GEMINI_API_KEY={session.key}", soft_wrap=True)
         await over.wait()
     await admin.stop()
     admin.close()

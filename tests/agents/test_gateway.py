@@ -10,11 +10,14 @@ import random
 import httpx
 import pytest
 import torch
+from chat_server import ChatServer, completion
 from chat_templates import SHAPES, tokenizer_for
 
 import rollenv
+from rollenv.agents.chat.endpoint import Endpoint
 from rollenv.agents.engine_agent import EngineAgent
 from rollenv.agents.engines.base import Response, Sampling
+from rollenv.agents.gateway.endpoint import Upstream
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.messages import GatewayError, Message, Request
 from rollenv.agents.gateway.session import Caps
@@ -349,7 +352,7 @@ def test_a_record_survives_the_gateway(tmp_path):
 
     session, said = call_over_http(first, record=file)
     with open(file, "ab") as cut:
-        cut.write(b'{"event": "call", "sess')
+        cut.write(b'{"session":"a","event":"call","no')
     chat += [said, {"role": "user", "content": "more"}]
 
     async def second(gateway, client):
@@ -373,6 +376,116 @@ def test_arguments_that_are_no_json_are_passed_on_as_written():
     assert [(call.name, call.arguments) for call in answer.calls] == [("bash", '{"command": "echo un')]
 
 
+OTHER = {"type": "function", "function": {"name": "stop", "description": "", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools", "says", "calls"),
+    [
+        ("required", (BASH,), ' {"command": "ls"}}</tool_call>', [("bash", '{"command": "ls"}')]),
+        ("bash", (OTHER, BASH), ' {"command": "ls"}}</tool_call>', [("bash", '{"command": "ls"}')]),
+        ("stop", (OTHER, BASH), " no arguments", [("stop", "no arguments")]),
+        ("required", (OTHER, BASH), ' "stop", "arguments": {}}</tool_call>', [("stop", "{}")]),
+        ("required", (OTHER, BASH), " no call", []),
+        ("none", (OTHER, BASH), f"I would {CALL}", []),
+        ("auto", (OTHER, BASH), CALL, [("bash", '{"command": "ls"}')]),
+    ],
+)
+@pytest.mark.parametrize("shape", ["chatml", "qwen2.5", "mistral", "deepseek", "qwen3"])
+def test_a_call_that_is_asked_for_is_opened_and_the_opening_is_not_trained(shape, choice, tools, says, calls):
+    """Except where the model may think before it. The tokens of the opening stand in all later prompts."""
+    opens = choice not in ("auto", "none") and shape not in ("deepseek", "qwen3")
+    thought = "</think>" if shape == "deepseek" else ""
+    agent = scripted([thought + says, "done", "done"], shape)
+
+    async def play(kept):
+        gateway = Gateway(agent)
+        session = gateway.open()
+        asked = (Message("user", "hi"),)
+        first = (await session.call(Request(asked, tools=tools, tool_choice=choice))).answer
+        if not kept:
+            gateway.model._kept.clear()
+        chat = (*asked, first.message, Message("user", "on"))
+        await session.call(Request(chat, tools=tools))
+        await session.call(Request(chat, tools=(*tools, OTHER)))
+        for node in session.tree.nodes:
+            session.sent(node)
+        return first, session
+
+    first, session = asyncio.run(play(True))
+    prompts, decode = agent.engine.prompts.copy(), agent.engine.tokenizer.decode
+    node = session.tree.nodes[0]
+    if opens or choice in ("auto", "none"):
+        assert [(call.name, call.arguments) for call in first.calls] == calls
+        assert first.text == {"none": "I would", "auto": ""}.get(
+            choice, "" if calls else '<tool_call>\n{"name": no call'
+        )
+    assert (node.opening > 0) == opens
+    assert (decode(node.said) != decode(node.response_ids)) == opens
+    assert session.tree.nodes[1].continues == (prompts[1][: len(prompts[0])] == prompts[0])
+    if opens:
+        assert decode(node.said[:-1]) in decode(prompts[2])
+    assert sum(sum(sample.mask) for sample in session.samples()) == session.drawn_tokens
+    agent.engine.prompts.clear()
+    assert [node.response_ids for node in asyncio.run(play(False))[1].tree.nodes] == [
+        node.response_ids for node in session.tree.nodes
+    ]
+    assert agent.engine.prompts == prompts
+
+
+IMAGE = "data:image/png;base64,iVBORw0KGgo="
+SHOWN = {
+    "chat/completions": [
+        {"messages": [{"role": role, "content": [{"type": "image_url", "image_url": {"url": IMAGE}}], **more}]}
+        for role, more in (("user", {}), ("system", {}), ("assistant", {}), ("tool", {"tool_call_id": "c"}))
+    ],
+    "responses": [
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": IMAGE}]}]},
+        {
+            "input": [
+                {
+                    "type": "function_call_output",
+                    "call_id": "c",
+                    "output": [{"type": "input_image", "image_url": IMAGE}],
+                }
+            ]
+        },
+        {"input": "hi", "instructions": [{"type": "input_image", "image_url": IMAGE}]},
+    ],
+    "messages": [
+        {"max_tokens": 5, "messages": [{"role": "user", "content": "hi"}], **more}
+        for block in [
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": IMAGE.split(",")[1]}}
+        ]
+        for more in (
+            {"system": [block]},
+            {"messages": [{"role": "user", "content": [block]}]},
+            {"messages": [{"role": "system", "content": [block]}, {"role": "user", "content": "hi"}]},
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [block]}]}
+                ]
+            },
+        )
+    ],
+}
+
+
+@pytest.mark.parametrize("path", SHOWN)
+def test_images_are_refused_by_a_model_of_texts_and_reach_an_endpoint(path):
+    async def work(gateway, client):
+        session = gateway.open()
+        answers = [await post(client, session, path, json=shown) for shown in SHOWN[path]]
+        return [answer.status_code for answer in answers], answers[0].json()
+
+    statuses, told = call_over_http(work)
+    assert set(statuses) == {400}
+    assert "reads no images" in told["error"]["message"]
+    with ChatServer(lambda exchange: exchange.json(completion("yes"))) as server:
+        assert set(call_over_http(work, Upstream(Endpoint(server.url), "m"))[0]) == {200}
+        assert all(IMAGE in json.dumps(request["messages"]) for request in server.requests)
+
+
 def test_a_stop_text_cuts_what_the_client_sees_and_not_the_tokens():
     agent = scripted(["one STOP two"])
 
@@ -383,6 +496,18 @@ def test_a_stop_text_cuts_what_the_client_sees_and_not_the_tokens():
     node = asyncio.run(play())
     assert (node.answer.text, node.answer.finish, node.answer.stop_text) == ("one ", "stop_text", "STOP")
     assert agent.engine.tokenizer.decode(node.response_ids[:-1]) == "one STOP two"
+
+
+def test_a_stop_text_is_not_looked_for_in_the_opening_of_a_call():
+    agent = scripted([' {"command": "ls STOP"}}'])
+
+    async def play():
+        request = Request((Message("user", "hi"),), tools=(BASH,), tool_choice="bash", stop=("tool", "\n", "STOP"))
+        return await Gateway(agent).open().call(request)
+
+    answer = asyncio.run(play()).answer
+    assert (answer.finish, answer.stop_text) == ("stop_text", "STOP")
+    assert [(call.name, call.arguments) for call in answer.calls] == [("bash", '{"command": "ls')]
 
 
 def test_a_program_without_an_event_loop_uses_a_gateway_in_a_thread(local):

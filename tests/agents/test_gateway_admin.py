@@ -12,11 +12,16 @@ import sys
 
 import httpx
 import pytest
-from test_gateway import HELLO, body, scripted
+from chat_server import ChatServer, completion
+from test_gateway import HELLO, body, call_over_http, post, scripted
 
+import rollenv
+from rollenv.agents.chat.endpoint import Endpoint, Patience
+from rollenv.agents.gateway.endpoint import Upstream
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.http import HttpServer
 from rollenv.agents.gateway.server import admin_app
+from rollenv.cli import gateway as gateway_command
 
 
 def administered(work):
@@ -83,6 +88,69 @@ def test_nobody_administers_without_the_key():
         ]
 
     assert administered(work) == [401] * 5
+
+
+NO_RECORDS = ["my notes", "my notes\n", '{"a": 1}', '{"event":"start"}\n', '{"event":"open","session":"a"}\n', "[1]\n"]
+
+
+@pytest.mark.parametrize("held", NO_RECORDS)
+def test_a_file_that_is_no_record_is_refused_and_stays(tmp_path, held):
+    file = tmp_path / "file"
+    file.write_text(held)
+    with pytest.raises(rollenv.UsageError, match="is not the record of a gateway: name another file"):
+        Gateway(scripted([]), record=file)
+    assert file.read_text() == held
+
+
+def test_a_record_is_a_file_that_no_other_gateway_writes(tmp_path):
+    with pytest.raises(rollenv.UsageError, match="is no file"):
+        Gateway(scripted([]), record=tmp_path)
+    with pytest.raises(rollenv.UsageError, match="cannot write chats to"):
+        gateway_command._writer(tmp_path)
+    first = Gateway(scripted([]), record=tmp_path / "calls.jsonl")
+    with pytest.raises(rollenv.UsageError, match="another gateway writes its record"):
+        Gateway(scripted([]), record=tmp_path / "calls.jsonl")
+    first.close()
+    Gateway(scripted([]), record=tmp_path / "calls.jsonl").close()
+
+
+def foreign(behave, work, model="named"):
+    """Do some work with a gateway before an endpoint that behaves in some way."""
+    with ChatServer(behave) as server:
+        patience = Patience(retries=0)
+        return call_over_http(work, Upstream(Endpoint(server.url, patience=patience), model)), server.requests
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "expected"),
+    [
+        ("400 Bad Request", "temperature is not supported", 400),
+        ("401 Unauthorized", "bad key", 400),
+        ("404 Not Found", "no such model", 400),
+        ("400 Bad Request", "maximum context length is 9 tokens, the messages have 12 tokens", 400),
+        ("500 Internal Server Error", "boom", 500),
+    ],
+)
+@pytest.mark.parametrize("path", ["chat/completions", "messages", "responses"])
+def test_what_an_endpoint_says_is_passed_on_and_asked_again_only_where_that_helps(path, status, said, expected):
+    async def work(gateway, client):
+        answer = await post(client, gateway.open(), path, json={**HELLO, "input": "hi", "max_tokens": 5, "tools": []})
+        return answer.status_code, answer.json()["error"]["message"], "retry-after" in answer.headers
+
+    (got, words, again), _ = foreign(lambda exchange: exchange.json({"error": {"message": said}}, status), work)
+    assert (got, again) == (expected, expected == 500)
+    assert said in words
+
+
+@pytest.mark.parametrize("model", ["", "named"])
+def test_an_endpoint_is_asked_for_the_model_that_was_named_or_the_clients(model):
+    async def work(gateway, client):
+        answer = await post(client, gateway.open())
+        return answer.status_code, [one["id"] for one in (await client.get(f"{gateway.url}/v1/models")).json()["data"]]
+
+    (status, models), requests = foreign(lambda exchange: exchange.json(completion("yes")), work, model)
+    assert (status, models) == (200, [model] if model else [])
+    assert requests[0]["model"] == (model or HELLO["model"])
 
 
 @pytest.mark.integration

@@ -354,6 +354,16 @@ def test_calls_without_end_take_no_memory():
     assert used[1] - used[0] < 100_000
 
 
+def test_of_refused_calls_only_their_number_is_kept():
+    async def work(gateway, client):
+        session = gateway.open()
+        chats = [body([{"role": "user", "content": f"{n} " * 300}]) for n in range(20)]
+        statuses = {(await post(client, session, json=chat)).status_code for chat in chats}
+        return statuses, session.counts["refused_overflow"], len(session.known_in), session.kept_bytes
+
+    assert call_over_http(work, scripted([], max_context=100)) == ({400}, 20, 0, 0)
+
+
 def test_endless_compaction_ends_when_enough_is_remembered():
     async def work(gateway, client):
         session = gateway.open()

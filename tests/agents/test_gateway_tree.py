@@ -210,12 +210,12 @@ def test_a_summary_in_a_call_of_its_own_joins_two_lines():
     assert kinds(tree) == ["main", "compaction", "main"]
 
 
-def test_without_tools_the_longest_line_is_the_main_one():
+def test_without_tools_the_longest_line_is_the_main_one_and_no_other_is_an_aside():
     tree = Tree()
     add(tree, (Message("user", "title?"),), Answer("t"), tools=())
     first = add(tree, FIRST, Answer("ls"), tools=())
     add(tree, (*FIRST, first.answer.message, Message("user", "files")), Answer("done"), tools=())
-    assert kinds(tree) == ["aside", "main", "main"]
+    assert kinds(tree) == ["subagent", "main", "main"]
 
 
 def test_equal_data_have_equal_hashes():

@@ -1,16 +1,15 @@
-"""Three dialects of one call: chat completions, Responses, Messages. Pure functions from JSON and to it."""
+"""Four dialects of one call: chat completions, Responses, Messages, Gemini. Pure functions from JSON and to it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from rollenv.agents.gateway.dialects import anthropic_messages, chat, responses
-from rollenv.agents.gateway.dialects.anthropic_messages import counted
-from rollenv.agents.gateway.dialects.fields import Decode, Known, token_name
+from rollenv.agents.gateway.dialects import anthropic_messages, chat, gemini, responses
+from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.messages import Answer, GatewayError, Request, Stored
 
-__all__ = ["DIALECTS", "Dialect", "Known", "counted", "models"]
+__all__ = ["DIALECTS", "OF_PATHS", "Dialect", "Known", "models"]
 
 
 class Dialect(Protocol):
@@ -26,10 +25,10 @@ class Dialect(Protocol):
             GatewayError: something in it cannot be read, or names an answer that is not there.
         """
 
-    def whole(self, answer: Answer, request: Request, decode: Decode = token_name) -> dict[str, Any]:
-        """The body of an answer that is not streamed; ``decode`` gives the texts of ``include_tokens``."""
+    def whole(self, answer: Answer, request: Request) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
 
-    def events(self, answer: Answer, request: Request, decode: Decode = token_name) -> Iterator[bytes]:
+    def events(self, answer: Answer, request: Request) -> Iterator[bytes]:
         """The stream of an answer, complete."""
 
     def status(self, problem: GatewayError) -> int:
@@ -43,7 +42,9 @@ class Dialect(Protocol):
 
 
 #: By the path below ``/v1/``.
-DIALECTS: dict[str, Dialect] = {"chat/completions": chat, "responses": responses, "messages": anthropic_messages}
+OF_PATHS: dict[str, Dialect] = {"chat/completions": chat, "responses": responses, "messages": anthropic_messages}
+#: All, by name. Gemini's calls have the model in their path.
+DIALECTS = {**OF_PATHS, "gemini": gemini}
 
 
 def models(names: Iterable[str]) -> dict[str, Any]:

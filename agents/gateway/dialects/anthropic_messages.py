@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from rollenv.agents.gateway.dialects import fields
-from rollenv.agents.gateway.dialects.fields import Decode, Known, event, invalid, token_name
+from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
 
 keepalive = b'event: ping\ndata: {"type": "ping"}\n\n'
 
-#: Where Claude Code keeps arguments that are no JSON, and looks for them to tell the model so.
-_UNPARSED = "__unparsedToolInput"
 _STOP_REASONS = {"stop": "end_turn", "stop_text": "stop_sequence", "length": "max_tokens", "tool_calls": "tool_use"}
 _ERROR_TYPES = {
     "auth": "authentication_error",
@@ -25,12 +22,7 @@ _ERROR_TYPES = {
 
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """The request in a body, also one whose tokens are only to be counted.
-
-    Args:
-        body: JSON of the client.
-        stored: not needed, this dialect refers to no earlier answer.
-        known: what was read before.
+    """The request in a body, also one whose tokens are only to be counted; ``stored`` is not needed.
 
     Raises:
         GatewayError: something in it cannot be read.
@@ -38,9 +30,8 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     body, said = fields.lists(body, known, messages=_messages, tools=_tool)
     if not said["messages"]:
         raise invalid("must hold at least a message", "messages")
-    system = fields.content(body, "system")[0]
-    messages = (*([Message("system", system)] if system else []), *said["messages"])
-    return Request(messages, **fields.common(body, said["tools"], "stop_sequences", "max_tokens"))
+    messages = [*fields.system(body, "system"), *said["messages"]]
+    return Request(tuple(messages), **fields.common(body, said["tools"], "stop_sequences", "max_tokens"))
 
 
 def _tool(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
@@ -52,7 +43,8 @@ def _messages(of: dict[str, Any], where: str) -> list[Message]:
     content = fields.blocks(of, "content", where)
     match of.get("role"):
         case "system":
-            return [Message("system", fields.joined(content)[0])]
+            text, images = fields.joined(content)
+            return [Message("system", text, images=images)]
         case "assistant":
             return [_assistant(content)]
         case "user":
@@ -67,10 +59,7 @@ def _assistant(content: list[tuple[dict[str, Any], str]]) -> Message:
         if kind == "thinking":
             reasoning += fields.text(block, "thinking", where)
         elif kind == "tool_use":
-            given = fields.field(block, "input", dict, where) or {}
-            unparsed = given.get(_UNPARSED)
-            raw = unparsed.get("raw") if isinstance(unparsed, dict) else None
-            arguments = raw if isinstance(raw, str) else fields.compact(given)
+            arguments = fields.arguments(block, "input", where)
             calls.append(Call(fields.required(block, "id", where), fields.required(block, "name", where), arguments))
         elif kind != "redacted_thinking":
             said.append((block, where))
@@ -93,7 +82,7 @@ def _user(content: list[tuple[dict[str, Any], str]]) -> list[Message]:
     return messages
 
 
-def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict[str, Any]:
+def whole(answer: Answer, request: Request) -> dict[str, Any]:
     """The body of an answer that is not streamed."""
     content: list[dict[str, Any]] = []
     if answer.reasoning:  # clients want a signature and send it back unread
@@ -101,7 +90,7 @@ def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict
     if answer.text or not answer.calls:
         content.append({"type": "text", "text": answer.text})
     content += [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)} for call in answer.calls
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": fields.as_object(call)} for call in answer.calls
     ]
     return {
         "id": f"msg_{answer.id}",
@@ -120,19 +109,7 @@ def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict
     }
 
 
-def _input(arguments: str) -> dict[str, Any]:
-    """Arguments as the object that this dialect wants.
-
-    What is no object goes where Claude Code itself puts it. Sent as it is, the Python SDK would make ``{}`` of the
-    beginning of an object, unsaid, and end the episode with an exception at anything else.
-    """
-    try:
-        return fields.readable(json.loads(arguments or "{}"))
-    except (GatewayError, ValueError, RecursionError):
-        return {_UNPARSED: {"raw": arguments, "len": len(arguments)}}
-
-
-def events(answer: Answer, request: Request, decode: Decode = token_name) -> Iterator[bytes]:
+def events(answer: Answer, request: Request) -> Iterator[bytes]:
     """The stream of an answer."""
     for data in _events(whole(answer, request)):
         yield event(data, data["type"])
@@ -173,7 +150,8 @@ def error(problem: GatewayError) -> dict[str, Any]:
     """The body of an error."""
     message = str(problem)
     if problem.kind == "overflow":  # Claude Code reads both numbers
-        message = f"prompt is too long: {problem.tokens} tokens > {problem.maximum} maximum"
+        numbers = f"{problem.tokens} tokens > {problem.maximum} maximum"
+        message = f"prompt is too long: {numbers if problem.maximum else problem}"
     kind = _ERROR_TYPES.get(problem.kind, "invalid_request_error")
     return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -181,8 +159,3 @@ def error(problem: GatewayError) -> dict[str, Any]:
 def error_event(problem: GatewayError) -> bytes:
     """The end of a stream that has begun and cannot go on."""
     return event(error(problem), "error")
-
-
-def counted(tokens: int) -> dict[str, int]:
-    """The answer of ``/v1/messages/count_tokens``."""
-    return {"input_tokens": tokens}

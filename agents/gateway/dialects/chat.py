@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from rollenv.agents.gateway.dialects import fields
-from rollenv.agents.gateway.dialects.fields import Decode, Known, event, invalid, token_name
+from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
 
 keepalive = b": keepalive\n\n"
@@ -16,12 +16,7 @@ _CODES = {"overflow": "context_length_exceeded", "auth": "invalid_api_key"}
 
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """The request in a body.
-
-    Args:
-        body: JSON of the client.
-        stored: not needed, this dialect refers to no earlier answer.
-        known: what was read before.
+    """The request in a body; ``stored`` is not needed, this dialect refers to no earlier answer.
 
     Raises:
         GatewayError: something in it cannot be read.
@@ -71,26 +66,26 @@ def _call(of: dict[str, Any], where: str) -> Call:
     return Call(fields.required(of, "id", where), fields.required(named, "name", f"{where}.function"), arguments)
 
 
-def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict[str, Any]:
+def whole(answer: Answer, request: Request) -> dict[str, Any]:
     """The body of an answer that is not streamed."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
     if answer.calls:
         message["tool_calls"] = [_written(call, call.arguments) for call in answer.calls]
-    ids, choice = _tokens(answer, request, decode)
+    ids, choice = _tokens(answer, request)
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _FINISH[answer.finish], **choice}
     return {**_head(answer, request, "chat.completion"), "choices": [choice], "usage": _usage(answer), **ids}
 
 
-def events(answer: Answer, request: Request, decode: Decode = token_name) -> Iterator[bytes]:
+def events(answer: Answer, request: Request) -> Iterator[bytes]:
     """The stream of an answer."""
     head = _head(answer, request, "chat.completion.chunk")
 
     def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
         return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish, **more}]}
 
-    ids, choice = _tokens(answer, request, decode)
+    ids, choice = _tokens(answer, request)
     yield event({**chunk({"role": "assistant", "content": ""}, **choice), **ids})
     if answer.reasoning:
         yield event(chunk({"reasoning_content": answer.reasoning}))
@@ -122,13 +117,13 @@ def _usage(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _tokens(answer: Answer, request: Request, decode: Decode) -> tuple[dict[str, Any], dict[str, Any]]:
+def _tokens(answer: Answer, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
     """Tokens under vLLM's names: what goes on the answer, and what on its choice."""
-    if not request.include_tokens:
+    if not request.include_tokens or not answer.response_ids:  # a foreign endpoint's answer has none
         return {}, {}
     content = []
     for token, logprob in zip(answer.response_ids, answer.logprobs, strict=True):
-        text = decode(token)
+        text = f"token_id:{token}"  # as vLLM writes it
         content.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
     return (
         {"prompt_token_ids": list(answer.prompt_ids)},
@@ -144,7 +139,7 @@ def status(problem: GatewayError) -> int:
 def error(problem: GatewayError) -> dict[str, Any]:
     """The body of an error."""
     message = str(problem)
-    if problem.kind == "overflow":  # clients find out by these words that they must compact
+    if problem.kind == "overflow" and problem.maximum:  # clients find out by these words that they must compact
         message = (
             f"This model's maximum context length is {problem.maximum} tokens. However, your messages resulted in "
             f"{problem.tokens} tokens. Please reduce the length of the messages."

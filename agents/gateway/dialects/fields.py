@@ -8,11 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from rollenv.agents.gateway.messages import GatewayError
+from rollenv.agents.gateway.messages import Call, GatewayError, Message
 from rollenv.parsing import well_formed
 
-#: The text of a token id, for log-probabilities.
-Decode = Callable[[int], str]
 T = TypeVar("T")
 
 _DEPTH = 100
@@ -21,6 +19,8 @@ _ROOM = 8 << 20
 _EACH = 500
 _STOPS = 16
 _KINDS: dict[type, str] = {str: "a string", bool: "true or false", list: "a list", dict: "an object"}
+#: Where Claude Code keeps arguments that are no JSON, and looks for them to tell the model so.
+_UNPARSED = "__unparsedToolInput"
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 
 
@@ -212,6 +212,12 @@ def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tupl
     return (value, ()) if isinstance(value, str) else joined(blocks(of, key, where))
 
 
+def system(of: Mapping[str, Any], key: str) -> list[Message]:
+    """The message that a body's system prompt is; none without one."""
+    text, images = content(of, key)
+    return [Message("system", text, images=images)] if text or images else []
+
+
 def _url(block: Mapping[str, Any], where: str) -> str:
     """The URL of an image: OpenAI's two forms, and Anthropic's ``source``."""
     image = block.get("source", block.get("image_url"))
@@ -233,6 +239,26 @@ def function(of: Mapping[str, Any], where: str, schema: str = "parameters", name
         "parameters": field(of, schema, dict, where) or {"type": "object", "properties": {}},
     }
     return {"type": "function", "function": described, **({"namespace": namespace} if namespace else {})}
+
+
+def as_object(call: Call) -> dict[str, Any]:
+    """Arguments as the object that some dialects want.
+
+    What is no object goes where Claude Code itself puts it. Sent as it is, Anthropic's Python SDK would make ``{}`` of
+    the beginning of an object, unsaid, and end the episode with an exception at anything else.
+    """
+    try:
+        return readable(json.loads(call.arguments or "{}"))
+    except (GatewayError, ValueError, RecursionError):
+        return {_UNPARSED: {"raw": call.arguments, "len": len(call.arguments)}}
+
+
+def arguments(of: Mapping[str, Any], key: str, where: str) -> str:
+    """The arguments that an object stands for, as they were before :func:`as_object`."""
+    given = field(of, key, dict, where) or {}
+    unparsed = given.get(_UNPARSED)
+    raw = unparsed.get("raw") if isinstance(unparsed, dict) else None
+    return raw if isinstance(raw, str) else compact(given)
 
 
 def common(body: Mapping[str, Any], tools: list[dict[str, Any]], stop: str, *limits: str) -> dict[str, Any]:
@@ -303,8 +329,3 @@ def event(data: Mapping[str, Any], name: str = "") -> bytes:
     """An event of a stream. All in ASCII: some clients take U+2028 for the end of a line."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
-
-
-def token_name(token: int) -> str:
-    """The text of a token where nobody can decode it, as vLLM writes it."""
-    return f"token_id:{token}"

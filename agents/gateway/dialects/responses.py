@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rollenv.agents.gateway.dialects import chat, fields
-from rollenv.agents.gateway.dialects.fields import Decode, Known, event, invalid, token_name
+from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
 
 keepalive = chat.keepalive
@@ -32,9 +32,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     for key in ("conversation", "prompt"):
         if body.get(key) is not None:
             raise invalid("is not kept here; send the items themselves", key)
-    messages: list[Message] = []
-    if instructions := fields.content(body, "instructions")[0]:
-        messages.append(Message("system", instructions))
+    messages = fields.system(body, "instructions")
     for message in said["input"]:
         if messages and messages[-1].role == message.role == "assistant":  # a run of items is one answer
             last = messages[-1]
@@ -116,7 +114,7 @@ def _tools(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
                 yield fields.function(one, at, namespace=name)
 
 
-def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict[str, Any]:
+def whole(answer: Answer, request: Request) -> dict[str, Any]:
     """The body of an answer that is not streamed."""
     cut = answer.finish == "length"
     state = "incomplete" if cut else "completed"
@@ -160,7 +158,7 @@ def whole(answer: Answer, request: Request, decode: Decode = token_name) -> dict
     }
 
 
-def events(answer: Answer, request: Request, decode: Decode = token_name) -> Iterator[bytes]:
+def events(answer: Answer, request: Request) -> Iterator[bytes]:
     """The stream of an answer."""
     for number, (name, data) in enumerate(_events(whole(answer, request))):
         yield event({"type": name, "sequence_number": number, **data}, name)

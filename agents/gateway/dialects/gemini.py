@@ -1,0 +1,149 @@
+"""Google's Gemini. The path names the model, and says whether the answer is a stream."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from rollenv.agents.gateway.dialects import chat, fields
+from rollenv.agents.gateway.dialects.fields import Known, event, invalid
+from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Role, Stored
+
+#: An empty line: SDKs take any other line that does not begin with "data:" for an error.
+keepalive = b"\n"
+status = chat.status
+
+_STATUS = {401: "UNAUTHENTICATED", 404: "NOT_FOUND", 500: "INTERNAL", 503: "UNAVAILABLE"}
+_MODES = {"": "auto", "AUTO": "auto", "VALIDATED": "auto", "NONE": "none", "ANY": "required"}
+_ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
+#: What a client has named the parts of, not Google.
+_FREE = ("args", "response", "parameters", "parametersJsonSchema")
+
+
+def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
+    """The request in a body, also one whose tokens are only to be counted; ``stored`` is not needed.
+
+    Raises:
+        GatewayError: something in it cannot be read.
+    """
+    body, said = fields.lists(body, known, contents=_messages, tools=_tools)
+    if not said["contents"]:
+        raise invalid("must hold at least a content", "contents")
+    body = _camel(body)
+    config = fields.field(body, "generationConfig", dict) or {}
+    if config.get("candidateCount") not in (None, 1) or body.get("cachedContent"):
+        raise invalid("send a request for each answer, with all of its contents", "candidateCount, cachedContent")
+    config = {**config, "top_p": config.get("topP"), "tool_choice": _choice(body, said["tools"])}
+    prompt = _messages({**(fields.field(body, "systemInstruction", dict) or {}), "role": "user"}, "systemInstruction")
+    system = [replace(message, role="system") for message in prompt if message.text or message.images]
+    settings = fields.common(config, said["tools"], "stopSequences", "maxOutputTokens")
+    return Request((*system, *_named(said["contents"])), **settings)
+
+
+def _camel(of: Any) -> Any:
+    """The same with Google's own keys in camel case; it reads them in snake case too."""
+    if isinstance(of, list):
+        return [_camel(one) for one in of]
+    if not isinstance(of, dict):
+        return of
+    keys = {key: re.sub("_([a-z])", lambda found: found[1].upper(), key) for key in of}
+    return {keys[key]: value if keys[key] in _FREE else _camel(value) for key, value in of.items()}
+
+
+def _tools(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    for one, at in fields.objects(_camel(of), "functionDeclarations", where):
+        # Google writes OBJECT and STRING.
+        small = re.sub('"type": "[A-Z]+"', lambda found: found[0].lower(), json.dumps(one.get("parameters")))
+        yield fields.function({**one, "parameters": one.get("parametersJsonSchema") or json.loads(small)}, at)
+
+
+def _choice(body: dict[str, Any], tools: list[dict[str, Any]]) -> Any:
+    config = fields.field(fields.field(body, "toolConfig", dict) or {}, "functionCallingConfig", dict) or {}
+    mode, names = fields.text(config, "mode", "toolConfig"), fields.field(config, "allowedFunctionNames", list) or []
+    if mode == "ANY" and len(names) == 1:
+        return {"type": "tool", "name": names[0]}
+    if names and {tool["function"]["name"] for tool in tools} != set(map(str, names)):
+        raise invalid("cannot be met; allow one function, or those that `tools` offers", "toolConfig")
+    return _MODES.get(mode, mode)
+
+
+def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
+    """The results of tools, each a message, then what else a content says."""
+    of = _camel(of)
+    if (role := fields.text(of, "role", where) or "user") not in _ROLES:
+        raise invalid("must be user or model", f"{where}.role")
+    blocks: list[tuple[dict[str, Any], str]] = []
+    calls, reasoning, results = [], "", 0
+    for part, at in fields.objects(of, "parts", where):
+        if call := fields.field(part, "functionCall", dict, at):
+            given = fields.arguments(call, "args", at)
+            calls.append(Call(fields.text(call, "id", at), fields.required(call, "name", at), given))
+        elif result := fields.field(part, "functionResponse", dict, at):
+            told = fields.field(result, "response", dict, at) or {}
+            only = told.get("output", told.get("result")) if len(told) == 1 else None
+            name = fields.text(result, "id", at) or f"{fields.required(result, 'name', at)}()"
+            yield Message("tool", only if isinstance(only, str) else fields.compact(told), call_id=name)
+            results += 1
+        elif data := fields.field(part, "inlineData", dict, at) or fields.field(part, "fileData", dict, at):
+            kind, inline = fields.text(data, "mimeType", at), fields.text(data, "data", at)
+            url = data.get("fileUri") or f"data:{kind};base64,{inline.replace('-', '+').replace('_', '/')}"
+            blocks.append(({"type": "image" if kind.startswith("image/") else kind, "image_url": url}, at))
+        elif part.get("thought") is True:
+            reasoning += fields.text(part, "text", at)
+        else:
+            other = next((key for key in part if key not in ("text", "thought", "thoughtSignature")), "text")
+            blocks.append(({"type": other, "text": part.get("text")}, at))
+    if blocks or calls or not results:
+        text, images = fields.joined(blocks)
+        yield Message(_ROLES[role], text, tuple(calls), reasoning=reasoning, images=images)
+
+
+def _named(messages: list[Message]) -> Iterator[Message]:
+    """The messages, where a result without an id answers the first call of its name that no other does."""
+    waiting: list[Call] = []
+    for number, message in enumerate(messages):
+        if message.calls:
+            waiting = [replace(c, id=c.id or f"call_{number}_{i}") for i, c in enumerate(message.calls)]
+            message = replace(message, calls=tuple(waiting))
+        for call in waiting if message.role == "tool" else ():
+            if message.call_id in (call.id, f"{call.name}()"):
+                waiting = [other for other in waiting if other is not call]
+                message = replace(message, call_id=call.id)
+                break
+        yield message
+
+
+def whole(answer: Answer, request: Request) -> dict[str, Any]:
+    """The body of an answer that is not streamed."""
+    parts: list[dict[str, Any]] = [{"text": answer.reasoning, "thought": True}] if answer.reasoning else []
+    parts += [{"text": answer.text}] if answer.text or not answer.calls else []
+    for call in answer.calls:
+        parts.append({"functionCall": {"id": call.id, "name": call.name, "args": fields.as_object(call)}})
+    finish = "MAX_TOKENS" if answer.finish == "length" else "STOP"
+    usage = {
+        "promptTokenCount": answer.prompt_tokens,
+        "cachedContentTokenCount": answer.cached_tokens,
+        "candidatesTokenCount": answer.completion_tokens,
+        "totalTokenCount": answer.prompt_tokens + answer.completion_tokens,
+    }
+    candidate = {"index": 0, "content": {"role": "model", "parts": parts}, "finishReason": finish}
+    return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": request.model, "responseId": answer.id}
+
+
+def events(answer: Answer, request: Request) -> Iterator[bytes]:
+    """The stream of an answer: one event."""
+    yield event(whole(answer, request))
+
+
+def error(problem: GatewayError) -> dict[str, Any]:
+    """The body of an error."""
+    code = _STATUS.get(problem.status, "INVALID_ARGUMENT")
+    return {"error": {"code": problem.status, "message": str(problem), "status": code}}
+
+
+def error_event(problem: GatewayError) -> bytes:
+    """The end of a stream that has begun and cannot go on. SDKs raise it if it is no event."""
+    return json.dumps(error(problem)).encode() + b"\n\n"
