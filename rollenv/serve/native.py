@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import logging
 import time
 import weakref
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rollenv import __version__
@@ -18,12 +19,9 @@ from rollenv.remote.protocol import FAILED, Cancelled, ServerError, error_answer
 from rollenv.serve.auth import Client
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import SessionManager, served
+from rollenv.serve.websocket import WebSocket
 
 logger = logging.getLogger(__name__)
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 #: Requests of one connection that are carried out at the same time; more are not read.
 _AT_ONCE = 1024
@@ -36,11 +34,12 @@ class Native:
         silence: seconds without a message after which the connection is closed.
     """
 
-    def __init__(self, sessions: SessionManager, client: Client, receive: Receive, send: Send, silence: float):
-        self.sessions, self.client, self._receive, self._send, self.silence = sessions, client, receive, send, silence
+    def __init__(self, sessions: SessionManager, client: Client, socket: WebSocket, silence: float):
+        self.sessions, self.client, self._socket, self.silence = sessions, client, socket, silence
         self._limited = sessions.limiter.is_limited(client.name)
         self._running: dict[int, tuple[asyncio.Task[None], Any]] = {}
-        self._begun, self._room = 0, asyncio.Event()
+        self._begun, self._room, self._waits = 0, asyncio.Event(), False
+        self._context = contextvars.copy_context()
         self._connected = True
         self._used: weakref.WeakSet[Session] = weakref.WeakSet()
         self._steps: dict[int, tuple[Session, int]] = {}
@@ -50,29 +49,21 @@ class Native:
 
     async def talk(self) -> None:
         """Answer requests of an accepted connection until it ends."""
+        self._socket.listen(self.silence, self._take, lambda: self._begun > 0)
         try:
-            while True:
-                try:
-                    async with asyncio.timeout(self.silence):
-                        message = await self._receive()
-                except TimeoutError:
-                    if self._begun:  # it waits for an answer
-                        continue
-                    await self._send({"type": "websocket.close", "code": 1001, "reason": "nothing was asked for long"})
-                    return
-                if message["type"] != "websocket.receive":
-                    return
+            while (message := await self._socket.receive())["type"] == "websocket.receive":
                 try:
                     requests = protocol.unpack_all(message.get("bytes") or b"")
                 except UsageError as error:
-                    await self._send({"type": "websocket.close", "code": 1007, "reason": str(error)[:100]})
+                    await self._socket.send({"type": "websocket.close", "code": 1007, "reason": str(error)[:100]})
                     return
+                self._waits = True
                 for request in requests:
                     while self._begun >= _AT_ONCE:
                         self._room.clear()
                         await self._room.wait()
-                    self._begun += 1
                     self._begin(*request)
+                self._waits = False
         finally:
             self._connected = False
             for session in self._used:
@@ -81,11 +72,25 @@ class Native:
                 if operation not in ("call", "close"):  # whose answer waits for the client to come back
                     task.cancel()
 
+    def _take(self, message: str | bytes) -> bool:
+        """Begin the requests of a message as it arrives, if there is room for them and none before it waits."""
+        try:
+            requests = protocol.unpack_all(message)  # type: ignore[arg-type]  # a text is refused
+        except UsageError:
+            return False
+        if self._waits or self._begun + len(requests) > _AT_ONCE:
+            return False
+        for request in requests:
+            self._begin(*request)
+        return True
+
     def _begin(self, number: int, operation: Any, *args: Any) -> None:
         """Start to carry out a request. It keeps its room until its answer is sent."""
+        self._begun += 1
         if operation == "call" and self._start_step(number, args):
             return
-        task = asyncio.get_running_loop().create_task(self._answer(number, operation, list(args)))
+        answer = self._answer(number, operation, list(args))
+        task = asyncio.get_running_loop().create_task(answer, context=self._context.copy())
         self._running[number] = (task, operation)
 
     def _start_step(self, number: int, args: tuple[Any, ...]) -> bool:
@@ -144,20 +149,23 @@ class Native:
                 del self._running[number]
 
     def _flush(self) -> None:
-        """Send the answers that are there by now."""
-        answers, self._answers = self._answers, []
-        if self._connected:
-            self._sending = asyncio.get_running_loop().create_task(self._sent(answers, self._sending))
+        """Send the answers that are there by now, and make room for as many requests: a client that reads no answers is
+        not read either.
+        """
+        sent = 0
+        for count, data in protocol.pack_all(self._answers, protocol.LARGEST_MESSAGE):
+            if not self._socket.writable.is_set():
+                self._sending = asyncio.get_running_loop().create_task(self._flush_later())
+                break
+            self._socket.write(data)
+            sent += count
+        del self._answers[:sent]
+        self._begun -= sent
+        self._room.set()
 
-    async def _sent(self, answers: list[bytes], before: asyncio.Task[None] | None) -> None:
-        """Send answers, and make room for as many requests: a client that reads no answers is not read either."""
-        if before is not None and not before.done():
-            await before
-        for count, data in protocol.pack_all(answers, protocol.LARGEST_MESSAGE):
-            with contextlib.suppress(OSError, RuntimeError):  # the client has gone
-                await self._send({"type": "websocket.send", "bytes": data})
-            self._begun -= count
-            self._room.set()
+    async def _flush_later(self) -> None:
+        await self._socket.writable.wait()
+        self._flush()
 
     async def _carried_out(self, operation: Any, args: list[Any]) -> Any:
         handler = _OPERATIONS.get(operation) if isinstance(operation, str) else None

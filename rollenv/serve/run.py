@@ -26,6 +26,7 @@ from rollenv.rollout.workers.pool import Answered, PooledEnv, Worker
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve.server import EnvServer, Settings
 from rollenv.serve.sessions import export_sessions
+from rollenv.serve.websocket import WebSocket
 
 with extra("serve", "rollenv serve"):
     import uvicorn
@@ -243,7 +244,7 @@ async def serve(
     config = uvicorn.Config(
         server.app(),
         http=_Prompt,
-        ws="websockets-sansio",
+        ws=WebSocket,
         ws_max_size=protocol.LARGEST_REQUEST,
         ws_per_message_deflate=False,
         ws_ping_interval=None,

@@ -19,9 +19,9 @@ from rollenv.rollout import validation
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, EnvResult, Views
 from rollenv.rollout.workers.pool import PooledEnv
+from rollenv.serve.calls import Call, Callback, Step
 from rollenv.serve.logs import asked_at
-from rollenv.serve.quotas import SessionContext
-from rollenv.serve.step import Callback, PendingStep
+from rollenv.serve.quotas import SessionContext, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Session:
         self._last: asyncio.Future[Any] | None = None
         self._callers: dict[int, asyncio.Task[Any]] = {}
         self._building: asyncio.Future[None] | None = None
-        self._step: PendingStep | None = None
+        self._step: Step | None = None
         self._openers, self._closed = 0, False
         self.history, self.count = ReplayLog(), 0
         self.about: dict[str, Any] = {}
@@ -103,19 +103,26 @@ class Session:
         """Send a step without a task, if it has nothing to wait for.
 
         Args:
-            callback: called with the answer or the error.
+            callback: called with the answer or the error, perhaps at once.
 
         Returns:
-            False if it was not sent; then :meth:`numbered` does it.
+            False if it was not sent; then :meth:`numbered` or :meth:`call` do it.
         """
-        env = self._env
-        if env is None or self.busy or self.over or count != self.count + 1 or not self._manager.queue.enter():
+        if self._env is None or self.busy or self.over or count != self.count + 1:
+            return False
+        turn = Turn(self._manager.queue, self.owner)
+        if not turn.begin():
             return False
         self.count, self.busy = count, 1
-        self._step = PendingStep(self, self._manager, env, count, action, callback)
-        self._last = self._step.answer
-        self._step.send()
+        self._step = step = Step(self, turn, count, action, callback)
+        self._last = step.answer
+        self._send("step", [action], step.answered)
         return True
+
+    async def step_over(self) -> None:
+        """Wait for the end of a step that was sent without a task."""
+        while self._step is not None:
+            await asyncio.wait((self._step.answer,))
 
     def cancel(self, count: int | None = None) -> None:
         """Give up the calls that run, if any do.
@@ -216,7 +223,7 @@ class Session:
             self.busy -= 1
             raise
         try:
-            await self._pending_step_over()
+            await self.step_over()
             if self._env is not None and self.history.calls and "state" in spec(self.task.env_id).abilities:
                 with contextlib.suppress(EnvFailure, UsageError):  # else it is replayed there
                     state = await self._ask("get_state", [])
@@ -285,7 +292,7 @@ class Session:
                 functools.partial(self._manager.limiter.spend, self.owner)
             )  # what a call did that failed counts, too
 
-    # -- used by a pending step ----------------------------------------------------------------------------------------
+    # -- used by calls that are on their way ---------------------------------------------------------------------------
 
     def hung(self, method: str) -> EnvFailure:
         """Return the failure of a call that got no answer in its time."""
@@ -303,7 +310,7 @@ class Session:
 
     def finish_step(self, action: str, result: EnvResult) -> list[Any]:
         """Record a step, and return its answer."""
-        answer = self._step_answer(result)
+        answer: list[Any] = self._plain("step", result)
         self._record("step", [action], answer)
         return answer
 
@@ -314,6 +321,9 @@ class Session:
             EnvBroke: a replay is no remedy.
             SessionGone: the session was closed meanwhile.
         """
+        env = self._env
+        if failure.kind == "hung" and env is not None:
+            failure = await env.overdue(failure)
         answer: list[Any] = await self._with_replay(functools.partial(self._perform, "step", [action]), failure)
         self._record("step", [action], answer)
         return answer
@@ -326,10 +336,15 @@ class Session:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _step_answer(self, result: EnvResult) -> list[Any]:
+    def _plain(self, method: str, result: Any) -> Any:
+        """Return what a client gets of a result."""
         r = result
-        info = self._bounded("step", r.info)
-        return [r.observation, r.reward, r.terminated, r.truncated, info, r.state_key, r.view]
+        if method == "step":
+            info = self._bounded(method, r.info)
+            return [r.observation, r.reward, r.terminated, r.truncated, info, r.state_key, r.view]
+        if method == "reset":
+            return [r.observation, self._bounded(method, r.info), r.state_key, r.view]
+        return result if method in ("about", "card") else self._bounded(method, result)
 
     def _bounded(self, method: str, value: Any) -> Any:
         """Return what an environment returned, if it is small enough to be spelled out for a client."""
@@ -361,7 +376,7 @@ class Session:
         self.busy += 1
         try:
             async with self._lock, self._manager.queue.turn(self.owner):
-                await self._pending_step_over()
+                await self.step_over()
                 yield
         finally:
             self.busy -= 1
@@ -433,7 +448,7 @@ class Session:
             env.close()
             raise SessionGone("the session was closed")
         self._env = env
-        self.about = await self._within_limit("reset", env.about())
+        self.about = await self._ask("about", [])
 
     async def _open_in_worker(self) -> PooledEnv:
         """A place in a worker; for who harms them one of its own, if that is there soon."""
@@ -454,41 +469,42 @@ class Session:
     async def _card(self) -> dict[str, Any]:
         if self._env is None:
             await self._rebuild()
-        if self._env is None:  # released during a replay
-            raise SessionGone("the session was closed")
-        told: dict[str, Any] = await self._within_limit("card", self._env.card())
-        return told
+        card: dict[str, Any] = await self._ask("card", [])
+        return card
 
     async def _ask(self, method: str, args: list[Any]) -> Any:
+        """Send a call, and wait for its answer."""
+        env, found = self._env, asyncio.get_running_loop().create_future()
+
+        def done(answer: Any) -> None:
+            if not found.done():
+                found.set_result(answer)
+
+        self._send(method, args, done)
+        answer = await found
+        if isinstance(answer, EnvFailure) and answer.kind == "hung" and env is not None:
+            raise await env.overdue(answer)
+        if isinstance(answer, RollenvError):
+            raise answer
+        return self._plain(method, answer)
+
+    def _send(self, method: str, args: list[Any], done: Callable[[Any], object]) -> None:
+        """Send a call into the environment. ``done`` is called once, with the answer or an error, in its time."""
         env = self._env
         if env is None:  # released during a replay
             raise SessionGone("the session was closed")
-        if method == "step":
-            return self._step_answer(await self._within_limit(method, env.step(args[0])))
-        if method == "reset":
-            seen = await self._within_limit(method, env.restart(*args))
-            return [seen.observation, self._bounded(method, seen.info), seen.state_key, seen.view]
-        return self._bounded(method, await self._within_limit(method, env.call(method, *args)))
-
-    async def _within_limit(self, method: str, call: Awaitable[Any]) -> Any:
-        """Await a call into the environment, and record its time."""
-        env, began = self._env, time.monotonic()
-        assert env is not None
-        try:
-            async with asyncio.timeout(self._seconds_of(method)):
-                answer = await call
-        except TimeoutError:
-            raise await env.overdue(self.hung(method)) from None
-        self.record_time(method, env, time.monotonic() - began)
-        return answer
+        call = Call(self, env, "reset" if method == "about" else method, done)
+        self._manager.queue.time_limits.start(call, self._seconds_of(method))
+        if method in ("step", "about", "card"):
+            env.send(method, args, call.answered)
+        elif method == "reset":
+            env.send("restart", args, call.answered)
+        else:
+            env.send("call", [method, *args], call.answered)
 
     def _seconds_of(self, method: str) -> float:
         limits = self._manager.limits
-        return limits.reset if method in ("reset", "card") else limits.step
-
-    async def _pending_step_over(self) -> None:
-        while self._step is not None:
-            await asyncio.wait((self._step.answer,))
+        return limits.reset if method in ("reset", "about", "card") else limits.step
 
 
 def _outcome(last: asyncio.Future[Any] | None) -> list[Any]:
