@@ -90,7 +90,7 @@ class Step:
     async def _repeat(self, failure: EnvFailure) -> None:
         """Replay the episode, if the failure was a lost worker."""
         try:
-            self._end(await self._session.repeat_step(self._action, failure))
+            self._end(await self._session.carry_out("step", [self._action], failure))
         except RollenvError as error:
             self._end(error)
         except asyncio.CancelledError:

@@ -9,6 +9,7 @@ import functools
 import logging
 import time
 import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -38,7 +39,8 @@ class Native:
         self.sessions, self.client, self._socket, self.silence = sessions, client, socket, silence
         self._limited = sessions.limiter.is_limited(client.name)
         self._running: dict[int, tuple[asyncio.Task[None], Any]] = {}
-        self._begun, self._room, self._waits = 0, asyncio.Event(), False
+        self._begun, self._room = 0, asyncio.Event()
+        self._waiting: deque[list[Any]] = deque()
         self._context = contextvars.copy_context()
         self._connected = True
         self._used: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -52,18 +54,9 @@ class Native:
         self._socket.listen(self.silence, self._take, lambda: self._begun > 0)
         try:
             while (message := await self._socket.receive())["type"] == "websocket.receive":
-                try:
-                    requests = protocol.unpack_all(message.get("bytes") or b"")
-                except UsageError as error:
-                    await self._socket.send({"type": "websocket.close", "code": 1007, "reason": str(error)[:100]})
-                    return
-                self._waits = True
-                for request in requests:
-                    while self._begun >= _AT_ONCE:
-                        self._room.clear()
-                        await self._room.wait()
-                    self._begin(*request)
-                self._waits = False
+                await self._all_begun()
+                self._take(message.get("bytes") or b"")
+            await self._all_begun()
         finally:
             self._connected = False
             for session in self._used:
@@ -73,16 +66,24 @@ class Native:
                     task.cancel()
 
     def _take(self, message: str | bytes) -> bool:
-        """Begin the requests of a message as it arrives, if there is room for them and none before it waits."""
+        """Begin the requests of a message, as far as there is room for them, unless others wait for that already."""
+        if self._waiting:
+            return False
         try:
-            requests = protocol.unpack_all(message)  # type: ignore[arg-type]  # a text is refused
-        except UsageError:
-            return False
-        if self._waits or self._begun + len(requests) > _AT_ONCE:
-            return False
-        for request in requests:
-            self._begin(*request)
+            self._waiting.extend(protocol.unpack_all(message))  # type: ignore[arg-type]  # a text is refused
+        except UsageError as error:
+            self._socket.end(1007, str(error)[:100])
+        self._begin_waiting()
         return True
+
+    async def _all_begun(self) -> None:
+        while self._waiting:
+            self._room.clear()
+            await self._room.wait()
+
+    def _begin_waiting(self) -> None:
+        while self._waiting and self._begun < _AT_ONCE:
+            self._begin(*self._waiting.popleft())
 
     def _begin(self, number: int, operation: Any, *args: Any) -> None:
         """Start to carry out a request. It keeps its room until its answer is sent."""
@@ -95,14 +96,12 @@ class Native:
 
     def _start_step(self, number: int, args: tuple[Any, ...]) -> bool:
         """Send a step to its worker at once; return False if that is not possible."""
-        if len(args) != 4 or args[2] != "step" or self._limited or number in self._steps:
-            return False
-        name, count, _, given = args
-        session = self.sessions.by_name.get(name) if type(name) is str else None
-        if session is None or session.owner != self.client.name or type(given) is not list or len(given) != 1:
-            return False
-        action = given[0]
-        if type(count) is not int or type(action) is not str:
+        match args:
+            case [str(name), int(count), "step", [str(action)]] if not self._limited and number not in self._steps:
+                session = self.sessions.by_name.get(name)
+            case _:
+                return False
+        if session is None or session.owner != self.client.name:
             return False
         self._steps[number] = session, count
         if not session.start_step(count, action, functools.partial(self._finish_step, number)):
@@ -161,6 +160,7 @@ class Native:
             sent += count
         del self._answers[:sent]
         self._begun -= sent
+        self._begin_waiting()
         self._room.set()
 
     async def _flush_later(self) -> None:

@@ -30,7 +30,7 @@ from rollenv.serve.quotas import RateLimiter, SessionLimits
 from rollenv.serve.responses import Json, left, refused, status_of
 from rollenv.serve.sandboxes import SandboxLimits, SandboxManager
 from rollenv.serve.sessions import IMPORT_PATH, SessionManager, import_file, import_session, is_url
-from rollenv.serve.websocket import WebSocket
+from rollenv.serve.websocket import EXTENSION, WebSocket
 
 with extra("serve", "rollenv serve"):
     from starlette.applications import Starlette
@@ -267,7 +267,7 @@ class Endpoint:
         await send({"type": "websocket.accept", "subprotocol": self._subprotocol if offered else None})
         try:
             async with asyncio.timeout(client.left) as time_left:
-                await self._talk(client, connection, WebSocket.of(scope))
+                await self._talk(client, connection, scope["extensions"][EXTENSION])
         except TimeoutError:
             if not time_left.expired():
                 raise

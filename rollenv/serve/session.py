@@ -163,9 +163,7 @@ class Session:
                 raise EpisodeOver(f"{self.task.env_id}: the episode is over; reset it to start the next one")
             if method == "reset" and args[0] is None and self.history.needs_seed:
                 args = [new_seed(), args[1]]
-            answer = await self._with_replay(functools.partial(self._perform, method, args))
-        self._record(method, args, answer)
-        return answer
+            return await self.carry_out(method, args)
 
     async def card(self) -> dict[str, Any]:
         """Return what a person has to know to play the environment; the session's episode stays as it is.
@@ -314,18 +312,18 @@ class Session:
         self._record("step", [action], answer)
         return answer
 
-    async def repeat_step(self, action: str, failure: EnvFailure) -> list[Any]:
-        """Return the answer of a step that failed, after a replay in another worker.
+    async def carry_out(self, method: str, args: list[Any], failure: EnvFailure | None = None) -> Any:
+        """Make a call, and record it.
+
+        Args:
+            failure: of the first attempt, if there was one; then the call is made again, in another worker.
 
         Raises:
             EnvBroke: a replay is no remedy.
             SessionGone: the session was closed meanwhile.
         """
-        env = self._env
-        if failure.kind == "hung" and env is not None:
-            failure = await env.overdue(failure)
-        answer: list[Any] = await self._with_replay(functools.partial(self._perform, "step", [action]), failure)
-        self._record("step", [action], answer)
+        answer = await self._with_replay(functools.partial(self._perform, method, args), failure)
+        self._record(method, args, answer)
         return answer
 
     def end_step(self) -> None:
@@ -403,7 +401,7 @@ class Session:
         for left in range(self._manager.limits.replays, -1, -1):
             try:
                 if failure is not None:
-                    raise failure
+                    raise await self._overdue(failure)
                 return await call()
             except EnvFailure as problem:
                 failure = None
@@ -474,7 +472,7 @@ class Session:
 
     async def _ask(self, method: str, args: list[Any]) -> Any:
         """Send a call, and wait for its answer."""
-        env, found = self._env, asyncio.get_running_loop().create_future()
+        found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(answer: Any) -> None:
             if not found.done():
@@ -482,11 +480,15 @@ class Session:
 
         self._send(method, args, done)
         answer = await found
-        if isinstance(answer, EnvFailure) and answer.kind == "hung" and env is not None:
-            raise await env.overdue(answer)
         if isinstance(answer, RollenvError):
-            raise answer
+            raise await self._overdue(answer)
         return self._plain(method, answer)
+
+    async def _overdue(self, error: RollenvError) -> RollenvError:
+        """Return an error, or if it is a deadline that passed, what it was instead."""
+        if isinstance(error, EnvFailure) and error.kind == "hung" and self._env is not None:
+            return await self._env.overdue(error)
+        return error
 
     def _send(self, method: str, args: list[Any], done: Callable[[Any], object]) -> None:
         """Send a call into the environment. ``done`` is called once, with the answer or an error, in its time."""

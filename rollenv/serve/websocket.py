@@ -14,8 +14,8 @@ with extra("serve", "rollenv serve"):
     from websockets.frames import Frame
     from websockets.protocol import State
 
-#: Its name among the extensions of ASGI.
-_EXTENSION = "rollenv.websocket"
+#: The name by which an application finds it among the extensions of ASGI.
+EXTENSION = "rollenv.websocket"
 
 #: First bytes of a frame that is a whole message.
 _TEXT, _BINARY = 0x81, 0x82
@@ -29,20 +29,14 @@ class WebSocket(WebSocketsSansIOProtocol):
     _watch: asyncio.TimerHandle | None = None
     _ending: asyncio.Task[None] | None = None
 
-    @staticmethod
-    def of(scope: Any) -> WebSocket:
-        """Return the connection of an application."""
-        found: WebSocket = scope["extensions"][_EXTENSION]
-        return found
-
     def listen(self, silence: float, take: Callable[[str | bytes], bool], is_busy: Callable[[], bool]) -> None:
         """Offer messages to the application as they arrive.
 
         Args:
             silence: seconds without a message in either direction after which the connection is closed, unless
                 ``is_busy()``: then an answer is still to come.
-            take: called with a message while no other waits for :meth:`receive`, and the client reads; what it returns
-                False for waits there. It must not raise.
+            take: called with a message while no other waits for :meth:`receive`, and the client reads its answers; a
+                message for which it returns False waits there. It must not raise.
         """
         self._silence, self._take, self._is_busy = silence, take, is_busy
         self._active = self.loop.time()
@@ -54,21 +48,22 @@ class WebSocket(WebSocketsSansIOProtocol):
             return
         self._active = self.loop.time()
         kind, data = (_TEXT, message.encode()) if isinstance(message, str) else (_BINARY, message)
-        size = len(data)
-        if size < 126:
+        if (size := len(data)) < 126:
             head = bytes((kind, size))
         else:
             head = struct.pack("!BBH", kind, 126, size) if size < 65536 else struct.pack("!BBQ", kind, 127, size)
         self.transport.write(head + data)
 
+    def end(self, code: int, reason: str) -> None:
+        """Close it; the application hears of it as of a client that has gone."""
+        close: Any = {"type": "websocket.close", "code": code, "reason": reason}
+        self._ending = self.loop.create_task(self.send(close))
+
     # -- called by uvicorn ---------------------------------------------------------------------------------------------
 
     async def run_asgi(self) -> None:
-        self.scope["extensions"][_EXTENSION] = self  # type: ignore[assignment]
-        try:
-            await super().run_asgi()
-        finally:
-            self._take = None
+        self.scope["extensions"][EXTENSION] = self  # type: ignore[assignment]
+        await super().run_asgi()
 
     def handle_text(self, event: Frame) -> None:
         try:
@@ -104,5 +99,4 @@ class WebSocket(WebSocketsSansIOProtocol):
         if now < (end := self._active + self._silence):
             self._watch = self.loop.call_at(end, self._check_silence)
         else:
-            close: Any = {"type": "websocket.close", "code": 1001, "reason": "nothing was asked for long"}
-            self._ending = self.loop.create_task(self.send(close))
+            self.end(1001, "nothing was asked for long")

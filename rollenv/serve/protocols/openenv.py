@@ -87,21 +87,10 @@ class _Play:
         last = self.session.last_step
         if self.session.over and last:  # their environments may be stepped after the end
             return _turn([last[0], 0.0, *last[2:]])
-        return self._stepped(await self.session.call("step", [action]))
+        return self.stepped(await self.session.call("step", [action]))
 
-    def start_step(self, data: dict[str, Any], callback: Callable[[dict[str, Any] | RollenvError], None]) -> bool:
-        """Play a turn without a task, if it has nothing to wait for; else, or if it is wrong, return False."""
-        try:
-            action = Action.model_validate(data).action
-        except ValueError:
-            return False
-
-        def stepped(outcome: list[Any] | RollenvError) -> None:
-            callback(outcome if isinstance(outcome, RollenvError) else self._stepped(outcome))
-
-        return self.session.start_step(self.session.count + 1, action, stepped)
-
-    def _stepped(self, answer: list[Any]) -> dict[str, Any]:
+    def stepped(self, answer: list[Any]) -> dict[str, Any]:
+        """Count a step, and return its result."""
         self.state.step_count += 1
         return _turn(answer)
 
@@ -293,45 +282,40 @@ class _Talk:
     """Answers the messages of a WebSocket in their order."""
 
     def __init__(self, play: _Play, socket: WebSocket):
-        self._play, self._socket = play, socket
+        self._play, self._session, self._socket = play, play.session, socket
         self._busy = False
 
     async def talk(self, silence: float) -> None:
         """Answer until the connection ends."""
-        self._socket.listen(silence, self._take, lambda: self._busy or self._play.session.busy > 0)
+        self._socket.listen(silence, self._take, lambda: self._busy or self._session.busy > 0)
         while (message := await self._socket.receive())["type"] == "websocket.receive":
             self._busy = True
-            await self._play.session.step_over()
-            try:
-                request = _request(message.get("text") or message.get("bytes") or "")
-            except (ValueError, RecursionError) as error:
-                self._say(_error("INVALID_JSON", f"Invalid JSON: {error}"))
-            else:
-                if request.get("type") == "close":
-                    await self._socket.send({"type": "websocket.close", "code": 1000})
-                    return
-                self._say(await _answer(self._play, request.get("type"), request.get("data") or {}))
+            await self._session.step_over()
+            answer = await self._answer(message.get("text") or message.get("bytes") or "")
+            if answer is None:
+                await self._socket.send({"type": "websocket.close", "code": 1000})
+                return
+            self._say(answer)
             await self._socket.writable.wait()
             self._busy = False
 
     def _take(self, message: str | bytes) -> bool:
-        """Answer a step as it arrives."""
+        """Begin a step that has nothing to wait for; other messages are left to :meth:`talk`."""
         if self._busy:
             return False
         try:
             request = _request(message)
+            action = Action.model_validate(request.get("data")).action
         except (ValueError, RecursionError):
             return False
-        data = request.get("data")
-        if request.get("type") != "step" or not isinstance(data, dict) or data.get("type") in _TOOL_ACTIONS:
-            return False
-        return self._play.start_step(data, self._stepped)
+        done = self._stepped
+        return request.get("type") == "step" and self._session.start_step(self._session.count + 1, action, done)
 
-    def _stepped(self, outcome: dict[str, Any] | RollenvError) -> None:
+    def _stepped(self, outcome: list[Any] | RollenvError) -> None:
         if isinstance(outcome, RollenvError):
             self._say(_error("EXECUTION_ERROR", str(outcome)))
         else:
-            self._say({"type": "observation", "data": outcome})
+            self._say({"type": "observation", "data": self._play.stepped(outcome)})
 
     def _say(self, value: dict[str, Any]) -> None:
         try:
@@ -340,32 +324,39 @@ class _Talk:
             text = json_of(_error("EXECUTION_ERROR", f"the answer cannot be sent: {error}"))
         self._socket.write(text)
 
+    async def _answer(self, message: str | bytes) -> dict[str, Any] | None:
+        play = self._play
+        try:
+            request = _request(message)
+        except (ValueError, RecursionError) as error:
+            return _error("INVALID_JSON", f"Invalid JSON: {error}")
+        kind, data = request.get("type"), request.get("data") or {}
+        try:
+            if kind == "close":
+                return None
+            if not isinstance(data, dict):
+                raise UsageError("data is not an object")
+            if kind == "reset":
+                return {"type": "observation", "data": await play.reset(data)}
+            if kind == "step":
+                step = play.act(data) if data.get("type") in _TOOL_ACTIONS else play.step(data)
+                return {"type": "observation", "data": await step}
+            if kind == "mcp":
+                return {"type": "mcp", "data": await _rpc(data, _METHODS, play.tools)}
+            if kind == "state":
+                return {"type": "state", "data": play.state.model_dump()}
+            return _error("UNKNOWN_TYPE", f"Unknown message type: {kind!r:.40}")
+        except RollenvError as error:
+            return _error("EXECUTION_ERROR", str(error))
+        except ValueError as error:
+            return _error("VALIDATION_ERROR", "Invalid message", errors=_errors(error))
+
 
 def _request(message: str | bytes) -> dict[str, Any]:
     request = json.loads(message if isinstance(message, str) else message.decode())
     if not isinstance(request, dict):
         raise ValueError("it is no object")
     return request
-
-
-async def _answer(play: _Play, kind: Any, data: Any) -> dict[str, Any]:
-    try:
-        if not isinstance(data, dict):
-            raise UsageError("data is not an object")
-        if kind == "reset":
-            return {"type": "observation", "data": await play.reset(data)}
-        if kind == "step":
-            step = play.act(data) if data.get("type") in _TOOL_ACTIONS else play.step(data)
-            return {"type": "observation", "data": await step}
-        if kind == "mcp":
-            return {"type": "mcp", "data": await _rpc(data, _METHODS, play.tools)}
-        if kind == "state":
-            return {"type": "state", "data": play.state.model_dump()}
-        return _error("UNKNOWN_TYPE", f"Unknown message type: {kind!r:.40}")
-    except RollenvError as error:
-        return _error("EXECUTION_ERROR", str(error))
-    except ValueError as error:
-        return _error("VALIDATION_ERROR", "Invalid message", errors=_errors(error))
 
 
 def _errors(error: ValueError) -> Any:
