@@ -12,7 +12,7 @@ from rollenv.core import RollenvError
 from rollenv.remote.protocol import FAILED, Cancelled, ServerError
 from rollenv.rollout.workers.base import EnvFailure
 from rollenv.rollout.workers.pool import PooledEnv
-from rollenv.serve.quotas import TimeLimit, Turn
+from rollenv.serve.quotas import FairQueue, TimeLimit, Turn
 
 if TYPE_CHECKING:
     from rollenv.serve.session import Session
@@ -47,20 +47,19 @@ class Call(TimeLimit):
         self._done(self._session.hung(self._method))
 
 
-class Step:
-    """A step whose answer is handed to a callback. Every failure is handled in a task.
+class Step(Turn):
+    """A step in its turn, whose answer is handed to a callback. Every failure is handled in a task.
 
     Args:
         session: starts no other call meanwhile.
-        turn: has begun.
         callback: called once with the outcome.
     """
 
-    __slots__ = ("_action", "_callback", "_session", "_task", "_turn", "answer", "count")
+    __slots__ = ("_action", "_callback", "_session", "_task", "answer", "count")
 
-    def __init__(self, session: Session, turn: Turn, count: int, action: str, callback: Callback):
-        self._session, self._turn, self.count, self._action = session, turn, count, action
-        self._callback = callback
+    def __init__(self, queue: FairQueue, session: Session, count: int, action: str, callback: Callback):
+        super().__init__(queue, session.owner)
+        self._session, self.count, self._action, self._callback = session, count, action, callback
         self._task: asyncio.Task[None] | None = None
         self.answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         """For a request that is sent again, and for calls that wait for the end of the step."""
@@ -106,7 +105,7 @@ class Step:
     def _end(self, outcome: list[Any] | RollenvError) -> None:
         if self.answer.done():
             return
-        self._turn.leave()
+        self.leave()
         self._session.end_step()
         if isinstance(outcome, RollenvError):
             self.answer.set_exception(outcome)

@@ -96,11 +96,12 @@ class Native:
 
     def _start_step(self, number: int, args: tuple[Any, ...]) -> bool:
         """Send a step to its worker at once; return False if that is not possible."""
-        match args:
-            case [str(name), int(count), "step", [str(action)]] if not self._limited and number not in self._steps:
-                session = self.sessions.by_name.get(name)
-            case _:
-                return False
+        if len(args) != 4 or args[2] != "step" or self._limited or number in self._steps:
+            return False
+        name, count, _, given = args  # a match statement takes a tenth of a step's time
+        if type(name) is not str or type(count) is not int or type(given) is not list or [*map(type, given)] != [str]:
+            return False
+        action, session = given[0], self.sessions.by_name.get(name)
         if session is None or session.owner != self.client.name:
             return False
         self._steps[number] = session, count

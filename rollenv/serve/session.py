@@ -21,7 +21,7 @@ from rollenv.rollout.workers.base import EnvFailure, EnvResult, Views
 from rollenv.rollout.workers.pool import PooledEnv
 from rollenv.serve.calls import Call, Callback, Step
 from rollenv.serve.logs import asked_at
-from rollenv.serve.quotas import SessionContext, Turn
+from rollenv.serve.quotas import SessionContext
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Session:
     """One client's environment. Its calls are carried out one after another."""
 
     __slots__ = (
-        "__weakref__", "_alone", "_building", "_callers", "_closed", "_env", "_last", "_lock", "_losses",
+        "__weakref__", "_alone", "_building", "_callers", "_closed", "_env", "_is_limited", "_last", "_lock", "_losses",
         "_manager", "_openers", "_step", "about", "busy", "count", "history", "last_step", "lasting", "left",
         "name", "opened", "over", "owner", "task", "turns", "used", "via", "views",
     )  # fmt: skip
@@ -56,6 +56,7 @@ class Session:
         self.history, self.count = ReplayLog(), 0
         self.about: dict[str, Any] = {}
         self.over, self._alone, self._losses, self.busy = True, alone, 0, 0
+        self._is_limited = manager.limiter.is_limited(owner)
         self.lasting = False
         """Whether it outlasts its connection, and so can go on in another server."""
         self.opened = self.used = time.monotonic()
@@ -110,12 +111,11 @@ class Session:
         """
         if self._env is None or self.busy or self.over or count != self.count + 1:
             return False
-        turn = Turn(self._manager.queue, self.owner)
-        if not turn.begin():
+        step = Step(self._manager.queue, self, count, action, callback)
+        if not step.begin():
             return False
         self.count, self.busy = count, 1
-        self._step = step = Step(self, turn, count, action, callback)
-        self._last = step.answer
+        self._step, self._last = step, step.answer
         self._send("step", [action], step.answered)
         return True
 
@@ -300,7 +300,7 @@ class Session:
     def record_time(self, method: str, env: PooledEnv, seconds: float) -> None:
         """Record the time of a call that succeeded."""
         manager = self._manager
-        if manager.limiter.is_limited(self.owner):
+        if self._is_limited:
             manager.limiter.spend(self.owner, env.computed())
         manager.health.env(self.task.env_id).ok(method, seconds)
         manager.health.worker(env.worker).ok(method, seconds)
