@@ -44,7 +44,7 @@ class WebSocket(WebSocketsSansIOProtocol):
 
     def write(self, message: str | bytes) -> None:
         """Send a message; nothing happens if the client has gone. Callers that send much wait for ``writable``."""
-        if self.close_sent or self.disconnected or self.conn.state is not State.OPEN:
+        if self.close_sent or self.transport.is_closing() or self.conn.state is not State.OPEN:
             return
         self._active = self.loop.time()
         kind, data = (_TEXT, message.encode()) if isinstance(message, str) else (_BINARY, message)
@@ -82,6 +82,7 @@ class WebSocket(WebSocketsSansIOProtocol):
         if self._watch is not None:
             self._watch.cancel()
         super().connection_lost(exc)
+        self.writable.set()  # nobody waits for who has gone; old versions of uvicorn leave them waiting
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
