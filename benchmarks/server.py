@@ -3,6 +3,9 @@
 Both serve the same echo environment to clients in this process: OpenEnv's to plain WebSockets that speak its protocol
 (its own client costs more), rollenv's through the same protocol and the same sockets, and through its native one, where
 one connection carries all sessions. `make peers` puts OpenEnv into `.bench/openenv`.
+
+The servers are measured in turn, round by round, and each is compared with OpenEnv's in the same round: what else the
+machine does falls on all of them.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 from common import ROOT, header, save, table
 from websockets.asyncio.client import connect
 
@@ -66,8 +70,8 @@ Make = Callable[[str, int, contextlib.AsyncExitStack], Awaitable[list[Step]]]
 
 
 @contextlib.contextmanager
-def openenv() -> Iterator[str]:
-    """Its server; yields the URL of the WebSocket."""
+def openenv() -> Iterator[tuple[str, int]]:
+    """Its server; yields the URL of the WebSocket, and its process id."""
     python = ROOT / ".bench" / "openenv" / "bin" / "python"
     if not python.exists():
         sys.exit("`make peers` puts OpenEnv into .bench/openenv")
@@ -79,7 +83,7 @@ def openenv() -> Iterator[str]:
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
                     break
                 time.sleep(0.1)
-            yield f"ws://127.0.0.1:{port}/ws"
+            yield f"ws://127.0.0.1:{port}/ws", process.pid
         finally:
             process.terminate()
 
@@ -111,24 +115,20 @@ async def native(address: str, sessions: int, stack: contextlib.AsyncExitStack) 
     return [lambda env=env: env.step("hello") for env in envs]  # type: ignore[misc]
 
 
-def stepped_together(address: str, sessions: int, seconds: float) -> list[float]:
-    """Steps per second of a vector, which sends those of all its environments in one message; times are a round's."""
+async def together(address: str, sessions: int, stack: contextlib.AsyncExitStack) -> list[Step]:
+    """A vector, which sends the steps of all its environments in one message; each step is of all of them."""
     vector = make_vec([f"{address}/test:Echo-v0"] * sessions)
+    stack.callback(vector.close)
     vector.reset(seed=0)
-    times: list[float] = []
-    began = time.perf_counter()
-    while time.perf_counter() < began + seconds:
-        before = time.perf_counter()
+
+    async def step() -> None:
         vector.step(["hello"] * sessions)
-        times.append(time.perf_counter() - before)
-    rate = sessions * len(times) / (time.perf_counter() - began)
-    vector.close()
-    p50, p99 = np.quantile(times, (0.5, 0.99)) * 1000
-    return [rate, float(p50), float(p99)]
+
+    return [step]
 
 
 async def measured(make: Make, where: str, sessions: int, seconds: float) -> list[float]:
-    """Steps per second, and p50 and p99 of a step in milliseconds."""
+    """Steps, seconds, and p50 and p99 of a step in milliseconds."""
     async with contextlib.AsyncExitStack() as stack:
         steps = await make(where, sessions, stack)
         times: list[float] = []
@@ -141,9 +141,47 @@ async def measured(make: Make, where: str, sessions: int, seconds: float) -> lis
 
         began = time.perf_counter()
         await asyncio.gather(*map(play, steps))
-        rate = len(times) / (time.perf_counter() - began)
         p50, p99 = np.quantile(times, (0.5, 0.99)) * 1000
-        return [rate, float(p50), float(p99)]
+        return [len(times) * sessions / len(steps), time.perf_counter() - began, float(p50), float(p99)]
+
+
+def processor(pid: int) -> float:
+    """Seconds of processor time of a process and its children."""
+    found = psutil.Process(pid)
+    return sum(sum(each.cpu_times()[:2]) for each in (found, *found.children(recursive=True)))
+
+
+Ways = dict[str, tuple[Make, str, int]]
+
+
+def compared(ways: Ways, sessions: int, seconds: float, rounds: int) -> list[tuple[object, ...]]:
+    """A row for each way: how to open sessions, where, and the id of the server's process. The first is the base."""
+    found: dict[str, list[list[float]]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, (make, where, pid) in ways.items():
+            server, client = processor(pid), time.process_time()
+            steps, took, p50, p99 = asyncio.run(measured(make, where, sessions, seconds))
+            server, client = processor(pid) - server, time.process_time() - client
+            found[name].append([steps / took, p50, p99, 1e6 * server / steps, 1e6 * client / steps])
+    base = np.array(found[next(iter(ways))])[:, 0]
+    rows = []
+    for name, each in found.items():
+        rate, p50, p99, server, client = np.median(each, axis=0)
+        times = np.median(np.array(each)[:, 0] / base)
+        rows.append(
+            (
+                sessions,
+                name,
+                f"{rate:.0f}",
+                f"{p50:.2f}",
+                f"{p99:.2f}",
+                f"{server:.0f}",
+                f"{client:.0f}",
+                f"{times:.2f}",
+            )
+        )
+        print(*rows[-1], flush=True)
+    return rows
 
 
 def memory(pid: int) -> int:
@@ -163,34 +201,27 @@ async def idle(served: Served, sessions: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of one measurement")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sessions", type=int, nargs="*", default=[1, 16, 64, 256])
     given = parser.parse_args()
-    rows = []
+    rows: list[tuple[object, ...]] = []
     served = Served("--sessions", "4096", workers=len(os.sched_getaffinity(0)))
     inline = Served("--sessions", "4096", "--inline", "test:*", workers=1)
     try:
-        with openenv() as theirs:
+        with openenv() as (theirs, their_pid):
             within = f"ws://127.0.0.1:{inline.port}/openenv/test:Echo-v0/ws"
             ours = f"ws://127.0.0.1:{served.port}/openenv/test:Echo-v0/ws"
+            ways: Ways = {
+                "OpenEnv's server": (sockets, theirs, their_pid),
+                "rollenv, OpenEnv's protocol": (sockets, ours, served.process.pid),
+                "rollenv, native": (native, served.address, served.process.pid),
+                "rollenv --inline, OpenEnv's protocol": (sockets, within, inline.process.pid),
+                "rollenv --inline, native": (native, inline.address, inline.process.pid),
+                "rollenv, native, a vector": (together, served.address, served.process.pid),
+            }
             for sessions in given.sessions:
-                kinds: dict[str, tuple[Make, str]] = {
-                    "OpenEnv's server": (sockets, theirs),
-                    "rollenv, OpenEnv's protocol": (sockets, ours),
-                    "rollenv, native": (native, served.address),
-                    "rollenv --inline, OpenEnv's protocol": (sockets, within),
-                    "rollenv --inline, native": (native, inline.address),
-                }
-                found = {
-                    name: asyncio.run(measured(make, where, sessions, given.seconds))
-                    for name, (make, where) in kinds.items()
-                }
-                found["rollenv, native, a vector"] = stepped_together(served.address, sessions, given.seconds)
-                base = found["OpenEnv's server"][0]
-                for name, (rate, p50, p99) in found.items():
-                    row = (sessions, name, f"{rate:.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{rate / base:.2f}")
-                    rows.append(row)
-                    print(*row, flush=True)
+                rows += compared(ways, sessions, given.seconds, given.rounds)
     finally:
         served.stop()
         inline.stop()
@@ -199,11 +230,16 @@ def main() -> None:
         size = asyncio.run(idle(fresh, 1000))
     finally:
         fresh.stop()
-    head = ("sessions", "server and protocol", "steps/s", "p50 ms", "p99 ms", "times OpenEnv's")
+    head = (
+        "sessions", "server and protocol", "steps/s", "p50 ms", "p99 ms", "server CPU us", "client CPU us",
+        "times OpenEnv's",
+    )  # fmt: skip
     note = (
         "An environment that echoes. The clients run in one process beside the servers; each session asks again as "
         "soon as it was answered; a vector asks for all when all were answered. OpenEnv runs environments in the "
-        "server's own process, rollenv in worker processes."
+        "server's own process, rollenv in worker processes. The servers are measured in turn, "
+        f"{given.rounds} rounds of {given.seconds:g} s; medians of the rounds, also of the ratios; processor time is a "
+        "step's, of the server with its workers."
     )
     end = f"\nAn idle session takes {size / 1000:.1f} kB of the server process (1,000 native sessions).\n"
     save("server", f"{header()}\n{note}\n\n{table(head, rows)}{end}")

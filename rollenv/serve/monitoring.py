@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 import contextlib
 import functools
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,8 +22,14 @@ from rollenv.serve.sandboxes import SandboxManager
 from rollenv.serve.sessions import SessionManager
 
 with extra("serve", "rollenv serve"):
-    from prometheus_client import CollectorRegistry, Histogram
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        InfoMetricFamily,
+        Metric,
+    )
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
     from prometheus_client.registry import Collector
 
@@ -40,15 +48,14 @@ class Metrics(Collector):
         self._sessions, self._sandboxes = sessions, sandboxes
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
-        calls = Histogram(
-            "rollenv_env_call_seconds",
-            "Time of calls into environments that succeeded, with the way to their workers.",
-            ["method"],
-            registry=self._registry,
-            buckets=_BUCKETS,
-        )
-        known = {name: calls.labels(method=name) for name in ("reset", "step", "other")}
-        sessions.on_call_time = lambda method, seconds: known.get(method, known["other"]).observe(seconds)
+        self._times = {name: [0.0] * (len(_BUCKETS) + 2) for name in ("reset", "step", "other")}
+        """By method, the calls of each bucket, and the sum of their seconds."""
+        sessions.on_call_time = self._add_time
+
+    def _add_time(self, method: str, seconds: float) -> None:
+        times = self._times.get(method) or self._times["other"]
+        times[bisect.bisect_left(_BUCKETS, seconds)] += 1
+        times[-1] += seconds
 
     def text(self) -> bytes:
         """All of it, in Prometheus's format."""
@@ -71,6 +78,12 @@ class Metrics(Collector):
         for what, counts in (("session", asdict(sessions.counters)), ("sandbox", asdict(sandboxes.counters))):
             for name, value in counts.items():
                 yield CounterMetricFamily(f"rollenv_{what}_{name}", f"{name} of {what} since the start.", value)
+        told = "Time of calls into environments that succeeded, with the way to their workers."
+        calls = HistogramMetricFamily("rollenv_env_call_seconds", told, labels=["method"])
+        for name, (*counts, total) in self._times.items():
+            bounds = [*map(str, _BUCKETS), "+Inf"]
+            calls.add_metric([name], list(zip(bounds, itertools.accumulate(counts), strict=True)), total)
+        yield calls
         yield from self._workers()
         yield from self._envs()
 

@@ -88,39 +88,38 @@ class TimeLimits:
         self._running: set[TimeLimit] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self, seconds: float, on_expiry: Callable[[], None]) -> TimeLimit:
-        """Begin a limit; ``on_expiry`` is called unless it is stopped before."""
-        limit = TimeLimit(self._running, time.monotonic() + seconds, on_expiry)
+    def start(self, limit: TimeLimit, seconds: float) -> None:
+        """Begin a limit, which expires unless it is stopped before."""
+        limit._running, limit.end = self._running, time.monotonic() + seconds
         self._running.add(limit)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_CHECK_EVERY, self._check)
-        return limit
 
     def _check(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_CHECK_EVERY, self._check) if self._running else None
         now = time.monotonic()
         for limit in [each for each in self._running if now > each.end]:
-            on_expiry = limit.on_expiry
-            limit.stop()
-            on_expiry()
+            if limit.stop():  # no other has stopped it meanwhile
+                limit.expire()
 
 
 class TimeLimit:
-    """One limit of :class:`TimeLimits`."""
+    """What :class:`TimeLimits` keep."""
 
-    __slots__ = ("_running", "end", "on_expiry")
+    __slots__ = ("_running", "end")
+    _running: set[TimeLimit]
+    end: float
 
-    def __init__(self, running: set[TimeLimit], end: float, on_expiry: Callable[[], None]):
-        self._running, self.end, self.on_expiry = running, end, on_expiry
-
-    def stop(self) -> None:
-        """End it without its call."""
+    def stop(self) -> bool:
+        """End it before; return False if it has ended."""
+        if self not in self._running:
+            return False
         self._running.discard(self)
-        self.on_expiry = _nothing  # the call refers to the holder of this limit
+        return True
 
-
-def _nothing() -> None:
-    pass
+    def expire(self) -> None:
+        """Called once, when the time is over."""
+        raise NotImplementedError
 
 
 class FairQueue:
@@ -141,19 +140,19 @@ class FairQueue:
         """The number of owners that wait."""
         return sum(map(len, self._waiting.values()))
 
-    def turn(self, owner: str) -> _Turn:
+    def turn(self, owner: str) -> Turn:
         """Wait for a turn, and hold it for an ``async with`` block."""
-        return _Turn(self, owner)
+        return Turn(self, owner)
 
     def enter(self) -> bool:
-        """Begin a turn at once, which :meth:`leave` ends, unless one has to wait for it. It has no limit."""
+        """Take a place, which :meth:`leave` gives back, unless one has to wait for it."""
         if not self._free or self._waiting:
             return False
         self._free -= 1
         return True
 
     def leave(self) -> None:
-        """End a turn."""
+        """Give a place back."""
         self._free += 1
         while self._free and self._waiting:
             owner, turns = self._waiting.popitem(last=False)
@@ -175,31 +174,42 @@ class FairQueue:
             raise
 
 
-class _Turn:
-    """One turn, for an ``async with`` block."""
+class Turn(TimeLimit):
+    """One turn: for an ``async with`` block, or from :meth:`begin` to :meth:`leave`."""
 
-    __slots__ = ("_inside", "_limit", "_owner", "_queue")
+    __slots__ = ("_inside", "_owner", "_queue")
 
     def __init__(self, queue: FairQueue, owner: str):
         self._queue, self._owner, self._inside = queue, owner, False
-        self._limit: TimeLimit | None = None
+
+    def begin(self) -> bool:
+        """Begin it, unless one has to wait for it."""
+        if self._queue.enter():
+            self._hold()
+        return self._inside
+
+    def leave(self) -> None:
+        """End it, if it has not ended."""
+        if self._inside:
+            self._inside = False
+            if self._queue.patience is not None:
+                self.stop()
+            self._queue.leave()
+
+    expire = leave
 
     async def __aenter__(self) -> None:
         if not self._queue.enter():
             await self._queue._wait(self._owner)
-        self._inside = True
-        if self._queue.patience is not None:
-            self._limit = self._queue.time_limits.start(self._queue.patience, self._leave)
+        self._hold()
 
     async def __aexit__(self, *problem: object) -> None:
-        if self._limit is not None:
-            self._limit.stop()
-        self._leave()
+        self.leave()
 
-    def _leave(self) -> None:
-        if self._inside:
-            self._inside = False
-            self._queue.leave()
+    def _hold(self) -> None:
+        self._inside = True
+        if self._queue.patience is not None:
+            self._queue.time_limits.start(self, self._queue.patience)
 
 
 #: An owner's sessions with an environment get workers of their own once this number of them ended their workers or

@@ -192,10 +192,13 @@ class Json(JSONResponse):
         return json_of(content).encode()
 
 
-def json_of(content: Any) -> str:
-    """Return what environments return, as JSON: keys that it does not have are left out."""
-    return json.dumps(content, default=_plain, skipkeys=True, separators=(",", ":"))
-
-
 def _plain(value: Any) -> Any:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else protocol.plain(value)
+
+
+_ENCODER = json.JSONEncoder(default=_plain, skipkeys=True, separators=(",", ":"))
+
+
+def json_of(content: Any) -> str:
+    """Return what environments return, as JSON: keys that it does not have are left out."""
+    return _ENCODER.encode(content)

@@ -21,11 +21,12 @@ from rollenv.needs import extra
 from rollenv.registry import spec
 from rollenv.remote import protocol
 from rollenv.rollout.types import Task
-from rollenv.rollout.workers.base import Avoid, HostedEnv, Views, avoid_none
-from rollenv.rollout.workers.pool import Answered, PooledEnv, Worker
+from rollenv.rollout.workers.base import Avoid, EnvFailure, HostedEnv, Views, avoid_none
+from rollenv.rollout.workers.pool import Answered, PooledEnv
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve.server import EnvServer, Settings
 from rollenv.serve.sessions import export_sessions
+from rollenv.serve.websocket import WebSocket
 
 with extra("serve", "rollenv serve"):
     import uvicorn
@@ -62,7 +63,7 @@ class ServedWorkers(ProcessWorkers):
         if not named or alone or task.env_id in self.slow:
             return await super().open(task, views=views, avoid=avoid, alone=alone)
         self._attach()
-        return InlineEnv(self, task, views)
+        return cast(PooledEnv, InlineEnv(self, task, views))
 
     def report(self) -> list[dict[str, Any]]:
         """The state of every worker, and of this process where it plays."""
@@ -70,77 +71,60 @@ class ServedWorkers(ProcessWorkers):
         return [*here, *super().report()]
 
 
-class InlineEnv(PooledEnv):
-    """An environment in this process."""
+class InlineEnv:
+    """An environment in this process; as :class:`.pool.PooledEnv`."""
+
+    worker = "server"
 
     def __init__(self, pool: ServedWorkers, task: Task, views: Views):
-        super().__init__(cast(Worker, _Here(pool)), 0, (spec(task.env_id), task, views))
+        self._pool, self._how = pool, (spec(task.env_id), task, views)
+        self._env: HostedEnv | None = None
+        self._seconds, self._is_open = 0.0, True
         pool.inline_envs += 1
+
+    def send(self, operation: str, args: Sequence[Any], done: Answered) -> None:
+        """Carry out an operation, and hand on its answer or its error."""
+        try:
+            answer = self._carry_out(operation, args)
+        except RollenvError as error:
+            answer = error
+        done(answer)
+
+    def computed(self) -> float:
+        """Return the seconds of processor time since the last call."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
+
+    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+        """Return the failure: the call has come to its end."""
+        return failure
 
     def close(self, spent: Callable[[float], None] = lambda seconds: None) -> None:
         """Close it now."""
         if self._is_open:
             self._is_open = False
-            here = cast(_Here, self._worker)
-            here.pool.inline_envs -= 1
+            self._pool.inline_envs -= 1
             with contextlib.suppress(RollenvError):
-                here.carry_out("close", ())
-            spent(here.computed(0))
+                self._carry_out("close", ())
+            spent(self.computed())
 
-    def abandon(self) -> None:
-        """As :meth:`close`: what hung has come to its end."""
-        self.close()
+    abandon = close
 
-
-class _Here:
-    """This process in the place of a worker."""
-
-    name, death = "server", ""
-
-    def __init__(self, pool: ServedWorkers):
-        self.pool = pool
-        self._env: HostedEnv | None = None
-        self._seconds = 0.0
-
-    def request(self, operation: str, number: int, args: tuple[Any, ...], done: Answered) -> None:
-        """Carry out an operation, and hand on its answer or its error."""
-        try:
-            answer = self.carry_out(operation, args)
-        except RollenvError as error:
-            answer = error
-        done(answer)
-
-    ask = Worker.ask  # it needs nothing but request()
-
-    def carry_out(self, operation: str, args: tuple[Any, ...]) -> Any:
-        """Do as :meth:`~rollenv.rollout.workers.host.EnvHost.answer` does."""
+    def _carry_out(self, operation: str, args: Sequence[Any]) -> Any:
         began, clock = time.thread_time(), time.monotonic()
         try:
-            if operation in ("reset", "about"):
-                self._env = self._env or HostedEnv(*args)
-                args = ()
-            if self._env is None:
-                return None
-            return getattr(self._env, operation)(*args)
+            if operation == "about":
+                self._env = self._env or HostedEnv(*self._how)
+            return getattr(self._env, operation)(*args) if self._env is not None else None
         finally:
             seconds = time.thread_time() - began
             self._seconds += seconds
-            late = time.monotonic() - clock > LATE
-            if operation == "step" and (seconds > SLOW or late) and self._env is not None:
-                env_id = self._env.task.env_id
-                self.pool.slow.add(env_id)
+            if operation == "step" and (seconds > SLOW or time.monotonic() - clock > LATE):
+                env_id = self._how[1].env_id
+                self._pool.slow.add(env_id)
                 logger.warning(
                     "a step of %s took %.2f s in the server: it plays in workers from now on", env_id, seconds
                 )
-
-    def computed(self, number: int) -> float:
-        """Return the seconds of processor time since the last call."""
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
-
-    async def answers(self) -> bool:
-        """Return that it does: it has come to the end of a call."""
-        return True
 
 
 # uvicorn says this of every WebSocket that is refused, of every answer that is cut off with its sandbox, and, with a
@@ -200,7 +184,8 @@ def listen(host: str, port: int, unread: float = UNREAD) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         sock = socket.create_server((host, port), family=family, backlog=2048)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * unread))  # connections inherit it
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * unread))  # connections inherit both
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
     except OSError as error:
         raise UsageError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
@@ -243,7 +228,7 @@ async def serve(
     config = uvicorn.Config(
         server.app(),
         http=_Prompt,
-        ws="websockets-sansio",
+        ws=WebSocket,
         ws_max_size=protocol.LARGEST_REQUEST,
         ws_per_message_deflate=False,
         ws_ping_interval=None,

@@ -30,6 +30,7 @@ from rollenv.serve.quotas import RateLimiter, SessionLimits
 from rollenv.serve.responses import Json, left, refused, status_of
 from rollenv.serve.sandboxes import SandboxLimits, SandboxManager
 from rollenv.serve.sessions import IMPORT_PATH, SessionManager, import_file, import_session, is_url
+from rollenv.serve.websocket import EXTENSION, WebSocket
 
 with extra("serve", "rollenv serve"):
     from starlette.applications import Starlette
@@ -181,8 +182,8 @@ class EnvServer:
             await self.sessions.stop()
             await self.sessions.workers.aclose()
 
-    async def _native(self, client: Client, connection: HTTPConnection, receive: Receive, send: Send) -> None:
-        await self.native_class(self.sessions, client, receive, send, self.settings.silence).talk()
+    async def _native(self, client: Client, connection: HTTPConnection, socket: WebSocket) -> None:
+        await self.native_class(self.sessions, client, socket, self.settings.silence).talk()
 
     async def _alive(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")
@@ -237,7 +238,7 @@ class Endpoint:
     """A WebSocket for clients that the server knows.
 
     Args:
-        talk: called with (client, the request to connect, receive, send) once the connection stands.
+        talk: called with (client, the request to connect, the connection) once that stands.
         scope: what the client's token has to be for, if anything.
         subprotocol: chosen where the client offers it.
     """
@@ -245,7 +246,7 @@ class Endpoint:
     def __init__(
         self,
         server: EnvServer,
-        talk: Callable[[Client, HTTPConnection, Receive, Send], Awaitable[None]],
+        talk: Callable[[Client, HTTPConnection, WebSocket], Awaitable[None]],
         *,
         scope: str | None = None,
         subprotocol: str | None = None,
@@ -266,7 +267,7 @@ class Endpoint:
         await send({"type": "websocket.accept", "subprotocol": self._subprotocol if offered else None})
         try:
             async with asyncio.timeout(client.left) as time_left:
-                await self._talk(client, connection, receive, send)
+                await self._talk(client, connection, scope["extensions"][EXTENSION])
         except TimeoutError:
             if not time_left.expired():
                 raise

@@ -19,9 +19,9 @@ from rollenv.rollout import validation
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, EnvResult, Views
 from rollenv.rollout.workers.pool import PooledEnv
+from rollenv.serve.calls import Call, Callback, Step
 from rollenv.serve.logs import asked_at
 from rollenv.serve.quotas import SessionContext
-from rollenv.serve.step import Callback, PendingStep
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Session:
     """One client's environment. Its calls are carried out one after another."""
 
     __slots__ = (
-        "__weakref__", "_alone", "_building", "_callers", "_closed", "_env", "_last", "_lock", "_losses",
+        "__weakref__", "_alone", "_building", "_callers", "_closed", "_env", "_is_limited", "_last", "_lock", "_losses",
         "_manager", "_openers", "_step", "about", "busy", "count", "history", "last_step", "lasting", "left",
         "name", "opened", "over", "owner", "task", "turns", "used", "via", "views",
     )  # fmt: skip
@@ -51,11 +51,12 @@ class Session:
         self._last: asyncio.Future[Any] | None = None
         self._callers: dict[int, asyncio.Task[Any]] = {}
         self._building: asyncio.Future[None] | None = None
-        self._step: PendingStep | None = None
+        self._step: Step | None = None
         self._openers, self._closed = 0, False
         self.history, self.count = ReplayLog(), 0
         self.about: dict[str, Any] = {}
         self.over, self._alone, self._losses, self.busy = True, alone, 0, 0
+        self._is_limited = manager.limiter.is_limited(owner)
         self.lasting = False
         """Whether it outlasts its connection, and so can go on in another server."""
         self.opened = self.used = time.monotonic()
@@ -103,19 +104,25 @@ class Session:
         """Send a step without a task, if it has nothing to wait for.
 
         Args:
-            callback: called with the answer or the error.
+            callback: called with the answer or the error, perhaps at once.
 
         Returns:
-            False if it was not sent; then :meth:`numbered` does it.
+            False if it was not sent; then :meth:`numbered` or :meth:`call` do it.
         """
-        env = self._env
-        if env is None or self.busy or self.over or count != self.count + 1 or not self._manager.queue.enter():
+        if self._env is None or self.busy or self.over or count != self.count + 1:
+            return False
+        step = Step(self._manager.queue, self, count, action, callback)
+        if not step.begin():
             return False
         self.count, self.busy = count, 1
-        self._step = PendingStep(self, self._manager, env, count, action, callback)
-        self._last = self._step.answer
-        self._step.send()
+        self._step, self._last = step, step.answer
+        self._send("step", [action], step.answered)
         return True
+
+    async def step_over(self) -> None:
+        """Wait for the end of a step that was sent without a task."""
+        while self._step is not None:
+            await asyncio.wait((self._step.answer,))
 
     def cancel(self, count: int | None = None) -> None:
         """Give up the calls that run, if any do.
@@ -156,9 +163,7 @@ class Session:
                 raise EpisodeOver(f"{self.task.env_id}: the episode is over; reset it to start the next one")
             if method == "reset" and args[0] is None and self.history.needs_seed:
                 args = [new_seed(), args[1]]
-            answer = await self._with_replay(functools.partial(self._perform, method, args))
-        self._record(method, args, answer)
-        return answer
+            return await self.carry_out(method, args)
 
     async def card(self) -> dict[str, Any]:
         """Return what a person has to know to play the environment; the session's episode stays as it is.
@@ -216,7 +221,7 @@ class Session:
             self.busy -= 1
             raise
         try:
-            await self._pending_step_over()
+            await self.step_over()
             if self._env is not None and self.history.calls and "state" in spec(self.task.env_id).abilities:
                 with contextlib.suppress(EnvFailure, UsageError):  # else it is replayed there
                     state = await self._ask("get_state", [])
@@ -285,7 +290,7 @@ class Session:
                 functools.partial(self._manager.limiter.spend, self.owner)
             )  # what a call did that failed counts, too
 
-    # -- used by a pending step ----------------------------------------------------------------------------------------
+    # -- used by calls that are on their way ---------------------------------------------------------------------------
 
     def hung(self, method: str) -> EnvFailure:
         """Return the failure of a call that got no answer in its time."""
@@ -295,7 +300,7 @@ class Session:
     def record_time(self, method: str, env: PooledEnv, seconds: float) -> None:
         """Record the time of a call that succeeded."""
         manager = self._manager
-        if manager.limiter.is_limited(self.owner):
+        if self._is_limited:
             manager.limiter.spend(self.owner, env.computed())
         manager.health.env(self.task.env_id).ok(method, seconds)
         manager.health.worker(env.worker).ok(method, seconds)
@@ -303,19 +308,22 @@ class Session:
 
     def finish_step(self, action: str, result: EnvResult) -> list[Any]:
         """Record a step, and return its answer."""
-        answer = self._step_answer(result)
+        answer: list[Any] = self._plain("step", result)
         self._record("step", [action], answer)
         return answer
 
-    async def repeat_step(self, action: str, failure: EnvFailure) -> list[Any]:
-        """Return the answer of a step that failed, after a replay in another worker.
+    async def carry_out(self, method: str, args: list[Any], failure: EnvFailure | None = None) -> Any:
+        """Make a call, and record it.
+
+        Args:
+            failure: of the first attempt, if there was one; then the call is made again, in another worker.
 
         Raises:
             EnvBroke: a replay is no remedy.
             SessionGone: the session was closed meanwhile.
         """
-        answer: list[Any] = await self._with_replay(functools.partial(self._perform, "step", [action]), failure)
-        self._record("step", [action], answer)
+        answer = await self._with_replay(functools.partial(self._perform, method, args), failure)
+        self._record(method, args, answer)
         return answer
 
     def end_step(self) -> None:
@@ -326,10 +334,15 @@ class Session:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _step_answer(self, result: EnvResult) -> list[Any]:
+    def _plain(self, method: str, result: Any) -> Any:
+        """Return what a client gets of a result."""
         r = result
-        info = self._bounded("step", r.info)
-        return [r.observation, r.reward, r.terminated, r.truncated, info, r.state_key, r.view]
+        if method == "step":
+            info = self._bounded(method, r.info)
+            return [r.observation, r.reward, r.terminated, r.truncated, info, r.state_key, r.view]
+        if method == "reset":
+            return [r.observation, self._bounded(method, r.info), r.state_key, r.view]
+        return result if method in ("about", "card") else self._bounded(method, result)
 
     def _bounded(self, method: str, value: Any) -> Any:
         """Return what an environment returned, if it is small enough to be spelled out for a client."""
@@ -361,7 +374,7 @@ class Session:
         self.busy += 1
         try:
             async with self._lock, self._manager.queue.turn(self.owner):
-                await self._pending_step_over()
+                await self.step_over()
                 yield
         finally:
             self.busy -= 1
@@ -388,7 +401,7 @@ class Session:
         for left in range(self._manager.limits.replays, -1, -1):
             try:
                 if failure is not None:
-                    raise failure
+                    raise await self._overdue(failure)
                 return await call()
             except EnvFailure as problem:
                 failure = None
@@ -433,7 +446,7 @@ class Session:
             env.close()
             raise SessionGone("the session was closed")
         self._env = env
-        self.about = await self._within_limit("reset", env.about())
+        self.about = await self._ask("about", [])
 
     async def _open_in_worker(self) -> PooledEnv:
         """A place in a worker; for who harms them one of its own, if that is there soon."""
@@ -454,41 +467,46 @@ class Session:
     async def _card(self) -> dict[str, Any]:
         if self._env is None:
             await self._rebuild()
-        if self._env is None:  # released during a replay
-            raise SessionGone("the session was closed")
-        told: dict[str, Any] = await self._within_limit("card", self._env.card())
-        return told
+        card: dict[str, Any] = await self._ask("card", [])
+        return card
 
     async def _ask(self, method: str, args: list[Any]) -> Any:
+        """Send a call, and wait for its answer."""
+        found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(answer: Any) -> None:
+            if not found.done():
+                found.set_result(answer)
+
+        self._send(method, args, done)
+        answer = await found
+        if isinstance(answer, RollenvError):
+            raise await self._overdue(answer)
+        return self._plain(method, answer)
+
+    async def _overdue(self, error: RollenvError) -> RollenvError:
+        """Return an error, or if it is a deadline that passed, what it was instead."""
+        if isinstance(error, EnvFailure) and error.kind == "hung" and self._env is not None:
+            return await self._env.overdue(error)
+        return error
+
+    def _send(self, method: str, args: list[Any], done: Callable[[Any], object]) -> None:
+        """Send a call into the environment. ``done`` is called once, with the answer or an error, in its time."""
         env = self._env
         if env is None:  # released during a replay
             raise SessionGone("the session was closed")
-        if method == "step":
-            return self._step_answer(await self._within_limit(method, env.step(args[0])))
-        if method == "reset":
-            seen = await self._within_limit(method, env.restart(*args))
-            return [seen.observation, self._bounded(method, seen.info), seen.state_key, seen.view]
-        return self._bounded(method, await self._within_limit(method, env.call(method, *args)))
-
-    async def _within_limit(self, method: str, call: Awaitable[Any]) -> Any:
-        """Await a call into the environment, and record its time."""
-        env, began = self._env, time.monotonic()
-        assert env is not None
-        try:
-            async with asyncio.timeout(self._seconds_of(method)):
-                answer = await call
-        except TimeoutError:
-            raise await env.overdue(self.hung(method)) from None
-        self.record_time(method, env, time.monotonic() - began)
-        return answer
+        call = Call(self, env, "reset" if method == "about" else method, done)
+        self._manager.queue.time_limits.start(call, self._seconds_of(method))
+        if method in ("step", "about", "card"):
+            env.send(method, args, call.answered)
+        elif method == "reset":
+            env.send("restart", args, call.answered)
+        else:
+            env.send("call", [method, *args], call.answered)
 
     def _seconds_of(self, method: str) -> float:
         limits = self._manager.limits
-        return limits.reset if method in ("reset", "card") else limits.step
-
-    async def _pending_step_over(self) -> None:
-        while self._step is not None:
-            await asyncio.wait((self._step.answer,))
+        return limits.reset if method in ("reset", "about", "card") else limits.step
 
 
 def _outcome(last: asyncio.Future[Any] | None) -> list[Any]:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollenv.core import RollenvError
 from rollenv.needs import extra
+from rollenv.serve.calls import Callback
 from rollenv.serve.native import Native
 from rollenv.serve.responses import status_of
 from rollenv.serve.session import Session
@@ -96,9 +97,6 @@ class TracedRequests:
 class TracedNative(Native):
     """A connection whose requests have spans."""
 
-    def _start_step(self, number: int, args: tuple[Any, ...]) -> bool:
-        return False  # a traced step has a task of its own, to which its spans belong
-
     async def _carried_out(self, operation: Any, args: list[Any]) -> Any:
         method = f" {args[2]:.40}" if operation == "call" and len(args) == 4 and isinstance(args[2], str) else ""
         name = f"{operation:.40}{method}" if isinstance(operation, str) else "nothing"
@@ -115,6 +113,9 @@ class TracedSession(Session):
     """A session with a span for each call into its worker; those of a replay are there as well."""
 
     __slots__ = ()
+
+    def start_step(self, count: int, action: str, callback: Callback) -> bool:
+        return False  # a traced step has a task, to which its spans belong
 
     async def _open_env(self) -> None:
         with _span("worker open", self._about("open")):

@@ -148,10 +148,15 @@ class Client:
         self.messages: asyncio.Queue = asyncio.Queue()
         self.waiting: dict[int, asyncio.Future] = {}
         self.number = 0
-        self.talk = asyncio.create_task(Native(sessions, ANYONE, self.messages.get, self.told, 900.0).talk())
+        self.receive, self.take, self.writable = self.messages.get, None, asyncio.Event()
+        self.writable.set()
+        self.talk = asyncio.create_task(Native(sessions, ANYONE, self, 900.0).talk())
 
-    async def told(self, message):
-        for answer in protocol.unpack_all(message["bytes"]):
+    def listen(self, silence, take, is_busy):
+        self.take = take
+
+    def write(self, data):
+        for answer in protocol.unpack_all(data):
             self.waiting.pop(answer[0]).set_result(answer)  # which fails for an answer too many
 
     def say(self, *requests):
@@ -161,7 +166,8 @@ class Client:
         found = {number: asyncio.get_running_loop().create_future() for number in numbers}
         self.waiting |= found
         data = protocol.pack([[number, *request] for number, request in zip(numbers, requests, strict=True)])
-        self.messages.put_nowait({"type": "websocket.receive", "bytes": data})
+        if self.talk.done() or not self.messages.empty() or self.take is None or not self.take(data):
+            self.messages.put_nowait({"type": "websocket.receive", "bytes": data})
         return found
 
     def leave(self):

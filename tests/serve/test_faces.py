@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import httpx
 import pytest
@@ -138,6 +139,24 @@ def test_openenv_tells_whatever_an_environment_returns(server):
             assert call(name, **given)["observation"]["error"]["error_type"] == kind
         assert len(call("x" * 100_000)["observation"]["tool_name"]) == 200
         assert ask(type="state")["data"]["step_count"] == 3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_openenv_answers_in_the_order_of_the_messages(server, seed):
+    rng = random.Random(seed)
+    kinds, wanted, turns = ["reset"], ["start"], 0
+    for kind in rng.choices(["step", "state", "reset", "nonsense"], [8, 3, 1, 1], k=60):
+        kinds.append(kind)
+        turns = {"step": turns + 1, "reset": 0}.get(kind, turns)
+        wanted.append({"step": f"{turns} ", "state": turns, "reset": "start"}.get(kind, "UNKNOWN_TYPE"))
+    with connect(f"ws://127.0.0.1:{server.port}/openenv/test:Echo-v0/ws") as socket_:
+        for kind in kinds:
+            text = json.dumps({"type": kind, "data": {"action": "a"} if kind == "step" else {}})
+            socket_.send([text[:9], text[9:]] if rng.random() < 0.2 else text)
+        for right in wanted:
+            answer = json.loads(socket_.recv(30))["data"]
+            found = answer.get("code", answer.get("step_count", answer.get("observation", {}).get("text")))
+            assert str(found).startswith(right) if isinstance(right, str) else found == right, answer
 
 
 def test_openenv_over_http(server):

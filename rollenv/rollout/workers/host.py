@@ -7,7 +7,6 @@ import faulthandler
 import logging
 import os
 import pickle
-import select
 import signal
 import socket
 import sys
@@ -23,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds in which a fast environment plays a turn.
 _FAST = 0.002
+
+#: Seconds without a request after which nobody looks whether the player is held up.
+_QUIET = 0.1
 
 #: Seconds that a thread computes before another one may: beside an environment that computes for long, each turn of a
 #: fast one waits for several of these.
@@ -91,24 +93,17 @@ def serve(connection: socket.socket, threads: int) -> None:
     faulthandler.enable()
     sys.setswitchinterval(_SWITCH)
     line = _Connection(connection)
-    dispatcher = _Dispatcher(EnvHost(), line, threads)
     line.send([(0, b"", 0.0)])
-    while (requests := line.receive(dispatcher.timeout)) is not None:
-        for request in requests:
-            if request[1] == "ping":
-                line.send([(0, b"", 0.0)])
-            else:
-                dispatcher.add(request)
-        dispatcher.schedule()
-    sys.stderr.flush()
-    os._exit(0)  # threads that still run an environment are not waited for
+    _Players(EnvHost(), line, threads).watch()
 
 
-class _Dispatcher:
-    """Carries out requests in threads.
+class _Players:
+    """Threads that carry out requests.
 
-    Steps of fast environments share a queue: one thread plays them in their order and sends their answers together.
-    Other requests, and steps of environments that were slow, get a thread for each call.
+    One of them, the player, reads requests, plays the steps of fast environments in their order, and sends the answers
+    together: a thread that only read would have to wake another one for each step. When an environment holds it up,
+    another thread becomes the player. Other requests, and steps of environments that were slow, get a thread for each
+    call.
     """
 
     def __init__(self, host: EnvHost, line: _Connection, threads: int):
@@ -118,57 +113,68 @@ class _Dispatcher:
         self._queue: collections.deque[_Request] = collections.deque()
         self._answers: _Answers = []
         self._slow: set[int] = set()
-        self._player = 0
-        """The number of the thread that plays the queue; 0 for none."""
-        self._players, self._began = 0, 0.0
+        self._player, self._began, self._last = 0, 0.0, 0.0
+        """The number of the player; when the step began that it plays, 0 for none; when the last one began."""
+        self._busy = threading.Event()
 
-    @property
-    def timeout(self) -> float | None:
-        """Seconds until :meth:`schedule` is due; None if the queue is empty."""
-        return _FAST if self._player else None
+    def watch(self) -> None:
+        """Start a player, and another one whenever an environment holds it up. Never returns."""
+        self._pool.submit(self._play, self._player)
+        while True:
+            self._busy.wait()
+            self._busy.clear()
+            while self._began or time.monotonic() < self._last + _QUIET:
+                time.sleep(_FAST)
+                self._replace()
 
-    def add(self, request: _Request) -> None:
-        """Add a request; those in the queue begin with :meth:`schedule`."""
-        if request[1] == "step" and request[2] not in self._slow:
-            self._queue.append(request)
-        else:
-            self._pool.submit(lambda: self._line.send([self._carry_out(request)]))
-
-    def schedule(self) -> None:
-        """Start a thread that plays the queue, also if the one that does is held up by a slow environment."""
-        answers: _Answers = []
+    def _replace(self) -> None:
+        """Let another thread play if an environment holds up the one that does."""
         with self._lock:
-            if self._player and time.monotonic() - self._began > _FAST:
-                answers, self._answers, self._player = self._answers, [], 0
-            if self._queue and not self._player:
-                self._players += 1
-                self._player, self._began = self._players, time.monotonic()
-                self._pool.submit(self._play, self._player)
+            if not self._began or time.monotonic() < self._began + _FAST:
+                return
+            answers, self._answers = self._answers, []
+            self._player, self._began = self._player + 1, 0.0
+            self._pool.submit(self._play, self._player)
         self._line.send(answers)
 
     def _play(self, player: int) -> None:
-        """Carry out what is in the queue, until it is empty or another thread plays it."""
+        """Carry out what is in the queue, and what comes, until another thread does."""
         while True:
             with self._lock:
                 if player != self._player:
                     return
                 request = self._queue.popleft() if self._queue else None
-                if request is None:
-                    answers, self._answers, self._player = self._answers, [], 0
-                self._began = time.monotonic()
+                self._began = time.monotonic() if request else 0.0
+                if request is None or len(self._answers) >= _MOST_ANSWERS:
+                    answers, self._answers = self._answers, []
+                else:
+                    answers = []
+            self._line.send(answers)
             if request is None:
-                self._line.send(answers)
-                return
+                self._read()
+                continue
             answer = self._carry_out(request)
             with self._lock:
                 if player == self._player:
                     self._answers.append(answer)
-                    if len(self._answers) < _MOST_ANSWERS:
-                        continue
-                    answers, self._answers = self._answers, []
-                else:
-                    answers = [answer]
-            self._line.send(answers)
+                    continue
+            self._line.send([answer])
+
+    def _read(self) -> None:
+        """Wait for requests, and add them to the queue or give them to threads of their own."""
+        for request in self._line.receive():
+            if request[1] == "ping":
+                self._line.send([(0, b"", 0.0)])
+            elif request[1] == "step" and request[2] not in self._slow:
+                self._queue.append(request)
+            else:
+                self._pool.submit(self._play_apart, request)
+        self._last = time.monotonic()
+        if not self._busy.is_set():
+            self._busy.set()
+
+    def _play_apart(self, request: _Request) -> None:
+        self._line.send([self._carry_out(request)])
 
     def _carry_out(self, request: _Request) -> tuple[int, bytes, float]:
         number, operation, env, args = request
@@ -186,10 +192,7 @@ class _Connection:
     """The worker's end of the connection. The worker exits if an environment breaks it."""
 
     def __init__(self, connection: socket.socket):
-        self._connection = connection
-        poll = select.poll()
-        poll.register(connection, select.POLLIN)
-        self._poll, self._buffer = poll, bytearray()
+        self._connection, self._buffer = connection, bytearray()
         self._pid = os.getpid()
         self._writing = threading.Lock()
 
@@ -206,20 +209,15 @@ class _Connection:
         except OSError:
             os._exit(BROKEN)
 
-    def receive(self, timeout: float | None) -> list[_Request] | None:
-        """Return the next requests; an empty list after a timeout, and None when the connection has ended.
-
-        Args:
-            timeout: in seconds; None for no limit.
-        """
+    def receive(self) -> list[_Request]:
+        """Return the next requests. The process ends with the connection."""
         try:
-            if timeout is not None and not self._poll.poll(1000 * timeout):
-                return []
             data = self._connection.recv(_READ)
         except OSError:
-            return None
+            data = b""
         if not data:
-            return None
+            sys.stderr.flush()
+            os._exit(0)  # threads that still run an environment are not waited for
         self._buffer += data
         found: list[_Request] = []
         at, head = 0, messages.REQUEST
@@ -231,7 +229,8 @@ class _Connection:
                 found.append(pickle.loads(self._buffer[at + head.size : end]))
             except Exception as error:
                 logger.error("a request cannot be read: %r", error)
-                return None
+                sys.stderr.flush()
+                os._exit(0)
             at = end
         del self._buffer[:at]
         return found

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -471,32 +471,18 @@ class PooledEnv:
         result: EnvResult = await self._ask("reset", *self._how)
         return result
 
-    async def about(self) -> dict[str, Any]:
-        """Build the environment on first use; see :meth:`HostedEnv.about`."""
-        about: dict[str, Any] = await self._ask("about", *self._how)
-        return about
-
-    async def card(self) -> dict[str, Any]:
-        """See :meth:`HostedEnv.card`."""
-        card: dict[str, Any] = await self._ask("card")
-        return card
-
-    async def restart(self, seed: int | None, options: dict[str, Any]) -> EnvResult:
-        """Reset with another seed and other options than the task's; without a seed, the random stream continues."""
-        result: EnvResult = await self._ask("restart", seed, options)
-        return result
-
     async def step(self, action: str) -> EnvResult:
         result: EnvResult = await self._ask("step", action)
         return result
 
-    def step_soon(self, action: str, done: Answered) -> None:
-        """Send a step.
+    def send(self, operation: str, args: Sequence[Any], done: Answered) -> None:
+        """Send a request; the environment is built on first use by "about".
 
         Args:
-            done: called once with the :class:`EnvResult`, or with the error.
+            operation: a method of :class:`.base.HostedEnv`.
+            done: called once with the answer or the error, perhaps at once.
         """
-        self._worker.request("step", self._number, (action,), done)
+        self._worker.request(operation, self._number, self._how if operation == "about" else tuple(args), done)
 
     def computed(self) -> float:
         """Return the seconds of processor time that it took since the last call."""

@@ -5,7 +5,6 @@ An action is ``{"action": TEXT}``. An observation has ``text``, ``terminated``, 
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import Receive, Send
 
 from rollenv import __version__, cards
 from rollenv.core import RollenvError, UsageError
@@ -24,6 +22,7 @@ from rollenv.serve.responses import Json, body_of, json_of
 from rollenv.serve.server import Endpoint, EnvServer
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import served
+from rollenv.serve.websocket import WebSocket
 
 _PATH = "/openenv/{env_id}"
 
@@ -85,14 +84,15 @@ class _Play:
     async def step(self, data: dict[str, Any]) -> dict[str, Any]:
         """Play a turn with the fields of an :class:`Action`."""
         action = Action.model_validate(data).action
-        if self.session.over and self.session.last_step:  # their environments may be stepped after the end
-            observation, _, terminated, truncated, info, *_ = self.session.last_step
-            reward = 0.0
-        else:
-            observation, reward, terminated, truncated, info, *_ = await self.session.call("step", [action])
-            self.state.step_count += 1
-        seen = {"text": observation, "terminated": terminated, "truncated": truncated, "info": info}
-        return _result(seen, reward, terminated or truncated)
+        last = self.session.last_step
+        if self.session.over and last:  # their environments may be stepped after the end
+            return _turn([last[0], 0.0, *last[2:]])
+        return self.stepped(await self.session.call("step", [action]))
+
+    def stepped(self, answer: list[Any]) -> dict[str, Any]:
+        """Count a step, and return its result."""
+        self.state.step_count += 1
+        return _turn(answer)
 
     async def call_tool(self, name: Any, given: Any) -> dict[str, Any]:
         """Return the result of a tool: that of a reset or a step."""
@@ -121,6 +121,12 @@ class _Play:
             return {"tools": _TOOLS}
         found = await self.call_tool(given.get("name"), given.get("arguments") or {})
         return {"content": [{"type": "text", "text": json_of(found)}], "structuredContent": found, "isError": False}
+
+
+def _turn(answer: list[Any]) -> dict[str, Any]:
+    observation, reward, terminated, truncated, info, *_ = answer
+    seen = {"text": observation, "terminated": terminated, "truncated": truncated, "info": info}
+    return _result(seen, reward, terminated or truncated)
 
 
 def _result(observation: dict[str, Any], reward: float | None = None, done: bool = False) -> dict[str, Any]:
@@ -234,7 +240,7 @@ class _Service:
 
         return Json(await _rpc(asked, _HTTP_METHODS, result))
 
-    async def talk(self, client: Client, connection: HTTPConnection, receive: Receive, send: Send) -> None:
+    async def talk(self, client: Client, connection: HTTPConnection, socket: WebSocket) -> None:
         """A session that lasts as long as its WebSocket."""
         try:
             session = await self._opened(client, connection)
@@ -244,11 +250,11 @@ class _Service:
                 sessions = self.server.sessions
                 code = "CAPACITY_REACHED"
                 counts = {"active_sessions": len(sessions.by_name), "max_sessions": sessions.limits.sessions}
-            await _send(send, _error(code, str(error), **counts))
-            await send({"type": "websocket.close", "code": 1000})
+            socket.write(json_of(_error(code, str(error), **counts)))
+            await socket.send({"type": "websocket.close", "code": 1000})
             return
         try:
-            await _talk(_Play(session), receive, send, self.server.settings.silence)
+            await _Talk(_Play(session), socket).talk(self.server.settings.silence)
         finally:
             self.server.sessions.close(session)
 
@@ -272,48 +278,85 @@ class _Service:
                 return Json({"detail": _errors(error)}, 422)
 
 
-async def _talk(play: _Play, receive: Receive, send: Send, silence: float) -> None:
-    while True:
+class _Talk:
+    """Answers the messages of a WebSocket in their order."""
+
+    def __init__(self, play: _Play, socket: WebSocket):
+        self._play, self._session, self._socket = play, play.session, socket
+        self._busy = False
+
+    async def talk(self, silence: float) -> None:
+        """Answer until the connection ends."""
+        self._socket.listen(silence, self._take, lambda: self._busy or self._session.busy > 0)
+        while (message := await self._socket.receive())["type"] == "websocket.receive":
+            self._busy = True
+            await self._session.step_over()
+            answer = await self._answer(message.get("text") or message.get("bytes") or "")
+            if answer is None:
+                await self._socket.send({"type": "websocket.close", "code": 1000})
+                return
+            self._say(answer)
+            await self._socket.writable.wait()
+            self._busy = False
+
+    def _take(self, message: str | bytes) -> bool:
+        """Begin a step that has nothing to wait for; other messages are left to :meth:`talk`."""
+        if self._busy:
+            return False
         try:
-            async with asyncio.timeout(silence):
-                message = await receive()
-        except TimeoutError:
-            await send({"type": "websocket.close", "code": 1001})
-            return
-        if message["type"] != "websocket.receive":
-            return
+            request = _request(message)
+            action = Action.model_validate(request.get("data")).action
+        except (ValueError, RecursionError):
+            return False
+        done = self._stepped
+        return request.get("type") == "step" and self._session.start_step(self._session.count + 1, action, done)
+
+    def _stepped(self, outcome: list[Any] | RollenvError) -> None:
+        if isinstance(outcome, RollenvError):
+            self._say(_error("EXECUTION_ERROR", str(outcome)))
+        else:
+            self._say({"type": "observation", "data": self._play.stepped(outcome)})
+
+    def _say(self, value: dict[str, Any]) -> None:
         try:
-            request = json.loads(message.get("text") or (message.get("bytes") or b"").decode())
-            if not isinstance(request, dict):
-                raise ValueError("it is no object")
+            text = json_of(value)
+        except (ValueError, TypeError, RecursionError) as error:
+            text = json_of(_error("EXECUTION_ERROR", f"the answer cannot be sent: {error}"))
+        self._socket.write(text)
+
+    async def _answer(self, message: str | bytes) -> dict[str, Any] | None:
+        play = self._play
+        try:
+            request = _request(message)
         except (ValueError, RecursionError) as error:
-            await _send(send, _error("INVALID_JSON", f"Invalid JSON: {error}"))
-            continue
+            return _error("INVALID_JSON", f"Invalid JSON: {error}")
         kind, data = request.get("type"), request.get("data") or {}
-        if kind == "close":
-            await send({"type": "websocket.close", "code": 1000})
-            return
-        await _send(send, await _answer(play, kind, data))
+        try:
+            if kind == "close":
+                return None
+            if not isinstance(data, dict):
+                raise UsageError("data is not an object")
+            if kind == "reset":
+                return {"type": "observation", "data": await play.reset(data)}
+            if kind == "step":
+                step = play.act(data) if data.get("type") in _TOOL_ACTIONS else play.step(data)
+                return {"type": "observation", "data": await step}
+            if kind == "mcp":
+                return {"type": "mcp", "data": await _rpc(data, _METHODS, play.tools)}
+            if kind == "state":
+                return {"type": "state", "data": play.state.model_dump()}
+            return _error("UNKNOWN_TYPE", f"Unknown message type: {kind!r:.40}")
+        except RollenvError as error:
+            return _error("EXECUTION_ERROR", str(error))
+        except ValueError as error:
+            return _error("VALIDATION_ERROR", "Invalid message", errors=_errors(error))
 
 
-async def _answer(play: _Play, kind: Any, data: Any) -> dict[str, Any]:
-    try:
-        if not isinstance(data, dict):
-            raise UsageError("data is not an object")
-        if kind == "reset":
-            return {"type": "observation", "data": await play.reset(data)}
-        if kind == "step":
-            step = play.act(data) if data.get("type") in _TOOL_ACTIONS else play.step(data)
-            return {"type": "observation", "data": await step}
-        if kind == "mcp":
-            return {"type": "mcp", "data": await _rpc(data, _METHODS, play.tools)}
-        if kind == "state":
-            return {"type": "state", "data": play.state.model_dump()}
-        return _error("UNKNOWN_TYPE", f"Unknown message type: {kind!r:.40}")
-    except RollenvError as error:
-        return _error("EXECUTION_ERROR", str(error))
-    except ValueError as error:
-        return _error("VALIDATION_ERROR", "Invalid message", errors=_errors(error))
+def _request(message: str | bytes) -> dict[str, Any]:
+    request = json.loads(message if isinstance(message, str) else message.decode())
+    if not isinstance(request, dict):
+        raise ValueError("it is no object")
+    return request
 
 
 def _errors(error: ValueError) -> Any:
@@ -324,7 +367,3 @@ def _errors(error: ValueError) -> Any:
 
 def _error(code: str, message: str, **more: Any) -> dict[str, Any]:
     return {"type": "error", "data": {"message": message, "code": code, **more}}
-
-
-async def _send(send: Send, value: dict[str, Any]) -> None:
-    await send({"type": "websocket.send", "text": json_of(value)})

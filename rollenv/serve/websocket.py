@@ -1,0 +1,103 @@
+"""The server's WebSockets: uvicorn's, with a way to answer a message without waking the task of its connection."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from rollenv.needs import extra
+
+with extra("serve", "rollenv serve"):
+    from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+    from websockets.frames import Frame
+    from websockets.protocol import State
+
+#: The name by which an application finds it among the extensions of ASGI.
+EXTENSION = "rollenv.websocket"
+
+#: First bytes of a frame that is a whole message.
+_TEXT, _BINARY = 0x81, 0x82
+
+
+class WebSocket(WebSocketsSansIOProtocol):
+    """A connection. Its application reads with :meth:`receive`, and takes what it can answer at once as it arrives."""
+
+    _take: Callable[[str | bytes], bool] | None = None
+    _silence = _active = 0.0
+    _watch: asyncio.TimerHandle | None = None
+    _ending: asyncio.Task[None] | None = None
+
+    def listen(self, silence: float, take: Callable[[str | bytes], bool], is_busy: Callable[[], bool]) -> None:
+        """Offer messages to the application as they arrive.
+
+        Args:
+            silence: seconds without a message in either direction after which the connection is closed, unless
+                ``is_busy()``: then an answer is still to come.
+            take: called with a message while no other waits for :meth:`receive`, and the client reads its answers; a
+                message for which it returns False waits there. It must not raise.
+        """
+        self._silence, self._take, self._is_busy = silence, take, is_busy
+        self._active = self.loop.time()
+        self._check_silence()
+
+    def write(self, message: str | bytes) -> None:
+        """Send a message; nothing happens if the client has gone. Callers that send much wait for ``writable``."""
+        if self.close_sent or self.transport.is_closing() or self.conn.state is not State.OPEN:
+            return
+        self._active = self.loop.time()
+        kind, data = (_TEXT, message.encode()) if isinstance(message, str) else (_BINARY, message)
+        if (size := len(data)) < 126:
+            head = bytes((kind, size))
+        else:
+            head = struct.pack("!BBH", kind, 126, size) if size < 65536 else struct.pack("!BBQ", kind, 127, size)
+        self.transport.write(head + data)
+
+    def end(self, code: int, reason: str) -> None:
+        """Close it; the application hears of it as of a client that has gone."""
+        close: Any = {"type": "websocket.close", "code": code, "reason": reason}
+        self._ending = self.loop.create_task(self.send(close))
+
+    # -- called by uvicorn ---------------------------------------------------------------------------------------------
+
+    async def run_asgi(self) -> None:
+        self.scope["extensions"][EXTENSION] = self  # type: ignore[assignment]
+        await super().run_asgi()
+
+    def handle_text(self, event: Frame) -> None:
+        try:
+            taken = self._offer(event, str(event.data, "utf-8"))
+        except UnicodeDecodeError:
+            taken = False
+        if not taken:
+            super().handle_text(event)
+
+    def handle_bytes(self, event: Frame) -> None:
+        if not self._offer(event, bytes(event.data)):
+            super().handle_bytes(event)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._take = None
+        if self._watch is not None:
+            self._watch.cancel()
+        super().connection_lost(exc)
+        self.writable.set()  # nobody waits for who has gone; old versions of uvicorn leave them waiting
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _offer(self, event: Frame, message: str | bytes) -> bool:
+        self._active = self.loop.time()
+        if self._take is None or not event.fin or self.read_paused or self.close_sent or not self.writable.is_set():
+            return False
+        return self._take(message)
+
+    def _check_silence(self) -> None:
+        """Look whether it is silent, once in a while: a timer for each message would cost more than the message."""
+        now = self.loop.time()
+        if self._is_busy():
+            self._active = now
+        if now < (end := self._active + self._silence):
+            self._watch = self.loop.call_at(end, self._check_silence)
+        else:
+            self.end(1001, "nothing was asked for long")
