@@ -50,7 +50,7 @@ class HttpServer:
             try:
                 self._listening = socket.create_server((self.host, self.port), backlog=1024)
             except (OSError, OverflowError) as error:
-                why = f"{getattr(error, 'strerror', error)}".partition(" (")[0]
+                why = f"{getattr(error, 'strerror', error)}".partition(" (")[0].rstrip(".")
                 raise UsageError(
                     f"cannot listen on {self.host}:{self.port}: {why}; name another port or host"
                 ) from error

@@ -218,8 +218,7 @@ class Policy:
         calls: list[Call] = []
         if request.tools:
             text, calls = _calls(text, request.tools)
-        if request.tool_choice == "none":
-            calls = []
+        calls = [] if request.tool_choice == "none" else calls
         if calls and finish == "stop":
             finish = "tool_calls"
         return Answer(text, tuple(calls), reasoning, finish, stop_text)

@@ -42,8 +42,7 @@ class Record:
         except BlockingIOError:
             raise UsageError(f"another gateway writes its record to {path}; name another file, or stop it") from None
         except OSError as error:
-            why = f"{error.strerror}; name another file"
-            raise UsageError(f"the gateway cannot write its record to {path}: {why}") from error
+            raise UsageError(f"the gateway cannot write to {path}: {error.strerror}; name another file") from error
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The events so far. A last line that was cut off by the end of the process is removed.

@@ -22,7 +22,7 @@ from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.mcp import Tools
 from rollenv.agents.gateway.messages import Answer, GatewayError, Request, as_openai, ended
 from rollenv.agents.gateway.record import Record
-from rollenv.agents.gateway.tree import TRAINED, Ids, Kind, Node, Place, Tree, in_lines, kinds
+from rollenv.agents.gateway.tree import KINDS, TRAINED, Ids, Kind, Node, Place, Tree, in_lines, kinds
 from rollenv.core import RollenvError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -396,9 +396,11 @@ class GatewaySession:
         """The nodes of these kinds, line by line.
 
         Raises:
-            UsageError: the answers have no tokens; they are a foreign endpoint's.
+            UsageError: there is no such kind; or the answers have no tokens, they are a foreign endpoint's.
         """
         wanted, each = set(which), kinds(self.tree)
+        if unknown := wanted - set(KINDS):
+            raise UsageError(f"there are no calls of the kind {min(unknown)!r}; give a list of {', '.join(KINDS)}")
         nodes = [node for node in in_lines(self.tree) if each[node.number] in wanted]
         nodes.sort(key=lambda node: each[node.number] in ("main", "compaction"))  # the episode ends with its main line
         if any(not node.tail and not node.response_ids for node in nodes):

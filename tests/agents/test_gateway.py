@@ -520,6 +520,12 @@ def test_a_program_without_an_event_loop_uses_a_gateway_in_a_thread(local):
         assert len(session.samples()) == 2
 
 
+@pytest.mark.parametrize("kinds", ["main", ["mian"]])
+def test_samples_of_no_kind_of_call_are_refused(kinds):
+    with pytest.raises(rollenv.UsageError, match="there are no calls of the kind"):
+        Gateway(scripted(["a"])).open().samples(kinds)
+
+
 @pytest.mark.parametrize("call", ["nothing", True])
 def test_a_reward_of_no_call_is_refused(call):
     session = Gateway(scripted(["a"])).open()
