@@ -24,6 +24,16 @@ def test_settings_follow_the_texts_and_the_splits_of_the_id():
     assert longer.iterations == 3
 
 
+def test_splits_that_differ_in_a_secret_are_not_chosen():
+    config = load_config("game:GuessTheNumber-v0-easy")
+    assert config.env.kwargs == config.eval.kwargs == {}
+
+
+def test_success_teaches_where_an_episode_that_ends_at_once_earns_more():
+    assert load_config("gym:CliffWalking-v1").rewards.success_only
+    assert not load_config("game:Sokoban-v0-tiny").rewards.success_only
+
+
 def test_a_pretrained_model_reads_examples_of_the_expert():
     config = load_config("game:Sokoban-v0-tiny", ["model=some/model"])
     assert (config.model.path, config.prompt.examples, config.prompt.chat) == ("some/model", 3, True)
