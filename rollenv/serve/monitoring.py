@@ -80,9 +80,9 @@ class Metrics(Collector):
                 yield CounterMetricFamily(f"rollenv_{what}_{name}", f"{name} of {what} since the start.", value)
         told = "Time of calls into environments that succeeded, with the way to their workers."
         calls = HistogramMetricFamily("rollenv_env_call_seconds", told, labels=["method"])
-        for name, (*counts, total) in self._times.items():
+        for name, (*each, total) in self._times.items():
             bounds = [*map(str, _BUCKETS), "+Inf"]
-            calls.add_metric([name], list(zip(bounds, itertools.accumulate(counts), strict=True)), total)
+            calls.add_metric([name], list(zip(bounds, itertools.accumulate(each), strict=True)), total)
         yield calls
         yield from self._workers()
         yield from self._envs()
