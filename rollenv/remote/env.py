@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import itertools
 import operator
 import os
 import threading
@@ -101,11 +100,11 @@ class Servers:
     def __init__(self, addresses: tuple[Address, ...]):
         alone = len(addresses) == 1
         self.connections = [Connection(a, patience=30.0 if alone else 3.0, alone=alone) for a in addresses]
-        self._turn = itertools.count(threading.get_ident() // 4096)  # threads begin at different servers
+        self._turn = threading.get_ident() // 4096  # threads begin at different servers
 
     def in_turn(self) -> list[Connection]:
-        """All connections, the one whose turn it is first, and those that were lost a short while ago last."""
-        first = next(self._turn) % len(self.connections)
+        """All connections: first the one that opens the next session, last those that were lost a short while ago."""
+        first = self._turn % len(self.connections)
         turn = [*self.connections[first:], *self.connections[:first]]
         return sorted(turn, key=lambda connection: connection.shunned)
 
@@ -135,6 +134,15 @@ class Servers:
                 problem = error
         assert problem is not None
         raise problem
+
+    def open(self, begin: Any) -> None:
+        """Open a session at the next server in turn.
+
+        Args:
+            begin: called with one connection after the other.
+        """
+        self._turn += 1
+        self.first(begin)
 
 
 class RemoteEnv(Env):
@@ -352,7 +360,7 @@ class RemoteEnv(Env):
                 raise
             self._lost = None
 
-        Servers.of(self._addresses).first(begin)
+        Servers.of(self._addresses).open(begin)
 
 
 def _is_outcome(error: BaseException) -> bool:

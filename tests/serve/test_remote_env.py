@@ -17,6 +17,8 @@ from serving import patient
 import rollenv
 from rollenv.checker import check_env
 from rollenv.errors import EpisodeOver, NoSuchAbility, UnknownEnv, UsageError
+from rollenv.remote.address import parse
+from rollenv.remote.env import Servers
 from rollenv.remote.protocol import EnvBroke, ServerFull, ServerLost, SessionGone
 from rollenv.vector import make_vec
 
@@ -320,3 +322,12 @@ def test_an_episode_survives_the_death_of_its_server(serve):
                 assert env.step(action) == twin.step(action)
     for env in envs:
         env.close()
+
+
+def test_sessions_are_opened_at_servers_in_turn_whatever_is_asked_between():
+    servers = Servers(parse("rollenv+ws://127.0.0.1:1,127.0.0.1:2/test:Echo-v0")[0])
+    opened = []
+    for _ in range(4):
+        servers.first(lambda connection: connection)
+        servers.open(lambda connection: opened.append(connection.address))
+    assert opened[0] == opened[2] != opened[1] == opened[3]
