@@ -1,4 +1,4 @@
-"""Small clients of every face of `rollenv serve`, over plain sockets that can be cut at any moment."""
+"""Small clients of every protocol of `rollenv serve`, over plain sockets that can be cut at any moment."""
 
 from __future__ import annotations
 

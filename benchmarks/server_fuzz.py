@@ -1,4 +1,4 @@
-"""Random and mutated requests to every face of `rollenv serve`, and whether it holds.
+"""Random and mutated requests to every protocol of `rollenv serve`, and whether it holds.
 
 Three kinds: schemathesis over HTTP (`make .bench/schemathesis/installed`), mutations of valid requests over HTTP, and
 frames of WebSockets. Beside each a canary session steps on. Held is: no status of 500 or more but 501, 502 to 504 of

@@ -1,4 +1,4 @@
-"""Valid requests of every face of `rollenv serve`, an OpenAPI description of them, and mutations."""
+"""Valid requests of every protocol of `rollenv serve`, an OpenAPI description of them, and mutations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SessionManager of every face, half of which are cut at random moments; and what is left of them in the server.
+"""Sessions of every protocol, half of which are cut at random moments; and what is left of them in the server.
 
 Other processes open the sessions. Of the cut ones some connections are closed or reset, the others are held: nothing is
 read from them any more, and one of the processes is stopped with all that it holds. The limits of the server are set
@@ -35,7 +35,7 @@ ENDS = ("closed", "reset", "held")
 #: One session in so many asks for answers of 15 MB, and is held.
 GREEDY = 50
 
-#: SessionManager of one process at the same time, and processes.
+#: Sessions of one process at the same time, and processes.
 AT_ONCE, PROCESSES = 24, 3
 
 #: Seconds after which a session is cut at the latest, and in which it plays all of its turns otherwise.

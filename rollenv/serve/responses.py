@@ -1,4 +1,4 @@
-"""Requests and answers of HTTP, as all faces read and write them."""
+"""Requests and answers of HTTP, as all protocols read and write them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def retry_after(error: RollenvError) -> dict[str, str]:
 
 
 async def refused(request: Request, error: RollenvError) -> Response:
-    """The answer where no face has its own."""
+    """The answer of a protocol without one of its own."""
     return Json({"detail": str(error)}, status_of(error), retry_after(error))
 
 

@@ -1,7 +1,7 @@
 """SandboxFusion: ``sandbox_fusion`` with ``SANDBOX_FUSION_ENDPOINT``, verl and ROLL with ``http://HOST:PORT/run_code``.
 
 The paths are the original's, so whatever is set up for a SandboxFusion finds them; below ``/fusion`` they are free of
-those of other faces.
+those of other protocols.
 """
 
 from __future__ import annotations

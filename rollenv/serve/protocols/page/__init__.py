@@ -44,8 +44,15 @@ _TURNS, _WATCHED, _PATIENCE = 100, 64, 60.0
 #: Seconds that a question for new turns waits.
 _WAIT = 10.0
 
-#: Faces by the first part of their paths.
-_FACES = {"native": "rollenv", "apis": "gem", "openenv": "openenv", "mcp": "mcp", "page": "page", "readyz": "canary"}
+#: Protocols by the first part of their paths.
+_NAMES = {
+    "native": "rollenv",
+    "apis": "gem",
+    "openenv": "openenv",
+    "mcp": "mcp",
+    "page": "page",
+    "readyz": "canary",
+}
 
 
 class _Watched:
@@ -174,7 +181,7 @@ def _row(session: Session, now: float) -> dict[str, Any]:
         "key": key_of(session),
         "env": session.task.env_id,
         "owner": clip(session.owner),
-        "face": _FACES.get(session.via.split("/")[1] if "/" in session.via else "", "ors" if session.via else ""),
+        "face": _NAMES.get(session.via.split("/")[1] if "/" in session.via else "", "ors" if session.via else ""),
         "age": now - session.opened,
         "idle": 0.0 if session.busy else now - session.used,
         "turns": session.turns,
