@@ -3,8 +3,8 @@
 
 ``OPENREWARD_API_KEY`` is a token of the server; without tokens any text will do. The client leaves out a path in these
 URLs, so the protocol has none of its own. An environment has one tool, ``step``. Its tasks are the numbered ones, or
-seeds: those of the split ``test`` are what ``rollenv eval`` plays. Groups are scored by the function that the server was
-started with (``--group-reward``): the same one as ``rewards.group`` of a recipe.
+seeds: those of the split ``test`` are what ``rollenv eval`` plays. Groups are scored by the function that the server
+was started with (``--group-reward``): the same one as ``rewards.group`` of a recipe.
 """
 
 from __future__ import annotations

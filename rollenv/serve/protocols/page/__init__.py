@@ -45,7 +45,7 @@ _TURNS, _WATCHED, _PATIENCE = 100, 64, 60.0
 _WAIT = 10.0
 
 #: Protocols by the first part of their paths.
-_NAMES = {
+_PROTOCOLS = {
     "native": "rollenv",
     "apis": "gem",
     "openenv": "openenv",
@@ -181,7 +181,7 @@ def _row(session: Session, now: float) -> dict[str, Any]:
         "key": key_of(session),
         "env": session.task.env_id,
         "owner": clip(session.owner),
-        "face": _NAMES.get(session.via.split("/")[1] if "/" in session.via else "", "ors" if session.via else ""),
+        "face": _PROTOCOLS.get(session.via.split("/")[1] if "/" in session.via else "", "ors" if session.via else ""),
         "age": now - session.opened,
         "idle": 0.0 if session.busy else now - session.used,
         "turns": session.turns,
