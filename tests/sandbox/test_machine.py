@@ -283,8 +283,8 @@ def test_an_unpacked_root_and_an_archive_of_one(tmp_path, monkeypatch):
 
 
 def test_an_archive_that_is_none(tmp_path):
-    (tmp_path / "x").write_text("no archive")
-    with pytest.raises(UsageError, match="no archive"):
+    (tmp_path / "x").write_text("not an archive")
+    with pytest.raises(UsageError, match="not an archive"):
         Image.archive(tmp_path / "x")
 
 

@@ -63,7 +63,7 @@ def test_normalize_without_moments_to_run_on_is_refused():
     for running in (None, RunningMoments()):
         with pytest.raises(UsageError, match="update first"):
             normalize([1.0, 2.0], [0, 0], mean="running", std="none", running=running)
-    with pytest.raises(UsageError, match="no scope"):
+    with pytest.raises(UsageError, match="not a scope"):
         normalize([1.0], [0], std="task")
 
 

@@ -287,7 +287,7 @@ def test_unknown_settings_are_refused():
     for similarity in (0.0, 1.5, math.nan):
         with pytest.raises(UsageError, match="similarity"):
             gigpo([[1.0]], [0], ["a"], similarity=similarity)
-    with pytest.raises(UsageError, match="no scope"):
+    with pytest.raises(UsageError, match="not a scope"):
         step_reinforce([[1.0]], [0], mean="task")
 
 

@@ -164,7 +164,7 @@ def test_a_teacher_with_other_tokens_is_refused_before_anything_is_played(models
         (["distill.alone=true", "algorithm.name=ppo"], "distill.alone leaves a critic"),
         (["distill.alone=true", "kl.name=reward"], "distill.alone leaves a critic"),
         (["distill.path=model"], "distill.path does nothing under distill.name='sibling'"),
-        (["distill.name=teacher", "distill.path=tiny"], "distill.path: names a model that is made anew"),
+        (["distill.name=teacher", "distill.path=tiny"], "distill.path: names a model that every run makes again"),
         (["distill.name=teacher"], "distill.path"),
     ],
 )

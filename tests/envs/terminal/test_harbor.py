@@ -368,7 +368,7 @@ def test_variables_users_and_healthchecks(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("toml", "says"),
     [
-        ("[agent", "no TOML"),
+        ("[agent", "not TOML"),
         ('version = "7"', "7"),
         ("[agent]\ntimeout_sec = -1", "agent.timeout_sec"),
         ('[agent]\ntimeout_sec = "10"', "agent.timeout_sec"),
@@ -405,7 +405,7 @@ def test_folders_that_hold_no_task(tmp_path):
         rollenv.make(f"harbor:{tmp_path}")
     with pytest.raises(UnknownEnv, match="no folder"):
         rollenv.make(f"tb:{tmp_path}/nothing")
-    with pytest.raises(TaskFolderError, match="no task folder"):
+    with pytest.raises(TaskFolderError, match="not a task folder"):
         read_task(tmp_path)
     path = folders.write_task(tmp_path / "a")
     (path / "tests/test.sh").unlink()
@@ -481,7 +481,7 @@ def test_terminal_bench_folders_that_are_wrong(tmp_path):
         read_task(terminal_bench(tmp_path / "a", **{"task.yaml": "instruction: x\nparser_name: other\n"}))
     with pytest.raises(TaskFolderError, match="instruction"):
         read_task(terminal_bench(tmp_path / "b", **{"task.yaml": "author: x\n"}))
-    with pytest.raises(TaskFolderError, match="no YAML"):
+    with pytest.raises(TaskFolderError, match="not YAML"):
         read_task(terminal_bench(tmp_path / "c", **{"task.yaml": "a: ["}))
     for number, service in enumerate(("3", "{environment: 3}")):
         with pytest.raises(TaskFolderError, match=r"services\.a"):
