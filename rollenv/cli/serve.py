@@ -46,12 +46,7 @@ def command(
     reset_deadline: float = typer.Option(300.0, min=0.1, help="Seconds for building or resetting an environment."),
     step_deadline: float = typer.Option(120.0, min=0.1, help="Seconds for every other call into one."),
     sandboxes: int = typer.Option(64, min=0, help="Sandboxes at the same time."),
-    protocols: str = typer.Option(
-        ",".join(PROTOCOLS),
-        "--protocols",
-        "--faces",
-        help="Protocols besides rollenv's own. --faces is the old name.",
-    ),
+    protocols: str = typer.Option(",".join(PROTOCOLS), "--protocols", "--faces", help="Protocols beside its own."),
     tokens: Path = typer.Option(None, help="TOML file with the hashes of tokens."),
     new_token: str = typer.Option("", metavar="NAME", help="Print a token for a client, and its lines for the file."),
     scopes: str = typer.Option("environments", help="What the new token is for: environments, sandboxes, admin."),
