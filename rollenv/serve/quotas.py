@@ -104,14 +104,14 @@ class TimeLimits:
 
 
 class TimeLimit:
-    """What :class:`TimeLimits` keep."""
+    """A limit that :class:`TimeLimits` keep; a subclass says what happens when it expires."""
 
     __slots__ = ("_running", "end")
     _running: set[TimeLimit]
     end: float
 
     def stop(self) -> bool:
-        """End it before; return False if it has ended."""
+        """Stop it before it expires; return False if it has expired or was stopped."""
         if self not in self._running:
             return False
         self._running.discard(self)
@@ -145,14 +145,14 @@ class FairQueue:
         return Turn(self, owner)
 
     def enter(self) -> bool:
-        """Take a place, which :meth:`leave` gives back, unless one has to wait for it."""
+        """Take a slot, which :meth:`leave` gives back; return False if one has to wait for it."""
         if not self._free or self._waiting:
             return False
         self._free -= 1
         return True
 
     def leave(self) -> None:
-        """Give a place back."""
+        """Give a slot back."""
         self._free += 1
         while self._free and self._waiting:
             owner, turns = self._waiting.popitem(last=False)
@@ -183,7 +183,7 @@ class Turn(TimeLimit):
         self._queue, self._owner, self._inside = queue, owner, False
 
     def begin(self) -> bool:
-        """Begin it, unless one has to wait for it."""
+        """Begin it; return False if one has to wait for it."""
         if self._queue.enter():
             self._hold()
         return self._inside

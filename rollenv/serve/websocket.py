@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +10,11 @@ from rollenv.needs import extra
 
 with extra("serve", "rollenv serve"):
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-    from websockets.frames import Frame
+    from websockets.frames import Frame, Opcode
     from websockets.protocol import State
 
 #: The name by which an application finds it among the extensions of ASGI.
 EXTENSION = "rollenv.websocket"
-
-#: First bytes of a frame that is a whole message.
-_TEXT, _BINARY = 0x81, 0x82
 
 
 class WebSocket(WebSocketsSansIOProtocol):
@@ -47,12 +43,8 @@ class WebSocket(WebSocketsSansIOProtocol):
         if self.close_sent or self.transport.is_closing() or self.conn.state is not State.OPEN:
             return
         self._active = self.loop.time()
-        kind, data = (_TEXT, message.encode()) if isinstance(message, str) else (_BINARY, message)
-        if (size := len(data)) < 126:
-            head = bytes((kind, size))
-        else:
-            head = struct.pack("!BBH", kind, 126, size) if size < 65536 else struct.pack("!BBQ", kind, 127, size)
-        self.transport.write(head + data)
+        frame = Frame(Opcode.TEXT, message.encode()) if isinstance(message, str) else Frame(Opcode.BINARY, message)
+        self.transport.write(frame.serialize(mask=False))
 
     def end(self, code: int, reason: str) -> None:
         """Close it; the application hears of it as of a client that has gone."""
@@ -82,7 +74,7 @@ class WebSocket(WebSocketsSansIOProtocol):
         if self._watch is not None:
             self._watch.cancel()
         super().connection_lost(exc)
-        self.writable.set()  # nobody waits for who has gone; old versions of uvicorn leave them waiting
+        self.writable.set()  # old versions of uvicorn leave those waiting who send to a client that has gone
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
