@@ -69,8 +69,9 @@ class Policy:
         """Draw the answer to a request; see :class:`~rollenv.agents.gateway.session.Model`."""
         began = time.time()
         chat = self._chat(session, place, request)
-        opening = self._opening(request, chat.prompt())
-        prompt = (*chat.prompt(), *opening)
+        prompt = chat.prompt()
+        opening = self._opening(request, prompt)
+        prompt += opening
         start = chat.continued
         sampling = self._sampling(session, request, len(prompt))
         rng = random.Random(session.rng.getrandbits(64))
@@ -192,8 +193,10 @@ class Policy:
 
     def _opening(self, request: Request, prompt: Ids) -> Ids:
         """The tokens of a call's opening, where the answer has to be one and the model does not think before it."""
-        chosen, before = request.tool_choice, self.text.decode(prompt[-12:]).rstrip()
-        if chosen in ("auto", "none") or (self.text.thinks and not before.endswith(tuple(THOUGHT_MARKS.values()))):
+        chosen = request.tool_choice
+        if chosen in ("auto", "none"):
+            return ()
+        if self.text.thinks and not self.text.decode(prompt[-12:]).rstrip().endswith(tuple(THOUGHT_MARKS.values())):
             return ()
         names = {tool["function"]["name"] for tool in request.tools if chosen in ("required", tool["function"]["name"])}
         named = f' {json.dumps(*names, ensure_ascii=False)}, "arguments":' if len(names) == 1 else ""
