@@ -76,7 +76,11 @@ def train(recipe: str, folder: Path, seed: int, settings: Sequence[str]) -> Rows
         command = [sys.executable, "-c", "import maze; from rollenv.cli.main import main; main()", "train", recipe]
         path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
         resume = ["--resume"] if folder.exists() else []
-        subprocess.run([*command, *keys, *resume], check=True, env=os.environ | {"PYTHONPATH": path})
+        process = subprocess.Popen([*command, *keys, *resume], env=os.environ | {"PYTHONPATH": path})
+        _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            raise SystemExit(f"training into {folder} ended with {os.waitstatus_to_exitcode(status)}")
+        (folder / "peak_memory").write_text(f"{usage.ru_maxrss / 1e6:.1f}")  # GB
         rows = read_rows(folder / "metrics.jsonl")
     return list(rows)
 
