@@ -109,6 +109,9 @@ def test_too_few_turns_and_no_expert_are_said(monkeypatch):
         oracle_examples(rollenv.spec("test:Dumb-v0"), {}, StepPrompt(), 2)
     with pytest.raises(UsageError, match="different turns"):
         oracle_examples(rollenv.spec("game:GuessTheNumber-v0"), {}, StepPrompt("{instructions}"), 3)
+    sums = {"operands": [0, 1], "answers": [0, 2], "operators": "+"}
+    with pytest.raises(UsageError, match="plays only 4 different turns"):  # soon, however many are asked for
+        oracle_examples(rollenv.spec(SUMS), sums, StepPrompt("{state}"), 1000)
 
 
 @pytest.mark.parametrize(
