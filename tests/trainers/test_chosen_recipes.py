@@ -60,6 +60,11 @@ def test_an_id_without_an_expert_asks_for_a_model():
         load_config("ta:SimpleNegotiation-v0")
 
 
+def test_answers_too_long_for_the_tiny_model_ask_for_another():
+    with pytest.raises(UsageError, match=r"answers have up to [\d,]+ tokens, too long for the tiny model.*model=PATH"):
+        load_config("rg:palindrome_partitioning")
+
+
 def test_an_expert_that_raises_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch):
     class Broken(Sokoban):
         def oracle_action(self) -> str:

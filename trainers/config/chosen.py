@@ -24,6 +24,9 @@ NOISES, ENOUGH = (0.85, 0.7, 0.5, 0.3, 0.1), 0.2
 #: The tiny model's steps of imitation end at about so many characters read, so that long texts do not take minutes.
 _TEXT = 12_000_000
 
+#: The most tokens of an answer that the tiny model is asked to imitate.
+_LONGEST = 1024
+
 _TINY = {"hidden": 64, "layers": 2, "heads": 2, "intermediate": 160, "vocabulary": 600}
 
 
@@ -54,7 +57,7 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
 
     Raises:
         UnknownEnv: no such id.
-        UsageError: the tiny model would have nothing to imitate.
+        UsageError: the tiny model would have nothing to imitate, or too long answers.
         MissingData, MissingExtra: what the environment needs is not there.
     """
     env_spec = spec(env_id)
@@ -113,6 +116,11 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
     tokenizer = build_tokenizer(played.prompts + played.actions, _TINY["vocabulary"])
     prompt = max(len(tokenizer.encode(text)) for text in played.prompts)
     answer = max(len(tokenizer.encode(text)) for text in played.actions)
+    if answer > _LONGEST:
+        raise UsageError(
+            f"answers have up to {answer:,} tokens, too long for the tiny model: take an easier level, or a pretrained "
+            "model (model=PATH)"
+        )
     context = 1 << (2 * (prompt + answer) - 1).bit_length()  # other episodes have longer texts
     characters = sum(map(len, played.prompts)) / len(played.prompts)
     return {
