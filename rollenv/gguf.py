@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib.util
 import sys
@@ -32,7 +33,7 @@ def gguf_of(path: str) -> Path | None:
 
     Raises:
         MissingExtra: the wheel of a named model is not installed.
-        UsageError: a folder holds several GGUF files.
+        UsageError: a folder holds several GGUF files, or the name is nearly one of :data:`IN_WHEELS`.
     """
     target = Path(path).expanduser()
     if target.is_file() and target.suffix.lower() == ".gguf":
@@ -44,6 +45,9 @@ def gguf_of(path: str) -> Path | None:
         found = importlib.util.find_spec(wheel.name.replace("-", "_"))
         target = Path(str(found and found.origin)).parent
     elif not target.is_dir() or (target / "config.json").exists():
+        near = difflib.get_close_matches(path.lower(), IN_WHEELS, 1)
+        if near and "/" not in path and not target.exists():
+            raise UsageError(f"cannot load a model: there is no folder {path!r}; did you mean {near[0]}?")
         return None
     files = sorted(f for f in target.iterdir() if f.suffix.lower() == ".gguf" and not f.name.startswith("mmproj"))
     if len(files) > 1:
@@ -77,8 +81,13 @@ def _convert(file: Path, folder: Path) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
     print(f"converting {file.name} to float32 in the cache, once; this takes a minute", file=sys.stderr)  # noqa: T201
     try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True
+        )
+        model, found = loaded
+        if lacking := sorted(found["missing_keys"]):  # which transformers would draw at random
+            raise ValueError(f"weights are not in the file: {', '.join(lacking[:3])} ({len(lacking)} in all)")
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     except Exception as error:  # its reader raises anything on a broken file: struct.error, KeyError
         why = f"{type(error).__name__}: {error}"
         raise UsageError(f"cannot load a model from {str(file)!r}: transformers cannot read it: {why}") from error

