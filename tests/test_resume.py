@@ -102,6 +102,15 @@ def test_an_evaluation_goes_on_with_the_rows_and_the_model_it_began_with(tmp_pat
     EvalFolder.begin(tmp_path / "eval", more | {"rows": ["a", "b", "c"], "model": "m"}, resume=True)
 
 
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).touch()
+    config = load_config("sokoban", [f"run_dir={tmp_path / 'run'}", f"model.path={tmp_path}"])
+    with pytest.raises(UsageError, match="several GGUF files"):
+        RunDir.create(config, "sokoban")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_training_run_goes_on_with_the_data_and_the_model_it_began_with(tmp_path):
     model = tmp_path / "model"
     model.mkdir()

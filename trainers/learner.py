@@ -141,8 +141,13 @@ class Learner:
         state.ranks.send_command("learn", state.iteration, state.version, list(groups))
         data = experience(groups, config.samples, replay=config.loss.routing == "replay")
         if not len(data):
+            played = any(t.status != "failed" for group in groups for t in group)
             raise TrainingError(
-                f"no episode of iteration {state.iteration + 1} could be played to its end: see health.json"
+                f"no episode of iteration {state.iteration + 1} had a turn: the first prompts leave no room for an "
+                "answer. Shorten them (prompt.template, prompt.examples, prompt.max_observation), or raise "
+                "rollout.max_prompt_tokens or the model's context"
+                if played
+                else f"no episode of iteration {state.iteration + 1} could be played to its end: see health.json"
             )
         metrics["drift"] = data.drift
         data.columns["staleness"] = (state.version - data.versions).astype(np.float64)

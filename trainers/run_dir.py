@@ -60,11 +60,12 @@ class RunDir:
         """
         path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), Path(recipe).stem)
         run = cls(path)
+        about = json.dumps({"recipe": recipe, "fingerprints": fingerprints(config)})  # which may fail: no folder yet
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir()
             lock_folder(path, run)
-            run.about_file.write_text(json.dumps({"recipe": recipe, "fingerprints": fingerprints(config)}) + "\n")
+            run.about_file.write_text(about + "\n")
             run._write_config(config)
         except FileExistsError as error:
             raise UsageError(

@@ -11,8 +11,8 @@ from rollenv.agents.tiny.demonstrations import Lesson
 from rollenv.core import UsageError
 from rollenv.env_spec import EnvSpec
 
-#: Episodes that are played for each example before there are said to be too few.
-_TRIES = 20
+#: Episodes in a row without a new example after which there are said to be too few.
+_TRIES = 100
 
 
 def oracle_examples(
@@ -42,7 +42,8 @@ def oracle_examples(
     with contextlib.closing(env_spec.make(**kwargs)) as env:
         if not all(hasattr(env, name) for name in ("oracle_action", "sample_random_action")):
             raise UsageError(f"{env_spec.id} has no expert to take examples from; write prompt.examples as a list")
-        for episode in range(_TRIES * number):
+        episode = missed = 0
+        while missed < _TRIES:
             depth = len(found) if steps else number
             shown = Lesson(env_spec, kwargs, plain, 0.0, episode, 1, depth + 1, options or {}).play(env, 0)
             asked = [turn.prompt if isinstance(turn.prompt, str) else turn.prompt[-1][1] for turn in shown]
@@ -52,6 +53,7 @@ def oracle_examples(
             found += turns
             if len(found) >= number:
                 return tuple(found[:number])
+            episode, missed = episode + 1, 0 if turns else missed + 1
     raise UsageError(
         f"the expert of {env_spec.id} plays only {len(found)} different turns with this prompt; set prompt.examples to "
         "so many, or write them as a list"

@@ -46,8 +46,15 @@ class StepPrompt:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "examples", tuple((asked, said) for asked, said in self.examples))
-        used = _fields(self.template)
-        if unknown := sorted(used - set(FIELDS)):
+        try:
+            unknown = sorted(_fields(self.template) - set(FIELDS))
+            if not unknown:
+                self.template.format(**dict.fromkeys(FIELDS, ""))
+        except ValueError as error:
+            raise UsageError(
+                f"prompt template: {error}; a brace that is no field is written twice: {{{{ }}}}"
+            ) from error
+        if unknown:
             raise UsageError(f"prompt template: unknown field {{{unknown[0]}}}; choose from {', '.join(FIELDS)}")
         if self.template_args and not self.chat:
             raise UsageError("template_args are for the chat template, which chat=False leaves out")

@@ -44,6 +44,9 @@ _MUON_LR = 3.3
 #: The tokenizer learns from so many demonstrations.
 _CORPUS = 20_000
 
+#: Demonstrations whose lengths are looked at.
+_LOOKS = 500
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -107,6 +110,18 @@ def _imitate(
     if len(lessons) > 1:
         random.Random(seed).shuffle(shown)  # the tokenizer learns from the first of them
     tokenizer = build_tokenizer(_corpus(shown[:_CORPUS]), size.vocabulary, chat=isinstance(prompt, ChatPrompt))
+    answer = min(len(tokenizer.encode(turn.expert)) for turn in shown[:_LOOKS])
+    asked = min(len(tokenizer.encode(t.prompt)) if isinstance(t.prompt, str) else 0 for t in shown[:_LOOKS])
+    if answer > sampling.max_new_tokens:
+        raise UsageError(
+            f"no answer of the expert fits into rollout.max_new_tokens={sampling.max_new_tokens}: the shortest has "
+            f"{answer} tokens; raise it"
+        )
+    if asked >= size.context:
+        raise UsageError(
+            f"no prompt fits into model.size.context={size.context}: the shortest has {asked} tokens; raise it, or "
+            "shorten prompt.template"
+        )
     agent = LocalAgent(build_model(size, tokenizer, seed), tokenizer, prompt, sampling)
     _fit(agent, shown, warm_up, random.Random(seed), report)
     return agent

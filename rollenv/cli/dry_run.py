@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 from rich.table import Table
 
+from rollenv.agents.pictures import refuse_pictures
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import role_of, shown
 from rollenv.agents.prompts.step import as_text
@@ -56,6 +58,7 @@ def dry_run(config: TrainConfig) -> None:
     prompt, other = (first_prompt(env, config, plan.tokenizer, config.seed + more) for more in (0, 1))
     turns = most_turns(env)
     env.close()
+    refuse_without_room(config, plan, prompt)
     console.print_json(json.dumps(config.model_dump(mode="json")))
     console.print("\n[bold]what differs from the defaults[/]")
     for line in differences(config):
@@ -97,7 +100,9 @@ def try_environments(config: TrainConfig) -> None:
             for seed in range(config.seed, config.seed + _TRIED):
                 given = {"options": one.options} if one.options else {}
                 try:
-                    env.reset(seed, **given)
+                    _, info = env.reset(seed, **given)
+                    if not config.harness.name:
+                        refuse_pictures(info, "a model in training")
                 except UsageError as error:
                     raise UsageError(f"{one.id} cannot be played with these settings: {error}") from error
 
@@ -237,6 +242,19 @@ def first_prompt(
     return form.decode(talk.prompt())
 
 
+def refuse_without_room(config: TrainConfig, plan: ModelPlan, prompt: str) -> None:
+    """Raise UsageError if a prompt leaves no room for an answer."""
+    if plan.tokenizer is None:
+        return
+    length = len(plan.tokenizer.encode(prompt, add_special_tokens=False))
+    room = min(config.rollout.max_prompt_tokens or math.inf, plan.context - 1 if plan.context else math.inf)
+    if length > room:
+        raise UsageError(
+            f"the first prompt has {length:,} tokens, and there is room for {room:,.0f}: shorten it (prompt.template, "
+            "prompt.examples, prompt.max_observation), or raise rollout.max_prompt_tokens or the model's context"
+        )
+
+
 def most_turns(env: Env) -> int | None:
     """The limit on the turns of an episode, where the environment tells it."""
     for name in ("max_turns", "max_steps"):
@@ -309,6 +327,6 @@ def _folder_plan(name: str, folder: Path, **how: str) -> ModelPlan:
         settings: Any = AutoConfig.from_pretrained(folder, local_files_only=True, **how).get_text_config()
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **how)
     except Exception as error:  # a broken GGUF file raises anything: struct.error, KeyError
-        raise UsageError(f"cannot load a model from {name!r}: {error}") from error
+        raise UsageError(f"cannot load a model from {name!r}: {type(error).__name__}: {error}") from error
     context = getattr(settings, "max_position_embeddings", None)
     return ModelPlan(f"{name}: {settings.model_type}, context {context or 'unknown'}", context, tokenizer, settings)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rollenv.agents.base import Agent
     from rollenv.rollout.evaluate import Evaluation
     from rollenv.rollout.types import Trajectory
+    from rollenv.trainers.config.run import AnyPrompt
 
 PROMPT_HELP = (
     "A setting of the prompt of local:FOLDER, as in a recipe: examples=5, template='{state}', chat=false, "
@@ -87,6 +88,13 @@ def command(
     kwargs = key_values(settings or ())
     around = with_tokenizer(named_wrappers(wrappers), tokenizer or _own_tokenizer(agent))
     tasks = _number_of_tasks(env, kwargs, n, out if resume else None)  # an unknown id is said before a model is loaded
+    form = None
+    if prompt:
+        from rollenv.trainers.config import load_prompt
+
+        if not agent.startswith("local:"):
+            raise UsageError(f"--prompt is for a model in this process, --agent local:FOLDER, not {agent}")
+        form = load_prompt(prompt)
     about = {
         "env": env,
         "kwargs": kwargs,
@@ -112,8 +120,8 @@ def command(
     if resume and folder is None:
         raise UsageError("--resume needs --out: the folder of the evaluation to go on with")
     player = make_agent(agent, options)
-    if prompt:
-        _set_prompt(player, prompt, env, kwargs)
+    if form:
+        _set_prompt(player, form, env, kwargs, around)
     with playing(env, tasks * k, player, options, workers, out, folder, step_deadline) as opened:
         result = evaluate(player, env, kwargs, n=tasks, k=k, seed=seed, wrappers=around, **opened)
     numbers = {**about, **result.to_dict(), **totals(player)}
@@ -127,21 +135,19 @@ def command(
         raise typer.Exit(1)
 
 
-def _set_prompt(player: Agent, settings: Sequence[str], env: str, kwargs: dict[str, Any]) -> None:
+def _set_prompt(
+    player: Agent, form: AnyPrompt, env: str, kwargs: dict[str, Any], around: dict[str, dict[str, Any]]
+) -> None:
     """Give a model in this process the prompt of settings; examples come from training tasks where there is a split."""
-    from rollenv.env_spec import load_entry_point, takes
     from rollenv.registry import spec
-    from rollenv.trainers.config import load_prompt
     from rollenv.trainers.config.tasks import EnvConfig
     from rollenv.trainers.prompts import prompt_of
 
-    if not hasattr(player, "prompt") or not hasattr(player, "sampling"):
-        raise UsageError("--prompt is for local:FOLDER")
-    form = load_prompt(settings)
-    splits = {"split": "train"} if takes(load_entry_point(spec(env).entry_point, env), "split") else {}
-    player.prompt = prompt_of(form, EnvConfig(id=env, kwargs={**kwargs, **splits}))
+    training = {**kwargs, "split": "train"}
+    own = EnvConfig(id=env, kwargs=training if spec(env).accepts(training) else kwargs, wrappers=around)
+    player.prompt = prompt_of(form, own)  # type: ignore[attr-defined]
     if form.stop:
-        player.sampling = dataclasses.replace(player.sampling, stop=tuple(form.stop))
+        player.sampling = dataclasses.replace(player.sampling, stop=tuple(form.stop))  # type: ignore[attr-defined]
 
 
 def _number_of_tasks(env: str, kwargs: dict[str, Any], asked: str, continued: Path | None) -> int:

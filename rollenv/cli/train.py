@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from rollenv.cli import completion
-from rollenv.cli.common import console, error_console, percent
+from rollenv.cli.common import console, error_console, key_values, percent
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core import MissingExtra, UsageError
 from rollenv.needs import Package
@@ -62,10 +62,15 @@ def command(
     started = time.perf_counter()
     _need_train_extra()
     from rollenv.trainers.config import load_config
+    from rollenv.trainers.run_dir import RunDir
 
     if harness:
         overrides = [*(overrides or ()), f"harness.name={json.dumps(harness)}"]
-    config = load_config(recipe, overrides or ())
+    run: RunDir | None = None
+    if resume and not (write_recipe or dry_run):
+        run, config = _resume(recipe, overrides or (), accept)
+    else:
+        config = load_config(recipe, overrides or ())
     if write_recipe:
         _write_recipe(config, write_recipe)
         return
@@ -75,7 +80,7 @@ def command(
         dry.dry_run(config)
         return
     _need_everything(config)
-    run, config = _resume(recipe, config, overrides or (), accept) if resume else _create(recipe, config)
+    run = run or RunDir.create(config, recipe)
     try:
         result = _train(config, run)
     except Exception:
@@ -93,9 +98,13 @@ def command(
 def _write_recipe(config: TrainConfig, file: Path) -> None:
     from rollenv.cli.dry_run import differences
 
-    if file.exists():
-        raise UsageError(f"{file} exists; name another file, or remove it")
-    file.write_text("\n".join(differences(config)) + "\n", encoding="utf-8")
+    try:
+        with file.open("x", encoding="utf-8") as out:
+            out.write("\n".join(differences(config)) + "\n")
+    except FileExistsError as error:
+        raise UsageError(f"{file} exists; name another file, or remove it") from error
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
     console.print(f"wrote {file}; train by it with: rollenv train {file}", soft_wrap=True, markup=False)
 
 
@@ -146,18 +155,16 @@ def _need_player(config: TrainConfig) -> None:
             ) from error
 
 
-def _create(recipe: str, config: TrainConfig) -> tuple[RunDir, TrainConfig]:
-    from rollenv.trainers.run_dir import RunDir
-
-    return RunDir.create(config, recipe), config
-
-
-def _resume(recipe: str, wanted: TrainConfig, overrides: Sequence[str], accept: bool) -> tuple[RunDir, TrainConfig]:
+def _resume(recipe: str, overrides: Sequence[str], accept: bool) -> tuple[RunDir, TrainConfig]:
     """The run to go on with. Settings given again must be the ones it was started with, but for more iterations."""
-    from rollenv.trainers.config import with_settings
+    from rollenv.trainers.config import is_env_id, load_config, with_settings
     from rollenv.trainers.run_dir import RunDir, latest
 
-    path = Path(wanted.run_dir) if wanted.run_dir else latest(Path("runs"), Path(recipe).stem)
+    if is_env_id(recipe):  # whose settings need not be chosen again
+        named = str(key_values(o for o in overrides if o.startswith("run_dir=")).get("run_dir", ""))
+    else:
+        named = load_config(recipe, overrides).run_dir
+    path = Path(named) if named else latest(Path("runs"), Path(recipe).stem)
     if path is None:
         raise UsageError(f"there is no run of {recipe!r} below runs/ to resume; name one with run_dir=PATH")
     run, started = RunDir.resume(path)
@@ -207,8 +214,8 @@ class _Display:
         )
         self.tasks: dict[str, int] = {}
         self.known: dict[str, float] = {}
-        self.first: float | None = None
-        """Success of the first evaluation, before RL."""
+        self.evaluated: list[float] = []
+        """Success of the evaluations; the first is before RL."""
 
     def __enter__(self) -> _Display:
         self.bar.start()
@@ -219,8 +226,8 @@ class _Display:
 
     def watch(self, stage: str, done: int, total: int, numbers: dict[str, float]) -> None:
         self.known |= numbers
-        if self.first is None:
-            self.first = numbers.get("eval/success")
+        if "eval/success" in numbers:
+            self.evaluated.append(numbers["eval/success"])
         text = self._numbers(stage)
         if not self.live:
             now = time.monotonic()
@@ -240,8 +247,9 @@ class _Display:
         if stage == "training":
             formats = {"reward": "reward {:.2f}", "success": "success {:.2f}"}
         shown = [text.format(self.known[key]) for key, text in formats.items() if key in self.known]
-        if stage == "training" and self.first is not None:
-            shown.append(f"unseen {self.first:.3f} -> {self.known['eval/success']:.3f}")
+        if stage == "training" and self.evaluated:
+            first, *more = self.evaluated
+            shown.append(f"unseen {first:.3f}" + (f" -> {more[-1]:.3f}" if more else ""))
         if stage == "training" and "tokens_per_s" in self.known:
             speed = self.known["tokens_per_s"]
             shown.append(f"{speed / 1000:.0f}k tokens/s" if speed >= 10_000 else f"{speed:.0f} tokens/s")

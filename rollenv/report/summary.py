@@ -194,7 +194,9 @@ CURVES: tuple[Chart, ...] = (
     ),
 )
 
-_HINT_SUCCESS = "The share of episodes that were solved, with its 95 % interval."
+_HINT_SUCCESS = (
+    "The share of episodes that were solved, with its 95 % interval: over different tasks where some came up twice."
+)
 
 
 def curves(metrics: Sequence[Mapping[str, Any]], main: str = "") -> list[dict[str, Any]]:
@@ -211,7 +213,7 @@ def curves(metrics: Sequence[Mapping[str, Any]], main: str = "") -> list[dict[st
         if any(key in there for key, _ in series) and (title != "Errors" or _any_nonzero(metrics, series))
     ]
     named = {key for _, _, series in charts for key, _ in series}
-    named |= {key for key in there if key.startswith("eval/") and key.endswith(("/low", "/high"))}
+    named |= {key for key in there if key.startswith("eval/") and key.endswith(("/low", "/high", "_low", "_high"))}
     rest = [{"title": key, "help": "", "series": [{"key": key, "name": key}], "more": True} for key in there - named]
     return [*shown, *sorted(rest, key=lambda chart: str(chart["title"]))]
 
@@ -398,7 +400,8 @@ def _interval(values: Any) -> str:
 
 
 def _share(row: Mapping[str, Any], prefix: str = "eval/") -> str:
-    success, low, high = (_number(row.get(prefix + key)) for key in ("success", "low", "high"))
+    tasks = "tasks_" if f"{prefix}tasks_low" in row else ""
+    success, low, high = (_number(row.get(prefix + key)) for key in ("success", f"{tasks}low", f"{tasks}high"))
     if success is None:
         return ""
     text = f"{100 * success:.1f} %"

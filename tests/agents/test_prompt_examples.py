@@ -109,6 +109,22 @@ def test_too_few_turns_and_no_expert_are_said(monkeypatch):
         oracle_examples(rollenv.spec("test:Dumb-v0"), {}, StepPrompt(), 2)
     with pytest.raises(UsageError, match="different turns"):
         oracle_examples(rollenv.spec("game:GuessTheNumber-v0"), {}, StepPrompt("{instructions}"), 3)
+    sums = {"operands": [0, 1], "answers": [0, 2], "operators": "+"}
+    with pytest.raises(UsageError, match="plays only 4 different turns"):  # soon, however many are asked for
+        oracle_examples(rollenv.spec(SUMS), sums, StepPrompt("{state}"), 1000)
+
+
+@pytest.mark.parametrize(
+    "given", ["-1", "1001", "2.5", "two", "true", "[3]", "[{user='a'}]", "[{user='a', asistant='b'}]"]
+)
+def test_what_is_no_number_or_list_of_examples_is_said_in_a_sentence(given):
+    with pytest.raises(UsageError, match=r"^prompt\.examples: is a number from 0 to 1000, or a list such as \[\{ user"):
+        load_prompt([f"examples={given}"])
+
+
+def test_a_stop_text_is_not_empty():
+    with pytest.raises(UsageError, match=r"^prompt\.stop\.0: .*at least 1 character"):
+        load_prompt(["stop=['']"])
 
 
 def test_an_evaluation_takes_the_prompt_of_a_recipe_and_settings(tmp_path):

@@ -58,6 +58,31 @@ def warm(reports: list[str], **changes) -> LocalAgent:
     )
 
 
+@pytest.mark.parametrize(
+    ("env_id", "context", "says"),
+    [
+        (
+            "game:GuessTheNumber-v0-easy",
+            512,
+            r"no answer .* rollout\.max_new_tokens=1: the shortest has \d+ tokens; raise",
+        ),
+        (ENV, 2, r"no prompt fits into model\.size\.context=2: the shortest has \d+ tokens; raise it"),
+    ],
+)
+def test_what_can_never_fit_is_said_before_it_is_imitated(env_id, context, says, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
+    size = TinySize(hidden=16, layers=1, heads=1, intermediate=16, context=context)
+    with pytest.raises(UsageError, match=says):
+        tiny_agent(
+            [Scene(env_id)],
+            StepPrompt("{state}", chat=False),
+            Sampling(1.0, 1),
+            size=size,
+            warm_up=WarmUp(episodes=20),
+            seed=0,
+        )
+
+
 @pytest.mark.integration
 def test_it_imitates_the_noisy_expert_and_is_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from rollenv import UsageError
+from rollenv.cli.main import app
 from rollenv.cli.playing import EvalFolder
 from rollenv.rollout.records.storage import read
 
@@ -51,6 +52,17 @@ def test_a_folder_holds_everything_and_an_evaluation_goes_on_where_it_was(rollen
     assert {**json.loads(resumed.stdout), "seconds": 0} == {**whole, "seconds": 0}
     played = list(read(out / "episodes.jsonl"))
     assert len({(t.task.seed, t.member) for t in played}) == len(played) == 40
+
+
+@pytest.mark.parametrize(
+    ("agent", "says"),
+    [("local:nowhere", "did you mean 'prompt.examples'"), ("random", "--prompt is for a model in this process")],
+)
+def test_a_wrong_prompt_setting_is_said_before_a_model_is_loaded_and_a_folder_made(tmp_path, capsys, agent, says):
+    out = tmp_path / "out"
+    assert app(["eval", ENV, "-a", agent, "--prompt", "exampels=5", "-o", str(out)], standalone_mode=False) == 2
+    assert says in capsys.readouterr().err
+    assert not out.exists()
 
 
 @pytest.mark.integration

@@ -61,6 +61,7 @@ def test_the_prompt_is_the_template_filled_by_a_task_that_follows_the_seed(rolle
         ("model.path=nowhere", 2, "there is no folder 'nowhere'"),
         ("model.path=./a/b", 2, "there is no folder './a/b'"),
         ("prompt.template='{what}'", 2, "unknown field {what}"),
+        ("prompt.template='{state'", 2, "a brace that is no field is written twice"),
     ],
 )
 def test_what_would_stop_the_run_stops_the_dry_run(rollenv_command, tmp_path, override, code, says):

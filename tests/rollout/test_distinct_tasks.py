@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rollenv.agents.base import OracleAgent, RandomAgent
+from rollenv.report.folders import Run
+from rollenv.report.summary import tiles
 from rollenv.rollout.evaluate import evaluate, wilson_interval
 
 SUMS = {"operands": [0, 1], "answers": [0, 2], "operators": "+"}
@@ -15,6 +17,12 @@ def test_repeated_tasks_of_one_turn_are_one_toss_each():
     assert (result.n, result.distinct, result.repeats) == (60, 4, True)
     assert result.tasks_high - result.tasks_low > 3 * (result.high - result.low)
     assert (result.low, result.high) == wilson_interval(result.success * 60, 60)
+
+
+def test_the_page_of_a_run_gives_the_interval_over_different_tasks(tmp_path):
+    row = {"eval/success": 0.5, "eval/low": 0.4, "eval/high": 0.6, "eval/tasks_low": 0.2, "eval/tasks_high": 0.8}
+    label, value, _ = tiles(Run(tmp_path, "training", {}, {}, [{"iteration": 0, **row}], ""), ())[0]
+    assert (label, value) == ("Success before RL", "50.0 % (20 to 80)")
 
 
 @pytest.mark.parametrize(

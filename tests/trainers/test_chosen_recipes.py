@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import rollenv
+from rollenv import registry
+from rollenv.cli.main import app
 from rollenv.core import UsageError
+from rollenv.envs.game.sokoban import Sokoban
 from rollenv.trainers.config import load_config
 from rollenv.trainers.trainer import train
 
@@ -22,6 +26,18 @@ def test_settings_follow_the_texts_and_the_splits_of_the_id():
     longer = load_config("math:Arithmetic-v0-digit", ["iterations=3"])
     assert longer.rollout.max_new_tokens > 1
     assert longer.iterations == 3
+
+
+def test_arguments_of_the_id_are_those_of_training_and_evaluation():
+    config = load_config("game:Sokoban-v0-tiny", ["env.kwargs.max_turns=60"])
+    assert config.env.kwargs == {"max_turns": 60, "split": "train"}
+    assert config.eval.kwargs == {"max_turns": 60, "split": "test"}
+    own = load_config("game:Sokoban-v0-tiny", ["env.kwargs.split=test", "eval.kwargs.split=train"])
+    assert (own.env.kwargs, own.eval.kwargs) == ({"split": "test"}, {"split": "train"})
+    with pytest.raises(UsageError, match=r"no argument 'max_turn'; did you mean 'max_turns'"):
+        load_config("game:Sokoban-v0-tiny", ["env.kwargs.max_turn=60"])
+    with pytest.raises(UsageError, match=r"env\.kwargs is a section"):
+        load_config("game:Sokoban-v0-tiny", ["env.kwargs=60"])
 
 
 def test_splits_that_differ_in_a_secret_are_not_chosen():
@@ -44,6 +60,22 @@ def test_an_id_without_an_expert_asks_for_a_model():
         load_config("ta:SimpleNegotiation-v0")
 
 
+def test_answers_too_long_for_the_tiny_model_ask_for_another():
+    with pytest.raises(UsageError, match=r"answers have up to [\d,]+ tokens, too long for the tiny model.*model=PATH"):
+        load_config("rg:palindrome_partitioning")
+
+
+def test_an_expert_that_raises_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch):
+    class Broken(Sokoban):
+        def oracle_action(self) -> str:
+            raise ZeroDivisionError("by the secret")
+
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+    rollenv.register("test:Broken-v0", Broken, abilities=["oracle", "random_action"])
+    with pytest.raises(UsageError, match=r"test:Broken-v0 raised ZeroDivisionError: by the secret.*rollenv check"):
+        load_config("test:Broken-v0")
+
+
 @pytest.mark.combinations
 @pytest.mark.parametrize("recipe", ["sokoban", "game:GuessTheNumber-v0-easy", "rlvr_math"])
 def test_a_written_recipe_gives_the_same_settings(rollenv_command, recipe: str, tmp_path: Path):
@@ -51,6 +83,23 @@ def test_a_written_recipe_gives_the_same_settings(rollenv_command, recipe: str, 
     done = rollenv_command("train", recipe, "seed=3", "--write-recipe", str(file))
     assert done.returncode == 0, done.stderr
     assert load_config(str(file)) == load_config(recipe, ["seed=3"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["sokoban", "--write-recipe", "none/own.toml"], "cannot write none/own.toml: No such file"),
+        (["sokoban", "--write-recipe", "own.toml"], "own.toml exists; name another file"),
+        # the run is looked for; that the id has no expert does not matter
+        (["ta:Nim-v0", "run_dir=run", "--resume"], "cannot resume run: its config.json"),
+    ],
+)
+def test_a_command_that_cannot_be_done_is_an_error_in_a_line(monkeypatch, tmp_path: Path, capsys, arguments, says):
+    (tmp_path / "own.toml").write_text("kept")
+    monkeypatch.chdir(tmp_path)
+    assert app(["train", *arguments], standalone_mode=False) == 2
+    assert says in capsys.readouterr().err
+    assert (tmp_path / "own.toml").read_text() == "kept"
 
 
 def test_a_recipe_for_another_id_drops_arguments_that_it_does_not_take(caplog: pytest.LogCaptureFixture):

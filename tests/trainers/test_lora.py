@@ -170,6 +170,11 @@ def test_targets_that_could_not_be_merged_or_do_nothing_are_errors(targets, tied
     assert why in str(caught.value)
 
 
+def test_a_rank_above_that_of_every_layer_is_an_error():
+    with pytest.raises(UsageError, match=r"model\.lora\.rank=17 is above 16"):
+        adapt(small_model(False), Lora(17))
+
+
 def small_model(tied: bool) -> Qwen3ForCausalLM:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8}

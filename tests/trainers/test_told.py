@@ -10,7 +10,7 @@ import pytest
 import rollenv
 from rollenv import UsageError
 from rollenv.cli import train as train_command
-from rollenv.cli.dry_run import ModelPlan, first_prompt, model_plan, most_turns, tokens_together
+from rollenv.cli.dry_run import ModelPlan, first_prompt, model_plan, most_turns, refuse_without_room, tokens_together
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers import cpu_threads
 from rollenv.trainers.config import load_config
@@ -54,6 +54,19 @@ def test_a_log_hears_of_a_long_run_between_evaluations_with_all_digits(monkeypat
     assert told == ["training 3/100 reward 0.25 128 tokens/s", "training 6/100 reward 0.25 1275 tokens/s"]
 
 
+def test_progress_shows_a_gain_once_there_is_a_second_evaluation(monkeypatch):
+    told = []
+    monkeypatch.setattr(train_command.error_console, "print", lambda text, **_: told.append(text))
+    display = train_command._Display()
+    for iteration, success in ((0, 0.07), (10, 0.4), (20, 0.5)):
+        display.watch("training", iteration, 100, {"eval/success": success})
+    assert told == [
+        "training 0/100 unseen 0.070",
+        "training 10/100 unseen 0.070 -> 0.400",
+        "training 20/100 unseen 0.070 -> 0.500",
+    ]
+
+
 class Words:
     """A tokenizer by words."""
 
@@ -77,6 +90,16 @@ def test_memory_is_that_of_the_tokens_that_a_batch_has(settings, expected):
     plan = ModelPlan("", 100, Words())
     assert tokens_together(config, plan, "a b 1 + 2", "a b 3 + 4", 1) == expected
     assert tokens_together(config, plan, "a", "b", None) == config.optimizer.micro_batch_tokens
+
+
+@pytest.mark.parametrize(
+    ("settings", "room"), [([], "there is room for 3"), (["rollout.max_prompt_tokens=2"], "for 2")]
+)
+def test_a_first_prompt_that_leaves_no_room_stops_the_dry_run(settings, room):
+    config, plan = load_config("rlvr_gsm8k", [*SUMS, *settings]), ModelPlan("", 4, Words())
+    with pytest.raises(UsageError, match=f"has 4 tokens, and .*{room}: shorten it .prompt.template, prompt.examples"):
+        refuse_without_room(config, plan, "a b c d")
+    refuse_without_room(config, plan, "a b")
 
 
 @pytest.mark.parametrize("env_id", ["rg:chain_sum", "math:Arithmetic-v0-digit"])

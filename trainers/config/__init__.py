@@ -1,6 +1,23 @@
 """The configuration of a training run: what a recipe's TOML file and ``key=value`` on the command line may set."""
 
-from rollenv.trainers.config.load import changed_keys, load_config, load_prompt, parse_config, recipes, with_settings
+from rollenv.trainers.config.load import (
+    changed_keys,
+    is_env_id,
+    load_config,
+    load_prompt,
+    parse_config,
+    recipes,
+    with_settings,
+)
 from rollenv.trainers.config.run import TrainConfig
 
-__all__ = ["TrainConfig", "changed_keys", "load_config", "load_prompt", "parse_config", "recipes", "with_settings"]
+__all__ = [
+    "TrainConfig",
+    "changed_keys",
+    "is_env_id",
+    "load_config",
+    "load_prompt",
+    "parse_config",
+    "recipes",
+    "with_settings",
+]

@@ -10,9 +10,10 @@ from typing import Any
 
 from rollenv.agents.base import noisy_expert
 from rollenv.agents.prompts import StepPrompt
-from rollenv.core import Env, Unsolvable, UsageError
+from rollenv.core import Env, RollenvError, Unsolvable, UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.registry import spec
+from rollenv.rollout.workers.base import describe
 
 #: Episodes that are played for every share of random actions, and the most turns of one.
 EPISODES, TURNS = 40, 60
@@ -22,6 +23,9 @@ NOISES, ENOUGH = (0.85, 0.7, 0.5, 0.3, 0.1), 0.2
 
 #: The tiny model's steps of imitation end at about so many characters read, so that long texts do not take minutes.
 _TEXT = 12_000_000
+
+#: The most tokens of an answer that the tiny model is asked to imitate.
+_LONGEST = 1024
 
 _TINY = {"hidden": 64, "layers": 2, "heads": 2, "intermediate": 160, "vocabulary": 600}
 
@@ -37,7 +41,7 @@ class Played:
     actions: list[str] = field(default_factory=list)
 
 
-def choose_recipe(env_id: str, model: str = "tiny") -> dict[str, Any]:
+def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | None = None) -> dict[str, Any]:
     """Choose the settings of a run on any registered id.
 
     The tiny model imitates the id's expert with the largest share of random actions that still succeeds now and then;
@@ -46,54 +50,55 @@ def choose_recipe(env_id: str, model: str = "tiny") -> dict[str, Any]:
 
     Args:
         model: ``tiny``, or what ``model.path`` takes.
+        kwargs: constructor arguments of the environment, in training and evaluation.
 
     Returns:
         A recipe as plain data.
 
     Raises:
         UnknownEnv: no such id.
-        UsageError: the tiny model would have nothing to imitate.
+        UsageError: the tiny model would have nothing to imitate, or too long answers.
         MissingData, MissingExtra: what the environment needs is not there.
     """
     env_spec = spec(env_id)
     expert = {"oracle", "random_action"} <= env_spec.abilities
     if model == "tiny" and not expert:
         raise UsageError(
-            f"{env_id} has no expert that the tiny model could imitate; give a pretrained model: model=PATH, a "
-            "hub name or smollm2-135m"
+            f"{env_id} has no expert that the tiny model could imitate (it is not registered with the abilities oracle "
+            "and random_action); give a pretrained model: model=PATH, a hub name or smollm2-135m"
         )
-    splits = _splits(env_spec)
+    trained, tested = _splits(env_spec, kwargs or {})
     recipe: dict[str, Any] = {
         "iterations": 40,
         "checkpoint_every": 20,
-        "env": {"id": env_id, "kwargs": splits.get("train", {})},
-        "eval": {"kwargs": splits.get("test", {}), "episodes": 200, "every": 10},
+        "env": {"id": env_id, "kwargs": trained},
+        "eval": {"kwargs": {**tested}, "episodes": 200, "every": 10},
         "algorithm": {"name": "grpo"},
     }
     if model != "tiny":
         return recipe | _pretrained(model, expert)
-    noise, played = _weakest(env_spec, splits.get("train", {}))
+    noise, played = _weakest(env_spec, trained)
     if played.least < 0:  # an episode that ends at once earns more than one that ends well
         recipe["rewards"] = {"success_only": True}
     return recipe | _tiny(noise, played)
 
 
-def _splits(env_spec: EnvSpec) -> dict[str, dict[str, str]]:
-    """Return the arguments of the training and the test split, where the environment has them.
+def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of training and of evaluation: those of two splits, where the environment has them.
 
     Where tasks of both begin alike, they differ in a secret alone (a number to guess). Training on one split would
     teach that the secrets of the other never occur, so there other seeds are what is unseen.
     """
-    splits = {name: {"split": name} for name in ("train", "test")}
-    if not all(map(env_spec.accepts, splits.values())):
-        return {}
+    splits = {**kwargs, "split": "train"}, {**kwargs, "split": "test"}
+    if "split" in kwargs or not all(map(env_spec.accepts, splits)):
+        return kwargs, kwargs
     prompt = StepPrompt("{instructions}{state}", chat=False)
     first = []
-    for kwargs in splits.values():
-        with contextlib.closing(env_spec.make(**kwargs)) as env:
+    for arguments in splits:
+        with contextlib.closing(env_spec.make(**arguments)) as env:
             shown = [env.reset(seed=seed) for seed in range(8)]
         first.append({prompt.render(text, (), text, info) for text, info in shown})
-    return {} if first[1] <= first[0] else splits
+    return (kwargs, kwargs) if first[1] <= first[0] else splits
 
 
 def _pretrained(model: str, expert: bool) -> dict[str, Any]:
@@ -111,6 +116,11 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
     tokenizer = build_tokenizer(played.prompts + played.actions, _TINY["vocabulary"])
     prompt = max(len(tokenizer.encode(text)) for text in played.prompts)
     answer = max(len(tokenizer.encode(text)) for text in played.actions)
+    if answer > _LONGEST:
+        raise UsageError(
+            f"answers have up to {answer:,} tokens, too long for the tiny model: take an easier level, or a pretrained "
+            "model (model=PATH)"
+        )
     context = 1 << (2 * (prompt + answer) - 1).bit_length()  # other episodes have longer texts
     characters = sum(map(len, played.prompts)) / len(played.prompts)
     return {
@@ -140,12 +150,21 @@ def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
     """
     with contextlib.closing(env_spec.make(**kwargs)) as env:
         for noise in NOISES:
-            played = _play(env, noise)
+            try:
+                played = _play(env, noise)
+            except RollenvError:
+                raise
+            except Exception as error:  # the environment's own
+                raise UsageError(
+                    f"the expert of {env_spec.id} raised {describe(error)}: mend the environment, which "
+                    f"`rollenv check {env_spec.id}` looks at, or take a pretrained model (model=PATH)"
+                ) from error
             if played.success >= ENOUGH:
                 return noise, played
     raise UsageError(
-        f"the expert of {env_spec.id} succeeds in {played.success:.0%} of {EPISODES} episodes, even with few random "
-        "actions: there is nothing to imitate. Take an easier level, or a pretrained model (model=PATH)"
+        f"the expert of {env_spec.id} succeeds in {played.success:.0%} of {EPISODES} episodes of at most {TURNS} "
+        "turns, even with few random actions: there is nothing to imitate. Take an easier level, or a pretrained model "
+        "(model=PATH)"
     )
 
 

@@ -55,6 +55,11 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
     return config
 
 
+def is_env_id(recipe: str) -> bool:
+    """Return whether a recipe is an environment's id, and no bundled recipe or file."""
+    return ":" in recipe and Path(recipe).suffix != ".toml" and not Path(recipe).is_file()
+
+
 def load_prompt(settings: Sequence[str]) -> AnyPrompt:
     """Load the settings of a prompt.
 
@@ -73,11 +78,14 @@ def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     path = recipes().get(recipe, Path(recipe))
     if path.is_file():
         return _read(path)
-    if ":" in recipe and path.suffix != ".toml":
+    if is_env_id(recipe):
         from rollenv.trainers.config.chosen import choose_recipe
 
-        given = [str(value) for key, value in map(_split, overrides) if key == ["model", "path"]]
-        return choose_recipe(recipe, (given or ["tiny"])[-1])
+        own: dict[str, Any] = {"model": {"path": "tiny"}, "env": {"kwargs": {}}}
+        _apply(own, [o for o in overrides if o.startswith(("model=", "model.path=", "env.kwargs=", "env.kwargs."))])
+        if not isinstance(kwargs := own["env"]["kwargs"], dict):
+            raise UsageError(f"env.kwargs is a section, not {kwargs!r}: set env.kwargs.NAME=VALUE")
+        return choose_recipe(recipe, str(own["model"]["path"]), kwargs)
     raise UsageError(
         f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file or an environment's id"
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
 from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.core import UsageError
@@ -96,11 +97,22 @@ class PromptConfig(Section):
     template does not read is an error."""
     max_observation: int = Field(0, ge=0)
     """The most characters of an observation in a prompt, 0 for all; a note stands for what is cut from the middle."""
-    examples: Annotated[int, Field(ge=0, le=1000)] | list[Example] = 0
+    examples: int | list[Example] = 0
     """Prompts with their answers, which the model reads first: earlier messages of the chat, or lines of a plain
     prompt. A number takes so many turns of the environment's expert, on training tasks, in the words of this prompt."""
-    stop: list[str] = Field(default_factory=list)
+    stop: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
     """Texts that end an answer, such as ["\\n"] for a plain prompt whose answers are lines."""
+
+    @field_validator("examples", mode="before")
+    @classmethod
+    def _number_or_pairs(cls, value: Any) -> Any:
+        with contextlib.suppress(ValidationError):
+            if isinstance(value, list):
+                return [Example.model_validate(pair) for pair in value]
+        if type(value) is int and 0 <= value <= 1000:
+            return value
+        pairs = 'a list such as [{ user = "2 + 2 =", assistant = "4" }]'
+        raise ValueError(f"is a number from 0 to 1000, or {pairs}, not {value!r}")
 
 
 class StepPromptConfig(PromptConfig):

@@ -54,11 +54,19 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
 
     Raises:
         MissingExtra: peft is not installed.
-        UsageError: the model has no such layers, or what they get could not be merged into their weights.
+        UsageError: the rank is above that of every layer, the model has no such layers,
+            or what they get could not be merged into their weights.
     """
     with extra("lora", "Training with LoRA"):
         from peft import LoraConfig
 
+    ranks = (min(layer.weight.shape) for layer in model.modules() if isinstance(layer, nn.Linear))
+    widest = max(ranks, default=lora.rank)
+    if lora.rank > widest:
+        raise UsageError(
+            f"model.lora.rank={lora.rank} is above {widest}, the highest rank that a layer of the model has: lower it, "
+            "or train the model itself with model.lora.rank=0"
+        )
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     alpha: Any = lora.alpha  # peft takes fractions too
     config = LoraConfig(
