@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from server_clients import ACCEPT, HELLO
 
 from rollenv.rollout.workers.processes import ProcessWorkers
-from rollenv.serve.protocols.fusion import schemas as fusion
-from rollenv.serve.protocols.rock import schemas as rock
+from rollenv.serve.protocols import rock
+from rollenv.serve.protocols.fusion import programs as fusion
 from rollenv.serve.server import EnvServer, Settings
 
 ENV = "test:Echo-v0"

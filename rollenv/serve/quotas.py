@@ -283,7 +283,7 @@ class SessionContext:
         self.counters, self.health = SessionCounters(), Health(max_backoff=0.0)
         self.on_call_time: Callable[[str, float], None] = lambda method, seconds: None
         """Called with the method and the seconds of each call that succeeded."""
-        self.on_call: Callable[[Any, str, list[Any], Any], None] = lambda session, method, args, answer: None
-        """Called with the session, method, arguments and answer of each call that succeeded."""
+        self.on_call: Callable[[Any, str, list[Any], Any], None] = lambda env, method, args, answer: None
+        """Called with the :class:`.ReplayedEnv`, method, arguments and answer of each call that succeeded."""
         self.records: defaultdict[tuple[str, str], EnvRecord] = defaultdict(EnvRecord)
         """By owner and environment id."""

@@ -24,8 +24,8 @@ from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Avoid, EnvFailure, HostedEnv, Views, avoid_none
 from rollenv.rollout.workers.pool import Answered, PooledEnv
 from rollenv.rollout.workers.processes import ProcessWorkers
+from rollenv.serve.handover import export_sessions
 from rollenv.serve.server import EnvServer, Settings
-from rollenv.serve.sessions import export_sessions
 from rollenv.serve.websocket import WebSocket
 
 with extra("serve", "rollenv serve"):

@@ -22,6 +22,7 @@ from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast
 from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.serve.auth import Client, Tokens
+from rollenv.serve.handover import IMPORT_PATH, import_file, import_session, is_url
 from rollenv.serve.logs import Requests, audit
 from rollenv.serve.monitoring import CONTENT_TYPE, Metrics, ReadinessChecks
 from rollenv.serve.native import Native
@@ -29,7 +30,7 @@ from rollenv.serve.protocols import PROTOCOLS
 from rollenv.serve.quotas import RateLimiter, SessionLimits
 from rollenv.serve.responses import Json, left, refused, status_of
 from rollenv.serve.sandboxes import SandboxLimits, SandboxManager
-from rollenv.serve.sessions import IMPORT_PATH, SessionManager, import_file, import_session, is_url
+from rollenv.serve.sessions import SessionManager
 from rollenv.serve.websocket import EXTENSION, WebSocket
 
 with extra("serve", "rollenv serve"):

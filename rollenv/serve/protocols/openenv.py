@@ -84,8 +84,8 @@ class _Play:
     async def step(self, data: dict[str, Any]) -> dict[str, Any]:
         """Play a turn with the fields of an :class:`Action`."""
         action = Action.model_validate(data).action
-        last = self.session.last_step
-        if self.session.over and last:  # their environments may be stepped after the end
+        last = self.session.env.last_step
+        if self.session.env.over and last:  # their environments may be stepped after the end
             return _turn([last[0], 0.0, *last[2:]])
         return self.stepped(await self.session.call("step", [action]))
 

@@ -28,6 +28,7 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import NotAllowed, SessionGone, error_answer
 from rollenv.report.plain import clip, plain
 from rollenv.serve.protocols.page.episodes import ACTIONS, BYTES, Catalogue, Episodes, PageRequest, turn_of
+from rollenv.serve.replayed_env import ReplayedEnv
 from rollenv.serve.responses import Json, body_of, retry_after, status_of
 from rollenv.serve.server import EnvServer
 from rollenv.serve.session import Session
@@ -78,8 +79,8 @@ class Live:
 
     def __init__(self, sessions: SessionManager):
         self._sessions = sessions
-        self._watched: dict[Session, _Watched] = {}
-        sessions.on_call = self._seen
+        self._watched: dict[ReplayedEnv, _Watched] = {}
+        sessions.on_call = self._on_call
 
     async def table(self, asked: PageRequest) -> Any:
         """A row for each session."""
@@ -92,11 +93,11 @@ class Live:
         if not isinstance(after, int):
             raise UsageError("'after' is a number")
         self._forget()
-        if session not in self._watched:
+        if session.env not in self._watched:
             if len(self._watched) >= _WATCHED:
                 raise UsageError(f"{_WATCHED} sessions are watched already")
-            self._watched[session] = _Watched()
-        watched = self._watched[session]
+            self._watched[session.env] = _Watched()
+        watched = self._watched[session.env]
         if after < 0:
             return self._told(session, watched, 0)
         end = time.monotonic() + _WAIT
@@ -115,16 +116,16 @@ class Live:
     async def link(self, asked: PageRequest) -> Any:
         """Return a link that replays the episode of session ``key``, or ``problem``: why there is none."""
         session = self._session(asked)
-        (method, args, _), *rest = session.history.calls or [("", [], 0)]
+        (method, args, _), *rest = session.env.history.calls or [("", [], 0)]
         if method != "reset" or args[0] is None or any(m in ("reset", "set_state", "seed_stream") for m, *_ in rest):
             return {"problem": "it did not begin with a seed"}
-        if session.task.wrappers:
+        if session.env.task.wrappers:
             return {"problem": "it has wrappers"}
         actions = [step[0] for m, step, _ in rest if m == "step"]
         if len(actions) > ACTIONS or sum(len(action.encode("utf-8", "replace")) for action in actions) > BYTES:
             return {"problem": f"it is too long: {len(actions)} actions"}
-        told = {"env": session.task.env_id, "seed": str(args[0]), "options": plain(args[1]), "actions": actions}
-        return told | {"kwargs": plain(dict(session.task.kwargs))}
+        told = {"env": session.env.task.env_id, "seed": str(args[0]), "options": plain(args[1]), "actions": actions}
+        return told | {"kwargs": plain(dict(session.env.task.kwargs))}
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -140,28 +141,29 @@ class Live:
 
     def _forget(self) -> None:
         now = time.monotonic()
-        for session, watched in list(self._watched.items()):
-            if now - watched.asked > _PATIENCE or not self._lasts(session):
-                del self._watched[session]
+        envs = {session.env for session in self._sessions.by_name.values()}
+        for env, watched in list(self._watched.items()):
+            if now - watched.asked > _PATIENCE or env not in envs:
+                del self._watched[env]
 
-    def _seen(self, session: Session, method: str, args: list[Any], answer: Any) -> None:
-        if not self._watched or session not in self._watched or method not in ("reset", "step", "set_state"):
+    def _on_call(self, env: ReplayedEnv, method: str, args: list[Any], answer: Any) -> None:
+        if not self._watched or env not in self._watched or method not in ("reset", "step", "set_state"):
             return
-        if time.monotonic() - self._watched[session].asked > _PATIENCE:
-            del self._watched[session]
+        if time.monotonic() - self._watched[env].asked > _PATIENCE:
+            del self._watched[env]
             return
         try:
             turn = {"note": "the client restored a state"} if method == "set_state" else turn_of(method, args, answer)
         except Exception:  # whoever plays does not suffer for who watches
-            logger.exception("a turn of %s cannot be shown", session.task.env_id)
+            logger.exception("a turn of %s cannot be shown", env.task.env_id)
             turn = {"note": "a turn cannot be shown"}
-        self._watched[session].add(turn | {"turn": session.turns})
+        self._watched[env].add(turn | {"turn": env.turns})
 
     def _told(self, session: Session, watched: _Watched, after: int) -> dict[str, Any]:
         told = {"count": watched.count, "turns": [turn for number, turn in watched.turns if number > after]}
-        if not watched.count and session.last_step:
-            action = next((args[0] for method, args, _ in reversed(session.history.calls) if method == "step"), "")
-            told["before"] = turn_of("step", [action], session.last_step) | {"turn": session.turns}
+        if not watched.count and session.env.last_step:
+            action = next((args[0] for method, args, _ in reversed(session.env.history.calls) if method == "step"), "")
+            told["before"] = turn_of("step", [action], session.env.last_step) | {"turn": session.env.turns}
         return told | {"session": _row(session, time.monotonic()), "closed": not self._lasts(session)}
 
 
@@ -176,15 +178,15 @@ def key_of(session: Session) -> str:
 
 
 def _row(session: Session, now: float) -> dict[str, Any]:
-    last = session.last_step
+    last = session.env.last_step
     return {
         "key": key_of(session),
-        "env": session.task.env_id,
+        "env": session.env.task.env_id,
         "owner": clip(session.owner),
         "face": _PROTOCOLS.get(session.via.split("/")[1] if "/" in session.via else "", "ors" if session.via else ""),
         "age": now - session.opened,
         "idle": 0.0 if session.busy else now - session.used,
-        "turns": session.turns,
+        "turns": session.env.turns,
         "reward": last[1] if last else None,
         "state": _state(session),
     }
@@ -193,9 +195,9 @@ def _row(session: Session, now: float) -> dict[str, Any]:
 def _state(session: Session) -> str:
     if session.busy:
         return "busy"
-    if not session.over:
+    if not session.env.over:
         return "playing"
-    return "over" if session.turns else "new"
+    return "over" if session.env.turns else "new"
 
 
 #: Only files and answers of this server are used, and no other site can frame the page or look into it.

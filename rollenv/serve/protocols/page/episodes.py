@@ -312,14 +312,15 @@ class Episodes:
             action = asked.text("action", ACTION)
         else:
             typed = asked.text("typed", ACTION)
-            reader = await self._catalogue.reader(asked.client.name, session.task.env_id, dict(session.task.kwargs))
+            task = session.env.task
+            reader = await self._catalogue.reader(asked.client.name, task.env_id, dict(task.kwargs))
             action = reader.action(typed)
         return await _turn(session, "step", [action])
 
     async def suggest(self, asked: PageRequest) -> Any:
         """The oracle's action, or a random one."""
         session = self._session(asked)
-        return {"action": await _called(session, _method(asked.text("kind"), session.task.env_id), [])}
+        return {"action": await _called(session, _method(asked.text("kind"), session.env.task.env_id), [])}
 
     async def end(self, asked: PageRequest) -> Any:
         """End a session, also one that is being opened or whose call hangs."""
@@ -391,7 +392,7 @@ async def _given(actions: list[str]) -> AsyncGenerator[str]:
 async def _agent(session: Session, method: str) -> AsyncGenerator[str]:
     """The actions of an episode that an agent of the environment's own plays to its end."""
     for _ in range(ACTIONS):
-        if session.over:
+        if session.env.over:
             return
         yield await _called(session, method, [])
 
