@@ -86,7 +86,9 @@ def command(
 
     kwargs = key_values(settings or ())
     around = with_tokenizer(named_wrappers(wrappers), tokenizer or _own_tokenizer(agent))
-    tasks = _number_of_tasks(env, kwargs, n, out if resume else None)  # an unknown id is said before a model is loaded
+    tasks = _number_of_tasks(
+        env, kwargs, n, out if resume else None
+    )  # an unknown id fails before a model is loaded
     about = {
         "env": env,
         "kwargs": kwargs,

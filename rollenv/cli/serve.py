@@ -58,7 +58,7 @@ def command(
     allow_host: list[str] = typer.Option([], help="Another name by which clients may call the server."),
     certificate: Path = typer.Option(None, help="TLS: file of the certificate."),
     key: Path = typer.Option(None, help="TLS: file of its key."),
-    drain: float = typer.Option(30.0, min=0, help="Seconds that sessions get to end when it is told to stop."),
+    drain: float = typer.Option(30.0, min=0, help="Seconds that sessions get to end when it stops."),
     hand_over: str = typer.Option(
         "", metavar="PLACE", help="File, or URL of another server, through which sessions go on when this one stops."
     ),

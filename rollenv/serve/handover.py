@@ -124,7 +124,6 @@ async def export_sessions(sessions: SessionManager, target: str, seconds: float)
 
     Args:
         target: a file, or the URL of a server; the variable ``ROLLENV_TOKEN`` holds its token for ``admin``.
-        seconds: for calls that run to end.
 
     Returns:
         How many sessions were handed over.

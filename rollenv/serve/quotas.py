@@ -16,7 +16,7 @@ from rollenv.rollout.workers.pool import WorkerPool
 #: Seconds between two checks of time limits.
 _CHECK_EVERY = 0.05
 
-#: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no place.
+#: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no slot.
 PATIENCE = 1.0
 
 _MINUTE = 60.0

@@ -106,10 +106,6 @@ def wrong_fields(error: ValidationError) -> str:
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
     """Do something, but no longer than somebody waits for it. The body has to be read before.
 
-    Args:
-        request: that it is done for.
-        work: what is done; it is cancelled when the client leaves.
-
     Raises:
         ClientDisconnect: the client left.
     """

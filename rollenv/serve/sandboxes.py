@@ -8,10 +8,11 @@ import functools
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rollenv.core import UsageError
 from rollenv.remote.protocol import ServerFull, SessionGone, session_name
@@ -19,6 +20,8 @@ from rollenv.sandbox import AsyncSandbox, Pool, Sandbox
 from rollenv.sandbox.types import Limits, RunResult
 from rollenv.serve.logs import audit
 from rollenv.serve.quotas import FairQueue, RateLimiter
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +113,19 @@ class SandboxSession:
             self.used = time.monotonic()
 
 
+class PerSandbox(Generic[T]):
+    """A value for each sandbox, made when it is first asked for, and forgotten with the sandbox."""
+
+    def __init__(self, make: Callable[[], T]):
+        self._make = make
+        self._values: weakref.WeakKeyDictionary[SandboxSession, T] = weakref.WeakKeyDictionary()
+
+    def __call__(self, box: SandboxSession) -> T:
+        """Return the value of a sandbox."""
+        value = self._values.get(box)
+        return self._values.setdefault(box, self._make()) if value is None else value
+
+
 @dataclass
 class SandboxCounters:
     """Counts since the start, for ``/metrics``."""
@@ -151,9 +167,6 @@ class SandboxManager:
 
         Args:
             lifetime: seconds until it ends, at most those of the limits.
-            env: environment variables of everything that runs.
-            metadata: what the owner wants to remember of it.
-            limits: instead of those of the limits.
             snapshot: files of another one.
             brief: whether it ends with the call that it is made for.
 
@@ -187,19 +200,11 @@ class SandboxManager:
         return box
 
     def lifetime(self, asked: float | None) -> float:
-        """Return the seconds of life that a client gets that asks for so many; None for as many as there are.
-
-        Raises:
-            UsageError: that is no time.
-        """
+        """Return the seconds of life that a client gets that asks for so many; None for as many as there are."""
         return _seconds(asked, self.limits.total, self.limits.total)
 
     def seconds(self, asked: float | None) -> float:
-        """Return the seconds that a call gets that asks for so many; None for what the limits say.
-
-        Raises:
-            UsageError: that is no time.
-        """
+        """Return the seconds that a call gets that asks for so many; None for what the limits say."""
         return _seconds(asked, self.limits.limits.seconds, self.limits.longest)
 
     def get(self, name: str, owner: str) -> SandboxSession:
@@ -228,10 +233,6 @@ class SandboxManager:
 
         Args:
             timeout: seconds; see :meth:`seconds`.
-
-        Raises:
-            ServerFull: too many wait.
-            SandboxError: this machine cannot isolate one.
         """
         seconds = self.seconds(timeout)
         self._admit_program()
@@ -264,15 +265,7 @@ class SandboxManager:
 
     @contextlib.asynccontextmanager
     async def brief(self, owner: str, limits: Limits | None = None) -> AsyncIterator[AsyncSandbox]:
-        """A sandbox for one call; it ends with the block. Owners take turns, also with those that :meth:`run` programs.
-
-        Args:
-            limits: instead of those of the limits.
-
-        Raises:
-            ServerFull: too many wait, or there is no room.
-            SandboxError: this machine cannot isolate one.
-        """
+        """A sandbox for one call; it ends with the block. Owners take turns, also with callers of :meth:`run`."""
         self._admit_program()
         async with self.queue.turn(owner):
             self.counters.runs += 1
@@ -285,8 +278,8 @@ class SandboxManager:
 
     def report(self) -> dict[str, Any]:
         """The state, as plain data."""
-        told = {"open": len(self.by_name), "most": self.limits.sandboxes}
-        return told | {"pool": self._pool.health() if self._pool is not None else None}
+        pool = self._pool.health() if self._pool is not None else None
+        return {"open": len(self.by_name), "most": self.limits.sandboxes, "pool": pool}
 
     def start(self) -> None:
         """Begin to end sandboxes whose lease is over."""

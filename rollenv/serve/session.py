@@ -104,7 +104,6 @@ class Session:
         """Call a method of the environment.
 
         Args:
-            method: one of :data:`protocol.METHODS`.
             args: of the call; ``[seed, options]`` of a reset.
 
         Returns:
@@ -129,12 +128,7 @@ class Session:
             return await env.call(method, args)
 
     async def card(self) -> dict[str, Any]:
-        """Return what a person has to know to play the environment; the session's episode stays as it is.
-
-        Raises:
-            EnvBroke: the environment failed.
-            SessionGone: the session was closed meanwhile.
-        """
+        """Return what a person has to know to play the environment; the session's episode stays as it is."""
         async with self._turn():
             return await self.env.card()
 
@@ -143,7 +137,6 @@ class Session:
 
         Args:
             count: of the session's calls, from 1.
-            method: one of :data:`protocol.METHODS`.
 
         Raises:
             SessionGone: the session was closed meanwhile.

@@ -74,7 +74,6 @@ class SessionManager(SessionContext):
 
         Args:
             name: of the session; nobody else should be able to guess it.
-            env_id: an id of :func:`rollenv.list_envs`.
             settings: "kwargs" (constructor arguments), "wrappers" and "views" (draw after each turn; "board" as data).
             lasting: whether it outlasts its connection. It is so before it is built, for it may be handed over first.
 
@@ -111,10 +110,6 @@ class SessionManager(SessionContext):
 
     def add(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> Session:
         """Begin a session. Its environment is built by :meth:`Session.built`, or the first call.
-
-        Args:
-            env_id: an id of :func:`rollenv.list_envs`.
-            settings: see :meth:`open`.
 
         Raises:
             ServerFull: there is no room.
@@ -205,9 +200,6 @@ class SessionManager(SessionContext):
 
 def served(env_id: str) -> EnvSpec:
     """Return the spec registered under an id; never another server's, or one of a folder or package of this host.
-
-    Args:
-        env_id: an id of :func:`rollenv.list_envs`.
 
     Raises:
         UnknownEnv: there is no such environment.

@@ -86,10 +86,13 @@ class TracedRequests:
             finally:
                 route = getattr(scope.get("route"), "path", "")  # of a request that found one
                 span.update_name(f"{scope['method']} {route}".strip())
-                told = {"http.route": route, "http.response.status_code": status}
-                told |= {"rollenv.owner": scope.get("state", {}).get("client", "")}
-                told |= {"rollenv.env": scope.get("path_params", {}).get("env_id", "")}
-                span.set_attributes({name: value for name, value in told.items() if value})
+                attributes = {
+                    "http.route": route,
+                    "http.response.status_code": status,
+                    "rollenv.owner": scope.get("state", {}).get("client", ""),
+                    "rollenv.env": scope.get("path_params", {}).get("env_id", ""),
+                }
+                span.set_attributes({name: value for name, value in attributes.items() if value})
                 if status >= 500:
                     span.set_status(trace.StatusCode.ERROR)
 

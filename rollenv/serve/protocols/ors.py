@@ -223,8 +223,7 @@ class _Service:
 
         async def answered(request: Request) -> Response:
             try:
-                client = self.server.client(request)
-                client.needs("environments")
+                client = self.server.client(request, "environments")
                 return await handler(client, request)
             except SessionGone as error:  # the client takes a 404 for a server that lacks the path
                 return Json({"detail": str(error)}, 410)
@@ -359,7 +358,7 @@ class _Service:
         return _stream(_answer(key, play.calls.get(key)))
 
     def _env(self, request: Request, name: Any = None) -> EnvSpec:
-        """The environment that is asked about: as it is told, in the path, or as the client's deployment."""
+        """The environment that is asked about: as it is named, in the path, or as the client's deployment."""
         deployment = request.headers.get("x-deployment", "").rpartition("/")[2]
         return served(name if name is not None else request.path_params.get("env_id", deployment))
 
@@ -451,9 +450,9 @@ def _trajectory(task: Task, number: int, given: _Candidate) -> Trajectory:
     for message in given.messages:
         if message.role == "assistant":
             calls = [block for block in message.blocks if block.type == "tool_call"]
-            said = calls or [block for block in message.blocks if block.type == "text"]
+            texts = calls or [block for block in message.blocks if block.type == "text"]
             raw = _words(message.blocks)
-            found.turns.append(Turn((), (), (), 0.0, _words(said), heard, raw=raw))
+            found.turns.append(Turn((), (), (), 0.0, _words(texts), heard, raw=raw))
             heard = ""
         elif message.role == "user":
             heard = "\n".join(filter(None, (heard, _words(message.blocks))))

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import NotAllowed, SessionGone
-from rollenv.serve.protocols.e2b.base import E2BService
+from rollenv.serve.protocols.e2b.service import E2BService
 from rollenv.serve.responses import Json, Streamed, status_of
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import SANDBOX_HOST, denied
@@ -98,10 +98,10 @@ class Ports(BaseRoute):
             if not key:
                 raise NotAllowed(f"the port needs the sandbox's key: {_KEY} = sandbox.traffic_access_token")
         box = self._service.box(connection, name, key)
-        kept = self._service.kept(box)
-        if len(kept.ports | {port}) > _PORTS:
+        ports = self._service.details(box).ports
+        if len(ports | {port}) > _PORTS:
             raise UsageError(f"{_PORTS} ports of this sandbox are open already, and there are no more")
-        kept.ports.add(port)
+        ports.add(port)
         return box
 
     async def _answer(self, request: Request, box: SandboxSession, address: str) -> Response:

@@ -76,7 +76,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
 
     def get(answer: Callable[[], Any]) -> Any:
         async def handle(request: Request) -> Response:
-            server.client(request).needs("sandboxes")
+            server.client(request, "sandboxes")
             return Json(answer())
 
         return handle
@@ -105,8 +105,7 @@ class _Service:
         """
 
         async def handle(request: Request) -> Response:
-            client = self.server.client(request)
-            client.needs("sandboxes")
+            client = self.server.client(request, "sandboxes")
             body = await body_of(request)
             try:
                 asked = model.model_validate(body)
@@ -153,15 +152,17 @@ class _Service:
             return broken(str(error)) | {"driver": None, "cells": []}
         code = {"Finished": 0, "Error": 1}.get(status)
         driver = {"status": status, "execution_time": seconds, "return_code": code, "stdout": "", "stderr": problem}
-        told = {"status": "Success" if status == "Finished" else "Failed", "message": "", "driver": driver}
-        return told | {"cells": cells, "executor_pod_name": None, "files": fetched}
+        return {
+            "status": "Success" if status == "Finished" else "Failed",
+            "message": "",
+            "driver": driver,
+            "cells": cells,
+            "executor_pod_name": None,
+            "files": fetched,
+        }
 
     async def submit(self, owner: str, asked: Submission) -> dict[str, Any]:
-        """Grade a model's reply.
-
-        Args:
-            asked: the reply, and the data set with the row, or the row itself.
-        """
+        """Grade a model's reply."""
         language = asked.config.language or "python"
         if asked.config.custom_extract_logic:
             raise UsageError("custom_extract_logic is not offered: it would run on the server itself")
@@ -181,9 +182,11 @@ class _Service:
             return programs.graded(env, code, runner, seconds=seconds, every=every) if code else []
 
         verdicts = await self._in_thread(owner, grade, runner)
-        accepted = bool(verdicts) and all(verdict.passed for verdict in verdicts)
-        told = {"id": asked.id, "accepted": accepted, "extracted_code": code, "extracted_type": how}
-        return told | {
+        return {
+            "id": asked.id,
+            "accepted": bool(verdicts) and all(verdict.passed for verdict in verdicts),
+            "extracted_code": code,
+            "extracted_type": how,
             "full_code": None,
             "test_code": None,
             "tests": [programs.verdict(one) for one in verdicts],
@@ -213,7 +216,7 @@ class _Service:
     async def _run_file(
         self, sandbox: AsyncSandbox, asked: Program, language: Language, files: Mapping[str, bytes]
     ) -> tuple[RunResult | None, RunResult | None]:
-        """Return what compiling it said, and running it."""
+        """Return the results of compiling and of running it."""
         name = f"tmp{secrets.token_hex(4)}{language.suffix}"
         python = sys.executable if self.sandboxes.limits.backend == "local" else "python3"
         await write_files(sandbox, {**files, name: asked.code.encode()})

@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 #: Requests of one MCP session at the same time.
 _AT_ONCE = 32
 
-#: What a client is told when it connects.
+#: The instructions that a client gets when it connects.
 _INSTRUCTIONS = (
     "Environments for agents: list_environments finds one, reset begins an episode, step plays it until it is over. "
     "Sandboxes for code: run_code, run_command and the file tools share one, which is started when it is first used."
@@ -49,11 +49,7 @@ _INSTRUCTIONS = (
 
 
 class McpSession:
-    """An MCP session.
-
-    Args:
-        left: called when it has ended.
-    """
+    """An MCP session."""
 
     def __init__(self, held: Held, left: Callable[[McpSession], None]):
         self.held, self.name, self._left = held, uuid4().hex, left
@@ -129,7 +125,7 @@ class McpSession:
             await self.held.end()
 
     async def _list(self, context: Any, params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[tool.told for tool in self._tools.values()])
+        return types.ListToolsResult(tools=[tool.schema for tool in self._tools.values()])
 
     async def _call(self, context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         """Call a tool in a task of its own, which is cancelled once and then can clean up."""
@@ -275,13 +271,13 @@ def _error(code: int, message: str, data: dict[str, Any] | None = None) -> dict[
 
 def _again(body: bytes, receive: Receive) -> Receive:
     """The messages of a request whose body has been read."""
-    told = False
+    sent = False
 
     async def again() -> Message:
-        nonlocal told
-        if told:
+        nonlocal sent
+        if sent:
             return await receive()
-        told = True
+        sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again

@@ -99,7 +99,7 @@ class Live:
             self._watched[session.env] = _Watched()
         watched = self._watched[session.env]
         if after < 0:
-            return self._told(session, watched, 0)
+            return self._turns(session, watched, 0)
         end = time.monotonic() + _WAIT
         while (
             watched.count <= after and time.monotonic() < end and self._lasts(session) and not self._sessions.draining
@@ -111,21 +111,27 @@ class Live:
             except TimeoutError:
                 pass
         watched.asked = time.monotonic()
-        return self._told(session, watched, after)
+        return self._turns(session, watched, after)
 
     async def link(self, asked: PageRequest) -> Any:
         """Return a link that replays the episode of session ``key``, or ``problem``: why there is none."""
         session = self._session(asked)
+        task = session.env.task
         (method, args, _), *rest = session.env.history.calls or [("", [], 0)]
         if method != "reset" or args[0] is None or any(m in ("reset", "set_state", "seed_stream") for m, *_ in rest):
             return {"problem": "it did not begin with a seed"}
-        if session.env.task.wrappers:
+        if task.wrappers:
             return {"problem": "it has wrappers"}
         actions = [step[0] for m, step, _ in rest if m == "step"]
         if len(actions) > ACTIONS or sum(len(action.encode("utf-8", "replace")) for action in actions) > BYTES:
             return {"problem": f"it is too long: {len(actions)} actions"}
-        told = {"env": session.env.task.env_id, "seed": str(args[0]), "options": plain(args[1]), "actions": actions}
-        return told | {"kwargs": plain(dict(session.env.task.kwargs))}
+        return {
+            "env": task.env_id,
+            "seed": str(args[0]),
+            "options": plain(args[1]),
+            "actions": actions,
+            "kwargs": plain(dict(task.kwargs)),
+        }
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -159,12 +165,18 @@ class Live:
             turn = {"note": "a turn cannot be shown"}
         self._watched[env].add(turn | {"turn": env.turns})
 
-    def _told(self, session: Session, watched: _Watched, after: int) -> dict[str, Any]:
-        told = {"count": watched.count, "turns": [turn for number, turn in watched.turns if number > after]}
-        if not watched.count and session.env.last_step:
-            action = next((args[0] for method, args, _ in reversed(session.env.history.calls) if method == "step"), "")
-            told["before"] = turn_of("step", [action], session.env.last_step) | {"turn": session.env.turns}
-        return told | {"session": _row(session, time.monotonic()), "closed": not self._lasts(session)}
+    def _turns(self, session: Session, watched: _Watched, after: int) -> dict[str, Any]:
+        env = session.env
+        answer = {
+            "count": watched.count,
+            "turns": [turn for number, turn in watched.turns if number > after],
+            "session": _row(session, time.monotonic()),
+            "closed": not self._lasts(session),
+        }
+        if not watched.count and env.last_step:
+            action = next((args[0] for method, args, _ in reversed(env.history.calls) if method == "step"), "")
+            answer["before"] = turn_of("step", [action], env.last_step) | {"turn": env.turns}
+        return answer
 
 
 def _size(turn: dict[str, Any]) -> int:
@@ -280,11 +292,7 @@ _NAMES = ("time", "sessions", "calls", "failures", "p50", "p99", "sandboxes")
 
 
 class MetricsHistory:
-    """Ten minutes of a server.
-
-    Args:
-        server: that is looked at while it runs.
-    """
+    """Ten minutes of a server."""
 
     def __init__(self, server: EnvServer):
         self._server = server
@@ -358,10 +366,14 @@ def routes(server: EnvServer) -> list[BaseRoute]:
     plays, live = Episodes(server.sessions, catalogue), Live(server.sessions)
 
     async def me(asked: PageRequest) -> Any:
-        looks = {"grounds": drawing.grounds(), "pieces": drawing.shapes()}
-        client = asked.client
-        scopes = sorted(client.scopes)
-        return {"client": client.name, "scopes": scopes, "tokens": bool(server.tokens), "version": __version__} | looks
+        return {
+            "client": asked.client.name,
+            "scopes": sorted(asked.client.scopes),
+            "tokens": bool(server.tokens),
+            "version": __version__,
+            "grounds": drawing.grounds(),
+            "pieces": drawing.shapes(),
+        }
 
     async def health(asked: PageRequest) -> Any:
         return plain(server.health()) | {"canaries": samples.readiness(), "samples": samples.columns()}
@@ -370,8 +382,8 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         await server.readiness.problems()
         return samples.readiness()
 
-    handlers: dict[str, tuple[str, _Handler]] = {
-        "me": ("", me),
+    handlers: dict[str, tuple[str | None, _Handler]] = {
+        "me": (None, me),
         "catalogue": ("environments", catalogue.rows),
         "card": ("environments", catalogue.card),
         "open": ("environments", plays.open),
@@ -393,15 +405,13 @@ def routes(server: EnvServer) -> list[BaseRoute]:
     ]
 
 
-def _answers(server: EnvServer, scope: str, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
+def _answers(server: EnvServer, scope: str | None, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
     async def answered(request: Request) -> Response:
         headers = dict(HEADERS)
         try:
             if request.headers.get("sec-fetch-site", "") not in _OWN:
                 raise NotAllowed("pages of other sites may not use this server")
-            client = server.client(request)
-            if scope:
-                client.needs(scope)
+            client = server.client(request, scope)
             answer = await handler(PageRequest(client, await body_of(request)))
             if isinstance(answer, Response):
                 answer.headers.update(headers | _NOT_KEPT)

@@ -58,11 +58,7 @@ class PageRequest:
         return value
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """A mapping, empty if there is none.
-
-        Raises:
-            UsageError: it is something else, or large.
-        """
+        """A mapping, empty if there is none."""
         value = self.body.get(name)
         if value is None:
             return {}
@@ -71,11 +67,7 @@ class PageRequest:
         return value
 
     def seed(self, *, needed: bool = False) -> int:
-        """The seed, in digits, for numbers of JavaScript are not exact; a small random one if there is none.
-
-        Args:
-            needed: whether there has to be one.
-        """
+        """The seed, in digits, for numbers of JavaScript are not exact; a small random one if there is none."""
         given = self.body.get("seed", "")
         if given == "" and not needed:
             return secrets.randbelow(_SEEDS)
@@ -86,11 +78,7 @@ class PageRequest:
         return int(digits)
 
     def actions(self) -> list[str]:
-        """The actions of a replay.
-
-        Raises:
-            UsageError: they are no texts, or too many or too long.
-        """
+        """The actions of a replay."""
         actions = self.body.get("actions")
         if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
             raise UsageError("the request needs 'actions', a list of texts")
@@ -103,7 +91,7 @@ class PageRequest:
         return actions
 
 
-#: Characters of an action that is told as it is, so that it can be played again.
+#: Characters of an action that is sent as it is, so that it can be played again.
 ACTION = 100_000
 
 #: Characters of a drawing, of one choice, and choices that are offered.
@@ -114,19 +102,15 @@ _LISTS = ("available_actions", "legal_actions", "valid_actions")
 
 
 def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
-    """A turn.
-
-    Args:
-        answer: to it, see :meth:`rollenv.serve.session.Session.call`.
-    """
+    """A turn."""
     if method == "reset":
         observation, info, _, view = answer
-        told: dict[str, Any] = {"seed": str(args[0]) if args[0] is not None else ""}
+        turn: dict[str, Any] = {"seed": str(args[0]) if args[0] is not None else ""}
     else:
         observation, reward, terminated, truncated, info, _, view = answer
         action = args[0] if len(args[0]) <= ACTION else clip(args[0])
-        told = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
-    return told | {
+        turn = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
+    return turn | {
         "observation": clip(shown(observation, info)),
         "info": _info(info),
         "success": info.get("success"),
@@ -136,11 +120,7 @@ def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
 
 
 def choices(info: dict[str, Any]) -> dict[str, Any]:
-    """The actions that an info offers, and whether it offers a search.
-
-    Args:
-        info: of a reset or a step.
-    """
+    """The actions that an info offers, and whether it offers a search."""
     offered = next((info[name] for name in _LISTS if isinstance(info.get(name), dict | list | tuple)), ())
     found: list[str] = []
     search = False
@@ -168,11 +148,7 @@ _FRESH, _KEPT, _SECONDS = 60.0, 256, 60.0
 
 
 class Catalogue:
-    """Rows and cards.
-
-    Args:
-        core: whose workers play the examples.
-    """
+    """Rows and cards."""
 
     def __init__(self, sessions: SessionManager):
         self._sessions = sessions
@@ -181,7 +157,7 @@ class Catalogue:
         self._cards: OrderedDict[tuple[str, str], asyncio.Task[dict[str, Any]]] = OrderedDict()
 
     async def rows(self, asked: PageRequest) -> Any:
-        """All environments; texts that several share are told once."""
+        """All environments; texts that several share are sent once."""
         if not self._rows or time.monotonic() - self._made > _FRESH:
             self._rows = await asyncio.to_thread(_rows)
             self._made = time.monotonic()
@@ -190,32 +166,26 @@ class Catalogue:
     async def card(self, asked: PageRequest) -> Any:
         """All about one environment: ``env``, and ``kwargs`` on top of its own."""
         env_spec, kwargs = served(asked.text("env")), asked.mapping("kwargs")
-        told = _facts(env_spec)
+        facts = _facts(env_spec)
         if env_spec.missing:
-            return told | {"about": cards.summary(env_spec), "problem": "what it needs is not on this server"}
+            return facts | {"about": cards.summary(env_spec), "problem": "what it needs is not on this server"}
         try:
-            return told | await self.example(asked.client.name, env_spec.id, kwargs)
+            return facts | await self.example(asked.client.name, env_spec.id, kwargs)
         except (EnvBroke, UsageError) as error:
             if kwargs and isinstance(error, UsageError):
                 raise  # it is the arguments that are wrong, and not the environment
-            return told | {"about": cards.summary(env_spec), "problem": str(error)}
+            return facts | {"about": cards.summary(env_spec), "problem": str(error)}
 
     async def reader(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> Reader:
         """Return how what a person types becomes an action."""
         try:
-            told = await self.example(owner, env_id, kwargs)
+            example = await self.example(owner, env_id, kwargs)
         except RollenvError:  # it can be played nevertheless
             return Reader()
-        return Reader(told["template"], told["moves"])
+        return Reader(example["template"], example["moves"])
 
     async def example(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a worker's example of an environment. Concurrent requests for it wait for the same answer.
-
-        Raises:
-            EnvBroke: the environment failed.
-            ServerFull: there is no room now.
-            UsageError: wrong arguments.
-        """
+        """Return a worker's example of an environment. Concurrent requests for it wait for the same answer."""
         key = (env_id, json_of(kwargs))
         task = self._cards.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
@@ -230,8 +200,8 @@ class Catalogue:
         async with self._sessions.brief(owner, env_id, {"kwargs": kwargs}) as session:
             try:
                 async with asyncio.timeout(_SECONDS):
-                    told: dict[str, Any] = plain(await session.card())
-                    return told
+                    example: dict[str, Any] = plain(await session.card())
+                    return example
             except TimeoutError:
                 raise EnvBroke(f"{env_id}: the example took longer than {_SECONDS:g} s", kind="hung") from None
 
@@ -274,21 +244,13 @@ _HELP = {"oracle": ("oracle_action", "oracle"), "random": ("sample_random_action
 
 
 class Episodes:
-    """The requests of the page while somebody plays.
-
-    Args:
-        catalogue: knows how actions are written.
-    """
+    """The requests of the page while somebody plays."""
 
     def __init__(self, sessions: SessionManager, catalogue: Catalogue):
         self._sessions, self._catalogue = sessions, catalogue
 
     async def open(self, asked: PageRequest) -> Any:
-        """Open a session under the name that the page chose, so that it can end it meanwhile, and reset it.
-
-        Raises:
-            UsageError: there is such a session, or an argument is wrong.
-        """
+        """Open a session under the name that the page chose, so that it can end it meanwhile, and reset it."""
         name, seed, options = asked.text("session", 64), asked.seed(), asked.mapping("options")
         settings = {"kwargs": asked.mapping("kwargs"), "views": "board"}
         if name in self._sessions.by_name:
