@@ -58,11 +58,9 @@ class Metrics(Collector):
         times[-1] += seconds
 
     def text(self) -> bytes:
-        """All of it, in Prometheus's format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The numbers that are kept elsewhere."""
         sessions, sandboxes = self._sessions, self._sandboxes
         yield InfoMetricFamily("rollenv_server", "What runs.", {"version": __version__})
         for name, value, help_text in (
@@ -163,7 +161,6 @@ class ReadinessChecks:
         return {name: check.detail for name, check in self.checks.items() if not check.ok}
 
     async def stop(self) -> None:
-        """Give up what runs."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

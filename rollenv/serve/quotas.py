@@ -46,7 +46,6 @@ class RateLimiter:
         self._worked: dict[str, float] = {}
 
     def quota(self, owner: str) -> Quota:
-        """Return the quota of an owner."""
         own = self._own.get(owner)
         return self._usual if own is None else own | self._usual
 
@@ -137,7 +136,6 @@ class FairQueue:
 
     @property
     def waiting(self) -> int:
-        """The number of owners that wait."""
         return sum(map(len, self._waiting.values()))
 
     def turn(self, owner: str) -> Turn:

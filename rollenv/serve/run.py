@@ -101,7 +101,6 @@ class InlineEnv:
         return failure
 
     def close(self, spent: Callable[[float], None] = lambda seconds: None) -> None:
-        """Close it now."""
         if self._is_open:
             self._is_open = False
             self._pool.inline_envs -= 1

@@ -57,9 +57,6 @@ class SandboxLimits:
     """Seconds that one call may ask for."""
     waiting: int = 1000
     """Programs that may wait for the pool."""
-    backend: str = "local"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the backend."""
 
 
 class SandboxSession:
@@ -86,7 +83,6 @@ class SandboxSession:
 
     @property
     def alive(self) -> bool:
-        """True if it still runs."""
         return self.sandbox.sync.alive
 
     @contextlib.asynccontextmanager
@@ -121,7 +117,6 @@ class PerSandbox(Generic[T]):
         self._values: weakref.WeakKeyDictionary[SandboxSession, T] = weakref.WeakKeyDictionary()
 
     def __call__(self, box: SandboxSession) -> T:
-        """Return the value of a sandbox."""
         value = self._values.get(box)
         return self._values.setdefault(box, self._make()) if value is None else value
 
@@ -177,11 +172,11 @@ class SandboxManager:
         """
         self._admit(owner)
         seconds = self.lifetime(lifetime)
-        settings = {"limits": limits or self.limits.limits, "env": env, "timeout": seconds, **self.limits.settings}
+        settings = {"limits": limits or self.limits.limits, "env": env, "timeout": seconds}
         if snapshot is not None:
             settings["snapshot"] = snapshot
         self._opening.append(owner)
-        create = functools.partial(Sandbox.create, self.limits.backend, **settings)
+        create = functools.partial(Sandbox.create, "local", **settings)
         starting = asyncio.get_running_loop().run_in_executor(self._programs, create)
         try:
             sandbox = await asyncio.shield(starting)
@@ -238,8 +233,7 @@ class SandboxManager:
         self._admit_program()
         async with self._pool_lock:  # it is made when somebody first needs it
             if self._pool is None:
-                limits = self.limits
-                create = functools.partial(Pool, _CORES, limits.backend, limits=limits.limits, **limits.settings)
+                create = functools.partial(Pool, _CORES, "local", limits=self.limits.limits)
                 self._pool = await asyncio.get_running_loop().run_in_executor(self._programs, create)
         pool, began = self._pool, False
 
@@ -277,7 +271,6 @@ class SandboxManager:
                 await self.close(box)
 
     def report(self) -> dict[str, Any]:
-        """The state, as plain data."""
         pool = self._pool.health() if self._pool is not None else None
         return {"open": len(self.by_name), "most": self.limits.sandboxes, "pool": pool}
 
@@ -289,7 +282,6 @@ class SandboxManager:
         self._reaper = loop.create_task(self._reap())
 
     async def stop(self) -> None:
-        """End all sandboxes."""
         self.draining = True
         if self._reaper is not None:
             self._reaper.cancel()

@@ -136,7 +136,6 @@ class EnvServer:
         self.sessions.limiter.take(name)
 
     def health(self) -> dict[str, Any]:
-        """The state of everything, as plain data."""
         sessions = self.sessions
         own = {
             "status": "draining" if sessions.draining else "healthy",

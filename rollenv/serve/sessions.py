@@ -156,7 +156,6 @@ class SessionManager(SessionContext):
         self._reaper = asyncio.get_running_loop().create_task(self._reap())
 
     async def stop(self) -> None:
-        """End all sessions."""
         if self._reaper is not None:
             self._reaper.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -178,8 +178,6 @@ def routes(server: EnvServer) -> list[BaseRoute]:
 
 
 class _Service:
-    """The handlers of the routes."""
-
     def __init__(self, server: EnvServer):
         self.server = server
 
@@ -217,7 +215,6 @@ class _Service:
         return Json({name: model.model_json_schema() for name, model in models.items()})
 
     async def mcp(self, request: Request) -> Response:
-        """Tools over JSON-RPC."""
         client = self.server.client(request, "environments")
         try:
             asked = await body_of(request)
@@ -256,7 +253,6 @@ class _Service:
             self.server.sessions.close(session)
 
     def spec(self, request: Request) -> EnvSpec:
-        """Return the environment that a client asks about."""
         self.server.client(request, "environments")
         return served(request.path_params["env_id"])
 
@@ -282,7 +278,6 @@ class _Talk:
         self._busy = False
 
     async def talk(self, silence: float) -> None:
-        """Answer until the connection ends."""
         self._socket.listen(silence, self._take, lambda: self._busy or self._session.busy > 0)
         while (message := await self._socket.receive())["type"] == "websocket.receive":
             self._busy = True

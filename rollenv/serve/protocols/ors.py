@@ -211,8 +211,6 @@ _Handler = Callable[[Client, Request], Awaitable[Response]]
 
 
 class _Service:
-    """The handlers of the routes."""
-
     def __init__(self, server: EnvServer):
         self.server = server
         self._plays: dict[str, Play] = {}
@@ -276,7 +274,6 @@ class _Service:
         return Json({"status": "ok"})
 
     async def delete(self, client: Client, request: Request) -> Response:
-        """End a session, if there is one."""
         name = _name(request)
         play = self._plays.get(name)
         if play is not None and play.about[0] == client.name:
@@ -289,7 +286,6 @@ class _Service:
         return Json({"sid": name})
 
     async def tools(self, client: Client, request: Request) -> Response:
-        """The one tool."""
         tool = _TOOL | {"description": f"Play a turn. {cards.summary(self._env(request))}".strip()}
         scores = self.server.group_reward is not None
         blocks = ["text", *(_RICH if scores else ())]
@@ -300,7 +296,6 @@ class _Service:
         return Json([{"name": name, "type": name} for name in _splits(self._env(request))])
 
     async def num_tasks(self, client: Client, request: Request) -> Response:
-        """Return the number of tasks of a split."""
         spec, body = self._env(request), await body_of(request)
         return Json({"num_tasks": len(await self._numbers(client, spec, body))})
 
@@ -317,7 +312,6 @@ class _Service:
         return Json({"tasks": [_task(spec, number) for number in numbers], "env_name": spec.id})
 
     async def prompt(self, client: Client, request: Request) -> Response:
-        """The first observation."""
         play, _ = await self._play(client, request)
         return Json(play.prompt)
 
@@ -371,7 +365,6 @@ class _Service:
         return play, session
 
     async def _numbers(self, client: Client, spec: EnvSpec, body: dict[str, Any]) -> range:
-        """The numbers of the tasks of a split."""
         split = body.get("split")
         if split not in _splits(spec):
             raise UsageError(f"{spec.id} has no split {split!r:.40}; it has {', '.join(_splits(spec))}")

@@ -71,12 +71,10 @@ class Feed:
         self._wake()
 
     def close(self) -> None:
-        """Take nothing more."""
         self.closed = True
         self._room.release(_WAITING)
 
     async def get(self, seconds: float) -> Any:
-        """The next event."""
         async with asyncio.timeout(seconds):
             while not self._events:
                 if self.closed:
@@ -99,7 +97,7 @@ _SECONDS, _PING = 60.0, 50.0
 _LONGEST = 600.0
 #: Bytes of a message.
 _LARGEST = 1 << 22
-_MEDIA_TYPE = "application/connect+json"
+_STREAM = "application/connect+json"
 
 #: Codes of errors, the narrower classes first.
 _CODES: tuple[tuple[type[Exception], str], ...] = (
@@ -132,10 +130,7 @@ def unary(
 ) -> Route:
     """A method with one message, of the model, and one answer."""
 
-    async def answer(request: Request) -> Response:
-        box = service.box(request)
-        if (refused := _refused(request, "application/json")) is not None:
-            return refused
+    async def answer(box: SandboxSession, request: Request) -> Response:
         try:
             asked = validated(model, _message(await request.body()))
             async with asyncio.timeout(_limit(request)):
@@ -144,7 +139,7 @@ def unary(
             failure = _failure(error)
             return Json(failure, _STATUSES.get(failure["code"], 500))
 
-    return service.route("POST", f"/{name}", answer, inside=True)
+    return _route(service, name, "application/json", answer)
 
 
 def server_stream(
@@ -168,14 +163,11 @@ def server_stream(
             last = {"error": _failure(error)}
         yield _envelope(last, 2)
 
-    async def answer(request: Request) -> Response:
-        box = service.box(request)
-        if (refused := _refused(request, _MEDIA_TYPE)) is not None:
-            return refused
+    async def answer(box: SandboxSession, request: Request) -> Response:
         await request.body()  # what comes from then on is that the client has gone
-        return Streamed(answers(box, request), _MEDIA_TYPE, service.request(box))
+        return Streamed(answers(box, request), _STREAM, service.request(box))
 
-    return service.route("POST", f"/{name}", answer, inside=True)
+    return _route(service, name, _STREAM, answer)
 
 
 def client_stream(
@@ -186,33 +178,43 @@ def client_stream(
 ) -> Route:
     """A method with many messages, of the model, and one answer."""
 
-    async def answer(request: Request) -> Response:
-        box = service.box(request)
-        if (refused := _refused(request, _MEDIA_TYPE)) is not None:
-            return refused
+    async def answer(box: SandboxSession, request: Request) -> Response:
         try:
             async with asyncio.timeout(_limit(request)):
                 asked = (validated(model, message) async for message in _envelopes(request))
                 body = _envelope(await method(box, asked)) + _envelope({}, 2)
         except (RollenvError, TimeoutError) as error:
             body = _envelope({"error": _failure(error)}, 2)
-        return Response(body, media_type=_MEDIA_TYPE)
+        return Response(body, media_type=_STREAM)
 
-    return service.route("POST", f"/{name}", answer, inside=True)
+    return _route(service, name, _STREAM, answer)
 
 
-async def followed(feed: Feed, request: Request, seconds: float | None) -> AsyncGenerator[Any, None]:
-    """The events of a feed until it says None; and None, so that the client hears something, after silence.
+def _route(
+    service: E2BService, name: str, media_type: str, answer: Callable[[SandboxSession, Request], Awaitable[Response]]
+) -> Route:
+    """A route for requests of one media type to a sandbox."""
+
+    async def handle(request: Request) -> Response:
+        box = service.box(request)
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != media_type:
+            return Response(f"only {media_type} is understood here\n", 415, {"Accept-Post": media_type})
+        return await answer(box, request)
+
+    return service.route("POST", f"/{name}", handle, inside=True)
+
+
+async def followed(feed: Feed, ping: float, seconds: float | None = None) -> AsyncGenerator[Any, None]:
+    """The events of a feed; and None, so that the client hears something, after silence.
 
     Args:
-        request: that may say how long silence may be.
+        ping: seconds of silence.
         seconds: until the stream ends; None for no end.
 
     Raises:
         TimeoutError: the time is over.
         TooSlow: the client did not read in time.
     """
-    ping = max(1.0, _number_of(request, "keepalive-ping-interval") or _PING)
     now = asyncio.get_running_loop().time
     end = now() + seconds if seconds else float("inf")
     while True:
@@ -223,9 +225,12 @@ async def followed(feed: Feed, request: Request, seconds: float | None) -> Async
                 raise TimeoutError("the time for this stream is over") from None
             yield None
             continue
-        if event is None:
-            return
         yield event
+
+
+def ping_of(request: Request) -> float:
+    """Seconds of silence after which a client wants a sign of life in a stream."""
+    return max(1.0, _number_of(request, "keepalive-ping-interval") or _PING)
 
 
 def timeout_of(request: Request) -> float | None:
@@ -280,10 +285,3 @@ def _message(data: bytes) -> Message:
     if not isinstance(message, dict):
         raise UsageError("the message is not an object")
     return message
-
-
-def _refused(request: Request, media_type: str) -> Response | None:
-    """A refusal of what is not JSON."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == media_type:
-        return None
-    return Response(f"only {media_type} is understood here\n", 415, {"Accept-Post": media_type})

@@ -52,7 +52,6 @@ class Snapshot:
     file: Any = field(default_factory=tempfile.TemporaryFile, repr=False)
 
     def read(self) -> bytes:
-        """The archive."""
         number = self.file.fileno()
         return os.pread(number, os.fstat(number).st_size, 0)
 
@@ -107,7 +106,6 @@ class Snapshots:
         return Json([_snapshot_info(key) for key in found if name in ("", key.removeprefix(_PREFIX))])
 
     async def delete(self, request: Request) -> Response:
-        """Forget a snapshot."""
         mine, name = self._by_owner.get(self.service.client(request).name, {}), request.path_params["name"]
         if mine.pop(_PREFIX + name.removeprefix(_PREFIX), None) is None:
             raise SessionGone(f"there is no snapshot {name!r:.80}")
@@ -159,8 +157,6 @@ def _small(metadata: dict[str, str]) -> dict[str, str]:
 
 
 class _New(BaseModel):
-    """The body that makes a sandbox."""
-
     model_config = ConfigDict(extra="allow")
     templateID: str = Field("base", min_length=1, max_length=200)
     metadata: Annotated[dict[str, str], AfterValidator(_small)] | None = None
@@ -169,8 +165,6 @@ class _New(BaseModel):
 
 
 class _Query(BaseModel):
-    """A query of the list of sandboxes."""
-
     order: Literal["asc", "desc"] = "desc"
     state: str = ""
     template: str = ""

@@ -26,7 +26,7 @@ from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import FileRefused, FileThere, NotADirectory, NotFound
 from rollenv.sandbox.filesystem import FileEvent, OnEvent, WatchHandle
 from rollenv.sandbox.types import Entry
-from rollenv.serve.protocols.e2b.connect import Feed, Message, followed, server_stream, timeout_of, unary
+from rollenv.serve.protocols.e2b.connect import Feed, Message, followed, ping_of, server_stream, timeout_of, unary
 from rollenv.serve.protocols.e2b.service import FILES, HOME, E2BService, Path
 from rollenv.serve.responses import Json, Streamed, validated
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
@@ -141,7 +141,7 @@ class _Filesystem:
         name = await self._watch(box, asked, feed.put)
         try:
             yield {"start": {}}
-            async for event in followed(feed, request, timeout_of(request)):
+            async for event in followed(feed, ping_of(request), timeout_of(request)):
                 if event is None:
                     yield {"keepalive": {}}
                 elif event.type in _EVENTS:

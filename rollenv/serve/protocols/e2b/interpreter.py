@@ -18,7 +18,7 @@ from rollenv.remote.protocol import SessionGone
 from rollenv.sandbox.errors import NotFound, SandboxDied
 from rollenv.sandbox.sandbox import DEFAULT, STATEFUL, default_name
 from rollenv.sandbox.types import Context, Execution, ExecutionError, Result
-from rollenv.serve.protocols.e2b.connect import Feed
+from rollenv.serve.protocols.e2b.connect import Feed, followed
 from rollenv.serve.protocols.e2b.service import HOME, E2BService, Path, Variables
 from rollenv.serve.responses import Json, Streamed, body_of, validated
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
@@ -42,8 +42,6 @@ _Language = Annotated[str, AfterValidator(_language)]
 
 
 class _Code(BaseModel):
-    """The body of ``execute``."""
-
     code: str
     context_id: str | None = None
     language: _Language | None = None
@@ -56,8 +54,6 @@ class _NewContext(BaseModel):
 
 
 class _Cell:
-    """Code and where it runs."""
-
     def __init__(self, box: SandboxSession, asked: _Code):
         self.box, self.asked, self.begun = box, asked, False
         self.context = asked.context_id or default_name(asked.language or "python")
@@ -127,11 +123,8 @@ class _Interpreter:
         feed = Feed(cell.box.sandbox.sync)
         task = self.service.spawn(self._run(cell, feed))
         try:
-            while True:
-                try:
-                    event = await feed.get(_QUIET)
-                except TimeoutError:
-                    event = {"type": "keepalive"}
+            async for event in followed(feed, _QUIET):
+                event = event or {"type": "keepalive"}
                 yield json.dumps(event).encode() + b"\n"
                 if event["type"] == "end_of_execution":
                     return
@@ -160,7 +153,6 @@ class _Interpreter:
             feed.finish(last)
 
     def _cell(self, cell: _Cell, feed: Feed) -> Execution:
-        """Run it, in a thread."""
         stderr = _Stderr(feed)
         done = cell.box.sandbox.sync.run_code(
             cell.asked.code,

@@ -28,6 +28,7 @@ from rollenv.serve.protocols.e2b.connect import (
     Message,
     client_stream,
     followed,
+    ping_of,
     server_stream,
     timeout_of,
     unary,
@@ -133,7 +134,6 @@ class Running:
         """The message about its end, or the error."""
 
     def start(self, sandbox: Sandbox) -> None:
-        """Start it, in a thread."""
         config = self.asked.process
         if self.asked.pty is not None:
             size = self.asked.pty.size
@@ -182,7 +182,6 @@ class Running:
             feed.put(event)
 
     def info(self) -> Message:
-        """Return its number, command and settings."""
         config = self.asked.process.model_dump(exclude_none=True)
         return {"pid": self.pid, "config": config} | ({} if self.asked.tag is None else {"tag": self.asked.tag})
 
@@ -294,7 +293,7 @@ class _Processes:
     ) -> AsyncGenerator[Message, None]:
         try:
             yield {"event": {"start": {"pid": running.pid}}}
-            async for event in followed(feed, request, seconds):
+            async for event in followed(feed, ping_of(request), seconds):
                 if isinstance(event, Exception):
                     raise event
                 yield {"event": {"keepalive": {}} if event is None else event}

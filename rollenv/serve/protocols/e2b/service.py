@@ -82,7 +82,6 @@ class Details:
 
     @property
     def state(self) -> str:
-        """Its state, in E2B's words."""
         return "paused" if self.paused else "running"
 
 
@@ -96,7 +95,6 @@ class E2BService:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def client(self, request: HTTPConnection) -> Client:
-        """Return the client that manages sandboxes."""
         return self.server.client(request, "sandboxes")
 
     def own_box(self, request: Request) -> SandboxSession:

@@ -90,8 +90,6 @@ def routes(server: EnvServer) -> list[BaseRoute]:
 
 
 class _Service:
-    """The handlers of the routes."""
-
     def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
         self._queue = FairQueue(_GRADERS, patience=None)
@@ -139,7 +137,6 @@ class _Service:
             return broken(str(error))
 
     async def run_jupyter(self, owner: str, asked: Notebook) -> dict[str, Any]:
-        """Run cells one after another in a fresh interpreter."""
         files = asked.contents()
         try:
             async with self.sandboxes.brief(owner) as sandbox:
@@ -162,7 +159,6 @@ class _Service:
         }
 
     async def submit(self, owner: str, asked: Submission) -> dict[str, Any]:
-        """Grade a model's reply."""
         language = asked.config.language or "python"
         if asked.config.custom_extract_logic:
             raise UsageError("custom_extract_logic is not offered: it would run on the server itself")
@@ -218,7 +214,6 @@ class _Service:
     ) -> tuple[RunResult | None, RunResult | None]:
         """Return the results of compiling and of running it."""
         name = f"tmp{secrets.token_hex(4)}{language.suffix}"
-        python = sys.executable if self.sandboxes.limits.backend == "local" else "python3"
         await write_files(sandbox, {**files, name: asked.code.encode()})
         compiled = None
         if language.compile:
@@ -226,7 +221,7 @@ class _Service:
             compiled = await run_words(sandbox, words, "", self.sandboxes.seconds(asked.compile_timeout or None))
             if compiled.exit_code or compiled.timed_out:
                 return compiled, None
-        words = [word.format(file=name, python=python) for word in language.run]
+        words = [word.format(file=name, python=sys.executable) for word in language.run]
         words += asked.args if asked.language == "pytest" else []
         return compiled, await run_words(sandbox, words, asked.stdin or "", self.sandboxes.seconds(asked.run_timeout))
 
@@ -246,7 +241,6 @@ class _Service:
         return found
 
     def _runner(self, owner: str, language: str, compile_timeout: float | None) -> programs.Run:
-        """Runs programs of a grader."""
 
         async def run(code: str, stdin: str, timeout: float | None) -> RunResult:
             if language == "python":

@@ -225,7 +225,6 @@ class Door:
                 talk.end()
 
     async def stop(self) -> None:
-        """End all sessions."""
         talks = list(self.talks.values())
         for talk in talks:
             talk.end()

@@ -19,6 +19,7 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -27,9 +28,11 @@ from rollenv import __version__, drawing
 from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import NotAllowed, SessionGone, error_answer
 from rollenv.report.plain import clip, plain
-from rollenv.serve.protocols.page.episodes import ACTIONS, BYTES, Catalogue, Episodes, PageRequest, turn_of
+from rollenv.serve.auth import Client
+from rollenv.serve.protocols.page import episodes
+from rollenv.serve.protocols.page.episodes import ACTIONS, BYTES, Catalogue, Episodes, Nothing, turn_of
 from rollenv.serve.replayed_env import ReplayedEnv
-from rollenv.serve.responses import Json, body_of, retry_after, status_of
+from rollenv.serve.responses import Json, body_of, retry_after, status_of, validated
 from rollenv.serve.server import EnvServer
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import SessionManager
@@ -54,6 +57,17 @@ _PROTOCOLS = {
     "page": "page",
     "readyz": "canary",
 }
+
+
+class _OfKey(BaseModel):
+    """A request about anybody's session, by its :func:`key_of`."""
+
+    key: str = Field(max_length=1000)
+
+
+class _Watch(_OfKey):
+    after: int = -1
+    """The number of a turn; -1 asks for all that are kept, without waiting."""
 
 
 class _Watched:
@@ -82,16 +96,14 @@ class Live:
         self._watched: dict[ReplayedEnv, _Watched] = {}
         sessions.on_call = self._on_call
 
-    async def table(self, asked: PageRequest) -> Any:
+    async def table(self, client: Client, asked: Nothing) -> Any:
         """A row for each session."""
         now = time.monotonic()
         return {"sessions": [_row(session, now) for session in self._sessions.by_name.values()]}
 
-    async def watch(self, asked: PageRequest) -> Any:
-        """The turns of session ``key`` since number ``after``; waits a while if there are none."""
-        session, after = self._session(asked), asked.body.get("after", -1)
-        if not isinstance(after, int):
-            raise UsageError("'after' is a number")
+    async def watch(self, client: Client, asked: _Watch) -> Any:
+        """The turns of a session since one of them; waits a while if there are none."""
+        session, after = self._session(asked), asked.after
         self._forget()
         if session.env not in self._watched:
             if len(self._watched) >= _WATCHED:
@@ -113,8 +125,8 @@ class Live:
         watched.asked = time.monotonic()
         return self._turns(session, watched, after)
 
-    async def link(self, asked: PageRequest) -> Any:
-        """Return a link that replays the episode of session ``key``, or ``problem``: why there is none."""
+    async def link(self, client: Client, asked: _OfKey) -> Any:
+        """Return a link that replays the episode of a session, or ``problem``: why there is none."""
         session = self._session(asked)
         task = session.env.task
         (method, args, _), *rest = session.env.history.calls or [("", [], 0)]
@@ -135,9 +147,8 @@ class Live:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _session(self, asked: PageRequest) -> Session:
-        key = asked.text("key")
-        found = next((s for s in self._sessions.by_name.values() if key_of(s) == key), None)
+    def _session(self, asked: _OfKey) -> Session:
+        found = next((s for s in self._sessions.by_name.values() if key_of(s) == asked.key), None)
         if found is None:
             raise SessionGone("the session has ended")
         return found
@@ -180,7 +191,6 @@ class Live:
 
 
 def _size(turn: dict[str, Any]) -> int:
-    """Characters of a turn."""
     return sum(len(value) for value in turn.values() if isinstance(value, str)) + sum(map(len, turn.get("choices", ())))
 
 
@@ -263,11 +273,9 @@ class Files:
         self._files = {name: _File.of(name, text) for name, text in texts.items()}
 
     async def index(self, request: Request) -> Response:
-        """The page."""
         return self._sent("index.html", request)
 
     async def file(self, request: Request) -> Response:
-        """One of its files."""
         return self._sent(request.path_params["name"], request)
 
     def _sent(self, name: str, request: Request) -> Response:
@@ -336,7 +344,6 @@ class MetricsHistory:
             self.take()
 
     def take(self) -> None:
-        """Note the numbers of now."""
         sessions = self._server.sessions
         calls = sessions.counters.calls
         failures = sum(record.counts[kind] for record in sessions.health.envs.values() for kind in _FAILURES)
@@ -348,7 +355,7 @@ class MetricsHistory:
 
 
 #: Answers a client's request.
-_Handler = Callable[[PageRequest], Awaitable[Any]]
+_Handler = Callable[[Client, Any], Awaitable[Any]]
 
 #: Values of Sec-Fetch-Site that browsers send for a page's own requests; other clients send none.
 _OWN = ("", "same-origin", "none")
@@ -365,54 +372,55 @@ def routes(server: EnvServer) -> list[BaseRoute]:
     catalogue = Catalogue(server.sessions)
     plays, live = Episodes(server.sessions, catalogue), Live(server.sessions)
 
-    async def me(asked: PageRequest) -> Any:
+    async def me(client: Client, asked: Nothing) -> Any:
         return {
-            "client": asked.client.name,
-            "scopes": sorted(asked.client.scopes),
+            "client": client.name,
+            "scopes": sorted(client.scopes),
             "tokens": bool(server.tokens),
             "version": __version__,
             "grounds": drawing.grounds(),
             "pieces": drawing.shapes(),
         }
 
-    async def health(asked: PageRequest) -> Any:
+    async def health(client: Client, asked: Nothing) -> Any:
         return plain(server.health()) | {"canaries": samples.readiness(), "samples": samples.columns()}
 
-    async def check(asked: PageRequest) -> Any:
+    async def check(client: Client, asked: Nothing) -> Any:
         await server.readiness.problems()
         return samples.readiness()
 
-    handlers: dict[str, tuple[str | None, _Handler]] = {
-        "me": (None, me),
-        "catalogue": ("environments", catalogue.rows),
-        "card": ("environments", catalogue.card),
-        "open": ("environments", plays.open),
-        "reset": ("environments", plays.reset),
-        "step": ("environments", plays.step),
-        "suggest": ("environments", plays.suggest),
-        "end": ("environments", plays.end),
-        "replay": ("environments", plays.replay),
-        "sessions": ("admin", live.table),
-        "watch": ("admin", live.watch),
-        "link": ("admin", live.link),
-        "health": ("admin", health),
-        "check": ("admin", check),
+    handlers: dict[str, tuple[str | None, type[BaseModel], _Handler]] = {
+        "me": (None, Nothing, me),
+        "catalogue": ("environments", Nothing, catalogue.rows),
+        "card": ("environments", episodes.CardRequest, catalogue.card),
+        "open": ("environments", episodes.Open, plays.open),
+        "reset": ("environments", episodes.Reset, plays.reset),
+        "step": ("environments", episodes.Act, plays.step),
+        "suggest": ("environments", episodes.Suggest, plays.suggest),
+        "end": ("environments", episodes.OfSession, plays.end),
+        "replay": ("environments", episodes.Replay, plays.replay),
+        "sessions": ("admin", Nothing, live.table),
+        "watch": ("admin", _Watch, live.watch),
+        "link": ("admin", _OfKey, live.link),
+        "health": ("admin", Nothing, health),
+        "check": ("admin", Nothing, check),
     }
     found: list[BaseRoute] = [Route("/", files.index), Route("/page/{name}", files.file)]
     return found + [
-        Route(f"/page/api/{name}", _answers(server, scope, handler), methods=["POST"])
-        for name, (scope, handler) in handlers.items()
+        Route(f"/page/api/{name}", _answers(server, *how), methods=["POST"]) for name, how in handlers.items()
     ]
 
 
-def _answers(server: EnvServer, scope: str | None, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
+def _answers(
+    server: EnvServer, scope: str | None, model: type[BaseModel], handler: _Handler
+) -> Callable[[Request], Awaitable[Response]]:
     async def answered(request: Request) -> Response:
         headers = dict(HEADERS)
         try:
             if request.headers.get("sec-fetch-site", "") not in _OWN:
                 raise NotAllowed("pages of other sites may not use this server")
             client = server.client(request, scope)
-            answer = await handler(PageRequest(client, await body_of(request)))
+            answer = await handler(client, validated(model, await body_of(request)))
             if isinstance(answer, Response):
                 answer.headers.update(headers | _NOT_KEPT)
                 return answer

@@ -9,9 +9,9 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StringConstraints
 from starlette.responses import Response
 
 from rollenv import cards
@@ -37,62 +37,92 @@ _MAPPING = 10_000
 _SEEDS, _ALL_SEEDS = 10_000, 1 << 63
 
 
-@dataclass(frozen=True)
-class PageRequest:
-    """A request."""
-
-    client: Client
-    body: dict[str, Any]
-
-    def text(self, name: str, most: int = 1000) -> str:
-        """A text.
-
-        Raises:
-            UsageError: it is missing, no text, or too long.
-        """
-        value = self.body.get(name)
-        if not isinstance(value, str):
-            raise UsageError(f"the request needs {name!r}, a text")
-        if len(value) > most:
-            raise UsageError(f"{name!r} has {len(value)} characters; at most {most} are taken")
-        return value
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        """A mapping, empty if there is none."""
-        value = self.body.get(name)
-        if value is None:
-            return {}
-        if not isinstance(value, dict) or len(json_of(value)) > _MAPPING:
-            raise UsageError(f"{name!r} is a mapping of at most {_MAPPING} characters of JSON")
-        return value
-
-    def seed(self, *, needed: bool = False) -> int:
-        """The seed, in digits, for numbers of JavaScript are not exact; a small random one if there is none."""
-        given = self.body.get("seed", "")
-        if given == "" and not needed:
-            return secrets.randbelow(_SEEDS)
-        digits = str(given) if isinstance(given, int) and not isinstance(given, bool) else given
-        wrong = not isinstance(digits, str) or not (digits.isascii() and digits.isdigit()) or len(digits) > 30
-        if wrong or int(digits) >= _ALL_SEEDS:
-            raise UsageError(f"a seed is a whole number from 0 to {_ALL_SEEDS - 1}, not {given!r:.40}")
-        return int(digits)
-
-    def actions(self) -> list[str]:
-        """The actions of a replay."""
-        actions = self.body.get("actions")
-        if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
-            raise UsageError("the request needs 'actions', a list of texts")
-        size = sum(len(action.encode("utf-8", "replace")) for action in actions)
-        if len(actions) > ACTIONS or size > BYTES:
-            raise UsageError(
-                f"{len(actions)} actions of {size} bytes are too long a replay; at most {ACTIONS} of {BYTES} bytes are "
-                "played"
-            )
-        return actions
-
-
 #: Characters of an action that is sent as it is, so that it can be played again.
 ACTION = 100_000
+
+
+def _seed(value: Any) -> int:
+    """A seed in digits, for numbers of JavaScript are not exact."""
+    digits = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    wrong = not isinstance(digits, str) or not (digits.isascii() and digits.isdigit()) or len(digits) > 30
+    if wrong or int(digits) >= _ALL_SEEDS:
+        raise ValueError(f"it is a whole number from 0 to {_ALL_SEEDS - 1}, not {value!r:.40}")
+    return int(digits)
+
+
+def _new_seed() -> int:
+    return secrets.randbelow(_SEEDS)
+
+
+def _small(mapping: dict[str, Any]) -> dict[str, Any]:
+    if len(json_of(mapping)) > _MAPPING:
+        raise ValueError(f"it has at most {_MAPPING} characters of JSON")
+    return mapping
+
+
+def _playable(actions: list[str]) -> list[str]:
+    size = sum(len(action.encode("utf-8", "replace")) for action in actions)
+    if len(actions) > ACTIONS or size > BYTES:
+        raise ValueError(f"{len(actions)} of {size} bytes are too many; at most {ACTIONS} of {BYTES} bytes are played")
+    return actions
+
+
+Text = Annotated[str, StringConstraints(max_length=1000)]
+Action = Annotated[str, StringConstraints(max_length=ACTION)]
+Small = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value), AfterValidator(_small)]
+Seed = Annotated[int, BeforeValidator(_seed)]
+SeedOrNew = Annotated[int, BeforeValidator(lambda value: _new_seed() if value == "" else _seed(value))]
+
+
+class Nothing(BaseModel):
+    """A request without fields."""
+
+
+class OfSession(BaseModel):
+    """A request about a session of the client's own."""
+
+    session: str = Field(max_length=64)
+
+
+class CardRequest(BaseModel):
+    """A request for all about one environment; the arguments are on top of its own."""
+
+    env: Text
+    kwargs: Small = {}
+
+
+class Reset(OfSession):
+    """A request to begin another episode."""
+
+    seed: SeedOrNew = Field(default_factory=_new_seed)
+    options: Small = {}
+
+
+class Open(CardRequest, Reset):
+    """A request to open a session under the name that the page chose, so that it can end it meanwhile."""
+
+
+class Act(OfSession):
+    """A request to play an action, or what was typed, to which is added what agents have to write around it."""
+
+    action: Action | None = None
+    typed: Action | None = None
+
+
+class Suggest(OfSession):
+    """A request for an action of the oracle, or a random one."""
+
+    kind: Text
+
+
+class Replay(CardRequest):
+    """A request to play an episode again, or to let the agent "oracle" or "random" play one."""
+
+    seed: Seed
+    options: Small = {}
+    agent: Text = ""
+    actions: Annotated[list[str], AfterValidator(_playable)] | None = None
+
 
 #: Characters of a drawing, of one choice, and choices that are offered.
 _VIEW, _CHOICE, _CHOICES = 400_000, 300, 300
@@ -156,21 +186,21 @@ class Catalogue:
         self._made = 0.0
         self._cards: OrderedDict[tuple[str, str], asyncio.Task[dict[str, Any]]] = OrderedDict()
 
-    async def rows(self, asked: PageRequest) -> Any:
+    async def rows(self, client: Client, asked: Nothing) -> Any:
         """All environments; texts that several share are sent once."""
         if not self._rows or time.monotonic() - self._made > _FRESH:
             self._rows = await asyncio.to_thread(_rows)
             self._made = time.monotonic()
         return self._rows
 
-    async def card(self, asked: PageRequest) -> Any:
-        """All about one environment: ``env``, and ``kwargs`` on top of its own."""
-        env_spec, kwargs = served(asked.text("env")), asked.mapping("kwargs")
+    async def card(self, client: Client, asked: CardRequest) -> Any:
+        """All about one environment."""
+        env_spec, kwargs = served(asked.env), asked.kwargs
         facts = _facts(env_spec)
         if env_spec.missing:
             return facts | {"about": cards.summary(env_spec), "problem": "what it needs is not on this server"}
         try:
-            return facts | await self.example(asked.client.name, env_spec.id, kwargs)
+            return facts | await self.example(client.name, env_spec.id, kwargs)
         except (EnvBroke, UsageError) as error:
             if kwargs and isinstance(error, UsageError):
                 raise  # it is the arguments that are wrong, and not the environment
@@ -249,67 +279,59 @@ class Episodes:
     def __init__(self, sessions: SessionManager, catalogue: Catalogue):
         self._sessions, self._catalogue = sessions, catalogue
 
-    async def open(self, asked: PageRequest) -> Any:
-        """Open a session under the name that the page chose, so that it can end it meanwhile, and reset it."""
-        name, seed, options = asked.text("session", 64), asked.seed(), asked.mapping("options")
-        settings = {"kwargs": asked.mapping("kwargs"), "views": "board"}
-        if name in self._sessions.by_name:
+    async def open(self, client: Client, asked: Open) -> Any:
+        """Open a session and reset it."""
+        if asked.session in self._sessions.by_name:
             raise UsageError("there is such a session already")
-        session = await self._sessions.open(name, asked.client.name, asked.text("env"), settings)
-        try:
-            return await _turn(session, "reset", [seed, options])
-        except BaseException:
-            self._sessions.close(session)
-            raise
+        _, first = await self._opened(client, asked.session, asked)
+        return first
 
-    async def reset(self, asked: PageRequest) -> Any:
+    async def reset(self, client: Client, asked: Reset) -> Any:
         """Begin another episode in a session."""
-        session = self._session(asked)
-        return await _turn(session, "reset", [asked.seed(), asked.mapping("options")])
+        return await _turn(self._session(client, asked), "reset", [asked.seed, asked.options])
 
-    async def step(self, asked: PageRequest) -> Any:
-        """Play an ``action``, or what was ``typed``, to which is added what agents have to write around it."""
-        session = self._session(asked)
-        if "action" in asked.body:
-            action = asked.text("action", ACTION)
-        else:
-            typed = asked.text("typed", ACTION)
+    async def step(self, client: Client, asked: Act) -> Any:
+        """Play a turn."""
+        session, action = self._session(client, asked), asked.action
+        if action is None:
+            if asked.typed is None:
+                raise UsageError("the request needs 'action' or 'typed', a text")
             task = session.env.task
-            reader = await self._catalogue.reader(asked.client.name, task.env_id, dict(task.kwargs))
-            action = reader.action(typed)
+            reader = await self._catalogue.reader(client.name, task.env_id, dict(task.kwargs))
+            action = reader.action(asked.typed)
         return await _turn(session, "step", [action])
 
-    async def suggest(self, asked: PageRequest) -> Any:
+    async def suggest(self, client: Client, asked: Suggest) -> Any:
         """The oracle's action, or a random one."""
-        session = self._session(asked)
-        return {"action": await _called(session, _method(asked.text("kind"), session.env.task.env_id), [])}
+        session = self._session(client, asked)
+        return {"action": await _called(session, _method(asked.kind, session.env.task.env_id), [])}
 
-    async def end(self, asked: PageRequest) -> Any:
+    async def end(self, client: Client, asked: OfSession) -> Any:
         """End a session, also one that is being opened or whose call hangs."""
         with contextlib.suppress(SessionGone):
-            self._sessions.close(self._session(asked))
+            self._sessions.close(self._session(client, asked))
         return {}
 
-    async def replay(self, asked: PageRequest) -> Response:
-        """Play an episode again, or let the ``agent`` "oracle" or "random" play one: a line of JSON for each turn.
+    async def replay(self, client: Client, asked: Replay) -> Response:
+        """Play an episode: a line of JSON for each turn."""
+        method = _method(asked.agent, asked.env) if asked.agent else ""
+        if not method and asked.actions is None:
+            raise UsageError("the request needs 'actions', a list of texts, or an agent")
+        session, first = await self._opened(client, session_name(), asked)
+        actions = _agent(session, method) if method else _given(asked.actions or [])
+        end = contextlib.ExitStack()
+        end.callback(self._sessions.close, session)
+        return Streamed(self._replayed(session, first, actions), "application/x-ndjson", end)
 
-        The episode is ``env``, ``kwargs``, ``seed``, ``options`` and ``actions``.
-        """
-        seed, options, env_id = asked.seed(needed=True), asked.mapping("options"), asked.text("env")
-        agent = asked.text("agent") if "agent" in asked.body else ""
-        actions = asked.actions() if not agent else []
-        method = _method(agent, env_id) if agent else ""
-        settings = {"kwargs": asked.mapping("kwargs"), "views": "board"}
-        session = await self._sessions.open(session_name(), asked.client.name, env_id, settings)
+    async def _opened(self, client: Client, name: str, asked: Open | Replay) -> tuple[Session, dict[str, Any]]:
+        """Return a new session, and its first turn."""
+        settings = {"kwargs": asked.kwargs, "views": "board"}
+        session = await self._sessions.open(name, client.name, asked.env, settings)
         try:
-            first = await _turn(session, "reset", [seed, options])
+            return session, await _turn(session, "reset", [asked.seed, asked.options])
         except BaseException:
             self._sessions.close(session)
             raise
-        lines = self._replayed(session, first, _agent(session, method) if agent else _given(actions))
-        end = contextlib.ExitStack()
-        end.callback(self._sessions.close, session)
-        return Streamed(lines, "application/x-ndjson", end)
 
     async def _replayed(
         self, session: Session, first: dict[str, Any], actions: AsyncGenerator[str]
@@ -332,8 +354,8 @@ class Episodes:
         except RollenvError as error:
             yield _problem(error)
 
-    def _session(self, asked: PageRequest) -> Session:
-        return self._sessions.get(asked.text("session", 64), asked.client.name)
+    def _session(self, client: Client, asked: OfSession) -> Session:
+        return self._sessions.get(asked.session, client.name)
 
 
 def _method(kind: str, env_id: str) -> str:

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -109,7 +109,6 @@ class Details:
     labels: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def shell(self, name: str) -> Shell:
-        """Return a shell by its name."""
         if name not in self.shells:
             raise UsageError(f"session {name!r:.80} does not exist")
         return self.shells[name]
@@ -178,6 +177,10 @@ Env = (
 )
 
 
+#: The headers of a new sandbox's labels.
+_LABELS = {"user_id": "X-User-Id", "experiment_id": "X-Experiment-Id", "namespace": "X-Namespace"}
+
+
 class Start(BaseModel):
     """The body of ``start_async``: what of it is heeded here."""
 
@@ -240,19 +243,6 @@ class Read(Named):
     errors: Literal["strict", "ignore", "replace", "backslashreplace"] | None = None
 
 
-async def _started(request: Request) -> tuple[Start, dict[str, str]]:
-    """The body of ``start_async``, and what the headers say of the experiment."""
-    names = {"user_id": "X-User-Id", "experiment_id": "X-Experiment-Id", "namespace": "X-Namespace"}
-    labels = {name: request.headers[header][:200] for name, header in names.items() if header in request.headers}
-    return Start.model_validate(await body_of(request)), labels
-
-
-async def _queried(request: Request) -> tuple[str, bool]:
-    """The sandbox in the query of ``get_status``, and whether one that was stopped counts."""
-    asked = request.query_params
-    return asked.get("sandbox_id", ""), asked.get("include_all_states") in ("True", "true")
-
-
 def routes(server: EnvServer) -> list[BaseRoute]:
     """Sandboxes, their sessions and their files."""
     service = _Service(server)
@@ -268,39 +258,44 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         "delete": (Named, service.delete),
         "restart": (Named, service.restart),
     }
-    found = [Route(f"{_PATH}/{name}", service.handler(*how), methods=["POST"]) for name, how in posts.items()]
-    for name in ("start_async", "start"):
-        found.append(Route(f"{_PATH}/{name}", service.handler(_started, service.start), methods=["POST"]))
-    found.append(Route(f"{_PATH}/upload", service.handler(_form, service.upload), methods=["POST"]))
-    for name in ("get_status", "is_alive"):
-        found.append(Route(f"{_PATH}/{name}", service.handler(_queried, service.get_status)))
-    for name in ("get_token", "commit", "commit/{sandbox_id}", "sandboxes/{sandbox_id}/archive"):
-        found.append(Route(f"{_PATH}/{name}", service.handler(_itself, service.refuse), methods=["GET", "POST"]))
-    return list(found)
+    others: dict[str, Any] = {
+        "start_async": (service.start, "POST"),
+        "start": (service.start, "POST"),
+        "upload": (service.upload, "POST"),
+        "get_status": (service.get_status, "GET"),
+        "is_alive": (service.get_status, "GET"),
+        "get_token": (service.refuse, "GET", "POST"),
+        "commit": (service.refuse, "GET", "POST"),
+        "commit/{sandbox_id}": (service.refuse, "GET", "POST"),
+        "sandboxes/{sandbox_id}/archive": (service.refuse, "GET", "POST"),
+    }
+    found: list[BaseRoute] = [
+        Route(f"{_PATH}/{name}", service.handler(call, model), methods=["POST"])
+        for name, (model, call) in posts.items()
+    ]
+    return found + [
+        Route(f"{_PATH}/{name}", service.handler(call), methods=methods) for name, (call, *methods) in others.items()
+    ]
 
 
 class _Service:
-    """The handlers of the routes."""
-
     def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
         self._details = PerSandbox(Details)
         self._uploads = asyncio.Semaphore(_UPLOADS)
         self._ended: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    def handler(self, read: Any, call: Callable[[str, Any], Awaitable[Any]]) -> Any:
+    def handler(self, call: Callable[[str, Any], Awaitable[Any]], model: type[BaseModel] | None = None) -> Any:
         """A handler of requests, whose failures are answers as well.
 
         Args:
-            read: the model of the body, or a coroutine function that returns what the request asks for.
-            call: called with (owner, what is asked for); returns the result.
+            call: called with (owner, body), or without a model with (owner, request); returns the result.
         """
 
         async def handle(request: Request) -> Response:
             client = self.server.client(request, "sandboxes")
             try:
-                model = isinstance(read, type)
-                asked = read.model_validate(await body_of(request)) if model else await read(request)
+                asked = request if model is None else model.model_validate(await body_of(request))
                 return _answer(result=await call(client.name, asked))
             except ValidationError as error:
                 return _failure(wrong_fields(error), _BAD, "invalid parameter")
@@ -311,11 +306,13 @@ class _Service:
 
     # -- sandboxes -----------------------------------------------------------------------------------------------------
 
-    async def start(self, owner: str, asked: tuple[Start, dict[str, str]]) -> dict[str, Any]:
-        wanted, labels = asked
-        if wanted.image_os.lower() != "linux" or wanted.num_gpus:
+    async def start(self, owner: str, request: Request) -> dict[str, Any]:
+        """Start a sandbox; the headers say of which experiment it is."""
+        asked = Start.model_validate(await body_of(request))
+        if asked.image_os.lower() != "linux" or asked.num_gpus:
             raise UsageError("the sandboxes here have Linux and no GPU")
-        minutes = wanted.auto_clear_time_minutes
+        labels = {name: request.headers[key][:200] for name, key in _LABELS.items() if key in request.headers}
+        minutes = asked.auto_clear_time_minutes
         lease = self.sandboxes.lifetime(60 * minutes if minutes else None)
         usual = self.sandboxes.limits  # work in the background lasts as long as a sandbox
         limits = dataclasses.replace(usual.limits, seconds=usual.total)
@@ -324,13 +321,14 @@ class _Service:
         details.lease, details.labels = lease if minutes else None, labels
         return {"sandbox_id": box.name} | self._host()
 
-    async def get_status(self, owner: str, asked: tuple[str, bool]) -> dict[str, Any]:
+    async def get_status(self, owner: str, request: Request) -> dict[str, Any]:
         """Return the status of a sandbox; of one that was stopped only where the client asks for that."""
-        name, also_ended = asked
+        name = request.query_params.get("sandbox_id", "")
+        also_ended = request.query_params.get("include_all_states") in ("True", "true")
         limits = self.sandboxes.limits
         status: dict[str, Any] = {
             "sandbox_id": name,
-            "image": limits.settings.get("image", f"rollenv:{limits.backend}"),
+            "image": "rollenv:local",
             "status": {},
             "state": self._ended.get((owner, name)),
             "is_alive": False,
@@ -372,9 +370,9 @@ class _Service:
         self.sandboxes.get(asked.sandbox_id, owner)
         raise UsageError("the sandbox is running; only a stopped one could be restarted, and of that nothing is kept")
 
-    async def refuse(self, owner: str, asked: Request) -> None:
+    async def refuse(self, owner: str, request: Request) -> None:
         """Refuse a request that a server of this kind cannot serve."""
-        name = asked.url.path.removeprefix(_PATH)
+        name = request.url.path.removeprefix(_PATH)
         raise UsageError(f"{name} is not offered here: there is no store for images and files")
 
     # -- commands ------------------------------------------------------------------------------------------------------
@@ -440,7 +438,6 @@ class _Service:
         }
 
     async def close_session(self, owner: str, asked: InSession) -> dict[str, Any]:
-        """End a shell and what it started."""
         async with self._use(owner, asked.sandbox_id) as (sandbox, details):
             await details.close(sandbox, asked.session)
         return {"session_type": "bash"}
@@ -452,16 +449,17 @@ class _Service:
             await sandbox.files.write(asked.path, asked.content)
         return _written(asked.path)
 
-    async def upload(self, owner: str, form: FormData) -> dict[str, Any]:
+    async def upload(self, owner: str, request: Request) -> dict[str, Any]:
         try:
-            file, target, name = form.get("file"), form.get("target_path"), form.get("sandbox_id")
-            if not isinstance(file, UploadFile) or not isinstance(target, str) or not isinstance(name, str):
-                raise UsageError("an upload has a file, target_path and sandbox_id")
-            path: str = validated(Text, target)
-            async with self._use(owner, validated(Text, name)) as (sandbox, _), self._uploads:
-                await sandbox.files.write(path, await file.read())
-        finally:
-            await form.close()
+            async with request.form(max_files=1, max_fields=8) as form:
+                file, target, name = form.get("file"), form.get("target_path"), form.get("sandbox_id")
+                if not isinstance(file, UploadFile) or not isinstance(target, str) or not isinstance(name, str):
+                    raise UsageError("an upload has a file, target_path and sandbox_id")
+                path: str = validated(Text, target)
+                async with self._use(owner, validated(Text, name)) as (sandbox, _), self._uploads:
+                    await sandbox.files.write(path, await file.read())
+        except HTTPException as error:
+            raise UsageError(f"the form cannot be read: {error.detail}") from error
         return _written(path)
 
     async def read_file(self, owner: str, asked: Read) -> dict[str, Any]:
@@ -517,18 +515,7 @@ class _Service:
             self._ended.popitem(last=False)
 
 
-# -- requests and answers ----------------------------------------------------------------------------------------------
-
-
-async def _itself(request: Request) -> Request:
-    return request
-
-
-async def _form(request: Request) -> FormData:
-    try:
-        return await request.form(max_files=1, max_fields=8)
-    except HTTPException as error:
-        raise UsageError(f"the form cannot be read: {error.detail}") from error
+# -- answers ----------------------------------------------------------------------------------------------
 
 
 def _written(path: str) -> dict[str, Any]:
