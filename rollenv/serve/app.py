@@ -13,13 +13,14 @@ from urllib.parse import urlsplit
 from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.remote import protocol
-from rollenv.remote.protocol import NotAllowed, ServerFull
+from rollenv.remote.protocol import NotAllowed
 from rollenv.serve.auth import Client
 from rollenv.serve.handover import IMPORT_PATH, import_file, import_session, is_url
 from rollenv.serve.logs import Requests
 from rollenv.serve.monitoring import CONTENT_TYPE
 from rollenv.serve.native import Native
 from rollenv.serve.protocols import PROTOCOLS
+from rollenv.serve.quotas import stopping
 from rollenv.serve.responses import Json, left, refused
 from rollenv.serve.server import SANDBOX_HOST, Endpoint, EnvServer, denied, is_local
 from rollenv.serve.websocket import WebSocket
@@ -77,7 +78,7 @@ def make_app(server: EnvServer) -> ASGIApp:
         """Go on with a session of a server that stops."""
         server.client(request, "admin")
         if server.sessions.draining:
-            raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+            raise stopping()
         import_session(server.sessions, protocol.unpack(await request.body()))
         return Response(status_code=204)
 

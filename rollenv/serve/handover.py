@@ -80,7 +80,7 @@ async def export_session(session: Session) -> ExportedSession:
         about=env.about,
         count=count,
         over=env.over,
-        calls=env.history.calls,
+        calls=[(method, list(args), fingerprint) for method, args, fingerprint in env.history.calls],
         last=last,
         last_step=env.last_step,
         turns=env.turns,

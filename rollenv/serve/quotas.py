@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollenv.remote.protocol import TooFast
+from rollenv.remote.protocol import ServerFull, TooFast
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.workers.pool import WorkerPool
 
@@ -259,6 +259,11 @@ class EnvRecord:
         if self.opened > _OPENED:
             self.opened, self.harm = self.opened / 2, self.harm / 2
         self.opened += 1
+
+
+def stopping() -> ServerFull:
+    """Return the error for what would begin while the server stops."""
+    return ServerFull("the server is about to stop", retry_after=5.0, draining=True)
 
 
 @dataclass

@@ -86,9 +86,12 @@ class ReplayedEnv:
 
         Args:
             done: called once, with the worker's result or an error, in its time.
+
+        Raises:
+            SessionGone: it was released during a replay.
         """
         pooled = self.pooled
-        if pooled is None:  # released during a replay
+        if pooled is None:
             raise SessionGone("the session was closed")
         call = Call(self, pooled, "reset" if method == "about" else method, done)
         self._context.queue.time_limits.start(call, self._seconds_of(method))

@@ -19,7 +19,7 @@ from rollenv.remote.protocol import ServerFull, SessionGone, session_name
 from rollenv.sandbox import AsyncSandbox, Pool, Sandbox
 from rollenv.sandbox.types import Limits, RunResult
 from rollenv.serve.logs import audit
-from rollenv.serve.quotas import FairQueue, RateLimiter
+from rollenv.serve.quotas import FairQueue, RateLimiter, stopping
 
 T = TypeVar("T")
 
@@ -172,7 +172,7 @@ class SandboxManager:
         """
         self._admit(owner)
         seconds = self.lifetime(lifetime)
-        settings = {"limits": limits or self.limits.limits, "env": env, "timeout": seconds}
+        settings: dict[str, Any] = {"limits": limits or self.limits.limits, "env": env, "timeout": seconds}
         if snapshot is not None:
             settings["snapshot"] = snapshot
         self._opening.append(owner)
@@ -188,7 +188,7 @@ class SandboxManager:
         box = SandboxSession(session_name(), owner, sandbox, metadata or {}, self.limiter, brief)
         if self.draining:
             sandbox.kill()
-            raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+            raise stopping()
         self.by_name[box.name] = box
         self.counters.opened += 1
         audit("open", owner, sandbox=box.name[:6])

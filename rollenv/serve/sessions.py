@@ -16,7 +16,7 @@ from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Views
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.serve.logs import audit
-from rollenv.serve.quotas import RateLimiter, SessionContext, SessionLimits
+from rollenv.serve.quotas import RateLimiter, SessionContext, SessionLimits, stopping
 from rollenv.serve.session import Session
 
 #: Arguments whose texts choose among what an environment has built in.
@@ -88,7 +88,7 @@ class SessionManager(SessionContext):
         else:
             if self.draining:
                 self.counters.refused += 1
-                raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+                raise stopping()
             found = self.add(name, owner, env_id, settings)
         found.lasting = found.lasting or lasting
         try:

@@ -264,13 +264,9 @@ class _Contents:
         return {"name": posixpath.basename(path), "type": "file", "path": path}
 
     async def _pieces(self, box: SandboxSession, path: str) -> AsyncGenerator[bytes, None]:
-        async with box.use() as sandbox:
-            pieces = sandbox.files.read_stream(path)
-            try:
-                async for piece in pieces:
-                    yield piece
-            finally:
-                await pieces.aclose()
+        async with box.use() as sandbox, contextlib.aclosing(sandbox.files.read_stream(path)) as pieces:
+            async for piece in pieces:
+                yield piece
 
 
 def _path(request: Request) -> str:

@@ -110,7 +110,7 @@ class _Service:
             except ValidationError as error:
                 detail = error.errors(include_url=False, include_context=False, include_input=False)
                 return Json({"detail": detail}, 422)
-            return Json(await while_connected(request, call(client.name, asked)))
+            return Json(await while_connected(request.receive, call(client.name, asked)))
 
         return handle
 

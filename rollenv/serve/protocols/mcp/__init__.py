@@ -24,6 +24,7 @@ from rollenv.needs import extra
 from rollenv.remote.protocol import FAILED, NotAllowed, ServerFull, SessionGone
 from rollenv.serve.auth import Client
 from rollenv.serve.protocols.mcp.tools import EVERY, ONE, Held
+from rollenv.serve.quotas import stopping
 from rollenv.serve.responses import Json, json_of, retry_after, status_of, wrong_fields
 from rollenv.serve.server import EnvServer
 from rollenv.serve.sessions import served
@@ -236,7 +237,7 @@ class Door:
             sessions, limits = self.server.sessions, self.server.settings.sessions
             mine = sum(talk.held.client.name == client.name for talk in self.talks.values())
             if sessions.draining:
-                raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+                raise stopping()
             most = sessions.limiter.quota(client.name).sessions or limits.sessions
             if len(self.talks) >= limits.sessions or mine >= most:
                 raise ServerFull("all MCP sessions are taken", retry_after=1.0)

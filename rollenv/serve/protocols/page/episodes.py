@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, StringConstraints
 from starlette.responses import Response
 
 from rollenv import cards
@@ -88,7 +88,7 @@ class CardRequest(BaseModel):
     """A request for all about one environment; the arguments are on top of its own."""
 
     env: Text
-    kwargs: Small = {}
+    arguments: Small = Field({}, validation_alias=AliasChoices("kwargs"))  # a field kwargs is none for mypy
 
 
 class Reset(OfSession):
@@ -195,7 +195,7 @@ class Catalogue:
 
     async def card(self, client: Client, asked: CardRequest) -> Any:
         """All about one environment."""
-        env_spec, kwargs = served(asked.env), asked.kwargs
+        env_spec, kwargs = served(asked.env), asked.arguments
         facts = _facts(env_spec)
         if env_spec.missing:
             return facts | {"about": cards.summary(env_spec), "problem": "what it needs is not on this server"}
@@ -280,7 +280,11 @@ class Episodes:
         self._sessions, self._catalogue = sessions, catalogue
 
     async def open(self, client: Client, asked: Open) -> Any:
-        """Open a session and reset it."""
+        """Open a session and reset it.
+
+        Raises:
+            UsageError: there is such a session already.
+        """
         if asked.session in self._sessions.by_name:
             raise UsageError("there is such a session already")
         _, first = await self._opened(client, asked.session, asked)
@@ -291,7 +295,11 @@ class Episodes:
         return await _turn(self._session(client, asked), "reset", [asked.seed, asked.options])
 
     async def step(self, client: Client, asked: Act) -> Any:
-        """Play a turn."""
+        """Play a turn.
+
+        Raises:
+            UsageError: there is nothing to play in the request.
+        """
         session, action = self._session(client, asked), asked.action
         if action is None:
             if asked.typed is None:
@@ -313,7 +321,11 @@ class Episodes:
         return {}
 
     async def replay(self, client: Client, asked: Replay) -> Response:
-        """Play an episode: a line of JSON for each turn."""
+        """Play an episode: a line of JSON for each turn.
+
+        Raises:
+            UsageError: the request has no actions and no agent.
+        """
         method = _method(asked.agent, asked.env) if asked.agent else ""
         if not method and asked.actions is None:
             raise UsageError("the request needs 'actions', a list of texts, or an agent")
@@ -325,7 +337,7 @@ class Episodes:
 
     async def _opened(self, client: Client, name: str, asked: Open | Replay) -> tuple[Session, dict[str, Any]]:
         """Return a new session, and its first turn."""
-        settings = {"kwargs": asked.kwargs, "views": "board"}
+        settings = {"kwargs": asked.arguments, "views": "board"}
         session = await self._sessions.open(name, client.name, asked.env, settings)
         try:
             return session, await _turn(session, "reset", [asked.seed, asked.options])
