@@ -17,8 +17,9 @@ from pydantic import BaseModel
 from server_clients import ACCEPT, HELLO
 
 from rollenv.rollout.workers.processes import ProcessWorkers
-from rollenv.serve.protocols.fusion import schemas as fusion
-from rollenv.serve.protocols.rock import schemas as rock
+from rollenv.serve.app import make_app
+from rollenv.serve.protocols import rock
+from rollenv.serve.protocols.fusion import programs as fusion
 from rollenv.serve.server import EnvServer, Settings
 
 ENV = "test:Echo-v0"
@@ -222,8 +223,7 @@ def _upload(path: str, form: dict[str, str], headers: dict[str, str]) -> Asked:
 
 def openapi(asked: list[Asked]) -> dict[str, Any]:
     """Of all routes over HTTP. Bodies are those of models where there are some, else like those of valid requests."""
-    server = EnvServer(Settings(), ProcessWorkers(1))
-    app = server.app()
+    app = make_app(EnvServer(Settings(), ProcessWorkers(1)))
     while not hasattr(app, "routes"):
         app = app._app  # type: ignore[attr-defined]
     paths: dict[str, Any] = {}

@@ -46,12 +46,12 @@ def run(app: Callable[[], None]) -> None:
     os.environ["COMP_WORDS"], os.environ["COMP_CWORD"] = "\n".join(words), str(current)
     typed = words[current] if current < len(words) else ""
     there = max(map(typed.rfind, _BREAKS)) + 1
-    said = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(output):
             app()
     finally:
-        typer.echo("\n".join(line[there:] for line in said.getvalue().splitlines()))
+        typer.echo("\n".join(line[there:] for line in output.getvalue().splitlines()))
 
 
 def _whole_words(words: list[str], current: int) -> tuple[list[str], int]:

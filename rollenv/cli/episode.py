@@ -102,7 +102,7 @@ def _play(player: ChatAgent, task: Task, limits: Limits, workers: str) -> Trajec
 
 
 def _key(variable: str) -> str | None:
-    """The key in an environment variable. Another endpoint's is not sent in its place."""
+    """The key in an environment variable. Another endpoint's is not sent instead."""
     key = os.environ.get(variable, "").strip()
     if not key and variable != _KEY:
         raise UsageError(f"--api-key-env: there is no key in the environment variable {variable}")

@@ -87,7 +87,8 @@ def command(
 
     kwargs = key_values(settings or ())
     around = with_tokenizer(named_wrappers(wrappers), tokenizer or _own_tokenizer(agent))
-    tasks = _number_of_tasks(env, kwargs, n, out if resume else None)  # an unknown id is said before a model is loaded
+    # an unknown id, and a wrong prompt, fail before a model is loaded
+    tasks = _number_of_tasks(env, kwargs, n, out if resume else None)
     form = None
     if prompt:
         from rollenv.trainers.config import load_prompt

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from rollenv.cli.common import console, error_console
 from rollenv.core import UsageError
 from rollenv.serve.protocols import PROTOCOLS
+
+if TYPE_CHECKING:
+    from rollenv.serve.run import ServedWorkers
+    from rollenv.serve.server import Settings
 
 #: Shown by --help, one line for each client.
 _EXAMPLES = """
@@ -53,7 +58,7 @@ def command(
     allow_host: list[str] = typer.Option([], help="Another name by which clients may call the server."),
     certificate: Path = typer.Option(None, help="TLS: file of the certificate."),
     key: Path = typer.Option(None, help="TLS: file of its key."),
-    drain: float = typer.Option(30.0, min=0, help="Seconds that sessions get to end when it is told to stop."),
+    drain: float = typer.Option(30.0, min=0, help="Seconds that sessions get to end when it stops."),
     hand_over: str = typer.Option(
         "", metavar="PLACE", help="File, or URL of another server, through which sessions go on when this one stops."
     ),
@@ -64,7 +69,6 @@ def command(
     any_arguments: bool = typer.Option(False, help="Take arguments of environments that name files and programs."),
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
-    from rollenv.serve import auth, run
     from rollenv.serve.logs import write_to_stderr
     from rollenv.serve.quotas import Quota, SessionLimits
     from rollenv.serve.run import ServedWorkers
@@ -72,12 +76,19 @@ def command(
     from rollenv.serve.server import Settings
 
     if new_token:
-        token, lines = auth.new_token(new_token, [scope.strip() for scope in scopes.split(",")])
-        error_console.print(f"the token, which is shown this once: {token}", soft_wrap=True, markup=False)
-        console.print(lines, end="", soft_wrap=True, markup=False)
+        _print_token(new_token, scopes)
         return
     if (certificate is None) != (key is None):
         raise UsageError("TLS needs both --certificate and --key")
+    limits = SessionLimits(
+        sessions=sessions,
+        each=Quota(per_client, rate, compute),
+        idle=idle,
+        gone=gone,
+        reset=reset_deadline,
+        step=step_deadline,
+        any_arguments=any_arguments,
+    )
     settings = Settings(
         host=host,
         protocols=tuple(name.strip() for name in protocols.split(",") if name.strip()),
@@ -89,28 +100,33 @@ def command(
         silence=silence,
         group_reward=group_reward,
         traces=traces,
-        sessions=SessionLimits(
-            sessions=sessions,
-            each=Quota(per_client, rate, compute),
-            idle=idle,
-            gone=gone,
-            reset=reset_deadline,
-            step=step_deadline,
-            any_arguments=any_arguments,
-        ),
+        sessions=limits,
         sandboxes=SandboxLimits(sandboxes=sandboxes, idle=idle),
     )
     write_to_stderr(log)
-    run.return_memory()
-    sock = run.listen(host, port, min(run.UNREAD, silence))
-    pool = ServedWorkers(workers or None, envs_per_process=sessions, inline=inline)
-    scheme = "https" if certificate else "http"
-
-    def ready() -> None:
-        console.print(f"serving on {scheme}://{host}:{sock.getsockname()[1]}", soft_wrap=True, markup=False)
-
-    with sock, pool:
-        run.run(run.serve(settings, pool, sock, ready))
+    _serve(settings, port, ServedWorkers(workers or None, envs_per_process=sessions, inline=inline))
 
 
 command.__doc__ = f"{command.__doc__}\n{_EXAMPLES}"
+
+
+def _print_token(name: str, scopes: str) -> None:
+    from rollenv.serve.auth import new_token
+
+    token, lines = new_token(name, [scope.strip() for scope in scopes.split(",")])
+    error_console.print(f"the token, which is shown this once: {token}", soft_wrap=True, markup=False)
+    console.print(lines, end="", soft_wrap=True, markup=False)
+
+
+def _serve(settings: Settings, port: int, workers: ServedWorkers) -> None:
+    from rollenv.serve import run
+
+    run.return_memory()
+    sock = run.listen(settings.host, port, min(run.UNREAD, settings.silence))
+    address = f"{'https' if settings.tls else 'http'}://{settings.host}:{sock.getsockname()[1]}"
+
+    def ready() -> None:
+        console.print(f"serving on {address}", soft_wrap=True, markup=False)
+
+    with sock, workers:
+        run.run(run.serve(settings, workers, sock, ready))

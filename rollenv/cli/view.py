@@ -50,9 +50,7 @@ def write_report(*runs: Path, out: Path | None = None) -> Path:
     try:
         return write(runs, target)
     except OSError as error:
-        raise UsageError(
-            f"cannot write {target}: {error.strerror or error}; choose another place with --out"
-        ) from error
+        raise UsageError(f"cannot write {target}: {error.strerror or error}; choose another path with --out") from error
 
 
 def _serve(root: Path, host: str, port: int, show: bool) -> None:

@@ -27,7 +27,7 @@ with extra("cluster", "Serving on a Ray cluster"):
     import ray
     from ray import serve
 
-#: Seconds between two checks of a server; one that was not seen for three of them is not told.
+#: Seconds between two checks of a server; one that was not seen for three of them is left out.
 CHECK = 5.0
 
 #: Seconds that a server gets to start, and to answer a check.
@@ -119,11 +119,7 @@ class Server:
 
 
 class Directory:
-    """Tells clients where the servers are: ``GET /`` as text, ``GET /servers`` as JSON.
-
-    Args:
-        servers: Ray Serve starts them with this.
-    """
+    """Tells clients where the servers are: ``GET /`` as text, ``GET /servers`` as JSON."""
 
     def __init__(self, servers: Any) -> None:
         self._seen: dict[str, tuple[float, str]] = {}

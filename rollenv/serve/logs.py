@@ -76,11 +76,11 @@ class Requests:
 
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        told = {"time": record.created, "level": record.levelname.lower(), "logger": record.name}
-        told |= getattr(record, "fields", {"message": record.getMessage()})
+        line = {"time": record.created, "level": record.levelname.lower(), "logger": record.name}
+        line |= getattr(record, "fields", {"message": record.getMessage()})
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
 
 
 class _Text(logging.Formatter):

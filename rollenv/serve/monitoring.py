@@ -58,14 +58,12 @@ class Metrics(Collector):
         times[-1] += seconds
 
     def text(self) -> bytes:
-        """All of it, in Prometheus's format."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """The numbers that are kept elsewhere."""
         sessions, sandboxes = self._sessions, self._sandboxes
         yield InfoMetricFamily("rollenv_server", "What runs.", {"version": __version__})
-        for name, value, told in (
+        for name, value, help_text in (
             ("sessions_open", len(sessions.by_name), "Sessions of environments."),
             ("sessions_max", sessions.limits.sessions, "Sessions that there may be."),
             ("calls_waiting", sessions.queue.waiting, "Calls into environments that wait for their turn."),
@@ -74,12 +72,12 @@ class Metrics(Collector):
             ("programs_waiting", sandboxes.queue.waiting, "Programs that wait for the pool."),
             ("draining", int(sessions.draining), "1 when the server is about to stop."),
         ):
-            yield GaugeMetricFamily(f"rollenv_{name}", told, value)
+            yield GaugeMetricFamily(f"rollenv_{name}", help_text, value)
         for what, counts in (("session", asdict(sessions.counters)), ("sandbox", asdict(sandboxes.counters))):
             for name, value in counts.items():
                 yield CounterMetricFamily(f"rollenv_{what}_{name}", f"{name} of {what} since the start.", value)
-        told = "Time of calls into environments that succeeded, with the way to their workers."
-        calls = HistogramMetricFamily("rollenv_env_call_seconds", told, labels=["method"])
+        help_text = "Time of calls into environments that succeeded, with the way to their workers."
+        calls = HistogramMetricFamily("rollenv_env_call_seconds", help_text, labels=["method"])
         for name, (*each, total) in self._times.items():
             bounds = [*map(str, _BUCKETS), "+Inf"]
             calls.add_metric([name], list(zip(bounds, itertools.accumulate(each), strict=True)), total)
@@ -141,11 +139,7 @@ def families() -> dict[str, str]:
 
 
 class ReadinessChecks:
-    """Checks them all when somebody asks, at most every half minute.
-
-    Args:
-        sessions: the sessions that are checked.
-    """
+    """Checks them all when somebody asks, at most every half minute."""
 
     def __init__(self, sessions: SessionManager, sandboxes: SandboxManager):
         self._sessions, self._sandboxes = sessions, sandboxes
@@ -167,7 +161,6 @@ class ReadinessChecks:
         return {name: check.detail for name, check in self.checks.items() if not check.ok}
 
     async def stop(self) -> None:
-        """Give up what runs."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

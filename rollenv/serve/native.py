@@ -198,7 +198,7 @@ class Native:
         self.client.needs("environments")
         self.sessions.limiter.take(self.client.name)
         found = await self.sessions.open(session, self.client.name, env_id, settings, lasting=True)
-        return found.about
+        return found.env.about
 
     async def _resume(self, session: str) -> int:
         found = self.sessions.get(session, self.client.name)

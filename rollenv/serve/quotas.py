@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollenv.remote.protocol import TooFast
+from rollenv.remote.protocol import ServerFull, TooFast
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.workers.pool import WorkerPool
 
 #: Seconds between two checks of time limits.
 _CHECK_EVERY = 0.05
 
-#: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no place.
+#: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no slot.
 PATIENCE = 1.0
 
 _MINUTE = 60.0
@@ -46,7 +46,6 @@ class RateLimiter:
         self._worked: dict[str, float] = {}
 
     def quota(self, owner: str) -> Quota:
-        """Return the quota of an owner."""
         own = self._own.get(owner)
         return self._usual if own is None else own | self._usual
 
@@ -137,7 +136,6 @@ class FairQueue:
 
     @property
     def waiting(self) -> int:
-        """The number of owners that wait."""
         return sum(map(len, self._waiting.values()))
 
     def turn(self, owner: str) -> Turn:
@@ -263,6 +261,11 @@ class EnvRecord:
         self.opened += 1
 
 
+def stopping() -> ServerFull:
+    """Return the error for what would begin while the server stops."""
+    return ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+
+
 @dataclass
 class SessionCounters:
     """Events since the start, for ``/metrics``."""
@@ -283,7 +286,7 @@ class SessionContext:
         self.counters, self.health = SessionCounters(), Health(max_backoff=0.0)
         self.on_call_time: Callable[[str, float], None] = lambda method, seconds: None
         """Called with the method and the seconds of each call that succeeded."""
-        self.on_call: Callable[[Any, str, list[Any], Any], None] = lambda session, method, args, answer: None
-        """Called with the session, method, arguments and answer of each call that succeeded."""
+        self.on_call: Callable[[Any, str, list[Any], Any], None] = lambda env, method, args, answer: None
+        """Called with the :class:`.ReplayedEnv`, method, arguments and answer of each call that succeeded."""
         self.records: defaultdict[tuple[str, str], EnvRecord] = defaultdict(EnvRecord)
         """By owner and environment id."""

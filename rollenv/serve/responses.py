@@ -103,17 +103,13 @@ def wrong_fields(error: ValidationError) -> str:
     return "; ".join(f"{where}: {what}" if where else what for where, what in each)
 
 
-async def while_connected(request: Request, work: Awaitable[T]) -> T:
-    """Do something, but no longer than somebody waits for it. The body has to be read before.
-
-    Args:
-        request: that it is done for.
-        work: what is done; it is cancelled when the client leaves.
+async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
+    """Do something, but no longer than the client waits for it. The body of the request has to be read before.
 
     Raises:
         ClientDisconnect: the client left.
     """
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect(receive))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -123,6 +119,11 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
         working.cancel()
         leaving.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class Streamed(Response):
@@ -155,18 +156,12 @@ class Streamed(Response):
             raise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_left(receive))
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            with contextlib.suppress(ClientDisconnect, RollenvError):
+                await while_connected(receive, self._send(send))
         finally:
-            for task in (sending, leaving):
-                task.cancel()
-            results = await asyncio.gather(sending, leaving, return_exceptions=True)
             await self._pieces.aclose()
             self._held.close()
-        if isinstance(results[0], Exception) and not isinstance(results[0], RollenvError):
-            raise results[0]
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -175,11 +170,6 @@ class Streamed(Response):
         async for piece in self._pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 class Json(JSONResponse):

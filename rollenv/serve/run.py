@@ -1,4 +1,4 @@
-"""Runs a server in this process until it is told to stop, with worker processes or environments of its own."""
+"""Runs a server in this process until a signal stops it, with worker processes or environments of its own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Avoid, EnvFailure, HostedEnv, Views, avoid_none
 from rollenv.rollout.workers.pool import Answered, PooledEnv
 from rollenv.rollout.workers.processes import ProcessWorkers
+from rollenv.serve.app import make_app
+from rollenv.serve.handover import export_sessions
 from rollenv.serve.server import EnvServer, Settings
-from rollenv.serve.sessions import export_sessions
 from rollenv.serve.websocket import WebSocket
 
 with extra("serve", "rollenv serve"):
@@ -100,7 +101,6 @@ class InlineEnv:
         return failure
 
     def close(self, spent: Callable[[float], None] = lambda seconds: None) -> None:
-        """Close it now."""
         if self._is_open:
             self._is_open = False
             self._pool.inline_envs -= 1
@@ -174,7 +174,6 @@ def listen(host: str, port: int, unread: float = UNREAD) -> socket.socket:
     """A socket that listens.
 
     Args:
-        host: name or address of an interface of this machine.
         port: 0 for any free one.
         unread: seconds after which a connection ends whose client takes none of what was sent to it.
 
@@ -202,11 +201,7 @@ def return_memory() -> None:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in uvloop's event loop where that is installed, which is faster, else in asyncio's.
-
-    Args:
-        main: what :func:`serve` returns.
-    """
+    """Run a coroutine in uvloop's event loop where that is installed, which is faster, else in asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -226,7 +221,7 @@ async def serve(
     """
     server = EnvServer(settings, workers)
     config = uvicorn.Config(
-        server.app(),
+        make_app(server),
         http=_Prompt,
         ws=WebSocket,
         ws_max_size=protocol.LARGEST_REQUEST,

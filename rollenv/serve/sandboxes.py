@@ -8,17 +8,20 @@ import functools
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rollenv.core import UsageError
 from rollenv.remote.protocol import ServerFull, SessionGone, session_name
 from rollenv.sandbox import AsyncSandbox, Pool, Sandbox
 from rollenv.sandbox.types import Limits, RunResult
 from rollenv.serve.logs import audit
-from rollenv.serve.quotas import FairQueue, RateLimiter
+from rollenv.serve.quotas import FairQueue, RateLimiter, stopping
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +57,6 @@ class SandboxLimits:
     """Seconds that one call may ask for."""
     waiting: int = 1000
     """Programs that may wait for the pool."""
-    backend: str = "local"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of the backend."""
 
 
 class SandboxSession:
@@ -83,7 +83,6 @@ class SandboxSession:
 
     @property
     def alive(self) -> bool:
-        """True if it still runs."""
         return self.sandbox.sync.alive
 
     @contextlib.asynccontextmanager
@@ -108,6 +107,18 @@ class SandboxSession:
         finally:
             self.busy -= 1
             self.used = time.monotonic()
+
+
+class PerSandbox(Generic[T]):
+    """A value for each sandbox, made when it is first asked for, and forgotten with the sandbox."""
+
+    def __init__(self, make: Callable[[], T]):
+        self._make = make
+        self._values: weakref.WeakKeyDictionary[SandboxSession, T] = weakref.WeakKeyDictionary()
+
+    def __call__(self, box: SandboxSession) -> T:
+        value = self._values.get(box)
+        return self._values.setdefault(box, self._make()) if value is None else value
 
 
 @dataclass
@@ -151,9 +162,6 @@ class SandboxManager:
 
         Args:
             lifetime: seconds until it ends, at most those of the limits.
-            env: environment variables of everything that runs.
-            metadata: what the owner wants to remember of it.
-            limits: instead of those of the limits.
             snapshot: files of another one.
             brief: whether it ends with the call that it is made for.
 
@@ -164,11 +172,11 @@ class SandboxManager:
         """
         self._admit(owner)
         seconds = self.lifetime(lifetime)
-        settings = {"limits": limits or self.limits.limits, "env": env, "timeout": seconds, **self.limits.settings}
+        settings: dict[str, Any] = {"limits": limits or self.limits.limits, "env": env, "timeout": seconds}
         if snapshot is not None:
             settings["snapshot"] = snapshot
         self._opening.append(owner)
-        create = functools.partial(Sandbox.create, self.limits.backend, **settings)
+        create = functools.partial(Sandbox.create, "local", **settings)
         starting = asyncio.get_running_loop().run_in_executor(self._programs, create)
         try:
             sandbox = await asyncio.shield(starting)
@@ -180,26 +188,18 @@ class SandboxManager:
         box = SandboxSession(session_name(), owner, sandbox, metadata or {}, self.limiter, brief)
         if self.draining:
             sandbox.kill()
-            raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+            raise stopping()
         self.by_name[box.name] = box
         self.counters.opened += 1
         audit("open", owner, sandbox=box.name[:6])
         return box
 
     def lifetime(self, asked: float | None) -> float:
-        """Return the seconds of life that a client gets that asks for so many; None for as many as there are.
-
-        Raises:
-            UsageError: that is no time.
-        """
+        """Return the seconds of life that a client gets that asks for so many; None for as many as there are."""
         return _seconds(asked, self.limits.total, self.limits.total)
 
     def seconds(self, asked: float | None) -> float:
-        """Return the seconds that a call gets that asks for so many; None for what the limits say.
-
-        Raises:
-            UsageError: that is no time.
-        """
+        """Return the seconds that a call gets that asks for so many; None for what the limits say."""
         return _seconds(asked, self.limits.limits.seconds, self.limits.longest)
 
     def get(self, name: str, owner: str) -> SandboxSession:
@@ -228,17 +228,12 @@ class SandboxManager:
 
         Args:
             timeout: seconds; see :meth:`seconds`.
-
-        Raises:
-            ServerFull: too many wait.
-            SandboxError: this machine cannot isolate one.
         """
         seconds = self.seconds(timeout)
         self._admit_program()
         async with self._pool_lock:  # it is made when somebody first needs it
             if self._pool is None:
-                limits = self.limits
-                create = functools.partial(Pool, _CORES, limits.backend, limits=limits.limits, **limits.settings)
+                create = functools.partial(Pool, _CORES, "local", limits=self.limits.limits)
                 self._pool = await asyncio.get_running_loop().run_in_executor(self._programs, create)
         pool, began = self._pool, False
 
@@ -264,15 +259,7 @@ class SandboxManager:
 
     @contextlib.asynccontextmanager
     async def brief(self, owner: str, limits: Limits | None = None) -> AsyncIterator[AsyncSandbox]:
-        """A sandbox for one call; it ends with the block. Owners take turns, also with those that :meth:`run` programs.
-
-        Args:
-            limits: instead of those of the limits.
-
-        Raises:
-            ServerFull: too many wait, or there is no room.
-            SandboxError: this machine cannot isolate one.
-        """
+        """A sandbox for one call; it ends with the block. Owners take turns, also with callers of :meth:`run`."""
         self._admit_program()
         async with self.queue.turn(owner):
             self.counters.runs += 1
@@ -284,9 +271,8 @@ class SandboxManager:
                 await self.close(box)
 
     def report(self) -> dict[str, Any]:
-        """The state, as plain data."""
-        told = {"open": len(self.by_name), "most": self.limits.sandboxes}
-        return told | {"pool": self._pool.health() if self._pool is not None else None}
+        pool = self._pool.health() if self._pool is not None else None
+        return {"open": len(self.by_name), "most": self.limits.sandboxes, "pool": pool}
 
     def start(self) -> None:
         """Begin to end sandboxes whose lease is over."""
@@ -296,7 +282,6 @@ class SandboxManager:
         self._reaper = loop.create_task(self._reap())
 
     async def stop(self) -> None:
-        """End all sandboxes."""
         self.draining = True
         if self._reaper is not None:
             self._reaper.cancel()

@@ -1,34 +1,23 @@
-"""Sessions: environments in worker processes, by name, with leases; they can go on in another server."""
+"""Sessions: environments in worker processes, by name, with leases."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import os
-import stat
 import time
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from rollenv.core import RollenvError, UsageError
+from rollenv.core import UsageError
 from rollenv.env_spec import EnvSpec
-from rollenv.needs import extra
 from rollenv.registry import is_elsewhere, spec
-from rollenv.remote import protocol
 from rollenv.remote.protocol import ServerFull, SessionGone, session_name
-from rollenv.remote.replay_log import ReplayLog
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Views
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.serve.logs import audit
-from rollenv.serve.quotas import RateLimiter, SessionContext, SessionLimits
+from rollenv.serve.quotas import RateLimiter, SessionContext, SessionLimits, stopping
 from rollenv.serve.session import Session
-
-with extra("serve", "Handing over sessions"):
-    import httpx
-
 
 #: Arguments whose texts choose among what an environment has built in.
 _CHOICES = (
@@ -64,8 +53,6 @@ def _plain(value: Any, *, texts: bool) -> bool:
     return isinstance(value, dict) and texts and all(_plain(each, texts=texts) for each in value.values())
 
 
-logger = logging.getLogger(__name__)
-
 #: Seconds between two looks for sessions whose lease is over.
 _REAP_EVERY = 1.0
 
@@ -87,7 +74,6 @@ class SessionManager(SessionContext):
 
         Args:
             name: of the session; nobody else should be able to guess it.
-            env_id: an id of :func:`rollenv.list_envs`.
             settings: "kwargs" (constructor arguments), "wrappers" and "views" (draw after each turn; "board" as data).
             lasting: whether it outlasts its connection. It is so before it is built, for it may be handed over first.
 
@@ -102,7 +88,7 @@ class SessionManager(SessionContext):
         else:
             if self.draining:
                 self.counters.refused += 1
-                raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+                raise stopping()
             found = self.add(name, owner, env_id, settings)
         found.lasting = found.lasting or lasting
         try:
@@ -124,10 +110,6 @@ class SessionManager(SessionContext):
 
     def add(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> Session:
         """Begin a session. Its environment is built by :meth:`Session.built`, or the first call.
-
-        Args:
-            env_id: an id of :func:`rollenv.list_envs`.
-            settings: see :meth:`open`.
 
         Raises:
             ServerFull: there is no room.
@@ -167,14 +149,13 @@ class SessionManager(SessionContext):
         """End a session; a call that runs is given up."""
         if self.by_name.pop(session.name, None) is not None:
             session.end()
-            audit("close", session.owner, session=session.name[:6], env=session.task.env_id, calls=session.count)
+            audit("close", session.owner, session=session.name[:6], env=session.env.task.env_id, calls=session.count)
 
     def start(self) -> None:
         """Begin to end sessions whose lease is over."""
         self._reaper = asyncio.get_running_loop().create_task(self._reap())
 
     async def stop(self) -> None:
-        """End all sessions."""
         if self._reaper is not None:
             self._reaper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -219,9 +200,6 @@ class SessionManager(SessionContext):
 def served(env_id: str) -> EnvSpec:
     """Return the spec registered under an id; never another server's, or one of a folder or package of this host.
 
-    Args:
-        env_id: an id of :func:`rollenv.list_envs`.
-
     Raises:
         UnknownEnv: there is no such environment.
         UsageError: it is no id.
@@ -230,148 +208,3 @@ def served(env_id: str) -> EnvSpec:
     if wrong or is_elsewhere(env_id):
         raise UsageError(f"{env_id!r:.80} is not an id of an environment of this server")
     return spec(env_id)
-
-
-#: Where a server takes sessions.
-IMPORT_PATH = "/sessions"
-
-#: Sessions that are sent to another server at the same time, and seconds for all that have stopped in time.
-_AT_ONCE, _SECONDS = 16, 30.0
-
-
-def is_url(place: str) -> bool:
-    """Return whether sessions go to another server, and not into a file."""
-    return place.startswith(("http://", "https://"))
-
-
-async def export_sessions(sessions: SessionManager, place: str, seconds: float) -> int:
-    """Have sessions go on elsewhere. They take no more calls here; those that are too busy stay.
-
-    Args:
-        sessions: of which those that outlast a connection are handed over.
-        place: a file, or the URL of a server; the variable ``ROLLENV_TOKEN`` holds its token for ``admin``.
-        seconds: for calls that run to end.
-
-    Returns:
-        How many sessions were handed over.
-    """
-    sessions.draining = True
-    file = None if is_url(place) else Path(place)
-    token = os.environ.get("ROLLENV_TOKEN")
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    room, told, end = asyncio.Semaphore(_AT_ONCE), list[bytes](), asyncio.get_running_loop().time() + seconds
-    async with httpx.AsyncClient(headers=headers, timeout=_SECONDS) as client:
-
-        async def hand(session: Session) -> bool:
-            try:
-                async with asyncio.timeout_at(end):
-                    data = protocol.pack_request(await session.export())
-                if file is None:
-                    async with asyncio.timeout_at(end + _SECONDS), room:
-                        (await client.post(place.rstrip("/") + IMPORT_PATH, content=data)).raise_for_status()
-                told.append(data)
-            except (RollenvError, TimeoutError, httpx.HTTPError) as error:
-                logger.warning("session %.6s was not handed over: %s", session.name, str(error) or "it is busy")
-                return False
-            return True
-
-        handed = await asyncio.gather(*map(hand, [session for session in sessions.by_name.values() if session.lasting]))
-    if file is not None and told:
-        _write(file, told)
-    return sum(handed)
-
-
-def import_file(sessions: SessionManager, file: Path) -> int:
-    """Go on with the sessions in a file, which is removed: a session must not go on twice.
-
-    Args:
-        file: written by :func:`export_sessions`; it need not be there.
-
-    Returns:
-        How many sessions go on.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
-    try:
-        data = _read(file)
-        if data is None:
-            return 0
-        exported = protocol.unpack(data)
-        if not isinstance(exported, list):
-            raise UsageError(f"{file} holds no sessions")
-        file.unlink()
-    except OSError as error:
-        raise UsageError(f"the sessions in {file} cannot be taken up: {error}") from error
-    taken = 0
-    for session in exported:
-        try:
-            import_session(sessions, session)
-            taken += 1
-        except Exception as error:  # the others go on
-            logger.warning("a session cannot go on: %s", error)
-    return taken
-
-
-def import_session(sessions: SessionManager, told: Any) -> None:
-    """Go on with a session.
-
-    Args:
-        told: by :meth:`Session.export`.
-
-    Raises:
-        UsageError: it is no session, or there is one of its name.
-        ServerFull: there is no room.
-        UnknownEnv: there is no such environment.
-    """
-    if not isinstance(told, dict) or {name: type(told.get(name)) for name in _KINDS} != _KINDS:
-        raise UsageError("this is no session of another server")
-    if told["name"] in sessions.by_name:
-        raise UsageError("there is such a session already")
-    history = ReplayLog([_call(call) for call in told["calls"]])
-    session = sessions.add(told["name"], told["owner"], told["env_id"], told["settings"])
-    session.restore(told, history)
-
-
-#: What is told of a session.
-_KINDS: Mapping[str, type] = {
-    "name": str, "owner": str, "env_id": str, "settings": dict, "about": dict, "count": int, "over": bool,
-    "calls": list, "last": list, "last_step": list, "turns": int, "via": str,
-}  # fmt: skip
-
-
-def _call(call: Any) -> tuple[str, list[Any], int]:
-    match call:
-        case [str(method), list(args), int(fingerprint)] if method in protocol.METHODS:
-            return method, args, fingerprint
-    raise UsageError("this is no session of another server")
-
-
-def _read(file: Path) -> bytes | None:
-    """Return what this user wrote into the file; None if it is not there.
-
-    Raises:
-        OSError: it cannot be read, or is another user's, who could have made up sessions, or is no file at all.
-    """
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
-    with os.fdopen(descriptor, "rb") as opened:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
-            raise PermissionError("it is not a file of the user who runs this server")
-        return opened.read()
-
-
-def _write(file: Path, told: list[bytes]) -> None:
-    """For this user alone: who knows a session's name may play it. All of it or nothing."""
-    new = file.with_name(f".{file.name}.{os.getpid()}-{time.time_ns()}")
-    try:
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
-            written.write(protocol.pack_list(told))
-        new.replace(file)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        logger.error("the sessions cannot be written to %s: %s", file, error)

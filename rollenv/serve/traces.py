@@ -19,10 +19,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollenv.core import RollenvError
 from rollenv.needs import extra
-from rollenv.serve.calls import Callback
 from rollenv.serve.native import Native
+from rollenv.serve.replayed_env import ReplayedEnv
 from rollenv.serve.responses import status_of
-from rollenv.serve.session import Session
+from rollenv.serve.session import Callback, Session
 
 with extra("otel", "rollenv serve --traces"):
     from opentelemetry import propagate, trace
@@ -86,10 +86,13 @@ class TracedRequests:
             finally:
                 route = getattr(scope.get("route"), "path", "")  # of a request that found one
                 span.update_name(f"{scope['method']} {route}".strip())
-                told = {"http.route": route, "http.response.status_code": status}
-                told |= {"rollenv.owner": scope.get("state", {}).get("client", "")}
-                told |= {"rollenv.env": scope.get("path_params", {}).get("env_id", "")}
-                span.set_attributes({name: value for name, value in told.items() if value})
+                attributes = {
+                    "http.route": route,
+                    "http.response.status_code": status,
+                    "rollenv.owner": scope.get("state", {}).get("client", ""),
+                    "rollenv.env": scope.get("path_params", {}).get("env_id", ""),
+                }
+                span.set_attributes({name: value for name, value in attributes.items() if value})
                 if status >= 500:
                     span.set_status(trace.StatusCode.ERROR)
 
@@ -104,30 +107,38 @@ class TracedNative(Native):
         if args and isinstance(args[0], str) and operation not in ("hello", "spec"):
             about["rollenv.session"] = args[0][:6]
             if session := self.sessions.by_name.get(args[0]):
-                about["rollenv.env"] = session.task.env_id
+                about["rollenv.env"] = session.env.task.env_id
         with _span(name, about, trace.SpanKind.SERVER):
             return await super()._carried_out(operation, args)
 
 
-class TracedSession(Session):
-    """A session with a span for each call into its worker; those of a replay are there as well."""
+class TracedEnv(ReplayedEnv):
+    """An environment with a span for each call into its worker; those of a replay are there as well."""
 
     __slots__ = ()
 
-    def start_step(self, count: int, action: str, callback: Callback) -> bool:
-        return False  # a traced step has a task, to which its spans belong
-
-    async def _open_env(self) -> None:
-        with _span("worker open", self._about("open")):
-            await super()._open_env()
+    async def _open(self) -> None:
+        with _span("worker open", self._attributes("open")):
+            await super()._open()
 
     async def _ask(self, method: str, args: list[Any]) -> Any:
-        with _span(f"worker {method}", self._about(method)):
+        with _span(f"worker {method}", self._attributes(method)):
             return await super()._ask(method, args)
 
-    def _about(self, method: str) -> dict[str, str]:
-        found = {"rollenv.env": self.task.env_id, "rollenv.method": method, "rollenv.owner": self.owner}
-        return found | {"rollenv.session": self.name[:6], "rollenv.worker": self._env.worker if self._env else ""}
+    def _attributes(self, method: str) -> dict[str, str]:
+        about = {"rollenv.env": self.task.env_id, "rollenv.method": method, "rollenv.owner": self.owner}
+        worker = self.pooled.worker if self.pooled else ""
+        return about | {"rollenv.session": self.session[:6], "rollenv.worker": worker}
+
+
+class TracedSession(Session):
+    """A session whose steps have tasks, to which their spans belong."""
+
+    __slots__ = ()
+    env_class = TracedEnv
+
+    def start_step(self, count: int, action: str, callback: Callback) -> bool:
+        return False
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from rollenv.errors import UsageError
 from rollenv.remote.address import parse
 from rollenv.remote.connection import Connection
 from rollenv.rollout.workers.processes import ProcessWorkers
+from rollenv.serve.app import make_app
 from rollenv.serve.auth import new_token
 from rollenv.serve.server import EnvServer, Settings
 
@@ -27,7 +28,7 @@ ADMIN |= {f"/page/api/{name}" for name in ("sessions", "watch", "link", "health"
 
 def routes():
     """Every route: its method, or WS, and a path that it takes."""
-    app = EnvServer(Settings(), ProcessWorkers(1)).app()
+    app = make_app(EnvServer(Settings(), ProcessWorkers(1)))
     while not hasattr(app, "routes"):
         app = app._app
     found = []

@@ -30,9 +30,10 @@ from rollenv.remote.env import RemoteEnv, Servers
 from rollenv.remote.protocol import Cancelled, ServerFull, ServerLost, SessionGone
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve.auth import ANYONE
+from rollenv.serve.handover import export_session, import_file, import_session
 from rollenv.serve.native import Native
 from rollenv.serve.quotas import Quota, SessionLimits
-from rollenv.serve.sessions import SessionManager, import_file, import_session
+from rollenv.serve.sessions import SessionManager
 
 pytestmark = pytest.mark.integration
 
@@ -91,14 +92,14 @@ async def begun(sessions, env_id="game:Sokoban-v0-tiny", seed=5):
 @in_a_core()
 async def test_no_step_is_played_while_a_session_is_handed_over(sessions):
     session, twin = await begun(sessions), await begun(sessions)
-    leaving = asyncio.create_task(session.export())
+    leaving = asyncio.create_task(export_session(session))
     await asyncio.sleep(0)
     waiting = asyncio.create_task(session.numbered(2, "step", ["\\boxed{up}"]))
-    told = await leaving
+    exported = dict(await leaving)
     assert not waiting.done(), "it would be played here and again there"
-    assert told["count"] == 1
+    assert exported["count"] == 1
     other = SessionManager(sessions.workers, SessionLimits())
-    import_session(other, protocol.unpack(protocol.pack(told)))
+    import_session(other, protocol.unpack(protocol.pack(exported)))
     there = other.get(session.name, OWNER)
     assert await there.numbered(2, "step", ["\\boxed{up}"]) == await twin.numbered(2, "step", ["\\boxed{up}"])
     await other.stop()
@@ -108,11 +109,11 @@ async def test_no_step_is_played_while_a_session_is_handed_over(sessions):
 async def test_a_session_whose_state_is_not_to_be_had_is_handed_over_with_its_history(sessions):
     session, twin = await begun(sessions), await begun(sessions)
     os.kill(sessions.workers.slots[0].worker.pid, signal.SIGKILL)
-    told = await session.export()
+    exported = dict(await export_session(session))
     await asyncio.sleep(0)
-    assert [call[0] for call in told["calls"]] == ["reset"]
+    assert [call[0] for call in exported["calls"]] == ["reset"]
     other = SessionManager(sessions.workers, SessionLimits())
-    import_session(other, protocol.unpack(protocol.pack(told)))
+    import_session(other, protocol.unpack(protocol.pack(exported)))
     there = other.get(session.name, OWNER)
     assert await there.numbered(2, "step", ["\\boxed{up}"]) == await twin.numbered(2, "step", ["\\boxed{up}"])
     await other.stop()
@@ -504,7 +505,7 @@ def test_a_session_that_is_none_leaves_nothing_and_harms_no_other(tmp_path, what
         sessions = SessionManager(None, SessionLimits())  # type: ignore[arg-type]
         (tmp_path / "sessions").write_bytes(protocol.pack([told_of(**WRONG[what]), 5, told_of()]))
         assert import_file(sessions, tmp_path / "sessions") == 1
-        assert [session.task.env_id for session in sessions.by_name.values()] == ["test:Echo-v0"]
+        assert [session.env.task.env_id for session in sessions.by_name.values()] == ["test:Echo-v0"]
 
     asyncio.run(taken())
 

@@ -19,8 +19,9 @@ from rollenv.remote.protocol import ServerLost
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.remote import RemoteWorkers
+from rollenv.serve.handover import IMPORT_PATH, import_file
 from rollenv.serve.quotas import SessionLimits
-from rollenv.serve.sessions import IMPORT_PATH, SessionManager, import_file
+from rollenv.serve.sessions import SessionManager
 
 IDS = ["webshop:mini-easy", "test:Echo-v0", "test:Moody-v0", "gym:Taxi-v3"]
 

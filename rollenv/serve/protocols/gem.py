@@ -22,15 +22,13 @@ def routes(server: EnvServer) -> list[BaseRoute]:
     """make, reset, step, close and list."""
 
     async def make(request: Request) -> Response:
-        client = server.client(request)
-        client.needs("environments")
+        client = server.client(request, "environments")
         body = await body_of(request)
         session = await server.sessions.open(session_name(), client.name, _text(body, "env_id"), lasting=True)
         return Json({"sandbox_id": session.name})
 
     async def asked(request: Request) -> tuple[Session, dict[str, Any]]:
-        client = server.client(request)  # first, for a body is read for clients alone
-        client.needs("environments")
+        client = server.client(request, "environments")  # first, for a body is read for clients alone
         body = await body_of(request)
         return server.sessions.get(_text(body, "sandbox_id"), client.name), body
 
@@ -50,7 +48,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         return Json({"sandbox_id": session.name})
 
     async def every(request: Request) -> Response:
-        server.client(request).needs("environments")
+        server.client(request, "environments")
         return Json({"env_id": [env_spec.id for env_spec in list_envs()]})
 
     handlers = {"make": make, "reset": reset, "step": step, "close": close, "list": every}

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from rollenv import __version__, cards
 from rollenv.core import RollenvError, UsageError
+from rollenv.env_spec import EnvSpec
 from rollenv.remote.protocol import ServerFull, session_name
 from rollenv.serve.auth import Client
 from rollenv.serve.responses import Json, body_of, json_of
@@ -84,8 +85,8 @@ class _Play:
     async def step(self, data: dict[str, Any]) -> dict[str, Any]:
         """Play a turn with the fields of an :class:`Action`."""
         action = Action.model_validate(data).action
-        last = self.session.last_step
-        if self.session.over and last:  # their environments may be stepped after the end
+        last = self.session.env.last_step
+        if self.session.env.over and last:  # their environments may be stepped after the end
             return _turn([last[0], 0.0, *last[2:]])
         return self.stepped(await self.session.call("step", [action]))
 
@@ -101,7 +102,7 @@ class _Play:
         return await (self.reset(given) if name == "reset" else self.step(given))
 
     async def act(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of a step of ``MCPToolClient``. A call that fails is told in the observation."""
+        """Return the result of a step of ``MCPToolClient``. A call that fails is reported in the observation."""
         if data["type"] == "list_tools":
             return _result({"tools": [{**tool, "input_schema": tool["inputSchema"]} for tool in _TOOLS]})
         name = data.get("tool_name")
@@ -168,8 +169,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
     paths: dict[str, Any] = {f"/{name}": {verb.lower(): {"responses": {"200": {}}}} for name, (verb, _) in http.items()}
 
     async def openapi(request: Request) -> Response:
-        service.allowed(request)
-        about = {"title": served(request.path_params["env_id"]).id, "version": "1.0.0"}
+        about = {"title": service.spec(request).id, "version": "1.0.0"}
         return Json({"openapi": "3.1.0", "info": about, "paths": paths})
 
     found: list[BaseRoute] = [Route(f"{_PATH}/{name}", f, methods=[verb]) for name, (verb, f) in http.items()]
@@ -178,8 +178,6 @@ def routes(server: EnvServer) -> list[BaseRoute]:
 
 
 class _Service:
-    """The handlers of the routes."""
-
     def __init__(self, server: EnvServer):
         self.server = server
 
@@ -199,29 +197,25 @@ class _Service:
 
     async def state(self, request: Request) -> Response:
         """Of an environment that was just made; a page of another site can ask for it, so none is."""
-        self.allowed(request)
-        served(request.path_params["env_id"])
+        self.spec(request)
         return Json(State().model_dump())
 
     async def health(self, request: Request) -> Response:
-        self.allowed(request)
-        served(request.path_params["env_id"])
+        self.spec(request)
         return Json({"status": "healthy"})
 
     async def metadata(self, request: Request) -> Response:
-        self.allowed(request)
-        found = served(request.path_params["env_id"])
-        described = {"name": found.id, "description": cards.summary(found), "version": __version__}
-        return Json(described | {"readme_content": None, "author": None, "documentation_url": None})
+        spec = self.spec(request)
+        metadata = {"name": spec.id, "description": cards.summary(spec), "version": __version__}
+        return Json(metadata | {"readme_content": None, "author": None, "documentation_url": None})
 
     async def schema(self, request: Request) -> Response:
-        self.allowed(request)
+        self.server.client(request, "environments")
         models: dict[str, type[BaseModel]] = {"action": Action, "observation": Observation, "state": State}
         return Json({name: model.model_json_schema() for name, model in models.items()})
 
     async def mcp(self, request: Request) -> Response:
-        """Tools over JSON-RPC."""
-        client = self.allowed(request)
+        client = self.server.client(request, "environments")
         try:
             asked = await body_of(request)
         except UsageError as error:
@@ -258,18 +252,16 @@ class _Service:
         finally:
             self.server.sessions.close(session)
 
-    def allowed(self, request: Request) -> Client:
-        """Return the client, which may use environments."""
-        client = self.server.client(request)
-        client.needs("environments")
-        return client
+    def spec(self, request: Request) -> EnvSpec:
+        self.server.client(request, "environments")
+        return served(request.path_params["env_id"])
 
     async def _opened(self, client: Client, connection: HTTPConnection) -> Session:
         return await self.server.sessions.open(session_name(), client.name, connection.path_params["env_id"])
 
     async def _once(self, request: Request, call: Callable[[_Play, dict[str, Any]], Awaitable[Any]]) -> Response:
         """A request without a session: an environment of its own, as in OpenEnv."""
-        client = self.allowed(request)  # first, for a body is read for clients alone
+        client = self.server.client(request, "environments")  # first, for a body is read for clients alone
         body = await body_of(request)
         async with self.server.sessions.brief(client.name, request.path_params["env_id"]) as session:
             try:
@@ -286,7 +278,6 @@ class _Talk:
         self._busy = False
 
     async def talk(self, silence: float) -> None:
-        """Answer until the connection ends."""
         self._socket.listen(silence, self._take, lambda: self._busy or self._session.busy > 0)
         while (message := await self._socket.receive())["type"] == "websocket.receive":
             self._busy = True

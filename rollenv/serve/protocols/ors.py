@@ -211,8 +211,6 @@ _Handler = Callable[[Client, Request], Awaitable[Response]]
 
 
 class _Service:
-    """The handlers of the routes."""
-
     def __init__(self, server: EnvServer):
         self.server = server
         self._plays: dict[str, Play] = {}
@@ -223,8 +221,7 @@ class _Service:
 
         async def answered(request: Request) -> Response:
             try:
-                client = self.server.client(request)
-                client.needs("environments")
+                client = self.server.client(request, "environments")
                 return await handler(client, request)
             except SessionGone as error:  # the client takes a 404 for a server that lacks the path
                 return Json({"detail": str(error)}, 410)
@@ -277,7 +274,6 @@ class _Service:
         return Json({"status": "ok"})
 
     async def delete(self, client: Client, request: Request) -> Response:
-        """End a session, if there is one."""
         name = _name(request)
         play = self._plays.get(name)
         if play is not None and play.about[0] == client.name:
@@ -290,7 +286,6 @@ class _Service:
         return Json({"sid": name})
 
     async def tools(self, client: Client, request: Request) -> Response:
-        """The one tool."""
         tool = _TOOL | {"description": f"Play a turn. {cards.summary(self._env(request))}".strip()}
         scores = self.server.group_reward is not None
         blocks = ["text", *(_RICH if scores else ())]
@@ -301,7 +296,6 @@ class _Service:
         return Json([{"name": name, "type": name} for name in _splits(self._env(request))])
 
     async def num_tasks(self, client: Client, request: Request) -> Response:
-        """Return the number of tasks of a split."""
         spec, body = self._env(request), await body_of(request)
         return Json({"num_tasks": len(await self._numbers(client, spec, body))})
 
@@ -318,7 +312,6 @@ class _Service:
         return Json({"tasks": [_task(spec, number) for number in numbers], "env_name": spec.id})
 
     async def prompt(self, client: Client, request: Request) -> Response:
-        """The first observation."""
         play, _ = await self._play(client, request)
         return Json(play.prompt)
 
@@ -359,7 +352,7 @@ class _Service:
         return _stream(_answer(key, play.calls.get(key)))
 
     def _env(self, request: Request, name: Any = None) -> EnvSpec:
-        """The environment that is asked about: as it is told, in the path, or as the client's deployment."""
+        """The environment that is asked about: as it is named, in the path, or as the client's deployment."""
         deployment = request.headers.get("x-deployment", "").rpartition("/")[2]
         return served(name if name is not None else request.path_params.get("env_id", deployment))
 
@@ -372,7 +365,6 @@ class _Service:
         return play, session
 
     async def _numbers(self, client: Client, spec: EnvSpec, body: dict[str, Any]) -> range:
-        """The numbers of the tasks of a split."""
         split = body.get("split")
         if split not in _splits(spec):
             raise UsageError(f"{spec.id} has no split {split!r:.40}; it has {', '.join(_splits(spec))}")
@@ -451,9 +443,9 @@ def _trajectory(task: Task, number: int, given: _Candidate) -> Trajectory:
     for message in given.messages:
         if message.role == "assistant":
             calls = [block for block in message.blocks if block.type == "tool_call"]
-            said = calls or [block for block in message.blocks if block.type == "text"]
+            texts = calls or [block for block in message.blocks if block.type == "text"]
             raw = _words(message.blocks)
-            found.turns.append(Turn((), (), (), 0.0, _words(said), heard, raw=raw))
+            found.turns.append(Turn((), (), (), 0.0, _words(texts), heard, raw=raw))
             heard = ""
         elif message.role == "user":
             heard = "\n".join(filter(None, (heard, _words(message.blocks))))

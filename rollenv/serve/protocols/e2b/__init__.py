@@ -9,7 +9,7 @@ from __future__ import annotations
 from starlette.routing import BaseRoute
 
 from rollenv.serve.protocols.e2b import control, files, interpreter, ports, processes
-from rollenv.serve.protocols.e2b.base import E2BService
+from rollenv.serve.protocols.e2b.service import E2BService
 from rollenv.serve.server import EnvServer
 
 

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute
 
 from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import ServerFull, SessionGone
-from rollenv.serve.protocols.e2b.base import VERSION, E2BService, Variables
+from rollenv.serve.protocols.e2b.service import VERSION, E2BService, Variables
 from rollenv.serve.responses import Json, body_of, status_of, validated
 from rollenv.serve.sandboxes import SandboxSession
 
@@ -52,7 +52,6 @@ class Snapshot:
     file: Any = field(default_factory=tempfile.TemporaryFile, repr=False)
 
     def read(self) -> bytes:
-        """The archive."""
         number = self.file.fileno()
         return os.pread(number, os.fstat(number).st_size, 0)
 
@@ -63,16 +62,6 @@ class Snapshots:
     def __init__(self, service: E2BService):
         self.service = service
         self._by_owner: dict[str, dict[str, Snapshot]] = {}
-
-    def routes(self) -> list[BaseRoute]:
-        """Return the routes."""
-        route = self.service.route
-        return [
-            route("POST", "/sandboxes/{name}/fork", self.fork),
-            route("POST", "/sandboxes/{name}/snapshots", self.make),
-            route("GET", "/snapshots", self.every),
-            route("DELETE", "/templates/{name:path}", self.delete),
-        ]
 
     async def open(self, owner: str, template: str, env: dict[str, str], **settings: Any) -> SandboxSession:
         """Start a sandbox, with the files and variables of a snapshot where the template is one.
@@ -91,22 +80,22 @@ class Snapshots:
         elif template.startswith(_PREFIX):
             raise UsageError(f"there is no snapshot {template!r:.80}: it was deleted, or the server was restarted")
         box = await self.service.sandboxes.open(owner, env=env, **settings)
-        kept = self.service.kept(box)
-        kept.template, kept.env = template, env
+        details = self.service.details(box)
+        details.template, details.env = template, env
         return box
 
     async def make(self, request: Request) -> Response:
         """Keep the files of a sandbox, under a name or instead of the snapshot of that name."""
-        box, asked = self._box(request), validated(_Snapshot, await body_of(request))
+        box, asked = self.service.own_box(request), validated(_Snapshot, await body_of(request))
         if asked.memory:
             raise UsageError("snapshots of this server keep files, not memory: ask for mode='filesystem', or no mode")
-        snapshot, name = Snapshot(box.name, self.service.kept(box).env), asked.name or secrets.token_hex(10)
+        snapshot, name = Snapshot(box.name, self.service.details(box).env), asked.name or secrets.token_hex(10)
         mine = self._by_owner.setdefault(box.owner, {})
         if len(mine) >= _SNAPSHOTS and _PREFIX + name not in mine:
             raise ServerFull(f"this client has {_SNAPSHOTS} snapshots; delete one", retry_after=5.0)
         await self.service.run(box, lambda sandbox: snapshot.file.write(sandbox.snapshot()) and snapshot.file.flush())
         mine[_PREFIX + name] = snapshot
-        return Json(_told(_PREFIX + name), 201)
+        return Json(_snapshot_info(_PREFIX + name), 201)
 
     async def every(self, request: Request) -> Response:
         """Those of the client, of one sandbox where the query has its id."""
@@ -114,10 +103,9 @@ class Snapshots:
         asked = request.query_params
         source, name = asked.get("sandboxID"), asked.get("name", "").removeprefix(_PREFIX)
         found = [key for key, snapshot in mine.items() if source in (None, snapshot.source)]
-        return Json([_told(key) for key in found if name in ("", key.removeprefix(_PREFIX))])
+        return Json([_snapshot_info(key) for key in found if name in ("", key.removeprefix(_PREFIX))])
 
     async def delete(self, request: Request) -> Response:
-        """Forget a snapshot."""
         mine, name = self._by_owner.get(self.service.client(request).name, {}), request.path_params["name"]
         if mine.pop(_PREFIX + name.removeprefix(_PREFIX), None) is None:
             raise SessionGone(f"there is no snapshot {name!r:.80}")
@@ -125,25 +113,23 @@ class Snapshots:
 
     async def fork(self, request: Request) -> Response:
         """Start sandboxes with the files of one that goes on; each starts, or fails, by itself."""
-        box, asked = self._box(request), validated(_Fork, await body_of(request))
-        lifetime, env = self.service.sandboxes.lifetime(asked.timeout), self.service.kept(box).env
-        archive = await self.service.run(box, lambda sandbox: sandbox.snapshot())
-        told: list[dict[str, Any]] = []
+        box, asked = self.service.own_box(request), validated(_Fork, await body_of(request))
+        details = self.service.details(box)
+        settings: dict[str, Any] = {"lifetime": self.service.sandboxes.lifetime(asked.timeout)}
+        settings["metadata"] = box.metadata
+        settings["snapshot"] = await self.service.run(box, lambda sandbox: sandbox.snapshot())
+        forks: list[dict[str, Any]] = []
         for _ in range(asked.count):
             try:
-                settings = {"lifetime": lifetime, "metadata": box.metadata, "snapshot": archive}
-                fork = await self.open(box.owner, self.service.kept(box).template, env, **settings)
+                fork = await self.open(box.owner, details.template, details.env, **settings)
             except RollenvError as error:
-                told.append({"error": {"code": status_of(error), "message": str(error)}})
+                forks.append({"error": {"code": status_of(error), "message": str(error)}})
             else:
-                told.append({"sandbox": self.service.keys(fork, request)})
-        return Json(told, 201)
-
-    def _box(self, request: Request) -> SandboxSession:
-        return self.service.sandboxes.get(request.path_params["name"], self.service.client(request).name)
+                forks.append({"sandbox": self.service.keys(fork, request)})
+        return Json(forks, 201)
 
 
-def _told(key: str) -> dict[str, Any]:
+def _snapshot_info(key: str) -> dict[str, Any]:
     return {"snapshotID": key, "names": [key]}
 
 
@@ -171,8 +157,6 @@ def _small(metadata: dict[str, str]) -> dict[str, str]:
 
 
 class _New(BaseModel):
-    """The body that makes a sandbox."""
-
     model_config = ConfigDict(extra="allow")
     templateID: str = Field("base", min_length=1, max_length=200)
     metadata: Annotated[dict[str, str], AfterValidator(_small)] | None = None
@@ -181,8 +165,6 @@ class _New(BaseModel):
 
 
 class _Query(BaseModel):
-    """A query of the list of sandboxes."""
-
     order: Literal["asc", "desc"] = "desc"
     state: str = ""
     template: str = ""
@@ -194,7 +176,8 @@ class _Query(BaseModel):
 
 def routes(service: E2BService) -> list[BaseRoute]:
     """Return the routes of the service."""
-    control, service.snapshots = _Control(service), Snapshots(service)
+    snapshots = Snapshots(service)
+    control = _Control(service, snapshots)
     one = "/sandboxes/{name}"
     found = [
         ("POST", "/v2/sandboxes", control.make),
@@ -210,16 +193,17 @@ def routes(service: E2BService) -> list[BaseRoute]:
         ("POST", f"{one}/connect", control.connect),
         ("POST", f"{one}/resume", control.connect),
         ("PUT", f"{one}/network", control.missing),
+        ("POST", f"{one}/fork", snapshots.fork),
+        ("POST", f"{one}/snapshots", snapshots.make),
+        ("GET", "/snapshots", snapshots.every),
+        ("DELETE", "/templates/{name:path}", snapshots.delete),
     ]
-    return [service.route(method, path, handler) for method, path, handler in found] + service.snapshots.routes()
+    return [service.route(method, path, handler) for method, path, handler in found]
 
 
 class _Control:
-    def __init__(self, service: E2BService):
-        self.service, self.sandboxes = service, service.sandboxes
-
-    def _box(self, request: Request) -> SandboxSession:
-        return self.sandboxes.get(request.path_params["name"], self.service.client(request).name)
+    def __init__(self, service: E2BService, snapshots: Snapshots):
+        self.service, self.sandboxes, self.snapshots = service, service.sandboxes, snapshots
 
     async def make(self, request: Request) -> Response:
         client = self.service.client(request)
@@ -230,8 +214,8 @@ class _Control:
                 raise UsageError(f"sandboxes of this server cannot have {what}; leave out {name!r}")
         if more.get("allowInternetAccess") or more.get("allow_internet_access"):
             raise UsageError("sandboxes of this server have no access to the internet")
-        told = {"lifetime": asked.timeout, "metadata": asked.metadata}
-        box = await self.service.snapshots.open(client.name, asked.templateID, asked.envVars or {}, **told)
+        settings = {"lifetime": asked.timeout, "metadata": asked.metadata}
+        box = await self.snapshots.open(client.name, asked.templateID, asked.envVars or {}, **settings)
         return Json(self.service.keys(box, request), 201)
 
     async def every(self, request: Request) -> Response:
@@ -239,26 +223,26 @@ class _Control:
         asked: _Query = validated(_Query, dict(request.query_params))
         found = [box for box in self.sandboxes.of(owner) if self._wanted(box, asked)]
         newest_first = asked.order == "desc"
-        found.sort(key=_place, reverse=newest_first)
+        found.sort(key=_position, reverse=newest_first)
         if asked.nextToken:
             if (cursor := _CURSOR.fullmatch(asked.nextToken)) is None:
                 raise UsageError("nextToken is none of this server's")
             after = float(cursor[1]), cursor[2]
-            found = [box for box in found if (_place(box) < after if newest_first else _place(box) > after)]
+            found = [box for box in found if (_position(box) < after if newest_first else _position(box) > after)]
         page = found[: min(asked.limit, _PAGE)]
-        headers = {"x-next-token": "{:.6f}_{}".format(*_place(page[-1]))} if len(page) < len(found) else {}
-        return Json([self._told(box) for box in page], headers=headers)
+        headers = {"x-next-token": "{:.6f}_{}".format(*_position(page[-1]))} if len(page) < len(found) else {}
+        return Json([self._info(box) for box in page], headers=headers)
 
     async def info(self, request: Request) -> Response:
-        box = self._box(request)
-        return Json(self._told(box) | self.service.keys(box, request))
+        box = self.service.own_box(request)
+        return Json(self._info(box) | self.service.keys(box, request))
 
     async def end(self, request: Request) -> Response:
-        await self.sandboxes.close(self._box(request))
+        await self.sandboxes.close(self.service.own_box(request))
         return Response(status_code=204)
 
     async def set_timeout(self, request: Request) -> Response:
-        box = self._box(request)
+        box = self.service.own_box(request)
         seconds = (await body_of(request)).get("timeout")
         if seconds == 0 and not isinstance(seconds, bool):
             await self.sandboxes.close(box)
@@ -270,74 +254,87 @@ class _Control:
 
     async def metrics(self, request: Request) -> Response:
         """Return the current use of resources: nothing is recorded."""
-        box = self._box(request)
-        if self.service.kept(box).paused:
+        box = self.service.own_box(request)
+        if self.service.details(box).paused:
             return Json([])
         now = await self.service.run(box, lambda sandbox: sandbox.metrics())
-        told = {"timestamp": _time(now.timestamp), "timestampUnix": int(now.timestamp), "memCache": 0}
-        told |= {"cpuCount": now.cpu_count, "cpuUsedPct": round(now.cpu_percent, 2)}
-        told |= {"memUsed": now.memory_used, "memTotal": now.memory_total}
-        return Json([told | {"diskUsed": now.disk_used, "diskTotal": now.disk_total}])
+        metrics = {
+            "timestamp": _time(now.timestamp),
+            "timestampUnix": int(now.timestamp),
+            "cpuCount": now.cpu_count,
+            "cpuUsedPct": round(now.cpu_percent, 2),
+            "memUsed": now.memory_used,
+            "memTotal": now.memory_total,
+            "memCache": 0,
+            "diskUsed": now.disk_used,
+            "diskTotal": now.disk_total,
+        }
+        return Json([metrics])
 
     async def connect(self, request: Request) -> Response:
         """Resume it, and let it live for so many more seconds, if that is longer."""
-        box = self._box(request)
+        box = self.service.own_box(request)
         seconds = (await body_of(request)).get("timeout")
         more = None if seconds is None else self.sandboxes.lifetime(seconds)
-        kept = self.service.kept(box)
+        details = self.service.details(box)
         if more is not None and time.time() + more > self._end(box):
             await box.sandbox.set_timeout(more)
-        if kept.paused:
+        if details.paused:
             await box.sandbox.resume()
-            kept.paused = False
+            details.paused = False
         return Json(self.service.keys(box, request), 201 if request.url.path.endswith("/resume") else 200)
 
     async def pause(self, request: Request) -> Response:
-        box = self._box(request)
-        kept = self.service.kept(box)
-        if kept.paused:
+        box = self.service.own_box(request)
+        details = self.service.details(box)
+        if details.paused:
             return Json({"code": 409, "message": "the sandbox is paused already"}, 409)
-        kept.paused = True
+        details.paused = True
         try:
             await box.sandbox.pause()
         except RollenvError:
-            kept.paused = False
+            details.paused = False
             raise
         return Response(status_code=204)
 
     async def missing(self, request: Request) -> Response:
-        self._box(request)
+        self.service.own_box(request)
         return Json({"code": 501, "message": "sandboxes of this server have no network whose rules could change"}, 501)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _told(self, box: SandboxSession) -> dict[str, Any]:
-        kept, limits = self.service.kept(box), self.sandboxes.limits.limits
-        told: dict[str, Any] = {"sandboxID": box.name, "templateID": kept.template, "clientID": "rollenv"}
-        told |= {"envdVersion": VERSION, "state": _state(kept.paused)}
-        told |= {"startedAt": _time(box.started), "endAt": _time(self._end(box)), "metadata": box.metadata}
-        return told | {"cpuCount": os.cpu_count() or 1, "memoryMB": limits.memory_mb, "diskSizeMB": limits.disk_mb}
+    def _info(self, box: SandboxSession) -> dict[str, Any]:
+        details, limits = self.service.details(box), self.sandboxes.limits.limits
+        return {
+            "sandboxID": box.name,
+            "templateID": details.template,
+            "clientID": "rollenv",
+            "envdVersion": VERSION,
+            "state": details.state,
+            "startedAt": _time(box.started),
+            "endAt": _time(self._end(box)),
+            "metadata": box.metadata,
+            "cpuCount": os.cpu_count() or 1,
+            "memoryMB": limits.memory_mb,
+            "diskSizeMB": limits.disk_mb,
+        }
 
     def _end(self, box: SandboxSession) -> float:
         last = box.started + self.sandboxes.limits.total
         return min(box.sandbox.sync.expires_at or last, last)
 
     def _wanted(self, box: SandboxSession, asked: _Query) -> bool:
-        kept, states = self.service.kept(box), set(filter(None, asked.state.split(",")))
+        details, states = self.service.details(box), set(filter(None, asked.state.split(",")))
         if not states <= {"running", "paused"}:
             raise UsageError(f"{asked.state!r:.40} are no states: there are running and paused")
-        if states and _state(kept.paused) not in states:
+        if states and details.state not in states:
             return False
-        if asked.template not in ("", kept.template):
+        if asked.template not in ("", details.template):
             return False
         if asked.startedAfter and box.started <= _moment(asked.startedAfter):
             return False
         pairs = parse_qsl(asked.metadata, keep_blank_values=True)
         return all(box.metadata.get(unquote(key)) == unquote(value) for key, value in pairs)
-
-
-def _state(paused: bool) -> str:
-    return "paused" if paused else "running"
 
 
 def _time(seconds: float) -> str:
@@ -351,5 +348,5 @@ def _moment(text: str) -> float:
         raise UsageError(f"startedAfter is no time: {error}") from error
 
 
-def _place(box: SandboxSession) -> tuple[float, str]:
+def _position(box: SandboxSession) -> tuple[float, str]:
     return round(box.started, 6), box.name

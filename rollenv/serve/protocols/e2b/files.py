@@ -24,17 +24,18 @@ from rollenv.core import UsageError
 from rollenv.remote.protocol import TooFast
 from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import FileRefused, FileThere, NotADirectory, NotFound
-from rollenv.sandbox.filesystem import FileEvent, OnEvent
+from rollenv.sandbox.filesystem import FileEvent, OnEvent, WatchHandle
 from rollenv.sandbox.types import Entry
-from rollenv.serve.protocols.e2b import base
-from rollenv.serve.protocols.e2b.base import FILES, HOME, E2BService, Feed, Message, Path
+from rollenv.serve.protocols.e2b.connect import Feed, Message, followed, ping_of, server_stream, timeout_of, unary
+from rollenv.serve.protocols.e2b.service import FILES, HOME, E2BService, Path
 from rollenv.serve.responses import Json, Streamed, validated
-from rollenv.serve.sandboxes import SandboxSession
+from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 
 #: Entries of a listing, and folders of one sandbox that are watched at the same time.
 _ENTRIES, _WATCHES = 10_000, 16
-#: Bytes of a piece of a file, and files in one request.
-_PIECE, _FILES = 1 << 20, 1000
+#: Bytes of a piece of a file, files in one request, and requests that bring files to one sandbox at the same time: the
+#: server holds each file until it is whole.
+_PIECE, _FILES, _UPLOADS = 1 << 20, 1000, 2
 _TYPES = {"file": "FILE_TYPE_FILE", "dir": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
 _EVENTS = {kind: f"EVENT_TYPE_{kind.upper()}" for kind in ("create", "write", "remove", "rename", "chmod")}
 _USERS = {0: "root", 1000: "user", 65534: "nobody"}
@@ -67,15 +68,15 @@ def routes(service: E2BService) -> list[BaseRoute]:
     files, contents, name = _Filesystem(service), _Contents(service), "filesystem.Filesystem"
     service.server.uploads.update(FILES)
     return [
-        base.unary(service, f"{name}/Stat", _At, files.stat),
-        base.unary(service, f"{name}/MakeDir", _At, files.make_dir),
-        base.unary(service, f"{name}/Move", _Move, files.move),
-        base.unary(service, f"{name}/ListDir", _List, files.list_dir),
-        base.unary(service, f"{name}/Remove", _At, files.remove),
-        base.unary(service, f"{name}/CreateWatcher", _Watch, files.create_watcher),
-        base.unary(service, f"{name}/GetWatcherEvents", _Watcher, files.get_watcher_events),
-        base.unary(service, f"{name}/RemoveWatcher", _Watcher, files.remove_watcher),
-        base.server_stream(service, f"{name}/WatchDir", _Watch, files.watch_dir),
+        unary(service, f"{name}/Stat", _At, files.stat),
+        unary(service, f"{name}/MakeDir", _At, files.make_dir),
+        unary(service, f"{name}/Move", _Move, files.move),
+        unary(service, f"{name}/ListDir", _List, files.list_dir),
+        unary(service, f"{name}/Remove", _At, files.remove),
+        unary(service, f"{name}/CreateWatcher", _Watch, files.create_watcher),
+        unary(service, f"{name}/GetWatcherEvents", _Watcher, files.get_watcher_events),
+        unary(service, f"{name}/RemoveWatcher", _Watcher, files.remove_watcher),
+        server_stream(service, f"{name}/WatchDir", _Watch, files.watch_dir),
         *(service.route("GET", path, contents.read, inside=True) for path in FILES),
         *(service.route("POST", path, contents.write, inside=True) for path in FILES),
         service.route("GET", "/health", contents.health, inside=True),
@@ -85,9 +86,10 @@ def routes(service: E2BService) -> list[BaseRoute]:
 class _Filesystem:
     def __init__(self, service: E2BService):
         self.service = service
+        self._watches: PerSandbox[dict[str, WatchHandle]] = PerSandbox(dict)
 
     async def stat(self, box: SandboxSession, asked: _At) -> Message:
-        return {"entry": _told(await self.service.run(box, lambda sandbox: sandbox.files.info(asked.path)))}
+        return {"entry": _entry(await self.service.run(box, lambda sandbox: sandbox.files.info(asked.path)))}
 
     async def make_dir(self, box: SandboxSession, asked: _At) -> Message:
         def made(sandbox: Sandbox) -> Entry:
@@ -96,7 +98,7 @@ class _Filesystem:
             sandbox.files.make_dir(asked.path)
             return sandbox.files.info(asked.path)
 
-        return {"entry": _told(await self.service.run(box, made))}
+        return {"entry": _entry(await self.service.run(box, made))}
 
     async def move(self, box: SandboxSession, asked: _Move) -> Message:
         def moved(sandbox: Sandbox) -> Entry:
@@ -105,12 +107,12 @@ class _Filesystem:
             sandbox.files.rename(asked.source, asked.destination)
             return sandbox.files.info(asked.destination)
 
-        return {"entry": _told(await self.service.run(box, moved))}
+        return {"entry": _entry(await self.service.run(box, moved))}
 
     async def list_dir(self, box: SandboxSession, asked: _List) -> Message:
         found: list[Entry] = []
         await self.service.run(box, lambda sandbox: _walk(sandbox, asked.path, asked.depth, found))
-        return {"entries": [_told(entry) for entry in found]}
+        return {"entries": [_entry(entry) for entry in found]}
 
     async def remove(self, box: SandboxSession, asked: _At) -> Message:
         with contextlib.suppress(NotFound):  # what is not there is removed already
@@ -121,13 +123,13 @@ class _Filesystem:
         return {"watcherId": await self._watch(box, asked, None)}
 
     async def get_watcher_events(self, box: SandboxSession, asked: _Watcher) -> Message:
-        watch = self.service.kept(box).watches.get(asked.watcherId)
+        watch = self._watches(box).get(asked.watcherId)
         if watch is None:
             raise NotFound("there is no such watcher")
         return {"events": [_event(event) for event in watch.events() if event.type in _EVENTS]}
 
     async def remove_watcher(self, box: SandboxSession, asked: _Watcher) -> Message:
-        watch = self.service.kept(box).watches.pop(asked.watcherId, None)
+        watch = self._watches(box).pop(asked.watcherId, None)
         if watch is None:
             raise NotFound("there is no such watcher")
         await asyncio.to_thread(watch.stop)
@@ -139,14 +141,14 @@ class _Filesystem:
         name = await self._watch(box, asked, feed.put)
         try:
             yield {"start": {}}
-            async for event in base.followed(feed, request, base.timeout_of(request)):
+            async for event in followed(feed, ping_of(request), timeout_of(request)):
                 if event is None:
                     yield {"keepalive": {}}
                 elif event.type in _EVENTS:
                     yield {"filesystem": _event(event)}
         finally:
             feed.close()
-            watch = self.service.kept(box).watches.pop(name, None)
+            watch = self._watches(box).pop(name, None)
             if watch is not None:
                 self.service.spawn(asyncio.to_thread(watch.stop))
 
@@ -154,7 +156,7 @@ class _Filesystem:
         """Watch a folder; return the name under which that is kept."""
         if asked.includeEntry:
             raise UsageError("events do not say more of an entry than its name")
-        watches, name = self.service.kept(box).watches, secrets.token_urlsafe(12)
+        watches, name = self._watches(box), secrets.token_urlsafe(12)
 
         def watch(sandbox: Sandbox) -> None:
             for other in [other for other, watch in list(watches.items()) if not watch.running]:
@@ -179,14 +181,19 @@ def _walk(sandbox: Sandbox, path: str, depth: int, found: list[Entry]) -> None:
                 _walk(sandbox, entry.path, depth - 1, found)
 
 
-def _told(entry: Entry) -> Message:
-    told = {"name": posixpath.basename(entry.path) or "/", "path": entry.path, "type": _TYPES[entry.type]}
-    told = {key: _clean(text) for key, text in told.items()}
-    more: dict[str, Any] = {"size": str(entry.size), "mode": entry.mode, "permissions": entry.permissions}
-    more |= {"owner": _user(entry.owner), "group": _user(entry.group), "modifiedTime": _time(entry.modified)}
-    if entry.target is not None:
-        more["symlinkTarget"] = _clean(entry.target)
-    return told | more
+def _entry(entry: Entry) -> Message:
+    message: Message = {
+        "name": _clean(posixpath.basename(entry.path) or "/"),
+        "path": _clean(entry.path),
+        "type": _TYPES[entry.type],
+        "size": str(entry.size),
+        "mode": entry.mode,
+        "permissions": entry.permissions,
+        "owner": _USERS.get(entry.owner, str(entry.owner)),
+        "group": _USERS.get(entry.group, str(entry.group)),
+        "modifiedTime": _time(entry.modified),
+    }
+    return message if entry.target is None else message | {"symlinkTarget": _clean(entry.target)}
 
 
 def _event(event: FileEvent) -> Message:
@@ -196,10 +203,6 @@ def _event(event: FileEvent) -> Message:
 def _clean(text: str) -> str:
     """A name that may have bytes which are no text."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _user(number: int) -> str:
-    return _USERS.get(number, str(number))
 
 
 def _time(seconds: float) -> str:
@@ -213,13 +216,14 @@ def _time(seconds: float) -> str:
 class _Contents:
     def __init__(self, service: E2BService):
         self.service = service
+        self._uploads = PerSandbox(lambda: asyncio.Semaphore(_UPLOADS))
 
     async def health(self, request: Request) -> Response:
         self.service.box(request)
         return Response(status_code=204)
 
     async def read(self, request: Request) -> Response:
-        """A file, in pieces; what cannot be read is said before the first."""
+        """A file, in pieces; what cannot be read is an error before the first."""
         box = self.service.box(request)
         pieces = self._pieces(box, _path(request))
         answer = Streamed(pieces, "application/octet-stream", self.service.request(box))
@@ -233,9 +237,9 @@ class _Contents:
         if kind not in ("multipart/form-data", "application/octet-stream"):
             raise UsageError("files come as multipart/form-data or as application/octet-stream")
         with self.service.request(box):
-            async with self.service.kept(box).uploads:
-                told = await (self._form(box, request) if kind.startswith("m") else self._file(box, request))
-        return Json(told)
+            async with self._uploads(box):
+                written = await (self._form(box, request) if kind.startswith("m") else self._file(box, request))
+        return Json(written)
 
     async def _file(self, box: SandboxSession, request: Request) -> list[dict[str, Any]]:
         path = _path(request)
@@ -260,13 +264,9 @@ class _Contents:
         return {"name": posixpath.basename(path), "type": "file", "path": path}
 
     async def _pieces(self, box: SandboxSession, path: str) -> AsyncGenerator[bytes, None]:
-        async with box.use() as sandbox:
-            pieces = sandbox.files.read_stream(path)
-            try:
-                async for piece in pieces:
-                    yield piece
-            finally:
-                await pieces.aclose()
+        async with box.use() as sandbox, contextlib.aclosing(sandbox.files.read_stream(path)) as pieces:
+            async for piece in pieces:
+                yield piece
 
 
 def _path(request: Request) -> str:

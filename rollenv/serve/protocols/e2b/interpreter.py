@@ -18,9 +18,10 @@ from rollenv.remote.protocol import SessionGone
 from rollenv.sandbox.errors import NotFound, SandboxDied
 from rollenv.sandbox.sandbox import DEFAULT, STATEFUL, default_name
 from rollenv.sandbox.types import Context, Execution, ExecutionError, Result
-from rollenv.serve.protocols.e2b.base import HOME, E2BService, Feed, Path, Variables
+from rollenv.serve.protocols.e2b.connect import Feed, followed
+from rollenv.serve.protocols.e2b.service import HOME, E2BService, Path, Variables
 from rollenv.serve.responses import Json, Streamed, body_of, validated
-from rollenv.serve.sandboxes import SandboxSession
+from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 
 #: Seconds of silence until a client hears that code still runs.
 _QUIET = 5.0
@@ -41,8 +42,6 @@ _Language = Annotated[str, AfterValidator(_language)]
 
 
 class _Code(BaseModel):
-    """The body of ``execute``."""
-
     code: str
     context_id: str | None = None
     language: _Language | None = None
@@ -55,22 +54,20 @@ class _NewContext(BaseModel):
 
 
 class _Cell:
-    """Code and where it runs."""
-
     def __init__(self, box: SandboxSession, asked: _Code):
         self.box, self.asked, self.begun = box, asked, False
-        self.place = asked.context_id or default_name(asked.language or "python")
+        self.context = asked.context_id or default_name(asked.language or "python")
 
 
 def routes(service: E2BService) -> list[BaseRoute]:
     """Cells and contexts."""
-    desk = _Interpreter(service)
+    interpreter = _Interpreter(service)
     found = [
-        ("POST", "/execute", desk.execute),
-        ("POST", "/contexts", desk.create),
-        ("GET", "/contexts", desk.every),
-        ("DELETE", "/contexts/{context}", desk.remove),
-        ("POST", "/contexts/{context}/restart", desk.restart),
+        ("POST", "/execute", interpreter.execute),
+        ("POST", "/contexts", interpreter.create),
+        ("GET", "/contexts", interpreter.every),
+        ("DELETE", "/contexts/{context}", interpreter.remove),
+        ("POST", "/contexts/{context}/restart", interpreter.restart),
     ]
     return [service.route(method, path, handler, inside=True) for method, path, handler in found]
 
@@ -78,6 +75,8 @@ def routes(service: E2BService) -> list[BaseRoute]:
 class _Interpreter:
     def __init__(self, service: E2BService):
         self.service = service
+        self._turns: PerSandbox[dict[str, asyncio.Lock]] = PerSandbox(dict)
+        """By context: cells of one wait for each other."""
 
     async def execute(self, request: Request) -> Response:
         """Run a cell; its output comes as lines of JSON."""
@@ -97,19 +96,19 @@ class _Interpreter:
         asked = validated(_NewContext, await body_of(request))
         language, cwd = asked.language or "python", asked.cwd
         name = await self.service.run(box, lambda sandbox: sandbox.create_context(language=language, cwd=cwd))
-        return Json(_told(Context(name, language, cwd)), 201)
+        return Json(_context(Context(name, language, cwd)), 201)
 
     async def every(self, request: Request) -> Response:
         box = self.service.box(request)
         found = await self.service.run(box, lambda sandbox: sandbox.list_contexts())
         if all(context.name != DEFAULT for context in found):
             found = [Context(DEFAULT, "python", None), *found]  # it begins with its first cell
-        return Json([_told(context) for context in found])
+        return Json([_context(context) for context in found])
 
     async def remove(self, request: Request) -> Response:
         box, name = self.service.box(request), request.path_params["context"]
         await self.service.run(box, lambda sandbox: sandbox.remove_context(name))
-        self.service.kept(box).turns.pop(name, None)
+        self._turns(box).pop(name, None)
         return Response(status_code=204)
 
     async def restart(self, request: Request) -> Response:
@@ -124,11 +123,8 @@ class _Interpreter:
         feed = Feed(cell.box.sandbox.sync)
         task = self.service.spawn(self._run(cell, feed))
         try:
-            while True:
-                try:
-                    event = await feed.get(_QUIET)
-                except TimeoutError:
-                    event = {"type": "keepalive"}
+            async for event in followed(feed, _QUIET):
+                event = event or {"type": "keepalive"}
                 yield json.dumps(event).encode() + b"\n"
                 if event["type"] == "end_of_execution":
                     return
@@ -141,7 +137,7 @@ class _Interpreter:
 
     async def _run(self, cell: _Cell, feed: Feed) -> None:
         last: dict[str, Any] = {"type": "end_of_execution"}
-        turn = self.service.kept(cell.box).turns.setdefault(cell.place, asyncio.Lock())
+        turn = self._turns(cell.box).setdefault(cell.context, asyncio.Lock())
         try:
             async with turn, cell.box.use():
                 cell.begun = True
@@ -157,7 +153,6 @@ class _Interpreter:
             feed.finish(last)
 
     def _cell(self, cell: _Cell, feed: Feed) -> Execution:
-        """Run it, in a thread."""
         stderr = _Stderr(feed)
         done = cell.box.sandbox.sync.run_code(
             cell.asked.code,
@@ -178,33 +173,33 @@ class _Interpreter:
             task.cancel()
             return
         sandbox = cell.box.sandbox
-        await sandbox.interrupt(cell.place)
+        await sandbox.interrupt(cell.context)
         done, _ = await asyncio.wait((task,), timeout=_LAST)
         if not done:
-            await sandbox.restart_context(cell.place)
+            await sandbox.restart_context(cell.context)
 
 
 class _Stderr:
-    """Standard error without the traceback of the error that ends a cell: E2B tells it once, as the error's."""
+    """Standard error without the traceback of the error that ends a cell, which E2B sends once, as the error's."""
 
     def __init__(self, feed: Feed):
         self._feed, self._held = feed, ""
 
     def put(self, text: str) -> None:
-        """Tell it, or hold it until something follows if it can be the last traceback."""
-        self._tell(self._held)
+        """Send it, or hold it until something follows if it can be the last traceback."""
+        self._send(self._held)
         self._held = text if "Traceback (most recent call last)" in text or "<code>" in text else ""
         if not self._held:
-            self._tell(text)
+            self._send(text)
 
     def finish(self, error: ExecutionError | None) -> None:
-        """Tell what is held but the traceback."""
+        """Send what is held but the traceback."""
         traceback = error.traceback.strip() if error is not None else ""
         if traceback and self._held.strip().endswith(traceback):
             self._held = self._held.strip().removesuffix(traceback)
-        self._tell(self._held)
+        self._send(self._held)
 
-    def _tell(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         if text:
             self._feed.put(_text("stderr", text))
 
@@ -218,9 +213,9 @@ def _error(error: ExecutionError) -> dict[str, Any]:
 
 
 def _result(result: Result) -> dict[str, Any]:
-    told = {name: getattr(result, name) for name in result.formats() if name not in result.extra}
-    return {"type": "result", **told, "is_main_result": result.is_main_result, "extra": result.extra or None}
+    data = {name: getattr(result, name) for name in result.formats() if name not in result.extra}
+    return {"type": "result", **data, "is_main_result": result.is_main_result, "extra": result.extra or None}
 
 
-def _told(context: Context) -> dict[str, str]:
+def _context(context: Context) -> dict[str, str]:
     return {"id": context.name, "language": context.language, "cwd": context.cwd or HOME}

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import NotAllowed, SessionGone
-from rollenv.serve.protocols.e2b.base import E2BService
+from rollenv.serve.protocols.e2b.service import E2BService
 from rollenv.serve.responses import Json, Streamed, status_of
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import SANDBOX_HOST, denied
@@ -46,7 +46,6 @@ class Ports(BaseRoute):
         service.server.closing.append(self._http.aclose)
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Return whether a request is for a port."""
         if scope["type"] not in ("http", "websocket"):
             return Match.NONE, {}
         wanted = SANDBOX_HOST.match(HTTPConnection(scope).headers.get("host", ""))
@@ -65,17 +64,7 @@ class Ports(BaseRoute):
             address = f"{forward.address}{scope['raw_path'].decode('latin-1')}{'?' if query else ''}{query}"
             if scope["type"] == "websocket":
                 with self._service.request(box):
-                    sent = [(header.decode(), value.decode("latin-1")) for header, value in scope["headers"]]
-                    sent = [pair for pair in sent if pair[0] not in _OURS and not _WRITTEN.match(pair[0])]
-                    how: dict[str, Any] = {"proxy": None, "user_agent_header": None, "max_size": 1 << 20}
-                    how["subprotocols"] = scope.get("subprotocols") or None
-                    async with connect(f"ws://{address}", additional_headers=sent, **how) as inside:
-                        await send({"type": "websocket.accept", "subprotocol": inside.subprotocol})
-                        both = [asyncio.ensure_future(_in(receive, inside)), asyncio.ensure_future(_out(inside, send))]
-                        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-                        for one in both:
-                            one.cancel()
-                        await asyncio.gather(*both, return_exceptions=True)
+                    await _relay(scope, receive, send, address)
                 return
             answer = await self._answer(Request(scope, receive), box, address)
         except (httpx.HTTPError, httpx.InvalidURL, WebSocketException, OSError):
@@ -98,10 +87,10 @@ class Ports(BaseRoute):
             if not key:
                 raise NotAllowed(f"the port needs the sandbox's key: {_KEY} = sandbox.traffic_access_token")
         box = self._service.box(connection, name, key)
-        kept = self._service.kept(box)
-        if len(kept.ports | {port}) > _PORTS:
+        ports = self._service.details(box).ports
+        if len(ports | {port}) > _PORTS:
             raise UsageError(f"{_PORTS} ports of this sandbox are open already, and there are no more")
-        kept.ports.add(port)
+        ports.add(port)
         return box
 
     async def _answer(self, request: Request, box: SandboxSession, address: str) -> Response:
@@ -127,14 +116,27 @@ async def _pieces(got: httpx.Response) -> AsyncGenerator[bytes, None]:
         await got.aclose()
 
 
+async def _relay(scope: Scope, receive: Receive, send: Send, address: str) -> None:
+    """Carry the messages of a WebSocket in both directions until one side goes."""
+    headers = [(header.decode(), value.decode("latin-1")) for header, value in scope["headers"]]
+    headers = [pair for pair in headers if pair[0] not in _OURS and not _WRITTEN.match(pair[0])]
+    options: dict[str, Any] = {"proxy": None, "user_agent_header": None, "max_size": 1 << 20}
+    options["subprotocols"] = scope.get("subprotocols") or None
+    async with connect(f"ws://{address}", additional_headers=headers, **options) as inside:
+        await send({"type": "websocket.accept", "subprotocol": inside.subprotocol})
+        both = [asyncio.ensure_future(_in(receive, inside)), asyncio.ensure_future(_out(inside, send))]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        for one in both:
+            one.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
+
+
 async def _in(receive: Receive, inside: ClientConnection) -> None:
-    """What the client says, until it goes."""
     while (message := await receive())["type"] == "websocket.receive":
         await inside.send(message["text"] if message.get("text") is not None else message["bytes"])
 
 
 async def _out(inside: ClientConnection, send: Send) -> None:
-    """What the server in the sandbox says, and that it has gone."""
     code = 1011
     with contextlib.suppress(ConnectionClosed):
         async for message in inside:

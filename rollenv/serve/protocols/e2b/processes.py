@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import contextlib
@@ -22,12 +23,22 @@ from rollenv.sandbox import Sandbox
 from rollenv.sandbox.commands import CommandHandle, Terminal
 from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxTimeout
 from rollenv.sandbox.types import CommandResult
-from rollenv.serve.protocols.e2b import base
-from rollenv.serve.protocols.e2b.base import E2BService, Feed, Message, Path, Variables
-from rollenv.serve.sandboxes import SandboxSession
+from rollenv.serve.protocols.e2b.connect import (
+    Feed,
+    Message,
+    client_stream,
+    followed,
+    ping_of,
+    server_stream,
+    timeout_of,
+    unary,
+)
+from rollenv.serve.protocols.e2b.service import E2BService, Path, Variables
+from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 
-#: Processes of one sandbox that clients started.
-_PROCESSES = 64
+#: Processes of one sandbox that clients started, and writes to them at the same time: those that do not read leave room
+#: for other calls.
+_PROCESSES, _INPUTS = 64, 4
 
 
 def _base64(text: str) -> str:
@@ -120,19 +131,18 @@ class Running:
         self.pid = 0
         self.feeds: list[Feed] = []
         self.last: dict[str, Any] | Exception | None = None
-        """Its end as told to the client, or the error."""
+        """The message about its end, or the error."""
 
     def start(self, sandbox: Sandbox) -> None:
-        """Start it, in a thread."""
         config = self.asked.process
         if self.asked.pty is not None:
             size = self.asked.pty.size
             start: Callable[..., Any] = sandbox.terminals.start
             more: dict[str, Any] = {"rows": size.rows or 24, "columns": size.cols or 80}
-            more["on_data"] = functools.partial(self._say, "pty")
+            more["on_data"] = functools.partial(self._send, "pty")
         else:
             start = sandbox.commands.start
-            more = {f"on_{name}": functools.partial(self._say, name) for name in ("stdout", "stderr")}
+            more = {f"on_{name}": functools.partial(self._send, name) for name in ("stdout", "stderr")}
         words = [config.cmd, *config.args]
         self.handle = handle = start(words, cwd=config.cwd, env=config.envs, timeout=self.seconds, **more)
         with contextlib.suppress(NotFound):  # it has ended
@@ -141,7 +151,7 @@ class Running:
                 handle.send_stdin(b"", close=True)
 
     def follow(self, ended: Callable[[], None]) -> None:
-        """Wait for its end and tell it, in a thread."""
+        """Wait for its end and report it, in a thread."""
         begun = time.monotonic()
         try:
             assert self.handle is not None
@@ -153,7 +163,7 @@ class Running:
             feed.finish(self.last)
 
     def listen(self, feed: Feed) -> None:
-        """Tell a feed from now on."""
+        """Report to a feed from now on."""
         self.feeds.append(feed)
         if self.last is not None:  # it may have ended before the feed was there
             feed.finish(self.last)
@@ -165,14 +175,13 @@ class Running:
         elif self.handle is not None:
             self.handle.send_stdin(data, close)
 
-    def _say(self, name: str, output: str | bytes) -> None:
+    def _send(self, name: str, output: str | bytes) -> None:
         data = output.encode("utf-8", "surrogateescape") if isinstance(output, str) else output
         event = {"data": {name: base64.b64encode(data).decode()}}
         for feed in list(self.feeds):
             feed.put(event)
 
     def info(self) -> Message:
-        """Return its number, command and settings."""
         config = self.asked.process.model_dump(exclude_none=True)
         return {"pid": self.pid, "config": config} | ({} if self.asked.tag is None else {"tag": self.asked.tag})
 
@@ -193,49 +202,51 @@ def _end(result: CommandResult | int | None, late: bool) -> dict[str, Any] | Exc
 
 
 def _ended(code: int, exited: bool, status: str) -> dict[str, Any]:
-    told = {"exitCode": code, "exited": exited, "status": status}
-    return {"end": told | ({"error": status} if code else {})}
+    end = {"exitCode": code, "exited": exited, "status": status}
+    return {"end": end | ({"error": status} if code else {})}
 
 
 def routes(service: E2BService) -> list[BaseRoute]:
     """All methods of the service."""
-    desk, name = _Processes(service), "process.Process"
+    processes, name = _Processes(service), "process.Process"
     return [
-        base.unary(service, f"{name}/List", _Nothing, desk.list),
-        base.unary(service, f"{name}/Update", _Update, desk.update),
-        base.unary(service, f"{name}/SendInput", _SendInput, desk.send_input),
-        base.unary(service, f"{name}/SendSignal", _SendSignal, desk.send_signal),
-        base.unary(service, f"{name}/CloseStdin", _Select, desk.close_stdin),
-        base.server_stream(service, f"{name}/Start", _Start, desk.start),
-        base.server_stream(service, f"{name}/Connect", _Select, desk.connect),
-        base.client_stream(service, f"{name}/StreamInput", _StreamInput, desk.stream_input),
+        unary(service, f"{name}/List", _Nothing, processes.list),
+        unary(service, f"{name}/Update", _Update, processes.update),
+        unary(service, f"{name}/SendInput", _SendInput, processes.send_input),
+        unary(service, f"{name}/SendSignal", _SendSignal, processes.send_signal),
+        unary(service, f"{name}/CloseStdin", _Select, processes.close_stdin),
+        server_stream(service, f"{name}/Start", _Start, processes.start),
+        server_stream(service, f"{name}/Connect", _Select, processes.connect),
+        client_stream(service, f"{name}/StreamInput", _StreamInput, processes.stream_input),
     ]
 
 
 class _Processes:
     def __init__(self, service: E2BService):
         self.service = service
+        self._running: PerSandbox[dict[int, Running]] = PerSandbox(dict)
+        self._inputs = PerSandbox(lambda: asyncio.Semaphore(_INPUTS))
 
     async def start(self, box: SandboxSession, asked: _Start, request: Request) -> AsyncGenerator[Message, None]:
-        """Start a process and say what it does. It goes on when the client goes."""
-        seconds = self.service.sandboxes.seconds(base.timeout_of(request) or self.service.sandboxes.limits.longest)
+        """Start a process and send what it does. It goes on when the client goes."""
+        seconds = self.service.sandboxes.seconds(timeout_of(request) or self.service.sandboxes.limits.longest)
         running, feed = Running(asked, seconds), Feed(box.sandbox.sync)
         running.feeds.append(feed)
-        await self.service.run(box, lambda sandbox: self._start(running, sandbox, self.service.kept(box).processes))
-        async with contextlib.aclosing(self._said(running, feed, request, None)) as events:
+        await self.service.run(box, lambda sandbox: self._start(running, sandbox, self._running(box)))
+        async with contextlib.aclosing(self._events(running, feed, request, None)) as events:
             async for event in events:
                 yield event
 
     async def connect(self, box: SandboxSession, asked: _Select, request: Request) -> AsyncGenerator[Message, None]:
-        """Say what a process does from now on."""
+        """Send what a process does from now on."""
         running, feed = self._find(box, asked), Feed(box.sandbox.sync)
         running.listen(feed)
-        async with contextlib.aclosing(self._said(running, feed, request, base.timeout_of(request))) as events:
+        async with contextlib.aclosing(self._events(running, feed, request, timeout_of(request))) as events:
             async for event in events:
                 yield event
 
     async def list(self, box: SandboxSession, asked: _Nothing) -> Message:
-        return {"processes": [running.info() for running in list(self.service.kept(box).processes.values())]}
+        return {"processes": [running.info() for running in list(self._running(box).values())]}
 
     async def update(self, box: SandboxSession, asked: _Update) -> Message:
         terminal, pty = self._find(box, asked).handle, asked.pty
@@ -277,12 +288,12 @@ class _Processes:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _said(
+    async def _events(
         self, running: Running, feed: Feed, request: Request, seconds: float | None
     ) -> AsyncGenerator[Message, None]:
         try:
             yield {"event": {"start": {"pid": running.pid}}}
-            async for event in base.followed(feed, request, seconds):
+            async for event in followed(feed, ping_of(request), seconds):
                 if isinstance(event, Exception):
                     raise event
                 yield {"event": {"keepalive": {}} if event is None else event}
@@ -294,7 +305,7 @@ class _Processes:
                 running.feeds.remove(feed)
 
     def _find(self, box: SandboxSession, asked: _Select) -> Running:
-        processes, tag, pid = self.service.kept(box).processes, asked.process.tag, asked.process.pid
+        processes, tag, pid = self._running(box), asked.process.tag, asked.process.pid
         if tag is not None:
             found = next((each for each in list(processes.values()) if each.asked.tag == tag), None)
         else:
@@ -306,7 +317,7 @@ class _Processes:
     async def _write(self, box: SandboxSession, running: Running, data: bytes, close: bool = False) -> None:
         if isinstance(running.handle, CommandHandle) and not running.asked.stdin:
             raise UsageError("the process was started without an input: pass stdin=True")
-        await self.service.run(box, lambda sandbox: running.write(data, close), self.service.kept(box).inputs)
+        await self.service.run(box, lambda sandbox: running.write(data, close), self._inputs(box))
 
     @staticmethod
     def _start(running: Running, sandbox: Sandbox, processes: dict[int, Running]) -> None:

@@ -76,7 +76,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
 
     def get(answer: Callable[[], Any]) -> Any:
         async def handle(request: Request) -> Response:
-            server.client(request).needs("sandboxes")
+            server.client(request, "sandboxes")
             return Json(answer())
 
         return handle
@@ -90,8 +90,6 @@ def routes(server: EnvServer) -> list[BaseRoute]:
 
 
 class _Service:
-    """The handlers of the routes."""
-
     def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
         self._queue = FairQueue(_GRADERS, patience=None)
@@ -105,15 +103,14 @@ class _Service:
         """
 
         async def handle(request: Request) -> Response:
-            client = self.server.client(request)
-            client.needs("sandboxes")
+            client = self.server.client(request, "sandboxes")
             body = await body_of(request)
             try:
                 asked = model.model_validate(body)
             except ValidationError as error:
                 detail = error.errors(include_url=False, include_context=False, include_input=False)
                 return Json({"detail": detail}, 422)
-            return Json(await while_connected(request, call(client.name, asked)))
+            return Json(await while_connected(request.receive, call(client.name, asked)))
 
         return handle
 
@@ -140,7 +137,6 @@ class _Service:
             return broken(str(error))
 
     async def run_jupyter(self, owner: str, asked: Notebook) -> dict[str, Any]:
-        """Run cells one after another in a fresh interpreter."""
         files = asked.contents()
         try:
             async with self.sandboxes.brief(owner) as sandbox:
@@ -153,15 +149,16 @@ class _Service:
             return broken(str(error)) | {"driver": None, "cells": []}
         code = {"Finished": 0, "Error": 1}.get(status)
         driver = {"status": status, "execution_time": seconds, "return_code": code, "stdout": "", "stderr": problem}
-        told = {"status": "Success" if status == "Finished" else "Failed", "message": "", "driver": driver}
-        return told | {"cells": cells, "executor_pod_name": None, "files": fetched}
+        return {
+            "status": "Success" if status == "Finished" else "Failed",
+            "message": "",
+            "driver": driver,
+            "cells": cells,
+            "executor_pod_name": None,
+            "files": fetched,
+        }
 
     async def submit(self, owner: str, asked: Submission) -> dict[str, Any]:
-        """Grade a model's reply.
-
-        Args:
-            asked: the reply, and the data set with the row, or the row itself.
-        """
         language = asked.config.language or "python"
         if asked.config.custom_extract_logic:
             raise UsageError("custom_extract_logic is not offered: it would run on the server itself")
@@ -181,9 +178,11 @@ class _Service:
             return programs.graded(env, code, runner, seconds=seconds, every=every) if code else []
 
         verdicts = await self._in_thread(owner, grade, runner)
-        accepted = bool(verdicts) and all(verdict.passed for verdict in verdicts)
-        told = {"id": asked.id, "accepted": accepted, "extracted_code": code, "extracted_type": how}
-        return told | {
+        return {
+            "id": asked.id,
+            "accepted": bool(verdicts) and all(verdict.passed for verdict in verdicts),
+            "extracted_code": code,
+            "extracted_type": how,
             "full_code": None,
             "test_code": None,
             "tests": [programs.verdict(one) for one in verdicts],
@@ -213,9 +212,8 @@ class _Service:
     async def _run_file(
         self, sandbox: AsyncSandbox, asked: Program, language: Language, files: Mapping[str, bytes]
     ) -> tuple[RunResult | None, RunResult | None]:
-        """Return what compiling it said, and running it."""
+        """Return the results of compiling and of running it."""
         name = f"tmp{secrets.token_hex(4)}{language.suffix}"
-        python = sys.executable if self.sandboxes.limits.backend == "local" else "python3"
         await write_files(sandbox, {**files, name: asked.code.encode()})
         compiled = None
         if language.compile:
@@ -223,7 +221,7 @@ class _Service:
             compiled = await run_words(sandbox, words, "", self.sandboxes.seconds(asked.compile_timeout or None))
             if compiled.exit_code or compiled.timed_out:
                 return compiled, None
-        words = [word.format(file=name, python=python) for word in language.run]
+        words = [word.format(file=name, python=sys.executable) for word in language.run]
         words += asked.args if asked.language == "pytest" else []
         return compiled, await run_words(sandbox, words, asked.stdin or "", self.sandboxes.seconds(asked.run_timeout))
 
@@ -243,7 +241,6 @@ class _Service:
         return found
 
     def _runner(self, owner: str, language: str, compile_timeout: float | None) -> programs.Run:
-        """Runs programs of a grader."""
 
         async def run(code: str, stdin: str, timeout: float | None) -> RunResult:
             if language == "python":

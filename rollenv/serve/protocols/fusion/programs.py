@@ -152,11 +152,7 @@ async def write_files(sandbox: AsyncSandbox, files: Mapping[str, bytes]) -> None
 
 
 async def run_words(sandbox: AsyncSandbox, words: list[str], stdin: str, seconds: float) -> RunResult:
-    """Run a program.
-
-    Args:
-        words: the program and its arguments.
-    """
+    """Run a program."""
     done = await sandbox.commands.run(words, stdin=stdin, timeout=seconds)
     kind = done.error.name if done.error else ""
     code = 128 - done.exit_code if kind not in ("", "Exit") and done.exit_code > 128 else done.exit_code
@@ -166,23 +162,28 @@ async def run_words(sandbox: AsyncSandbox, words: list[str], stdin: str, seconds
 
 def outcome(ran: RunResult | None, compiled: RunResult | None = None) -> dict[str, Any]:
     """The answer to ``run_code``."""
-    results = [None if one is None else _told(one) for one in (compiled, ran)]
+    results = [None if one is None else _result(one) for one in (compiled, ran)]
     success = all(one is None or one["return_code"] == 0 for one in results)
-    told: dict[str, Any] = {"status": "Success" if success else "Failed", "message": ""}
-    told |= {"compile_result": results[0], "run_result": results[1]}
-    return told | {"executor_pod_name": None, "files": {}}
+    return {
+        "status": "Success" if success else "Failed",
+        "message": "",
+        "compile_result": results[0],
+        "run_result": results[1],
+        "executor_pod_name": None,
+        "files": {},
+    }
 
 
-def _told(ran: RunResult) -> dict[str, Any]:
+def _result(ran: RunResult) -> dict[str, Any]:
     reasons = {"more output": ran.truncated, "more memory": ran.out_of_memory}
-    said = [f"it used {reason} than the limit and was stopped\n" for reason, holds in reasons.items() if holds]
-    code = (ran.exit_code or -9) if said else ran.exit_code
+    stops = [f"it used {reason} than the limit and was stopped\n" for reason, holds in reasons.items() if holds]
+    code = (ran.exit_code or -9) if stops else ran.exit_code
     return {
         "status": "TimeLimitExceeded" if ran.timed_out else "Finished",
         "execution_time": ran.seconds,
         "return_code": None if ran.timed_out else code,
         "stdout": ran.stdout,
-        "stderr": ran.stderr + "".join(said),
+        "stderr": ran.stderr + "".join(stops),
     }
 
 
@@ -221,7 +222,7 @@ async def run_cells(sandbox: AsyncSandbox, asked: Notebook, total: float) -> tup
             value = done.error.value if done.error else f"it exited with {done.exit_code}"
             return cells, "Error", f"cell {number} ended the interpreter: {value}"
         if size > _LARGEST_CELLS:
-            return cells, "Error", f"cell {number}: the cells said more than {_LARGEST_CELLS} bytes"
+            return cells, "Error", f"cell {number}: the cells wrote more than {_LARGEST_CELLS} bytes"
     return cells, "Finished", ""
 
 
@@ -292,8 +293,6 @@ def graded(env: CodeEnv, code: str, runner: Queued, *, seconds: float, every: bo
     """Hold a program to the tests of a task.
 
     Args:
-        env: that was reset to the task.
-        runner: that ``env`` has.
         every: False stops at the first test that fails.
     """
     tests = env.tests

@@ -24,6 +24,7 @@ from rollenv.needs import extra
 from rollenv.remote.protocol import FAILED, NotAllowed, ServerFull, SessionGone
 from rollenv.serve.auth import Client
 from rollenv.serve.protocols.mcp.tools import EVERY, ONE, Held
+from rollenv.serve.quotas import stopping
 from rollenv.serve.responses import Json, json_of, retry_after, status_of, wrong_fields
 from rollenv.serve.server import EnvServer
 from rollenv.serve.sessions import served
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 #: Requests of one MCP session at the same time.
 _AT_ONCE = 32
 
-#: What a client is told when it connects.
+#: The instructions that a client gets when it connects.
 _INSTRUCTIONS = (
     "Environments for agents: list_environments finds one, reset begins an episode, step plays it until it is over. "
     "Sandboxes for code: run_code, run_command and the file tools share one, which is started when it is first used."
@@ -49,11 +50,7 @@ _INSTRUCTIONS = (
 
 
 class McpSession:
-    """An MCP session.
-
-    Args:
-        left: called when it has ended.
-    """
+    """An MCP session."""
 
     def __init__(self, held: Held, left: Callable[[McpSession], None]):
         self.held, self.name, self._left = held, uuid4().hex, left
@@ -129,7 +126,7 @@ class McpSession:
             await self.held.end()
 
     async def _list(self, context: Any, params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[tool.told for tool in self._tools.values()])
+        return types.ListToolsResult(tools=[tool.schema for tool in self._tools.values()])
 
     async def _call(self, context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         """Call a tool in a task of its own, which is cancelled once and then can clean up."""
@@ -229,7 +226,6 @@ class Door:
                 talk.end()
 
     async def stop(self) -> None:
-        """End all sessions."""
         talks = list(self.talks.values())
         for talk in talks:
             talk.end()
@@ -241,7 +237,7 @@ class Door:
             sessions, limits = self.server.sessions, self.server.settings.sessions
             mine = sum(talk.held.client.name == client.name for talk in self.talks.values())
             if sessions.draining:
-                raise ServerFull("the server is about to stop", retry_after=5.0, draining=True)
+                raise stopping()
             most = sessions.limiter.quota(client.name).sessions or limits.sessions
             if len(self.talks) >= limits.sessions or mine >= most:
                 raise ServerFull("all MCP sessions are taken", retry_after=1.0)
@@ -275,13 +271,13 @@ def _error(code: int, message: str, data: dict[str, Any] | None = None) -> dict[
 
 def _again(body: bytes, receive: Receive) -> Receive:
     """The messages of a request whose body has been read."""
-    told = False
+    sent = False
 
     async def again() -> Message:
-        nonlocal told
-        if told:
+        nonlocal sent
+        if sent:
             return await receive()
-        told = True
+        sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again

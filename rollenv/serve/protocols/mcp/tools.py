@@ -188,8 +188,8 @@ class Held:
         shown_here = every[(page - 1) * _PAGE : page * _PAGE]
         text = "\n".join(f"{env_id}: {summary}" for env_id, summary in shown_here) or "No environment is on this page."
         environments = [About(env_id=env_id, summary=summary) for env_id, summary in shown_here]
-        told = Found(environments=environments, total=len(every), pages=pages)
-        return f"{text}\n\n[page {page} of {pages}, {len(every)} environments]", told
+        text += f"\n\n[page {page} of {pages}, {len(every)} environments]"
+        return text, Found(environments=environments, total=len(every), pages=pages)
 
     async def describe_environment(self, env_id: str) -> Answer:
         """Describe an environment. Its first observation, from reset, says the rules."""
@@ -251,11 +251,11 @@ class Held:
         seconds = self.server.sandboxes.seconds(timeout)
         async with box.use() as held:
             done = await held.run_code(code, language=language, timeout=seconds)
-        told = _done(box, "".join(done.logs.stdout), "".join(done.logs.stderr), done)
+        data = _done(box, "".join(done.logs.stdout), "".join(done.logs.stderr), done)
         every = [(kind, getattr(result, kind)) for result in done.results for kind in ("png", "jpeg")]
-        fitting = [(kind, data) for kind, data in every if data and data.isascii() and len(data) <= _PICTURE]
-        pictures = [types.ImageContent(data=data, mime_type=f"image/{kind}") for kind, data in fitting[:_PICTURES]]
-        return [types.TextContent(text=_as_text(told)), *pictures], told
+        fitting = [(kind, each) for kind, each in every if each and each.isascii() and len(each) <= _PICTURE]
+        pictures = [types.ImageContent(data=each, mime_type=f"image/{kind}") for kind, each in fitting[:_PICTURES]]
+        return [types.TextContent(text=_as_text(data)), *pictures], data
 
     async def run_command(
         self,
@@ -277,8 +277,8 @@ class Held:
             except asyncio.CancelledError:
                 await running.kill()
                 raise
-        told = _done(box, done.stdout, done.stderr, done)
-        return _as_text(told), told
+        data = _done(box, done.stdout, done.stderr, done)
+        return _as_text(data), data
 
     async def read_file(
         self,
@@ -325,8 +325,8 @@ class Held:
         files = [File(name=entry.name, type=entry.type, size=entry.size) for entry in entries[:_FILES]]
         lines = [f"{file['name']}{'/' if file['type'] == 'dir' else ''}  {file['size']}" for file in files]
         lines += [f"[{len(entries) - _FILES} more]"] if len(entries) > _FILES else []
-        told = Listing(sandbox=box.name, files=files, more=len(entries) > _FILES)
-        return "\n".join(lines) or "The folder is empty.", told
+        listing = Listing(sandbox=box.name, files=files, more=len(entries) > _FILES)
+        return "\n".join(lines) or "The folder is empty.", listing
 
     async def close_sandbox(self, sandbox: _Sandbox = None) -> Answer:
         """End a sandbox. Its files are lost; what comes next is in a new one."""
@@ -380,9 +380,9 @@ async def _begun(session: Session, seed: int | None, index: int | None) -> tuple
 
 async def _played(session: Session, action: str) -> Answer:
     observation, reward, terminated, truncated, info, *_ = await session.call("step", [action])
-    told = Seen(observation=observation, info=info, reward=reward, terminated=terminated, truncated=truncated)
+    data = Seen(observation=observation, info=info, reward=reward, terminated=terminated, truncated=truncated)
     over = ", the episode is over" if terminated or truncated else ""
-    return f"{shown(observation, info)}\n\n[reward {reward:g}{over}]", told
+    return f"{shown(observation, info)}\n\n[reward {reward:g}{over}]", data
 
 
 def _done(box: SandboxSession, stdout: str, stderr: str, done: Execution | CommandResult) -> Done:
@@ -404,9 +404,9 @@ def _failure(error: ExecutionError | None) -> Failure | None:
     return Failure(name=error.name, value=shortened(error.value), traceback=shortened(error.traceback))
 
 
-def _as_text(told: Done) -> str:
-    error, parts = told["error"], [told["stdout"], told["stderr"], told["result"] or ""]
-    if error is not None and not (error["traceback"] and told["stderr"].endswith(error["traceback"])):
+def _as_text(done: Done) -> str:
+    error, parts = done["error"], [done["stdout"], done["stderr"], done["result"] or ""]
+    if error is not None and not (error["traceback"] and done["stderr"].endswith(error["traceback"])):
         parts.append(error["traceback"] or f"{error['name']}: {error['value']}")
     return "\n".join(part.rstrip("\n") for part in parts if part) or "[no output]"
 
@@ -430,16 +430,12 @@ class Tool:
         self._takes = create_model(self.name, __config__=ConfigDict(extra="forbid"), **fields)
 
     async def call(self, held: Held, arguments: dict[str, Any]) -> Answer:
-        """Call it with what an agent gave.
-
-        Raises:
-            ValidationError: it does not take that.
-        """
+        """Call it with what an agent gave."""
         return await self._call(held, **dict(self._takes.model_validate(arguments)))
 
     @functools.cached_property
-    def told(self) -> types.Tool:
-        """The tool as the protocol tells it."""
+    def schema(self) -> types.Tool:
+        """The tool in the protocol's form."""
         return types.Tool(
             name=self.name,
             description=self._call.__doc__,
@@ -449,7 +445,7 @@ class Tool:
 
 
 def _for_agents(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without what is told to programmers."""
+    """A schema without what is for programmers."""
     return {key: value for key, value in schema.items() if key not in ("title", "description")}
 
 

@@ -19,6 +19,7 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -27,8 +28,11 @@ from rollenv import __version__, drawing
 from rollenv.core import RollenvError, UsageError
 from rollenv.remote.protocol import NotAllowed, SessionGone, error_answer
 from rollenv.report.plain import clip, plain
-from rollenv.serve.protocols.page.episodes import ACTIONS, BYTES, Catalogue, Episodes, PageRequest, turn_of
-from rollenv.serve.responses import Json, body_of, retry_after, status_of
+from rollenv.serve.auth import Client
+from rollenv.serve.protocols.page import episodes
+from rollenv.serve.protocols.page.episodes import ACTIONS, BYTES, Catalogue, Episodes, Nothing, turn_of
+from rollenv.serve.replayed_env import ReplayedEnv
+from rollenv.serve.responses import Json, body_of, retry_after, status_of, validated
 from rollenv.serve.server import EnvServer
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import SessionManager
@@ -55,6 +59,17 @@ _PROTOCOLS = {
 }
 
 
+class _OfKey(BaseModel):
+    """A request about anybody's session, by its :func:`key_of`."""
+
+    key: str = Field(max_length=1000)
+
+
+class _Watch(_OfKey):
+    after: int = -1
+    """The number of a turn; -1 asks for all that are kept, without waiting."""
+
+
 class _Watched:
     """The last turns of a session that somebody watches."""
 
@@ -78,27 +93,25 @@ class Live:
 
     def __init__(self, sessions: SessionManager):
         self._sessions = sessions
-        self._watched: dict[Session, _Watched] = {}
-        sessions.on_call = self._seen
+        self._watched: dict[ReplayedEnv, _Watched] = {}
+        sessions.on_call = self._on_call
 
-    async def table(self, asked: PageRequest) -> Any:
+    async def table(self, client: Client, asked: Nothing) -> Any:
         """A row for each session."""
         now = time.monotonic()
         return {"sessions": [_row(session, now) for session in self._sessions.by_name.values()]}
 
-    async def watch(self, asked: PageRequest) -> Any:
-        """The turns of session ``key`` since number ``after``; waits a while if there are none."""
-        session, after = self._session(asked), asked.body.get("after", -1)
-        if not isinstance(after, int):
-            raise UsageError("'after' is a number")
+    async def watch(self, client: Client, asked: _Watch) -> Any:
+        """The turns of a session since one of them; waits a while if there are none."""
+        session, after = self._session(asked), asked.after
         self._forget()
-        if session not in self._watched:
+        if session.env not in self._watched:
             if len(self._watched) >= _WATCHED:
                 raise UsageError(f"{_WATCHED} sessions are watched already")
-            self._watched[session] = _Watched()
-        watched = self._watched[session]
+            self._watched[session.env] = _Watched()
+        watched = self._watched[session.env]
         if after < 0:
-            return self._told(session, watched, 0)
+            return self._turns(session, watched, 0)
         end = time.monotonic() + _WAIT
         while (
             watched.count <= after and time.monotonic() < end and self._lasts(session) and not self._sessions.draining
@@ -110,27 +123,32 @@ class Live:
             except TimeoutError:
                 pass
         watched.asked = time.monotonic()
-        return self._told(session, watched, after)
+        return self._turns(session, watched, after)
 
-    async def link(self, asked: PageRequest) -> Any:
-        """Return a link that replays the episode of session ``key``, or ``problem``: why there is none."""
+    async def link(self, client: Client, asked: _OfKey) -> Any:
+        """Return a link that replays the episode of a session, or ``problem``: why there is none."""
         session = self._session(asked)
-        (method, args, _), *rest = session.history.calls or [("", [], 0)]
+        task = session.env.task
+        (method, args, _), *rest = session.env.history.calls or [("", [], 0)]
         if method != "reset" or args[0] is None or any(m in ("reset", "set_state", "seed_stream") for m, *_ in rest):
             return {"problem": "it did not begin with a seed"}
-        if session.task.wrappers:
+        if task.wrappers:
             return {"problem": "it has wrappers"}
         actions = [step[0] for m, step, _ in rest if m == "step"]
         if len(actions) > ACTIONS or sum(len(action.encode("utf-8", "replace")) for action in actions) > BYTES:
             return {"problem": f"it is too long: {len(actions)} actions"}
-        told = {"env": session.task.env_id, "seed": str(args[0]), "options": plain(args[1]), "actions": actions}
-        return told | {"kwargs": plain(dict(session.task.kwargs))}
+        return {
+            "env": task.env_id,
+            "seed": str(args[0]),
+            "options": plain(args[1]),
+            "actions": actions,
+            "kwargs": plain(dict(task.kwargs)),
+        }
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _session(self, asked: PageRequest) -> Session:
-        key = asked.text("key")
-        found = next((s for s in self._sessions.by_name.values() if key_of(s) == key), None)
+    def _session(self, asked: _OfKey) -> Session:
+        found = next((s for s in self._sessions.by_name.values() if key_of(s) == asked.key), None)
         if found is None:
             raise SessionGone("the session has ended")
         return found
@@ -140,33 +158,39 @@ class Live:
 
     def _forget(self) -> None:
         now = time.monotonic()
-        for session, watched in list(self._watched.items()):
-            if now - watched.asked > _PATIENCE or not self._lasts(session):
-                del self._watched[session]
+        envs = {session.env for session in self._sessions.by_name.values()}
+        for env, watched in list(self._watched.items()):
+            if now - watched.asked > _PATIENCE or env not in envs:
+                del self._watched[env]
 
-    def _seen(self, session: Session, method: str, args: list[Any], answer: Any) -> None:
-        if not self._watched or session not in self._watched or method not in ("reset", "step", "set_state"):
+    def _on_call(self, env: ReplayedEnv, method: str, args: list[Any], answer: Any) -> None:
+        if not self._watched or env not in self._watched or method not in ("reset", "step", "set_state"):
             return
-        if time.monotonic() - self._watched[session].asked > _PATIENCE:
-            del self._watched[session]
+        if time.monotonic() - self._watched[env].asked > _PATIENCE:
+            del self._watched[env]
             return
         try:
             turn = {"note": "the client restored a state"} if method == "set_state" else turn_of(method, args, answer)
         except Exception:  # whoever plays does not suffer for who watches
-            logger.exception("a turn of %s cannot be shown", session.task.env_id)
+            logger.exception("a turn of %s cannot be shown", env.task.env_id)
             turn = {"note": "a turn cannot be shown"}
-        self._watched[session].add(turn | {"turn": session.turns})
+        self._watched[env].add(turn | {"turn": env.turns})
 
-    def _told(self, session: Session, watched: _Watched, after: int) -> dict[str, Any]:
-        told = {"count": watched.count, "turns": [turn for number, turn in watched.turns if number > after]}
-        if not watched.count and session.last_step:
-            action = next((args[0] for method, args, _ in reversed(session.history.calls) if method == "step"), "")
-            told["before"] = turn_of("step", [action], session.last_step) | {"turn": session.turns}
-        return told | {"session": _row(session, time.monotonic()), "closed": not self._lasts(session)}
+    def _turns(self, session: Session, watched: _Watched, after: int) -> dict[str, Any]:
+        env = session.env
+        answer = {
+            "count": watched.count,
+            "turns": [turn for number, turn in watched.turns if number > after],
+            "session": _row(session, time.monotonic()),
+            "closed": not self._lasts(session),
+        }
+        if not watched.count and env.last_step:
+            action = next((args[0] for method, args, _ in reversed(env.history.calls) if method == "step"), "")
+            answer["before"] = turn_of("step", [action], env.last_step) | {"turn": env.turns}
+        return answer
 
 
 def _size(turn: dict[str, Any]) -> int:
-    """Characters of a turn."""
     return sum(len(value) for value in turn.values() if isinstance(value, str)) + sum(map(len, turn.get("choices", ())))
 
 
@@ -176,15 +200,15 @@ def key_of(session: Session) -> str:
 
 
 def _row(session: Session, now: float) -> dict[str, Any]:
-    last = session.last_step
+    last = session.env.last_step
     return {
         "key": key_of(session),
-        "env": session.task.env_id,
+        "env": session.env.task.env_id,
         "owner": clip(session.owner),
         "face": _PROTOCOLS.get(session.via.split("/")[1] if "/" in session.via else "", "ors" if session.via else ""),
         "age": now - session.opened,
         "idle": 0.0 if session.busy else now - session.used,
-        "turns": session.turns,
+        "turns": session.env.turns,
         "reward": last[1] if last else None,
         "state": _state(session),
     }
@@ -193,9 +217,9 @@ def _row(session: Session, now: float) -> dict[str, Any]:
 def _state(session: Session) -> str:
     if session.busy:
         return "busy"
-    if not session.over:
+    if not session.env.over:
         return "playing"
-    return "over" if session.turns else "new"
+    return "over" if session.env.turns else "new"
 
 
 #: Only files and answers of this server are used, and no other site can frame the page or look into it.
@@ -249,11 +273,9 @@ class Files:
         self._files = {name: _File.of(name, text) for name, text in texts.items()}
 
     async def index(self, request: Request) -> Response:
-        """The page."""
         return self._sent("index.html", request)
 
     async def file(self, request: Request) -> Response:
-        """One of its files."""
         return self._sent(request.path_params["name"], request)
 
     def _sent(self, name: str, request: Request) -> Response:
@@ -278,11 +300,7 @@ _NAMES = ("time", "sessions", "calls", "failures", "p50", "p99", "sandboxes")
 
 
 class MetricsHistory:
-    """Ten minutes of a server.
-
-    Args:
-        server: that is looked at while it runs.
-    """
+    """Ten minutes of a server."""
 
     def __init__(self, server: EnvServer):
         self._server = server
@@ -326,7 +344,6 @@ class MetricsHistory:
             self.take()
 
     def take(self) -> None:
-        """Note the numbers of now."""
         sessions = self._server.sessions
         calls = sessions.counters.calls
         failures = sum(record.counts[kind] for record in sessions.health.envs.values() for kind in _FAILURES)
@@ -338,7 +355,7 @@ class MetricsHistory:
 
 
 #: Answers a client's request.
-_Handler = Callable[[PageRequest], Awaitable[Any]]
+_Handler = Callable[[Client, Any], Awaitable[Any]]
 
 #: Values of Sec-Fetch-Site that browsers send for a page's own requests; other clients send none.
 _OWN = ("", "same-origin", "none")
@@ -355,52 +372,55 @@ def routes(server: EnvServer) -> list[BaseRoute]:
     catalogue = Catalogue(server.sessions)
     plays, live = Episodes(server.sessions, catalogue), Live(server.sessions)
 
-    async def me(asked: PageRequest) -> Any:
-        looks = {"grounds": drawing.grounds(), "pieces": drawing.shapes()}
-        client = asked.client
-        scopes = sorted(client.scopes)
-        return {"client": client.name, "scopes": scopes, "tokens": bool(server.tokens), "version": __version__} | looks
+    async def me(client: Client, asked: Nothing) -> Any:
+        return {
+            "client": client.name,
+            "scopes": sorted(client.scopes),
+            "tokens": bool(server.tokens),
+            "version": __version__,
+            "grounds": drawing.grounds(),
+            "pieces": drawing.shapes(),
+        }
 
-    async def health(asked: PageRequest) -> Any:
+    async def health(client: Client, asked: Nothing) -> Any:
         return plain(server.health()) | {"canaries": samples.readiness(), "samples": samples.columns()}
 
-    async def check(asked: PageRequest) -> Any:
+    async def check(client: Client, asked: Nothing) -> Any:
         await server.readiness.problems()
         return samples.readiness()
 
-    handlers: dict[str, tuple[str, _Handler]] = {
-        "me": ("", me),
-        "catalogue": ("environments", catalogue.rows),
-        "card": ("environments", catalogue.card),
-        "open": ("environments", plays.open),
-        "reset": ("environments", plays.reset),
-        "step": ("environments", plays.step),
-        "suggest": ("environments", plays.suggest),
-        "end": ("environments", plays.end),
-        "replay": ("environments", plays.replay),
-        "sessions": ("admin", live.table),
-        "watch": ("admin", live.watch),
-        "link": ("admin", live.link),
-        "health": ("admin", health),
-        "check": ("admin", check),
+    handlers: dict[str, tuple[str | None, type[BaseModel], _Handler]] = {
+        "me": (None, Nothing, me),
+        "catalogue": ("environments", Nothing, catalogue.rows),
+        "card": ("environments", episodes.CardRequest, catalogue.card),
+        "open": ("environments", episodes.Open, plays.open),
+        "reset": ("environments", episodes.Reset, plays.reset),
+        "step": ("environments", episodes.Act, plays.step),
+        "suggest": ("environments", episodes.Suggest, plays.suggest),
+        "end": ("environments", episodes.OfSession, plays.end),
+        "replay": ("environments", episodes.Replay, plays.replay),
+        "sessions": ("admin", Nothing, live.table),
+        "watch": ("admin", _Watch, live.watch),
+        "link": ("admin", _OfKey, live.link),
+        "health": ("admin", Nothing, health),
+        "check": ("admin", Nothing, check),
     }
     found: list[BaseRoute] = [Route("/", files.index), Route("/page/{name}", files.file)]
     return found + [
-        Route(f"/page/api/{name}", _answers(server, scope, handler), methods=["POST"])
-        for name, (scope, handler) in handlers.items()
+        Route(f"/page/api/{name}", _answers(server, *how), methods=["POST"]) for name, how in handlers.items()
     ]
 
 
-def _answers(server: EnvServer, scope: str, handler: _Handler) -> Callable[[Request], Awaitable[Response]]:
+def _answers(
+    server: EnvServer, scope: str | None, model: type[BaseModel], handler: _Handler
+) -> Callable[[Request], Awaitable[Response]]:
     async def answered(request: Request) -> Response:
         headers = dict(HEADERS)
         try:
             if request.headers.get("sec-fetch-site", "") not in _OWN:
                 raise NotAllowed("pages of other sites may not use this server")
-            client = server.client(request)
-            if scope:
-                client.needs(scope)
-            answer = await handler(PageRequest(client, await body_of(request)))
+            client = server.client(request, scope)
+            answer = await handler(client, validated(model, await body_of(request)))
             if isinstance(answer, Response):
                 answer.headers.update(headers | _NOT_KEPT)
                 return answer

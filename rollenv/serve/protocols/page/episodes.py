@@ -9,9 +9,9 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, Field, StringConstraints
 from starlette.responses import Response
 
 from rollenv import cards
@@ -37,74 +37,92 @@ _MAPPING = 10_000
 _SEEDS, _ALL_SEEDS = 10_000, 1 << 63
 
 
-@dataclass(frozen=True)
-class PageRequest:
-    """A request."""
-
-    client: Client
-    body: dict[str, Any]
-
-    def text(self, name: str, most: int = 1000) -> str:
-        """A text.
-
-        Raises:
-            UsageError: it is missing, no text, or too long.
-        """
-        value = self.body.get(name)
-        if not isinstance(value, str):
-            raise UsageError(f"the request needs {name!r}, a text")
-        if len(value) > most:
-            raise UsageError(f"{name!r} has {len(value)} characters; at most {most} are taken")
-        return value
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        """A mapping, empty if there is none.
-
-        Raises:
-            UsageError: it is something else, or large.
-        """
-        value = self.body.get(name)
-        if value is None:
-            return {}
-        if not isinstance(value, dict) or len(json_of(value)) > _MAPPING:
-            raise UsageError(f"{name!r} is a mapping of at most {_MAPPING} characters of JSON")
-        return value
-
-    def seed(self, *, needed: bool = False) -> int:
-        """The seed, in digits, for numbers of JavaScript are not exact; a small random one if there is none.
-
-        Args:
-            needed: whether there has to be one.
-        """
-        given = self.body.get("seed", "")
-        if given == "" and not needed:
-            return secrets.randbelow(_SEEDS)
-        digits = str(given) if isinstance(given, int) and not isinstance(given, bool) else given
-        wrong = not isinstance(digits, str) or not (digits.isascii() and digits.isdigit()) or len(digits) > 30
-        if wrong or int(digits) >= _ALL_SEEDS:
-            raise UsageError(f"a seed is a whole number from 0 to {_ALL_SEEDS - 1}, not {given!r:.40}")
-        return int(digits)
-
-    def actions(self) -> list[str]:
-        """The actions of a replay.
-
-        Raises:
-            UsageError: they are no texts, or too many or too long.
-        """
-        actions = self.body.get("actions")
-        if not isinstance(actions, list) or not all(isinstance(action, str) for action in actions):
-            raise UsageError("the request needs 'actions', a list of texts")
-        size = sum(len(action.encode("utf-8", "replace")) for action in actions)
-        if len(actions) > ACTIONS or size > BYTES:
-            raise UsageError(
-                f"{len(actions)} actions of {size} bytes are too long a replay; at most {ACTIONS} of {BYTES} bytes are "
-                "played"
-            )
-        return actions
-
-
-#: Characters of an action that is told as it is, so that it can be played again.
+#: Characters of an action that is sent as it is, so that it can be played again.
 ACTION = 100_000
+
+
+def _seed(value: Any) -> int:
+    """A seed in digits, for numbers of JavaScript are not exact."""
+    digits = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    wrong = not isinstance(digits, str) or not (digits.isascii() and digits.isdigit()) or len(digits) > 30
+    if wrong or int(digits) >= _ALL_SEEDS:
+        raise ValueError(f"it is a whole number from 0 to {_ALL_SEEDS - 1}, not {value!r:.40}")
+    return int(digits)
+
+
+def _new_seed() -> int:
+    return secrets.randbelow(_SEEDS)
+
+
+def _small(mapping: dict[str, Any]) -> dict[str, Any]:
+    if len(json_of(mapping)) > _MAPPING:
+        raise ValueError(f"it has at most {_MAPPING} characters of JSON")
+    return mapping
+
+
+def _playable(actions: list[str]) -> list[str]:
+    size = sum(len(action.encode("utf-8", "replace")) for action in actions)
+    if len(actions) > ACTIONS or size > BYTES:
+        raise ValueError(f"{len(actions)} of {size} bytes are too many; at most {ACTIONS} of {BYTES} bytes are played")
+    return actions
+
+
+Text = Annotated[str, StringConstraints(max_length=1000)]
+Action = Annotated[str, StringConstraints(max_length=ACTION)]
+Small = Annotated[dict[str, Any], BeforeValidator(lambda value: {} if value is None else value), AfterValidator(_small)]
+Seed = Annotated[int, BeforeValidator(_seed)]
+SeedOrNew = Annotated[int, BeforeValidator(lambda value: _new_seed() if value == "" else _seed(value))]
+
+
+class Nothing(BaseModel):
+    """A request without fields."""
+
+
+class OfSession(BaseModel):
+    """A request about a session of the client's own."""
+
+    session: str = Field(max_length=64)
+
+
+class CardRequest(BaseModel):
+    """A request for all about one environment; the arguments are on top of its own."""
+
+    env: Text
+    arguments: Small = Field({}, validation_alias=AliasChoices("kwargs"))  # a field kwargs is none for mypy
+
+
+class Reset(OfSession):
+    """A request to begin another episode."""
+
+    seed: SeedOrNew = Field(default_factory=_new_seed)
+    options: Small = {}
+
+
+class Open(CardRequest, Reset):
+    """A request to open a session under the name that the page chose, so that it can end it meanwhile."""
+
+
+class Act(OfSession):
+    """A request to play an action, or what was typed, to which is added what agents have to write around it."""
+
+    action: Action | None = None
+    typed: Action | None = None
+
+
+class Suggest(OfSession):
+    """A request for an action of the oracle, or a random one."""
+
+    kind: Text
+
+
+class Replay(CardRequest):
+    """A request to play an episode again, or to let the agent "oracle" or "random" play one."""
+
+    seed: Seed
+    options: Small = {}
+    agent: Text = ""
+    actions: Annotated[list[str], AfterValidator(_playable)] | None = None
+
 
 #: Characters of a drawing, of one choice, and choices that are offered.
 _VIEW, _CHOICE, _CHOICES = 400_000, 300, 300
@@ -114,19 +132,15 @@ _LISTS = ("available_actions", "legal_actions", "valid_actions")
 
 
 def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
-    """A turn.
-
-    Args:
-        answer: to it, see :meth:`rollenv.serve.session.Session.call`.
-    """
+    """A turn."""
     if method == "reset":
         observation, info, _, view = answer
-        told: dict[str, Any] = {"seed": str(args[0]) if args[0] is not None else ""}
+        turn: dict[str, Any] = {"seed": str(args[0]) if args[0] is not None else ""}
     else:
         observation, reward, terminated, truncated, info, _, view = answer
         action = args[0] if len(args[0]) <= ACTION else clip(args[0])
-        told = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
-    return told | {
+        turn = {"action": action, "reward": reward, "terminated": terminated, "truncated": truncated}
+    return turn | {
         "observation": clip(shown(observation, info)),
         "info": _info(info),
         "success": info.get("success"),
@@ -136,11 +150,7 @@ def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
 
 
 def choices(info: dict[str, Any]) -> dict[str, Any]:
-    """The actions that an info offers, and whether it offers a search.
-
-    Args:
-        info: of a reset or a step.
-    """
+    """The actions that an info offers, and whether it offers a search."""
     offered = next((info[name] for name in _LISTS if isinstance(info.get(name), dict | list | tuple)), ())
     found: list[str] = []
     search = False
@@ -168,11 +178,7 @@ _FRESH, _KEPT, _SECONDS = 60.0, 256, 60.0
 
 
 class Catalogue:
-    """Rows and cards.
-
-    Args:
-        core: whose workers play the examples.
-    """
+    """Rows and cards."""
 
     def __init__(self, sessions: SessionManager):
         self._sessions = sessions
@@ -180,42 +186,36 @@ class Catalogue:
         self._made = 0.0
         self._cards: OrderedDict[tuple[str, str], asyncio.Task[dict[str, Any]]] = OrderedDict()
 
-    async def rows(self, asked: PageRequest) -> Any:
-        """All environments; texts that several share are told once."""
+    async def rows(self, client: Client, asked: Nothing) -> Any:
+        """All environments; texts that several share are sent once."""
         if not self._rows or time.monotonic() - self._made > _FRESH:
             self._rows = await asyncio.to_thread(_rows)
             self._made = time.monotonic()
         return self._rows
 
-    async def card(self, asked: PageRequest) -> Any:
-        """All about one environment: ``env``, and ``kwargs`` on top of its own."""
-        env_spec, kwargs = served(asked.text("env")), asked.mapping("kwargs")
-        told = _facts(env_spec)
+    async def card(self, client: Client, asked: CardRequest) -> Any:
+        """All about one environment."""
+        env_spec, kwargs = served(asked.env), asked.arguments
+        facts = _facts(env_spec)
         if env_spec.missing:
-            return told | {"about": cards.summary(env_spec), "problem": "what it needs is not on this server"}
+            return facts | {"about": cards.summary(env_spec), "problem": "what it needs is not on this server"}
         try:
-            return told | await self.example(asked.client.name, env_spec.id, kwargs)
+            return facts | await self.example(client.name, env_spec.id, kwargs)
         except (EnvBroke, UsageError) as error:
             if kwargs and isinstance(error, UsageError):
                 raise  # it is the arguments that are wrong, and not the environment
-            return told | {"about": cards.summary(env_spec), "problem": str(error)}
+            return facts | {"about": cards.summary(env_spec), "problem": str(error)}
 
     async def reader(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> Reader:
         """Return how what a person types becomes an action."""
         try:
-            told = await self.example(owner, env_id, kwargs)
+            example = await self.example(owner, env_id, kwargs)
         except RollenvError:  # it can be played nevertheless
             return Reader()
-        return Reader(told["template"], told["moves"])
+        return Reader(example["template"], example["moves"])
 
     async def example(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a worker's example of an environment. Concurrent requests for it wait for the same answer.
-
-        Raises:
-            EnvBroke: the environment failed.
-            ServerFull: there is no room now.
-            UsageError: wrong arguments.
-        """
+        """Return a worker's example of an environment. Concurrent requests for it wait for the same answer."""
         key = (env_id, json_of(kwargs))
         task = self._cards.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
@@ -230,8 +230,8 @@ class Catalogue:
         async with self._sessions.brief(owner, env_id, {"kwargs": kwargs}) as session:
             try:
                 async with asyncio.timeout(_SECONDS):
-                    told: dict[str, Any] = plain(await session.card())
-                    return told
+                    example: dict[str, Any] = plain(await session.card())
+                    return example
             except TimeoutError:
                 raise EnvBroke(f"{env_id}: the example took longer than {_SECONDS:g} s", kind="hung") from None
 
@@ -274,79 +274,76 @@ _HELP = {"oracle": ("oracle_action", "oracle"), "random": ("sample_random_action
 
 
 class Episodes:
-    """The requests of the page while somebody plays.
-
-    Args:
-        catalogue: knows how actions are written.
-    """
+    """The requests of the page while somebody plays."""
 
     def __init__(self, sessions: SessionManager, catalogue: Catalogue):
         self._sessions, self._catalogue = sessions, catalogue
 
-    async def open(self, asked: PageRequest) -> Any:
-        """Open a session under the name that the page chose, so that it can end it meanwhile, and reset it.
+    async def open(self, client: Client, asked: Open) -> Any:
+        """Open a session and reset it.
 
         Raises:
-            UsageError: there is such a session, or an argument is wrong.
+            UsageError: there is such a session already.
         """
-        name, seed, options = asked.text("session", 64), asked.seed(), asked.mapping("options")
-        settings = {"kwargs": asked.mapping("kwargs"), "views": "board"}
-        if name in self._sessions.by_name:
+        if asked.session in self._sessions.by_name:
             raise UsageError("there is such a session already")
-        session = await self._sessions.open(name, asked.client.name, asked.text("env"), settings)
-        try:
-            return await _turn(session, "reset", [seed, options])
-        except BaseException:
-            self._sessions.close(session)
-            raise
+        _, first = await self._opened(client, asked.session, asked)
+        return first
 
-    async def reset(self, asked: PageRequest) -> Any:
+    async def reset(self, client: Client, asked: Reset) -> Any:
         """Begin another episode in a session."""
-        session = self._session(asked)
-        return await _turn(session, "reset", [asked.seed(), asked.mapping("options")])
+        return await _turn(self._session(client, asked), "reset", [asked.seed, asked.options])
 
-    async def step(self, asked: PageRequest) -> Any:
-        """Play an ``action``, or what was ``typed``, to which is added what agents have to write around it."""
-        session = self._session(asked)
-        if "action" in asked.body:
-            action = asked.text("action", ACTION)
-        else:
-            typed = asked.text("typed", ACTION)
-            reader = await self._catalogue.reader(asked.client.name, session.task.env_id, dict(session.task.kwargs))
-            action = reader.action(typed)
+    async def step(self, client: Client, asked: Act) -> Any:
+        """Play a turn.
+
+        Raises:
+            UsageError: there is nothing to play in the request.
+        """
+        session, action = self._session(client, asked), asked.action
+        if action is None:
+            if asked.typed is None:
+                raise UsageError("the request needs 'action' or 'typed', a text")
+            task = session.env.task
+            reader = await self._catalogue.reader(client.name, task.env_id, dict(task.kwargs))
+            action = reader.action(asked.typed)
         return await _turn(session, "step", [action])
 
-    async def suggest(self, asked: PageRequest) -> Any:
+    async def suggest(self, client: Client, asked: Suggest) -> Any:
         """The oracle's action, or a random one."""
-        session = self._session(asked)
-        return {"action": await _called(session, _method(asked.text("kind"), session.task.env_id), [])}
+        session = self._session(client, asked)
+        return {"action": await _called(session, _method(asked.kind, session.env.task.env_id), [])}
 
-    async def end(self, asked: PageRequest) -> Any:
+    async def end(self, client: Client, asked: OfSession) -> Any:
         """End a session, also one that is being opened or whose call hangs."""
         with contextlib.suppress(SessionGone):
-            self._sessions.close(self._session(asked))
+            self._sessions.close(self._session(client, asked))
         return {}
 
-    async def replay(self, asked: PageRequest) -> Response:
-        """Play an episode again, or let the ``agent`` "oracle" or "random" play one: a line of JSON for each turn.
+    async def replay(self, client: Client, asked: Replay) -> Response:
+        """Play an episode: a line of JSON for each turn.
 
-        The episode is ``env``, ``kwargs``, ``seed``, ``options`` and ``actions``.
+        Raises:
+            UsageError: the request has no actions and no agent.
         """
-        seed, options, env_id = asked.seed(needed=True), asked.mapping("options"), asked.text("env")
-        agent = asked.text("agent") if "agent" in asked.body else ""
-        actions = asked.actions() if not agent else []
-        method = _method(agent, env_id) if agent else ""
-        settings = {"kwargs": asked.mapping("kwargs"), "views": "board"}
-        session = await self._sessions.open(session_name(), asked.client.name, env_id, settings)
+        method = _method(asked.agent, asked.env) if asked.agent else ""
+        if not method and asked.actions is None:
+            raise UsageError("the request needs 'actions', a list of texts, or an agent")
+        session, first = await self._opened(client, session_name(), asked)
+        actions = _agent(session, method) if method else _given(asked.actions or [])
+        end = contextlib.ExitStack()
+        end.callback(self._sessions.close, session)
+        return Streamed(self._replayed(session, first, actions), "application/x-ndjson", end)
+
+    async def _opened(self, client: Client, name: str, asked: Open | Replay) -> tuple[Session, dict[str, Any]]:
+        """Return a new session, and its first turn."""
+        settings = {"kwargs": asked.arguments, "views": "board"}
+        session = await self._sessions.open(name, client.name, asked.env, settings)
         try:
-            first = await _turn(session, "reset", [seed, options])
+            return session, await _turn(session, "reset", [asked.seed, asked.options])
         except BaseException:
             self._sessions.close(session)
             raise
-        lines = self._replayed(session, first, _agent(session, method) if agent else _given(actions))
-        end = contextlib.ExitStack()
-        end.callback(self._sessions.close, session)
-        return Streamed(lines, "application/x-ndjson", end)
 
     async def _replayed(
         self, session: Session, first: dict[str, Any], actions: AsyncGenerator[str]
@@ -369,8 +366,8 @@ class Episodes:
         except RollenvError as error:
             yield _problem(error)
 
-    def _session(self, asked: PageRequest) -> Session:
-        return self._sessions.get(asked.text("session", 64), asked.client.name)
+    def _session(self, client: Client, asked: OfSession) -> Session:
+        return self._sessions.get(asked.session, client.name)
 
 
 def _method(kind: str, env_id: str) -> str:
@@ -391,7 +388,7 @@ async def _given(actions: list[str]) -> AsyncGenerator[str]:
 async def _agent(session: Session, method: str) -> AsyncGenerator[str]:
     """The actions of an episode that an agent of the environment's own plays to its end."""
     for _ in range(ACTIONS):
-        if session.over:
+        if session.env.over:
             return
         yield await _called(session, method, [])
 

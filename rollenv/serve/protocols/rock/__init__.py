@@ -14,13 +14,12 @@ import os
 import re
 import shlex
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,7 +31,7 @@ from rollenv.sandbox import AsyncSandbox
 from rollenv.sandbox.errors import NotFound, SandboxError, SandboxFileError
 from rollenv.sandbox.types import Execution
 from rollenv.serve.responses import Json, body_of, validated, wrong_fields
-from rollenv.serve.sandboxes import SandboxSession
+from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 from rollenv.serve.server import EnvServer
 
 #: Shells of a sandbox, and commands that wait for one.
@@ -48,7 +47,7 @@ class Failed(Exception):
 
 
 class Shell:
-    """A shell that keeps its state.
+    """A shell that keeps its state: a session in ROCK's words.
 
     Args:
         context: its name in the sandbox.
@@ -88,14 +87,10 @@ class Shell:
             self.used = time.monotonic()
 
     async def run(self, sandbox: AsyncSandbox, command: str, seconds: float) -> tuple[Execution, str]:
-        """Run a command.
-
-        Args:
-            sandbox: that the session is in.
-            seconds: after which it is interrupted; the session keeps its state.
+        """Run a command. After so many seconds it is interrupted; the shell keeps its state.
 
         Returns:
-            (its end, what it wrote).
+            (its end, its output).
         """
         code = f"[[ ${{__began-}} ]] || {{ __began=1; {self.setup}; }}\n{command}"
         done = await sandbox.run_code(code, context=self.context, timeout=seconds)
@@ -103,66 +98,41 @@ class Shell:
 
 
 @dataclasses.dataclass
-class Held:
-    """A sandbox of this protocol."""
+class Details:
+    """The facts of this protocol about a sandbox."""
 
     lease: float | None = None
     """Seconds without a call after which it ends."""
-    sessions: dict[str, Shell] = dataclasses.field(default_factory=dict)
+    shells: dict[str, Shell] = dataclasses.field(default_factory=dict)
     calls: int = 0
+    """Those that run."""
     labels: dict[str, str] = dataclasses.field(default_factory=dict)
 
+    def shell(self, name: str) -> Shell:
+        if name not in self.shells:
+            raise UsageError(f"session {name!r:.80} does not exist")
+        return self.shells[name]
 
-def shell_of(held: Held, name: str) -> Shell:
-    """A shell by its name.
+    async def close(self, sandbox: AsyncSandbox, name: str) -> None:
+        """End a shell."""
+        shell = self.shell(name)
+        del self.shells[name]
+        with contextlib.suppress(NotFound):
+            await sandbox.remove_context(shell.context)
 
-    Raises:
-        UsageError: there is none of this name.
-    """
-    if name not in held.sessions:
-        raise UsageError(f"session {name!r:.80} does not exist")
-    return held.sessions[name]
-
-
-async def make_room(sandbox: AsyncSandbox, held: Held) -> None:
-    """End a session that nobody will close, where there are many; one that may have started something, last.
-
-    Args:
-        held: what is kept of it.
-
-    Raises:
-        UsageError: all may still be needed.
-    """
-    if len(held.sessions) <= _SHELLS:
-        return
-    passing = [(session.runs != 1, -session.idle, name) for name, session in held.sessions.items() if session.passing]
-    ready = sorted(one for one in passing if one[1] < (-_QUIET if one[0] else 0))
-    if not ready:
-        raise UsageError(f"a sandbox has at most {_SHELLS} sessions; close one")
-    await close(sandbox, held, ready[0][2])
-
-
-async def close(sandbox: AsyncSandbox, held: Held, name: str) -> None:
-    """End a shell.
-
-    Args:
-        held: what is kept of it.
-
-    Raises:
-        UsageError: there is none of this name.
-    """
-    session = shell_of(held, name)
-    del held.sessions[name]
-    with contextlib.suppress(NotFound):
-        await sandbox.remove_context(session.context)
+    async def make_room(self, sandbox: AsyncSandbox) -> None:
+        """End a shell that nobody will close, where there are many; one that may have started something, last."""
+        if len(self.shells) <= _SHELLS:
+            return
+        passing = [(shell.runs != 1, -shell.idle, name) for name, shell in self.shells.items() if shell.passing]
+        ready = sorted(one for one in passing if one[1] < (-_QUIET if one[0] else 0))
+        if not ready:
+            raise UsageError(f"a sandbox has at most {_SHELLS} sessions; close one")
+        await self.close(sandbox, ready[0][2])
 
 
 def exit_code(done: Execution, command: str, output: str) -> int:
-    """Of a command in a shell.
-
-    Raises:
-        Failed: it has none.
-    """
+    """Return the exit code of a command in a shell."""
     if done.error is None:
         return 0
     found = re.search(r"(exited with|ended it:) (\d+)", done.error.value) if done.error.name == "Exit" else None
@@ -205,6 +175,10 @@ Env = (
     ]
     | None
 )
+
+
+#: The headers of a new sandbox's labels.
+_LABELS = {"user_id": "X-User-Id", "experiment_id": "X-Experiment-Id", "namespace": "X-Namespace"}
 
 
 class Start(BaseModel):
@@ -269,19 +243,6 @@ class Read(Named):
     errors: Literal["strict", "ignore", "replace", "backslashreplace"] | None = None
 
 
-async def _started(request: Request) -> tuple[Start, dict[str, str]]:
-    """The body of ``start_async``, and what the headers say of the experiment."""
-    names = {"user_id": "X-User-Id", "experiment_id": "X-Experiment-Id", "namespace": "X-Namespace"}
-    labels = {name: request.headers[header][:200] for name, header in names.items() if header in request.headers}
-    return Start.model_validate(await body_of(request)), labels
-
-
-async def _queried(request: Request) -> tuple[str, bool]:
-    """The sandbox in the query of ``get_status``, and whether one that was stopped counts."""
-    asked = request.query_params
-    return asked.get("sandbox_id", ""), asked.get("include_all_states") in ("True", "true")
-
-
 def routes(server: EnvServer) -> list[BaseRoute]:
     """Sandboxes, their sessions and their files."""
     service = _Service(server)
@@ -297,40 +258,44 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         "delete": (Named, service.delete),
         "restart": (Named, service.restart),
     }
-    found = [Route(f"{_PATH}/{name}", service.handler(*how), methods=["POST"]) for name, how in posts.items()]
-    for name in ("start_async", "start"):
-        found.append(Route(f"{_PATH}/{name}", service.handler(_started, service.start), methods=["POST"]))
-    found.append(Route(f"{_PATH}/upload", service.handler(_form, service.upload), methods=["POST"]))
-    for name in ("get_status", "is_alive"):
-        found.append(Route(f"{_PATH}/{name}", service.handler(_queried, service.get_status)))
-    for name in ("get_token", "commit", "commit/{sandbox_id}", "sandboxes/{sandbox_id}/archive"):
-        found.append(Route(f"{_PATH}/{name}", service.handler(_itself, service.refuse), methods=["GET", "POST"]))
-    return list(found)
+    others: dict[str, Any] = {
+        "start_async": (service.start, "POST"),
+        "start": (service.start, "POST"),
+        "upload": (service.upload, "POST"),
+        "get_status": (service.get_status, "GET"),
+        "is_alive": (service.get_status, "GET"),
+        "get_token": (service.refuse, "GET", "POST"),
+        "commit": (service.refuse, "GET", "POST"),
+        "commit/{sandbox_id}": (service.refuse, "GET", "POST"),
+        "sandboxes/{sandbox_id}/archive": (service.refuse, "GET", "POST"),
+    }
+    found: list[BaseRoute] = [
+        Route(f"{_PATH}/{name}", service.handler(call, model), methods=["POST"])
+        for name, (model, call) in posts.items()
+    ]
+    return found + [
+        Route(f"{_PATH}/{name}", service.handler(call), methods=methods) for name, (call, *methods) in others.items()
+    ]
 
 
 class _Service:
-    """The handlers of the routes."""
-
     def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
-        self._held: weakref.WeakKeyDictionary[SandboxSession, Held] = weakref.WeakKeyDictionary()
+        self._details = PerSandbox(Details)
         self._uploads = asyncio.Semaphore(_UPLOADS)
         self._ended: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    def handler(self, read: Any, call: Callable[[str, Any], Awaitable[Any]]) -> Any:
+    def handler(self, call: Callable[[str, Any], Awaitable[Any]], model: type[BaseModel] | None = None) -> Any:
         """A handler of requests, whose failures are answers as well.
 
         Args:
-            read: the model of the body, or a coroutine function that returns what the request asks for.
-            call: called with (owner, what is asked for); returns the result.
+            call: called with (owner, body), or without a model with (owner, request); returns the result.
         """
 
         async def handle(request: Request) -> Response:
-            client = self.server.client(request)
-            client.needs("sandboxes")
+            client = self.server.client(request, "sandboxes")
             try:
-                model = isinstance(read, type)
-                asked = read.model_validate(await body_of(request)) if model else await read(request)
+                asked = request if model is None else model.model_validate(await body_of(request))
                 return _answer(result=await call(client.name, asked))
             except ValidationError as error:
                 return _failure(wrong_fields(error), _BAD, "invalid parameter")
@@ -341,38 +306,52 @@ class _Service:
 
     # -- sandboxes -----------------------------------------------------------------------------------------------------
 
-    async def start(self, owner: str, asked: tuple[Start, dict[str, str]]) -> dict[str, Any]:
-        wanted, labels = asked
-        if wanted.image_os.lower() != "linux" or wanted.num_gpus:
+    async def start(self, owner: str, request: Request) -> dict[str, Any]:
+        """Start a sandbox; the headers say of which experiment it is."""
+        asked = Start.model_validate(await body_of(request))
+        if asked.image_os.lower() != "linux" or asked.num_gpus:
             raise UsageError("the sandboxes here have Linux and no GPU")
-        minutes = wanted.auto_clear_time_minutes
+        labels = {name: request.headers[key][:200] for name, key in _LABELS.items() if key in request.headers}
+        minutes = asked.auto_clear_time_minutes
         lease = self.sandboxes.lifetime(60 * minutes if minutes else None)
         usual = self.sandboxes.limits  # work in the background lasts as long as a sandbox
         limits = dataclasses.replace(usual.limits, seconds=usual.total)
         box = await self.sandboxes.open(owner, lifetime=lease, metadata=labels, limits=limits)
-        self._held[box] = Held(lease if minutes else None, labels=labels)
+        details = self._details(box)
+        details.lease, details.labels = lease if minutes else None, labels
         return {"sandbox_id": box.name} | self._host()
 
-    async def get_status(self, owner: str, asked: tuple[str, bool]) -> dict[str, Any]:
-        """Return what is known of a sandbox.
-
-        Args:
-            asked: its id, and whether also one that was stopped counts.
-        """
-        name, ended = asked
-        state = self._ended.get((owner, name))
+    async def get_status(self, owner: str, request: Request) -> dict[str, Any]:
+        """Return the status of a sandbox; of one that was stopped only where the client asks for that."""
+        name = request.query_params.get("sandbox_id", "")
+        also_ended = request.query_params.get("include_all_states") in ("True", "true")
         limits = self.sandboxes.limits
-        status: dict[str, Any] = {"sandbox_id": name, "status": {}, "port_mapping": {}, "is_alive": False}
-        status |= {"image": limits.settings.get("image", f"rollenv:{limits.backend}"), "state": state} | self._host()
-        if ended and state is not None:
+        status: dict[str, Any] = {
+            "sandbox_id": name,
+            "image": "rollenv:local",
+            "status": {},
+            "state": self._ended.get((owner, name)),
+            "is_alive": False,
+            "port_mapping": {},
+            **self._host(),
+        }
+        if also_ended and status["state"] is not None:
             return status
         box = self.sandboxes.get(name, owner)
-        held, ends = self._held.get(box, Held()), box.sandbox.sync.expires_at
-        step = {"status": "success", "message": ""}
-        status |= {"status": {"start": step}, "is_alive": True, "state": "running"} | held.labels
-        status |= {"cpus": float(os.cpu_count() or 1), "memory": f"{limits.limits.memory_mb}m"}
-        status |= {"disk": f"{limits.limits.disk_mb}m", "start_time": _time(box.started)}
-        return status | {"create_time": _time(box.started), "auto_stop_time": ends and _time(ends)}
+        ends = box.sandbox.sync.expires_at
+        return {
+            **status,
+            **self._details(box).labels,
+            "status": {"start": {"status": "success", "message": ""}},
+            "state": "running",
+            "is_alive": True,
+            "cpus": float(os.cpu_count() or 1),
+            "memory": f"{limits.limits.memory_mb}m",
+            "disk": f"{limits.limits.disk_mb}m",
+            "start_time": _time(box.started),
+            "create_time": _time(box.started),
+            "auto_stop_time": ends and _time(ends),
+        }
 
     async def stop(self, owner: str, asked: Named) -> None:
         await self._end(owner, asked.sandbox_id, "stopped")
@@ -391,9 +370,9 @@ class _Service:
         self.sandboxes.get(asked.sandbox_id, owner)
         raise UsageError("the sandbox is running; only a stopped one could be restarted, and of that nothing is kept")
 
-    async def refuse(self, owner: str, asked: Request) -> None:
+    async def refuse(self, owner: str, request: Request) -> None:
         """Refuse a request that a server of this kind cannot serve."""
-        name = asked.url.path.removeprefix(_PATH)
+        name = request.url.path.removeprefix(_PATH)
         raise UsageError(f"{name} is not offered here: there is no store for images and files")
 
     # -- commands ------------------------------------------------------------------------------------------------------
@@ -406,57 +385,61 @@ class _Service:
                 done = await sandbox.commands.run(asked.command, cwd=asked.cwd, env=asked.env, timeout=seconds)
             except SandboxFileError as error:  # there is no such program or folder
                 return {"stdout": "", "stderr": str(error), "exit_code": -1, "failure_reason": str(error)}
-        told = {"stdout": done.stdout, "stderr": done.stderr, "exit_code": done.exit_code}
         if done.error is None or done.error.name in ("Exit", "Killed"):
-            return told
+            return {"stdout": done.stdout, "stderr": done.stderr, "exit_code": done.exit_code}
         why = done.error.value
-        return told | {"stderr": f"{done.stderr}\n{why}".strip(), "exit_code": -1, "failure_reason": why}
+        stderr = f"{done.stderr}\n{why}".strip()
+        return {"stdout": done.stdout, "stderr": stderr, "exit_code": -1, "failure_reason": why}
 
     async def create_session(self, owner: str, asked: NewSession) -> dict[str, Any]:
         if asked.remote_user not in (None, "", "root", "user"):
             raise UsageError(f"a sandbox has one user, and none called {asked.remote_user!r:.40}")
         exports = [f"export {name}={shlex.quote(value)}" for name, value in (asked.env or {}).items()]
-        setup = "; ".join(
-            ["exec 2>&1", _DISOWN, *exports, *(f"source {shlex.quote(path)}" for path in asked.startup_source)]
-        )
-        async with self._use(owner, asked.sandbox_id, _SECONDS) as (sandbox, held):
-            if asked.session in held.sessions:
+        sources = [f"source {shlex.quote(path)}" for path in asked.startup_source]
+        setup = "; ".join(["exec 2>&1", _DISOWN, *exports, *sources])
+        async with self._use(owner, asked.sandbox_id, _SECONDS) as (sandbox, details):
+            shells = details.shells
+            if asked.session in shells:
                 raise UsageError(f"session {asked.session!r:.80} already exists")
-            session = Shell("", setup, PASSING.fullmatch(asked.session) is not None)
-            held.sessions[asked.session] = session  # at once, for others may ask for the name meanwhile
+            shell = Shell("", setup, PASSING.fullmatch(asked.session) is not None)
+            shells[asked.session] = shell  # at once, for others may ask for the name meanwhile
             try:
-                async with session.turn(_SECONDS):
-                    await make_room(sandbox, held)
-                    session.context = await sandbox.create_context(language="bash")
-                    _, output = await session.run(sandbox, "", self.sandboxes.seconds(_SECONDS))
-                if held.sessions.get(asked.session) is not session:  # it was closed meanwhile
-                    await sandbox.remove_context(session.context)
+                async with shell.turn(_SECONDS):
+                    await details.make_room(sandbox)
+                    shell.context = await sandbox.create_context(language="bash")
+                    _, output = await shell.run(sandbox, "", self.sandboxes.seconds(_SECONDS))
+                if shells.get(asked.session) is not shell:  # it was closed meanwhile
+                    await sandbox.remove_context(shell.context)
                     raise UsageError("the session was closed")
             except BaseException:
-                if held.sessions.get(asked.session) is session:
-                    del held.sessions[asked.session]
+                if shells.get(asked.session) is shell:
+                    del shells[asked.session]
                 raise
-            session.runs = 0
+            shell.runs = 0
         return {"output": output, "session_type": "bash"}
 
     async def run_in_session(self, owner: str, asked: Action) -> dict[str, Any]:
         seconds = self.sandboxes.seconds(asked.timeout or _SECONDS)
-        session = shell_of(self._held_of(owner, asked.sandbox_id)[1], asked.session)
-        async with session.turn(seconds), self._use(owner, asked.sandbox_id, seconds) as (sandbox, held):
-            if held.sessions.get(asked.session) is not session:
+        shell = self._details(self.sandboxes.get(asked.sandbox_id, owner)).shell(asked.session)
+        async with shell.turn(seconds), self._use(owner, asked.sandbox_id, seconds) as (sandbox, details):
+            if details.shells.get(asked.session) is not shell:
                 raise UsageError("the session was closed")
-            done, output = await session.run(sandbox, asked.command, seconds)
+            done, output = await shell.run(sandbox, asked.command, seconds)
         code = exit_code(done, asked.command, output)
         if asked.check == "raise" and code:
             text = f"Command {asked.command!r} failed with exit code {code}. Here is the output:\n{output!r}"
             raise Failed(text)
-        told = {"session_type": "bash", "output": output, "exit_code": None if asked.check == "ignore" else code}
-        return told | {"failure_reason": "", "expect_string": ""}
+        return {
+            "session_type": "bash",
+            "output": output,
+            "exit_code": None if asked.check == "ignore" else code,
+            "failure_reason": "",
+            "expect_string": "",
+        }
 
     async def close_session(self, owner: str, asked: InSession) -> dict[str, Any]:
-        """End a shell and what it started."""
-        async with self._use(owner, asked.sandbox_id) as (sandbox, held):
-            await close(sandbox, held, asked.session)
+        async with self._use(owner, asked.sandbox_id) as (sandbox, details):
+            await details.close(sandbox, asked.session)
         return {"session_type": "bash"}
 
     # -- files ---------------------------------------------------------------------------------------------------------
@@ -466,16 +449,17 @@ class _Service:
             await sandbox.files.write(asked.path, asked.content)
         return _written(asked.path)
 
-    async def upload(self, owner: str, form: FormData) -> dict[str, Any]:
+    async def upload(self, owner: str, request: Request) -> dict[str, Any]:
         try:
-            file, target, name = form.get("file"), form.get("target_path"), form.get("sandbox_id")
-            if not isinstance(file, UploadFile) or not isinstance(target, str) or not isinstance(name, str):
-                raise UsageError("an upload has a file, target_path and sandbox_id")
-            path: str = validated(Text, target)
-            async with self._use(owner, validated(Text, name)) as (sandbox, _), self._uploads:
-                await sandbox.files.write(path, await file.read())
-        finally:
-            await form.close()
+            async with request.form(max_files=1, max_fields=8) as form:
+                file, target, name = form.get("file"), form.get("target_path"), form.get("sandbox_id")
+                if not isinstance(file, UploadFile) or not isinstance(target, str) or not isinstance(name, str):
+                    raise UsageError("an upload has a file, target_path and sandbox_id")
+                path: str = validated(Text, target)
+                async with self._use(owner, validated(Text, name)) as (sandbox, _), self._uploads:
+                    await sandbox.files.write(path, await file.read())
+        except HTTPException as error:
+            raise UsageError(f"the form cannot be read: {error.detail}") from error
         return _written(path)
 
     async def read_file(self, owner: str, asked: Read) -> dict[str, Any]:
@@ -501,27 +485,26 @@ class _Service:
     def _host(self) -> dict[str, str]:
         return {"host_name": "rollenv", "host_ip": self.server.settings.host}
 
-    def _held_of(self, owner: str, name: str) -> tuple[SandboxSession, Held]:
-        box = self.sandboxes.get(name, owner)
-        return box, self._held.setdefault(box, Held())
-
     @contextlib.asynccontextmanager
-    async def _use(self, owner: str, name: str, seconds: float = 0.0) -> AsyncIterator[tuple[AsyncSandbox, Held]]:
+    async def _use(self, owner: str, name: str, seconds: float = 0.0) -> AsyncIterator[tuple[AsyncSandbox, Details]]:
         """Hold a sandbox for a call of so many seconds. Each call renews its lease."""
-        box, held = self._held_of(owner, name)
-        held.calls += 1
+        box = self.sandboxes.get(name, owner)
+        details = self._details(box)
+        details.calls += 1
         try:
             async with box.use() as sandbox:
-                self._renew(box, held, seconds)
-                yield sandbox, held
+                self._renew(box, details, seconds)
+                yield sandbox, details
         finally:
-            held.calls -= 1
-            if not held.calls and box.alive:
-                self._renew(box, held, 0.0)
+            details.calls -= 1
+            if not details.calls and box.alive:
+                self._renew(box, details, 0.0)
 
-    def _renew(self, box: SandboxSession, held: Held, seconds: float) -> None:
-        if held.lease is not None:
-            ends = max(time.time() + held.lease + seconds, (box.sandbox.sync.expires_at or 0.0) if held.calls else 0.0)
+    def _renew(self, box: SandboxSession, details: Details, seconds: float) -> None:
+        if details.lease is not None:
+            ends = time.time() + details.lease + seconds
+            if details.calls:  # another one may need it for longer
+                ends = max(ends, box.sandbox.sync.expires_at or 0.0)
             left = min(ends - time.time(), box.opened + self.sandboxes.limits.total - time.monotonic())
             box.sandbox.sync.set_timeout(max(left, 0.001))
 
@@ -532,18 +515,7 @@ class _Service:
             self._ended.popitem(last=False)
 
 
-# -- requests and answers ----------------------------------------------------------------------------------------------
-
-
-async def _itself(request: Request) -> Request:
-    return request
-
-
-async def _form(request: Request) -> FormData:
-    try:
-        return await request.form(max_files=1, max_fields=8)
-    except HTTPException as error:
-        raise UsageError(f"the form cannot be read: {error.detail}") from error
+# -- answers ----------------------------------------------------------------------------------------------
 
 
 def _written(path: str) -> dict[str, Any]:

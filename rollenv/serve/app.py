@@ -1,0 +1,183 @@
+"""The web application of a server: its own routes and those of the protocols, behind a guard."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.needs import extra
+from rollenv.remote import protocol
+from rollenv.remote.protocol import NotAllowed
+from rollenv.serve.auth import Client
+from rollenv.serve.handover import IMPORT_PATH, import_file, import_session, is_url
+from rollenv.serve.logs import Requests
+from rollenv.serve.monitoring import CONTENT_TYPE
+from rollenv.serve.native import Native
+from rollenv.serve.protocols import PROTOCOLS
+from rollenv.serve.quotas import stopping
+from rollenv.serve.responses import Json, left, refused
+from rollenv.serve.server import SANDBOX_HOST, Endpoint, EnvServer, denied, is_local
+from rollenv.serve.websocket import WebSocket
+
+with extra("serve", "rollenv serve"):
+    from starlette.applications import Starlette
+    from starlette.requests import ClientDisconnect, HTTPConnection, Request
+    from starlette.responses import PlainTextResponse, Response
+    from starlette.routing import BaseRoute, Route, WebSocketRoute
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+#: Bytes of the body of a request, and seconds in which it has to arrive.
+LARGEST_BODY, BODY_SECONDS = protocol.LARGEST_REQUEST, 60.0
+
+
+def make_app(server: EnvServer) -> ASGIApp:
+    """Return the web application of a server.
+
+    Raises:
+        UsageError: there is no such protocol.
+    """
+    native_class = Native
+    if server.settings.traces:
+        from rollenv.serve import traces
+
+        server.closing += traces.start_exporting()
+        native_class, server.sessions.session_class = traces.TracedNative, traces.TracedSession
+
+    async def native(client: Client, connection: HTTPConnection, socket: WebSocket) -> None:
+        await native_class(server.sessions, client, socket, server.settings.silence).talk()
+
+    async def livez(request: Request) -> Response:
+        return PlainTextResponse("alive\n")
+
+    async def readyz(request: Request) -> Response:
+        """Return whether it works: environments of every family and a sandbox are tried."""
+        problems = await server.readiness.problems()
+        if not problems:
+            return PlainTextResponse("ready\n")
+        try:  # probes have no token; what an error says is for whoever runs the server
+            server.client(request, "admin")
+        except NotAllowed:
+            problems = dict.fromkeys(problems, "failed")
+        return PlainTextResponse("".join(f"{name}: {text:.500}\n" for name, text in problems.items()), 503)
+
+    async def health(request: Request) -> Response:
+        server.client(request, "admin")
+        return Json(server.health())
+
+    async def metrics(request: Request) -> Response:
+        server.client(request, "admin")
+        return Response(server.metrics.text(), media_type=CONTENT_TYPE)
+
+    async def sessions(request: Request) -> Response:
+        """Go on with a session of a server that stops."""
+        server.client(request, "admin")
+        if server.sessions.draining:
+            raise stopping()
+        import_session(server.sessions, protocol.unpack(await request.body()))
+        return Response(status_code=204)
+
+    routes: list[BaseRoute] = [
+        Route("/livez", livez),
+        Route("/readyz", readyz),
+        Route("/health", health),
+        Route("/metrics", metrics),
+        Route(IMPORT_PATH, sessions, methods=["POST"]),
+        WebSocketRoute(protocol.PATH, Endpoint(server, native, subprotocol=protocol.SUBPROTOCOL)),
+    ]
+    for name in server.settings.protocols:
+        if name not in PROTOCOLS:
+            raise UsageError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
+        routes += importlib.import_module(f"rollenv.serve.protocols.{name}").routes(server)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        server.sessions.start()
+        server.sandboxes.start()
+        if server.settings.hand_over and not is_url(server.settings.hand_over):
+            import_file(server.sessions, Path(server.settings.hand_over))
+        for begin in server.opening:
+            begin()
+        try:
+            yield
+        finally:
+            await server.readiness.stop()
+            for close in server.closing:
+                await close()
+            await server.sandboxes.stop()
+            await server.sessions.stop()
+            await server.sessions.workers.aclose()
+
+    handlers = {RollenvError: refused, ClientDisconnect: left}
+    app = Starlette(routes=server.hosts + routes, lifespan=lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
+    guarded = Guard(app, server)
+    return Requests(traces.TracedRequests(guarded) if server.settings.traces else guarded)
+
+
+class Guard:
+    """Checks of every request: the name by which the server is called, the page that asks, the size of the body.
+
+    A page on another site can make a browser send requests to this machine, and with a name of its own (DNS rebinding)
+    read the answers. So a request has to call the server by a name it knows, and one that comes from a page has to
+    come from the server's own.
+    """
+
+    def __init__(self, app: ASGIApp, server: EnvServer):
+        self._app, self._settings, self._uploads = app, server.settings, server.uploads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        headers = HTTPConnection(scope).headers
+        try:
+            problem = self._problem(headers.get("host", ""), headers.get("origin", ""))
+        except ValueError as error:
+            problem = f"the headers Host and Origin make no sense: {error}"
+        length, most = headers.get("content-length", "0"), LARGEST_BODY
+        if scope["path"] in self._uploads:
+            most += self._settings.sandboxes.limits.disk_mb << 20
+        if not problem and scope["type"] == "http" and (not length.isdigit() or int(length) > most):
+            await PlainTextResponse(f"the body has more than {most} bytes\n", 413)(scope, receive, send)
+        elif problem and scope["type"] == "http":
+            await PlainTextResponse(problem + "\n", 403)(scope, receive, send)
+        elif problem:
+            await receive()
+            await denied(send, 403, problem)
+        else:
+            await self._app(scope, self._limited(receive, most) if scope["type"] == "http" else receive, send)
+
+    def _problem(self, host: str, origin: str) -> str:
+        name = SANDBOX_HOST.sub("", urlsplit(f"//{host}").hostname or "")
+        if self._settings.local and not (is_local(name) or name in self._settings.hosts):
+            return f"this server is not {name!r:.80}; whoever runs it can allow the name with --allow-host"
+        if origin and urlsplit(origin).netloc != host:
+            return f"pages of {origin!r:.80} may not use this server"
+        return ""
+
+    @staticmethod
+    def _limited(receive: Receive, most: int) -> Receive:
+        left, whole = most, False
+        end = asyncio.get_running_loop().time() + BODY_SECONDS
+
+        async def limited() -> Any:
+            nonlocal left, whole
+            if whole:
+                return await receive()  # the end of the connection, which takes its time
+            try:
+                async with asyncio.timeout_at(end):
+                    message = await receive()
+            except TimeoutError:
+                raise UsageError(f"the body did not arrive within {BODY_SECONDS:g} s") from None
+            whole = not message.get("more_body", False)
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise UsageError(f"the body has more than {most} bytes")
+            return message
+
+        return limited

@@ -1,0 +1,287 @@
+"""Connect's messages, and events from threads that reach a client piece by piece.
+
+A stream of Connect (https://connectrpc.com/docs/protocol, with JSON) is a row of envelopes: a byte of flags, the length
+in four bytes, and a message. The last one of an answer has the flag 2 and says whether something went wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.remote.protocol import SessionGone, TooFast
+from rollenv.sandbox import Sandbox
+from rollenv.sandbox.errors import (
+    FileRefused,
+    FileThere,
+    NotFound,
+    SandboxDied,
+    SandboxFileError,
+    SandboxPaused,
+    SandboxTimeout,
+)
+from rollenv.serve.protocols.e2b.service import E2BService
+from rollenv.serve.responses import Json, Streamed, validated
+from rollenv.serve.sandboxes import SandboxSession
+
+#: Events that wait for a client, and seconds that what makes them waits for it.
+_WAITING, _PATIENCE = 32, 300.0
+
+
+class TooSlow(RollenvError):
+    """The client did not read in time."""
+
+
+class Feed:
+    """Events from threads for one client, which may read slower than they come: then what makes them waits."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._loop = asyncio.get_running_loop()
+        self._room = threading.Semaphore(_WAITING)
+        self._events: deque[Any] = deque()
+        self._there = asyncio.Event()
+        self.closed = False
+
+    def put(self, event: Any) -> None:
+        """Add an event, from a thread. Blocks while too many wait, unless that takes long or the sandbox ends."""
+        end = time.monotonic() + _PATIENCE
+        while not self.closed:
+            if self._room.acquire(timeout=1.0):
+                self._events.append(event)
+                break
+            self.closed = time.monotonic() > end or not self._sandbox.alive
+        self._wake()
+
+    def finish(self, event: Any) -> None:
+        """Add the last event; it always has room."""
+        self._events.append(event)
+        self._wake()
+
+    def close(self) -> None:
+        self.closed = True
+        self._room.release(_WAITING)
+
+    async def get(self, seconds: float) -> Any:
+        async with asyncio.timeout(seconds):
+            while not self._events:
+                if self.closed:
+                    raise TooSlow("the client did not read what came, and some of it is lost")
+                self._there.clear()
+                await self._there.wait()
+        self._room.release()
+        return self._events.popleft()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the server has stopped
+            self._loop.call_soon_threadsafe(self._there.set)
+
+
+Message = dict[str, Any]
+
+#: Seconds for an answer, and between two signs of life in a stream, where a client says nothing of it.
+_SECONDS, _PING = 60.0, 50.0
+#: Seconds for an answer at most.
+_LONGEST = 600.0
+#: Bytes of a message.
+_LARGEST = 1 << 22
+_STREAM = "application/connect+json"
+
+#: Codes of errors, the narrower classes first.
+_CODES: tuple[tuple[type[Exception], str], ...] = (
+    (TooFast, "resource_exhausted"),
+    (TooSlow, "resource_exhausted"),
+    (SandboxTimeout, "deadline_exceeded"),
+    (TimeoutError, "deadline_exceeded"),
+    (SessionGone, "unavailable"),
+    (SandboxDied, "unavailable"),
+    (SandboxPaused, "unavailable"),
+    (NotFound, "not_found"),
+    (FileThere, "already_exists"),
+    (FileRefused, "permission_denied"),
+    (SandboxFileError, "invalid_argument"),
+    (UsageError, "invalid_argument"),
+)
+_STATUSES = {
+    "resource_exhausted": 429,
+    "deadline_exceeded": 504,
+    "unavailable": 503,
+    "not_found": 404,
+    "already_exists": 409,
+    "permission_denied": 403,
+    "invalid_argument": 400,
+}
+
+
+def unary(
+    service: E2BService, name: str, model: type[BaseModel], method: Callable[[SandboxSession, Any], Awaitable[Message]]
+) -> Route:
+    """A method with one message, of the model, and one answer."""
+
+    async def answer(box: SandboxSession, request: Request) -> Response:
+        try:
+            asked = validated(model, _message(await request.body()))
+            async with asyncio.timeout(_limit(request)):
+                return Json(await method(box, asked))
+        except (RollenvError, TimeoutError) as error:
+            failure = _failure(error)
+            return Json(failure, _STATUSES.get(failure["code"], 500))
+
+    return _route(service, name, "application/json", answer)
+
+
+def server_stream(
+    service: E2BService,
+    name: str,
+    model: type[BaseModel],
+    method: Callable[[SandboxSession, Any, Request], AsyncGenerator[Message, None]],
+) -> Route:
+    """A method with one message, of the model, and many answers."""
+
+    async def answers(box: SandboxSession, request: Request) -> AsyncGenerator[bytes, None]:
+        last: Message = {}
+        try:
+            message = await anext(aiter(_envelopes(request)), None)
+            if message is None:
+                raise UsageError("the request has no message")
+            async with contextlib.aclosing(method(box, validated(model, message), request)) as events:
+                async for event in events:
+                    yield _envelope(event)
+        except (RollenvError, TimeoutError) as error:
+            last = {"error": _failure(error)}
+        yield _envelope(last, 2)
+
+    async def answer(box: SandboxSession, request: Request) -> Response:
+        await request.body()  # what comes from then on is that the client has gone
+        return Streamed(answers(box, request), _STREAM, service.request(box))
+
+    return _route(service, name, _STREAM, answer)
+
+
+def client_stream(
+    service: E2BService,
+    name: str,
+    model: type[BaseModel],
+    method: Callable[[SandboxSession, AsyncIterator[Any]], Awaitable[Message]],
+) -> Route:
+    """A method with many messages, of the model, and one answer."""
+
+    async def answer(box: SandboxSession, request: Request) -> Response:
+        try:
+            async with asyncio.timeout(_limit(request)):
+                asked = (validated(model, message) async for message in _envelopes(request))
+                body = _envelope(await method(box, asked)) + _envelope({}, 2)
+        except (RollenvError, TimeoutError) as error:
+            body = _envelope({"error": _failure(error)}, 2)
+        return Response(body, media_type=_STREAM)
+
+    return _route(service, name, _STREAM, answer)
+
+
+def _route(
+    service: E2BService, name: str, media_type: str, answer: Callable[[SandboxSession, Request], Awaitable[Response]]
+) -> Route:
+    """A route for requests of one media type to a sandbox."""
+
+    async def handle(request: Request) -> Response:
+        box = service.box(request)
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != media_type:
+            return Response(f"only {media_type} is understood here\n", 415, {"Accept-Post": media_type})
+        return await answer(box, request)
+
+    return service.route("POST", f"/{name}", handle, inside=True)
+
+
+async def followed(feed: Feed, ping: float, seconds: float | None = None) -> AsyncGenerator[Any, None]:
+    """The events of a feed; and None, so that the client hears something, after silence.
+
+    Args:
+        ping: seconds of silence.
+        seconds: until the stream ends; None for no end.
+
+    Raises:
+        TimeoutError: the time is over.
+        TooSlow: the client did not read in time.
+    """
+    now = asyncio.get_running_loop().time
+    end = now() + seconds if seconds else float("inf")
+    while True:
+        try:
+            event = await feed.get(max(0.0, min(ping, end - now())))
+        except TimeoutError:
+            if now() >= end:
+                raise TimeoutError("the time for this stream is over") from None
+            yield None
+            continue
+        yield event
+
+
+def ping_of(request: Request) -> float:
+    """Seconds of silence after which a client wants a sign of life in a stream."""
+    return max(1.0, _number_of(request, "keepalive-ping-interval") or _PING)
+
+
+def timeout_of(request: Request) -> float | None:
+    """Seconds that the client gives a stream; None for no limit."""
+    return _number_of(request, "connect-timeout-ms") / 1e3 or None
+
+
+def _limit(request: Request) -> float:
+    return min(timeout_of(request) or _SECONDS, _LONGEST)
+
+
+def _number_of(request: Request, name: str) -> int:
+    """A header with a whole number; 0 if it is not there, or makes no sense."""
+    text = request.headers.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def _failure(error: Exception) -> Message:
+    code = next((code for cls, code in _CODES if isinstance(error, cls)), "internal")
+    return {"code": code, "message": str(error) or "it took too long"}
+
+
+def _envelope(message: Message, flags: int = 0) -> bytes:
+    data = json.dumps(message, separators=(",", ":")).encode()
+    return bytes([flags]) + len(data).to_bytes(4, "big") + data
+
+
+async def _envelopes(request: Request) -> AsyncIterator[Message]:
+    """The messages of a request, as they come."""
+    buffer = bytearray()
+    async for piece in request.stream():
+        buffer += piece
+        while len(buffer) >= 5:
+            size = int.from_bytes(buffer[1:5], "big")
+            if buffer[0] or size > _LARGEST:
+                raise UsageError(f"messages are not compressed, and have at most {_LARGEST} bytes")
+            if len(buffer) < 5 + size:
+                break
+            message = _message(bytes(buffer[5 : 5 + size]))
+            del buffer[: 5 + size]
+            yield message
+    if buffer:
+        raise UsageError("the last message is cut")
+
+
+def _message(data: bytes) -> Message:
+    """A message; null stands for a field that is left out."""
+    try:
+        message = json.loads(data or b"{}", object_hook=lambda each: {k: v for k, v in each.items() if v is not None})
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"the message is not JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise UsageError("the message is not an object")
+    return message

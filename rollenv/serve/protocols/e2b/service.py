@@ -1,0 +1,241 @@
+"""The clients of the protocol, their sandboxes, and routes with E2B's error responses."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import errno
+import hashlib
+import hmac
+import posixpath
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, StringConstraints
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.remote.protocol import NotAllowed, SessionGone, TooFast
+from rollenv.sandbox import Sandbox
+from rollenv.sandbox.errors import SandboxDied, SandboxPaused
+from rollenv.serve.auth import Client
+from rollenv.serve.logs import audit
+from rollenv.serve.responses import Json, retry_after, status_of
+from rollenv.serve.sandboxes import PerSandbox, SandboxSession
+from rollenv.serve.server import EnvServer, is_local
+
+PREFIX = "/e2b"
+#: Contents of files; the client's signed URLs leave out the path of its sandbox URL.
+FILES = (f"{PREFIX}/files", "/files")
+#: The version of E2B's own server in sandboxes whose abilities these have; clients look at it before they ask.
+#: From 0.6.2 on files have metadata, and these have none.
+VERSION = "0.6.1"
+#: The home of code, which leads to the scratch folder.
+HOME = "/home/user"
+#: Requests to one sandbox at the same time, those that stream among them.
+_REQUESTS = 128
+#: A host that is an address and no name.
+_ADDRESS = re.compile(r"[\d.]+|.*:.*")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+T = TypeVar("T")
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def _at_home(path: str) -> str:
+    """An absolute path: relative ones begin in the home of code."""
+    if path == "~" or path.startswith("~/"):
+        path = path[2:]
+    return posixpath.normpath(posixpath.join(HOME, path))
+
+
+def _variables(env: dict[str, str]) -> dict[str, str]:
+    for name, text in env.items():
+        if not name or "=" in name or b"\0" in (name + text).encode():  # what cannot be encoded is a ValueError as well
+            raise ValueError(f"{name!r:.80} is no variable, or has a value that is none")
+    return env
+
+
+Path = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$"), AfterValidator(_at_home)]
+Variables = Annotated[dict[str, str], AfterValidator(_variables)]
+
+
+@dataclass
+class Details:
+    """The facts of this protocol about a sandbox."""
+
+    template: str = "base"
+    env: dict[str, str] = field(default_factory=dict)
+    ports: set[int] = field(default_factory=set)
+    """Those that clients have asked for."""
+    paused: bool = False
+    requests: int = 0
+    """Those that are being answered."""
+
+    @property
+    def state(self) -> str:
+        return "paused" if self.paused else "running"
+
+
+class E2BService:
+    """The clients of the protocol and their sandboxes."""
+
+    def __init__(self, server: EnvServer):
+        self.server, self.sandboxes = server, server.sandboxes
+        self.details = PerSandbox(Details)
+        self._secret = secrets.token_bytes(32)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def client(self, request: HTTPConnection) -> Client:
+        return self.server.client(request, "sandboxes")
+
+    def own_box(self, request: Request) -> SandboxSession:
+        """Return the client's sandbox that the path of a request names."""
+        return self.sandboxes.get(request.path_params["name"], self.client(request).name)
+
+    def key_of(self, name: str) -> str:
+        """The key of a sandbox, with which all but its end and its time can be asked for."""
+        return hmac.new(self._secret, name.encode(), hashlib.sha256).hexdigest()
+
+    def keys(self, box: SandboxSession, request: Request) -> dict[str, Any]:
+        """Return the keys that a client needs, and the domain of the sandbox's ports.
+
+        Some calls carry one of the two tokens, others the other one. Names below ``localhost`` are this machine's; an
+        address has none.
+        """
+        key, host = self.key_of(box.name), request.headers.get("host", "")
+        address = urlsplit(f"//{host}")
+        domain = None if _ADDRESS.fullmatch(address.hostname or "") else host
+        if is_local(address.hostname or ""):
+            domain = f"localhost:{address.port or 80}"
+        return {
+            "sandboxID": box.name,
+            "templateID": self.details(box).template,
+            "clientID": "rollenv",
+            "envdVersion": VERSION,
+            "domain": domain,
+            "envdAccessToken": key,
+            "trafficAccessToken": key,
+        }
+
+    def box(self, request: HTTPConnection, name: str = "", key: str | None = None) -> SandboxSession:
+        """The sandbox that a request is for: the one of that name, of its header, or that signed its URL.
+
+        Args:
+            key: of that one; by default the header's.
+
+        Raises:
+            NotAllowed: the client may not use it.
+            SessionGone: it has ended, or is paused.
+        """
+        headers = request.headers
+        name = name or headers.get("e2b-sandbox-id", "")
+        key = key or headers.get("x-access-token") or headers.get("e2b-traffic-access-token")
+        if not name and "signature" in request.query_params and request.url.path in FILES:
+            name, key = self._signed(request)
+        if key and self.server.tokens:
+            found = self.sandboxes.by_name.get(name)
+            if found is None:
+                raise SessionGone("it was ended, its time is over, or the server was restarted")
+            if not hmac.compare_digest(key.encode(), self.key_of(name).encode()):
+                audit("refused", "nobody", path=request.url.path, why="another sandbox's key")
+                raise NotAllowed("this is not the key of the sandbox")
+            self.server.count_request(request, found.owner)
+            owner = found.owner
+        else:
+            owner = self.client(request).name
+        box = self.sandboxes.get(name, owner)
+        if self.details(box).paused:
+            raise SessionGone("the sandbox is paused")
+        return box
+
+    def _signed(self, request: HTTPConnection) -> tuple[str, str]:
+        """The sandbox whose key signed the URL of a file, and the key. The URL does not name it."""
+        asked = request.query_params
+        path, user, ends = (asked.get(name, "") for name in ("path", "username", "signature_expiration"))
+        if ends and not (ends.isascii() and ends.isdecimal() and int(ends[:15]) > time.time()):
+            raise NotAllowed("the time of the signed URL is over")
+        operation = "read" if request.scope["method"] == "GET" else "write"
+        for name in self.sandboxes.by_name:
+            key = self.key_of(name)
+            text = ":".join([path, operation, user, key, *filter(None, [ends])])
+            digest = base64.b64encode(hashlib.sha256(text.encode("utf-8", "replace")).digest()).rstrip(b"=")
+            if hmac.compare_digest(b"v1_" + digest, asked["signature"].encode("utf-8", "replace")):
+                return name, key
+        raise NotAllowed("the URL was not signed for this file with the key of a sandbox that runs")
+
+    async def run(self, box: SandboxSession, work: Callable[[Sandbox], T], also: asyncio.Semaphore | None = None) -> T:
+        """Do something with a sandbox, in a thread, as soon as there is room. It takes room until its end.
+
+        Args:
+            also: something else that has to have room.
+        """
+        with self.request(box):
+            async with contextlib.AsyncExitStack() as waiting:
+                if also is not None:
+                    await waiting.enter_async_context(also)
+                await waiting.enter_async_context(box.use())
+                begun = waiting.pop_all()
+
+            async def whole() -> T:
+                async with begun:
+                    return await asyncio.to_thread(work, box.sandbox.sync)
+
+            return await asyncio.shield(self.spawn(whole()))
+
+    @contextlib.contextmanager
+    def request(self, box: SandboxSession) -> Iterator[None]:
+        """Count a request while it is answered, which keeps the sandbox from being idle."""
+        details = self.details(box)
+        if details.requests >= _REQUESTS:
+            raise TooFast(f"{_REQUESTS} requests to this sandbox are being answered", retry_after=1.0)
+        details.requests += 1
+        try:
+            with box.hold():
+                yield
+        finally:
+            details.requests -= 1
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do something that goes on when the request for it ends."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited for it has got it
+
+    def route(self, method: str, path: str, handler: Handler, *, inside: bool = False) -> Route:
+        """A route with E2B's error responses.
+
+        Args:
+            path: below :data:`PREFIX`, or one of :data:`FILES`.
+            inside: whether it is asked of a sandbox, and not of the service. A sandbox that does not run has no server
+                of its own: 502.
+        """
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except (RollenvError, HTTPException) as problem:
+                # a form that is none
+                error = problem if isinstance(problem, RollenvError) else UsageError(problem.detail)
+            status, text = status_of(error), str(error)
+            if inside and isinstance(error, SessionGone | SandboxDied | SandboxPaused):
+                status, text = 502, f"The sandbox was not found: {error}"  # clients look for these words
+            elif getattr(error, "errno", None) in _NO_ROOM:
+                status = 507
+            return Json({"code": status, "message": text}, status, retry_after(error))
+
+        return Route(path if path in FILES else PREFIX + path, answer, methods=[method])

@@ -1,0 +1,293 @@
+"""A client's environment in a worker. If the worker is lost, the episode is replayed in another one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from rollenv.core import RollenvError, UsageError
+from rollenv.registry import spec
+from rollenv.remote import protocol
+from rollenv.remote.protocol import EnvBroke, SessionGone
+from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
+from rollenv.rollout import validation
+from rollenv.rollout.types import Task
+from rollenv.rollout.workers.base import EnvFailure, EnvResult, Views
+from rollenv.rollout.workers.pool import PooledEnv
+from rollenv.serve.quotas import SessionContext, TimeLimit
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that an environment that may harm others waits for a worker of its own.
+_ALONE_SECONDS = 2.0
+
+#: Bytes of a state that is handed over: a session is one request.
+_LARGEST_STATE = protocol.LARGEST_REQUEST // 2
+
+
+class ReplayedEnv:
+    """An environment, its episode so far, and what rebuilds it in another worker.
+
+    Args:
+        session: the name of the client's session.
+        alone: whether it gets a worker of its own.
+    """
+
+    __slots__ = (
+        "_alone", "_context", "_is_limited", "_losses", "about", "closed", "history", "last_step", "over", "owner",
+        "pooled", "session", "task", "turns", "views",
+    )  # fmt: skip
+
+    def __init__(self, context: SessionContext, session: str, owner: str, task: Task, views: Views, alone: bool):
+        self._context, self.session, self.owner, self.task, self.views = context, session, owner, task, views
+        self._is_limited = context.limiter.is_limited(owner)
+        self.pooled: PooledEnv | None = None
+        """Its part in a worker, while there is one."""
+        self._alone, self._losses = alone, 0
+        self.closed = False
+        """Whether it has ended for good."""
+        self.about: dict[str, Any] = {}
+        self.history = ReplayLog()
+        self.over, self.turns = True, 0
+        self.last_step: list[Any] = []
+        """The answer to the last step of this episode."""
+
+    async def build(self) -> None:
+        """Build it, unless a call was faster."""
+        if self.pooled is None:
+            await self._with_replay(self._open)
+
+    async def card(self) -> dict[str, Any]:
+        """Return what a person has to know to play it; the episode stays as it is."""
+        card: dict[str, Any] = await self._with_replay(functools.partial(self._perform, "card", []))
+        return card
+
+    async def call(self, method: str, args: list[Any], failure: EnvFailure | None = None) -> Any:
+        """Make a call, and record it.
+
+        Args:
+            failure: of the first attempt, if there was one; then the call is made again, in another worker.
+
+        Raises:
+            EnvBroke: a replay is no remedy.
+            SessionGone: it was closed meanwhile.
+        """
+        answer = await self._with_replay(functools.partial(self._perform, method, args), failure)
+        self._record(method, args, answer)
+        return answer
+
+    def send(self, method: str, args: list[Any], done: Callable[[Any], object]) -> None:
+        """Send a call into the environment.
+
+        Args:
+            done: called once, with the worker's result or an error, in its time.
+
+        Raises:
+            SessionGone: it was released during a replay.
+        """
+        pooled = self.pooled
+        if pooled is None:
+            raise SessionGone("the session was closed")
+        call = Call(self, pooled, "reset" if method == "about" else method, done)
+        self._context.queue.time_limits.start(call, self._seconds_of(method))
+        if method in ("step", "about", "card"):
+            pooled.send(method, args, call.answered)
+        elif method == "reset":
+            pooled.send("restart", args, call.answered)
+        else:
+            pooled.send("call", [method, *args], call.answered)
+
+    def finish_step(self, action: str, result: EnvResult) -> list[Any]:
+        """Record a step that was sent, and return its answer."""
+        answer: list[Any] = self._answer_of("step", result)
+        self._record("step", [action], answer)
+        return answer
+
+    async def save_state(self) -> None:
+        """Let the history begin with the state, where there is one: to restore it is quicker than a replay."""
+        if self.pooled is not None and self.history.calls and "state" in spec(self.task.env_id).abilities:
+            with contextlib.suppress(EnvFailure, UsageError):  # else it is replayed
+                state = await self._ask("get_state", [])
+                if len(protocol.pack(state)) <= _LARGEST_STATE:
+                    self.history.add("set_state", [state], protocol.fingerprint("set_state", None))
+
+    def release(self, *, hung: bool = False) -> None:
+        """Give the worker's environment back; the next call begins with a replay."""
+        pooled, self.pooled = self.pooled, None
+        if pooled is not None and hung:
+            pooled.abandon()
+        elif pooled is not None:  # the time of a call that failed counts, too
+            pooled.close(functools.partial(self._context.limiter.spend, self.owner))
+
+    # -- used by calls that are on their way ---------------------------------------------------------------------------
+
+    def hung(self, method: str) -> EnvFailure:
+        """Return the failure of a call that got no answer in its time."""
+        seconds = self._seconds_of(method)
+        return EnvFailure("hung", f"{self.task.env_id}: {method} did not return within {seconds:g} s")
+
+    def record_time(self, method: str, pooled: PooledEnv, seconds: float) -> None:
+        """Record the time of a call that succeeded."""
+        context = self._context
+        if self._is_limited:
+            context.limiter.spend(self.owner, pooled.computed())
+        context.health.env(self.task.env_id).ok(method, seconds)
+        context.health.worker(pooled.worker).ok(method, seconds)
+        context.on_call_time(method, seconds)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    async def _with_replay(self, call: Callable[[], Awaitable[Any]], failure: EnvFailure | None = None) -> Any:
+        """Make a call. If its worker is lost, replay the episode in another one and make it again."""
+        context = self._context
+        for left in range(context.limits.replays, -1, -1):
+            try:
+                if failure is not None:
+                    raise await self._overdue(failure)
+                return await call()
+            except EnvFailure as problem:
+                failure = None
+                if self.closed:
+                    raise SessionGone("the session was closed") from problem
+                worker = self.pooled.worker if self.pooled is not None else ""
+                context.health.failed(self.task.env_id, worker, problem.kind, str(problem))
+                self.release(hung=problem.kind == "hung")
+                if problem.kind == "hung":
+                    context.limiter.spend(self.owner, context.limits.step)
+                self._losses += problem.kind == "lost"
+                self._alone = self._alone or problem.blamed or self._losses > 1
+                if problem.blamed or problem.kind == "hung":
+                    context.records[self.owner, self.task.env_id].harm += 1
+                if problem.kind != "lost" or not left:
+                    raise EnvBroke(str(problem), kind=problem.kind) from problem
+                context.counters.replays += 1
+                logger.info("session %.6s is replayed: %s", self.session, problem)
+            except ReplayDiffers as error:
+                self.release()
+                raise EnvBroke(str(error), kind="differs") from error
+            except asyncio.CancelledError:
+                self.release()  # what it did is unknown
+                raise
+        raise AssertionError
+
+    async def _perform(self, method: str, args: list[Any]) -> Any:
+        if self.pooled is None:
+            await self._open()
+            if not (method == "set_state" or (method == "reset" and args[0] is not None)):  # which begin anew
+                await self._replay()
+        return await self._ask(method, args)
+
+    async def _open(self) -> None:
+        seconds = self._context.limits.reset
+        try:
+            async with asyncio.timeout(seconds):
+                pooled = await self._open_in_worker()
+        except TimeoutError:
+            text = f"{self.task.env_id}: no worker had room for it within {seconds:g} s"
+            raise EnvBroke(text, kind="lost") from None
+        if self.closed:
+            pooled.close()
+            raise SessionGone("the session was closed")
+        self.pooled = pooled
+        self.about = await self._ask("about", [])
+
+    async def _open_in_worker(self) -> PooledEnv:
+        """Open it in a worker; in one of its own if it is to be alone and such a worker starts soon."""
+        open_in = functools.partial(self._context.workers.open, self.task, views=self.views)
+        if self._alone:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ALONE_SECONDS):
+                    return await open_in(alone=True)
+        return await open_in()
+
+    async def _replay(self) -> None:
+        for number, (method, args, _) in enumerate(self.history.calls):
+            answer = await self._ask(method, list(args))
+            self.history.check(number, protocol.fingerprint(method, answer), self.task.env_id)
+
+    async def _ask(self, method: str, args: list[Any]) -> Any:
+        """Send a call, and wait for its answer."""
+        result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(answer: Any) -> None:
+            if not result.done():
+                result.set_result(answer)
+
+        self.send(method, args, done)
+        answer = await result
+        if isinstance(answer, RollenvError):
+            raise await self._overdue(answer)
+        return self._answer_of(method, answer)
+
+    def _seconds_of(self, method: str) -> float:
+        limits = self._context.limits
+        return limits.reset if method in ("reset", "about", "card") else limits.step
+
+    async def _overdue(self, error: RollenvError) -> RollenvError:
+        """Return an error, or if it is a deadline that passed, what it was instead."""
+        if isinstance(error, EnvFailure) and error.kind == "hung" and self.pooled is not None:
+            return await self.pooled.overdue(error)
+        return error
+
+    def _answer_of(self, method: str, result: Any) -> Any:
+        """Return what a client gets of a result."""
+        r = result
+        if method == "step":
+            info = self._bounded(method, r.info)
+            return [r.observation, r.reward, r.terminated, r.truncated, info, r.state_key, r.view]
+        if method == "reset":
+            return [r.observation, self._bounded(method, r.info), r.state_key, r.view]
+        return result if method in ("about", "card") else self._bounded(method, result)
+
+    def _bounded(self, method: str, value: Any) -> Any:
+        """Return what an environment returned, if it is small enough to be spelled out for a client."""
+        try:
+            validation.bounded(value, f"what {method} returned")
+        except validation.BadValue as error:
+            raise EnvFailure("wrong", f"{self.task.env_id}: {error}") from error
+        return value
+
+    def _record(self, method: str, args: list[Any], answer: Any) -> None:
+        """Record the effects of a call that succeeded."""
+        self._context.counters.calls += 1
+        if protocol.METHODS[method]:
+            self.history.add(method, args, protocol.fingerprint(method, answer))
+        if method == "step":
+            self.over, self.last_step = answer[2] or answer[3], answer
+            self.turns += 1
+            if self.over:
+                self._context.health.env(self.task.env_id).ended("completed")
+        elif method == "reset":
+            self.over, self.turns, self.last_step = False, 0, []
+        elif method == "set_state":
+            self.over = bool(args[0].get("over", False))
+        self._context.on_call(self, method, args, answer)
+
+
+class Call(TimeLimit):
+    """A call that was sent to its worker: timed, within a limit, without a task of its own.
+
+    Args:
+        done: called once: with the answer, the error, or the failure "hung" when the limit expires.
+    """
+
+    __slots__ = ("_began", "_done", "_env", "_method", "_pooled")
+
+    def __init__(self, env: ReplayedEnv, pooled: PooledEnv, method: str, done: Callable[[Any], object]):
+        self._env, self._pooled, self._method, self._done = env, pooled, method, done
+        self._began = time.monotonic()
+
+    def answered(self, answer: Any) -> None:
+        """Hand on what the worker answered, unless it comes too late."""
+        if self.stop():
+            if not isinstance(answer, RollenvError):
+                self._env.record_time(self._method, self._pooled, time.monotonic() - self._began)
+            self._done(answer)
+
+    def expire(self) -> None:
+        self._done(self._env.hung(self._method))
