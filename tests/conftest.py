@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -70,12 +71,33 @@ def data() -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def rollenv_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the command line in an empty folder."""
+def rollenv_process(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line in an empty folder, as a process of its own."""
 
     def run(*args: str, timeout: float = 120, **kwargs: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", "from rollenv.cli.main import main; main()", *args]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, **kwargs)  # type: ignore[call-overload,no-any-return]
+
+    return run
+
+
+@pytest.fixture
+def rollenv_command(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line in an empty folder, in this process, which has imported what it needs."""
+
+    def run(*args: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        from rollenv.cli.main import main
+
+        capfd.readouterr()
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            patch.setattr(sys, "argv", ["rollenv", *args])
+            patch.setattr(sys, "stdin", io.StringIO(input))
+            with pytest.raises(SystemExit) as ended:
+                main()
+        return subprocess.CompletedProcess(args, ended.value.code or 0, *capfd.readouterr())
 
     return run
 
