@@ -16,25 +16,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
 
 
-def pytest_configure() -> None:
-    """A shell's background job ignores Ctrl-C, and so would what the tests start and interrupt.
+def pytest_configure(config: pytest.Config) -> None:
+    """Set up a process that runs tests.
 
-    Processes that run tests side by side share the cores: threads of one would wait for those of another.
+    A shell's background job ignores Ctrl-C, and so would what the tests start and interrupt. Processes that run tests
+    side by side share the cores: threads of one would wait for those of another. Properties are tried on few examples,
+    in `make integration` on many; slow machines fail none of them.
     """
+    for name, examples in (("few", 30), ("many", 100)):
+        patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "database": None}
+        settings.register_profile(name, max_examples=examples, **patient)  # type: ignore[arg-type]
+    settings.load_profile("many" if thorough(config) else "few")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if beside > 1:
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // beside)))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move browser and smoke tests, and all but the first case of ``combinations``, to the integration run."""
+def thorough(config: pytest.Config) -> bool:
+    """Whether this is the integration run."""
+    return str(config.getoption("markexpr")) == "integration"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Move browser and smoke tests, and all but the first case of ``combinations``, to the integration run.
+
+    Properties run in both, see above.
+    """
     begun: set[str] = set()
     for item in items:
+        if thorough(config) and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.integration)
         if "browser" in getattr(item, "fixturenames", ()) or item.get_closest_marker("smoke"):
             item.add_marker(pytest.mark.integration)
         if item.get_closest_marker("combinations"):
