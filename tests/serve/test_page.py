@@ -9,7 +9,6 @@ import time
 
 import httpx
 import pytest
-from serving import patient
 from waiting import eventually
 
 import rollenv
@@ -531,9 +530,3 @@ def test_pages_of_other_sites_may_not_ask(page):
         answer = page.http.post("/page/api/open", json={"session": name(), "env": SOKOBAN}, headers=headers)
         assert answer.status_code in (401, 403)
     assert page.http.post("/page/api/me", json={}, headers={"Host": "evil.example"}).status_code == 403
-
-
-def test_the_page_can_be_left_out(serve):
-    served = serve("--faces", "gem,ors")
-    assert patient.get(served.http).status_code == 404
-    assert patient.post(f"{served.http}/page/api/me", json={}).status_code == 404
