@@ -320,7 +320,7 @@ def test_matplotlib_figures_are_results():
         assert done.results[-1].png.startswith("iVBOR")
 
 
-@pytest.mark.slow
+@pytest.mark.smoke
 def test_a_missing_image_or_daemon_is_explained(docker_url):
     with pytest.raises(SandboxError, match="no image 'absent:1'"):
         Sandbox.create("docker", image="absent:1", base_url=docker_url)
