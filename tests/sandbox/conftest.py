@@ -63,6 +63,7 @@ def box(backend: dict[str, Any], boxes: dict[str, Sandbox], request: pytest.Fixt
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run on docker in `make smoke` what the guides promise of it, the rest in `make integration`: it takes seconds."""
     for item in items:
-        if item.path.parent == Path(__file__).parent and "docker" in item.name:
-            item.add_marker("smoke" if item.path.name == "test_sandbox.py" else "integration")
+        if item.path.parent == Path(__file__).parent and "[docker" in item.name:
             item.add_marker("integration")
+            if item.path.name == "test_sandbox.py" and not item.get_closest_marker("combinations"):
+                item.add_marker("smoke")
