@@ -45,7 +45,7 @@ def place_of(env, wanted):
 @pytest.mark.parametrize("env_id", IDS)
 def test_the_ids_keep_what_they_promise(data, env_id):
     data("webshop")
-    rollenv.check_env(env_id, episodes=30)
+    rollenv.check_env(env_id, episodes=10)
 
 
 def test_a_trace_of_the_original(make, data):
