@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -108,7 +109,8 @@ def rollenv_command(
         from rollenv.cli.main import main
 
         capfd.readouterr()
-        with monkeypatch.context() as patch:
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            warnings.simplefilter("default")  # none is an error for users
             patch.chdir(tmp_path)
             patch.setattr(sys, "argv", ["rollenv", *args])
             patch.setattr(sys, "stdin", io.StringIO(input))
