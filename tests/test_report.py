@@ -37,6 +37,7 @@ HOSTILE = (
     "<!-- <script> </title> javascript:alert(1) {{data}}"
 )
 Open = Callable[..., Any]
+Stored = list[dict[str, Any]]
 
 
 class CrashingSokoban(Sokoban):
@@ -86,8 +87,8 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         RolloutManager(agent, keep_views=True) as manager,
         ThreadPoolExecutor(1) as thread,
     ):
-        played = thread.submit(evaluate, agent, "report:Crash-v0", n=9, k=2, manager=manager, watch=out.write)
-        result = played.result()
+        how = {"n": 9, "k": 2, "manager": manager, "watch": out.write}
+        result = thread.submit(evaluate, agent, "report:Crash-v0", **how).result()
     about = {"env": "report:Crash-v0", "agent": "noisy:0.4", "n": 9, "k": 2, "seed": 0}
     (folder / "eval.json").write_text(json.dumps(about))
     (folder / "result.json").write_text(json.dumps(about | result.to_dict()))
@@ -97,7 +98,7 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def stored(evaluation: Path) -> list[dict[str, Any]]:
+def stored(evaluation: Path) -> Stored:
     return [json.loads(line) for line in (evaluation / "episodes.jsonl").read_text().splitlines()]
 
 
@@ -125,12 +126,7 @@ def rows(tab: Any) -> int:
     return int(tab.evaluate("state.rows.length"))
 
 
-# -- what is there -----------------------------------------------------------------------------------------------------
-
-
-def test_every_episode_that_failed_is_there_and_found_at_once(
-    show: Open, evaluation: Path, stored: list[dict[str, Any]]
-):
+def test_episodes_are_filtered_and_sorted(show: Open, evaluation: Path, stored: Stored):
     tab = show(evaluation / "report.html")
     unsolved = [e for e in stored if not e["success"]]
     crashed = [e for e in stored if e["status"] == "failed"]
@@ -143,11 +139,6 @@ def test_every_episode_that_failed_is_there_and_found_at_once(
     assert "error: raised" in tab.locator(".list .item").first.inner_text()
     assert "the floor gave way" in tab.inner_text(".fail")
     assert tab.locator(".board svg").count() == 1, "the turns before the crash are there"
-
-
-def test_episodes_are_filtered_by_task_reward_and_length_and_sorted(
-    show: Open, evaluation: Path, stored: list[dict[str, Any]]
-):
     tab = show(evaluation / "report.html")
     tab.get_by_placeholder("seed").fill("seed 4")
     assert rows(tab) == sum(e["task"]["seed"] == 4 for e in stored)
@@ -168,9 +159,7 @@ def test_episodes_are_filtered_by_task_reward_and_length_and_sorted(
     assert "No episode passes" in tab.inner_text(".list")
 
 
-def test_the_map_has_a_cell_for_every_episode_and_leads_to_it(
-    show: Open, evaluation: Path, stored: list[dict[str, Any]]
-):
+def test_the_map_has_a_cell_for_every_episode_and_leads_to_it(show: Open, evaluation: Path, stored: Stored):
     tab = show(evaluation / "report.html")
     canvas = tab.locator(".mapbox canvas")
     canvas.scroll_into_view_if_needed()
@@ -189,9 +178,7 @@ def test_the_map_has_a_cell_for_every_episode_and_leads_to_it(
     assert tab.evaluate("state.current") in range(len(stored))
 
 
-def test_an_episode_is_played_by_keyboard_slider_and_buttons(
-    show: Open, evaluation: Path, stored: list[dict[str, Any]]
-):
+def test_an_episode_is_played_by_keyboard_slider_and_buttons(show: Open, evaluation: Path, stored: Stored):
     tab = show(evaluation / "report.html")
     tab.evaluate("select(columns.status.indexOf(0))")
     episode = stored[tab.evaluate("state.current")]
@@ -293,22 +280,25 @@ def training(tmp_path: Path) -> Path:
     return run
 
 
-def test_a_training_run_shows_before_after_time_model_recipe_and_environment(show: Open, training: Path):
+def test_a_training_run_shows_before_after_and_settings_and_a_row_for_each_task(show: Open, training: Path):
     tab = show(page_of(training))
-    tiles = {
-        t.locator(".label").inner_text().split("\n")[0]: t.locator(".value").inner_text()
-        for t in tab.locator(".tile").all()
-    }
+    shown = tab.locator(".tile").all()
+    tiles = {t.locator(".label").inner_text().split("\n")[0]: t.locator(".value").inner_text() for t in shown}
     assert tiles["Success before RL"].startswith("0.0 %")
     assert tiles["RL added"] == "+100.0 points"
     assert tiles["Success after RL"].startswith("100.0 %")
     assert tiles["Time"] == "20 min"
     assert (tiles["Model"], tiles["Recipe"], tiles["Environment"]) == ("tiny", "sokoban", "game:Sokoban-v0-easy")
+    assert rows(tab) == 20
+    tab.get_by_label("Iteration", exact=True).select_option("last")
+    assert rows(tab) == 4
+    tab.get_by_label("Iteration", exact=True).select_option("all")
+    tab.get_by_placeholder("seed").fill("seed 2")
+    assert tab.evaluate("state.rows.map(row => columns.iteration[row])") == [0, 10, 20, 30, 40]
+    assert tab.evaluate("state.rows.map(status)") == ["wrong", "wrong", "wrong", "solved", "solved"]
 
 
-def test_curves_have_round_ticks_smoothing_and_clipped_outliers_and_leave_out_what_is_not_finite(
-    show: Open, training: Path
-):
+def test_curves_are_smoothed_clipped_and_leave_out_what_is_not_finite(show: Open, training: Path):
     tab = show(page_of(training))
     assert tab.locator(".chart").count() >= 4
     assert "No finite numbers" in tab.locator(".chart", has_text="KL").inner_text()
@@ -328,17 +318,6 @@ def test_curves_have_round_ticks_smoothing_and_clipped_outliers_and_leave_out_wh
     expect(tab.locator(".chart", has_text="my/own")).to_have_count(1)
 
 
-def test_a_task_is_one_row_along_the_iterations(show: Open, training: Path):
-    tab = show(page_of(training))
-    assert rows(tab) == 20
-    tab.get_by_label("Iteration", exact=True).select_option("last")
-    assert rows(tab) == 4
-    tab.get_by_label("Iteration", exact=True).select_option("all")
-    tab.get_by_placeholder("seed").fill("seed 2")
-    assert tab.evaluate("state.rows.map(row => columns.iteration[row])") == [0, 10, 20, 30, 40]
-    assert tab.evaluate("state.rows.map(status)") == ["wrong", "wrong", "wrong", "solved", "solved"]
-
-
 def test_a_run_keeps_every_episode_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rollenv.trainers.run_dir.MOST_PROMPT_IDS", 5)
     run = RunDir(tmp_path)
@@ -348,17 +327,14 @@ def test_a_run_keeps_every_episode_of_an_evaluation(tmp_path: Path, monkeypatch:
     kept = read_rows(run.episodes_file)
     found = [(e["iteration"], e["task"]["seed"], e["success"]) for e in kept[:3]]
     assert found == [(0, 0, True), (0, 1, False), (0, 2, True)]
-    prompts = [[len(turn["prompt_ids"]) for turn in e["turns"]] for e in kept]
-    assert prompts[:3] == [[0, 0], [2, 2], [0, 0]], "the prompts of what went wrong are kept first"
+    prompts = [[len(turn["prompt_ids"]) for turn in e["turns"]] for e in kept[:3]]
+    assert prompts == [[0, 0], [2, 2], [0, 0]], "the prompts of what went wrong are kept first"
     assert [turn["text"] for turn in kept[0]["turns"]] == ["up0", "up1"]
     assert [e["reward"] for e in kept[:3]] == [1.0] * 3
     run.metrics_file.write_text('{"iteration": 0}\n{"iteration": 5}\n{"itera')
     run.cut_back(0)
     assert [e["iteration"] for e in read_rows(run.episodes_file)] == [0, 0, 0]
     assert read_rows(run.metrics_file) == [{"iteration": 0}]
-
-
-# -- odd data ----------------------------------------------------------------------------------------------------------
 
 
 def test_text_from_an_episode_stays_text(show: Open, tmp_path: Path):
@@ -575,6 +551,15 @@ def test_the_server_has_an_index_and_a_page_for_every_run(server: Any):
     assert '"seed":77' in get(server, "/runs/deep%2Fer/page")[1], "it is made anew when its run has changed"
 
 
+def test_the_server_answers_to_its_own_name_only(server: Any):
+    assert get(server, "/", Host="evil.example:80")[0] == 403
+    assert get(server, "/", Host=f"localhost:{server.server_address[1]}")[0] == 200
+    assert server.is_private
+    assert server.url.startswith("http://127.0.0.1:")
+    with pytest.raises(UsageError, match="cannot serve at"):
+        make_server(server.root, "127.0.0.1", server.server_address[1])
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -590,15 +575,6 @@ def test_the_server_gives_nothing_but_runs(server: Any, path: str):
     status, text = get(server, quote(path, safe="/%?"))
     assert status in (404, 303)
     assert "secret" not in text
-
-
-def test_the_server_answers_to_its_own_name_only(server: Any):
-    assert get(server, "/", Host="evil.example:80")[0] == 403
-    assert get(server, "/", Host=f"localhost:{server.server_address[1]}")[0] == 200
-    assert server.is_private
-    assert server.url.startswith("http://127.0.0.1:")
-    with pytest.raises(UsageError, match="cannot serve at"):
-        make_server(server.root, "127.0.0.1", server.server_address[1])
 
 
 def test_a_large_run_is_served_with_its_shards_and_says_when_they_are_gone(browser: Any, tmp_path: Path):
