@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -9,31 +10,49 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
 
 
-def pytest_configure() -> None:
-    """A shell's background job ignores Ctrl-C, and so would what the tests start and interrupt.
+def pytest_configure(config: pytest.Config) -> None:
+    """Set up a process that runs tests.
 
-    Processes that run tests side by side share the cores: threads of one would wait for those of another.
+    A shell's background job ignores Ctrl-C, and so would what the tests start and interrupt. Processes that run tests
+    side by side share the cores: threads of one would wait for those of another. Properties are tried on few examples,
+    in `make integration` on many; slow machines fail none of them.
     """
+    for name, examples in (("few", 30), ("many", 100)):
+        patient = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow], "database": None}
+        settings.register_profile(name, max_examples=examples, **patient)  # type: ignore[arg-type]
+    settings.load_profile("many" if thorough(config) else "few")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     beside = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if beside > 1:
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // beside)))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move browser and smoke tests, and all but the first case of ``combinations``, to the integration run."""
+def thorough(config: pytest.Config) -> bool:
+    """Whether this is the integration run."""
+    return str(config.getoption("markexpr")) == "integration"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Move browser and smoke tests, and all but the first case of ``combinations``, to the integration run.
+
+    Properties run in both, see above.
+    """
     begun: set[str] = set()
     for item in items:
+        if thorough(config) and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.integration)
         if "browser" in getattr(item, "fixturenames", ()) or item.get_closest_marker("smoke"):
             item.add_marker(pytest.mark.integration)
         if item.get_closest_marker("combinations"):
@@ -70,12 +89,34 @@ def data() -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def rollenv_command(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the command line in an empty folder."""
+def rollenv_process(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line in an empty folder, as a process of its own."""
 
     def run(*args: str, timeout: float = 120, **kwargs: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", "from rollenv.cli.main import main; main()", *args]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=timeout, **kwargs)  # type: ignore[call-overload,no-any-return]
+
+    return run
+
+
+@pytest.fixture
+def rollenv_command(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the command line in an empty folder, in this process, which has imported what it needs."""
+
+    def run(*args: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        from rollenv.cli.main import main
+
+        capfd.readouterr()
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            warnings.simplefilter("default")  # none is an error for users
+            patch.chdir(tmp_path)
+            patch.setattr(sys, "argv", ["rollenv", *args])
+            patch.setattr(sys, "stdin", io.StringIO(input))
+            with pytest.raises(SystemExit) as ended:
+                main()
+        return subprocess.CompletedProcess(args, ended.value.code or 0, *capfd.readouterr())
 
     return run
 

@@ -433,7 +433,7 @@ def test_an_environment_that_kills_or_holds_up_the_twin_process_harms_no_other(s
 
 @pytest.mark.slow
 @pytest.mark.integration
-def test_the_command_goes_on_after_an_environment_that_hangs_or_dies(tmp_path, rollenv_command):
+def test_the_command_goes_on_after_an_environment_that_hangs_or_dies(tmp_path, rollenv_process):
     (tmp_path / "bad_pack.py").write_text(
         textwrap.dedent(
             """
@@ -455,7 +455,7 @@ def test_the_command_goes_on_after_an_environment_that_hangs_or_dies(tmp_path, r
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-pack\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[rollenv.envs]\nbad = bad_pack:add\n")
     ids = ["bad:Dies-v0", "bad:Hangs-v0", "roll:FrozenLake-v0"]
-    done = rollenv_command("check", *ids, "-n", "2", "--timeout", "15", env={"PYTHONPATH": str(tmp_path)})
+    done = rollenv_process("check", *ids, "-n", "2", "--timeout", "15", env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 1, done.stderr
     assert "bad:Dies-v0, types: another process" in done.stdout
     assert "did not answer in 15 s" in done.stdout.replace("\n", " ")

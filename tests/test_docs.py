@@ -68,7 +68,7 @@ def test_python(name, code, tmp_path, served):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
-def test_commands_exist_and_their_settings_are_known(command, rollenv_command, guessing_endpoint, served):
+def test_commands_exist_and_their_settings_are_known(command, rollenv_process, guessing_endpoint, served):
     """Training is tested elsewhere; here its settings have to resolve. What needs no run of yours is run.
 
     An endpoint is one that plays a guessing game, in the place of the address that is shown.
@@ -82,11 +82,11 @@ def test_commands_exist_and_their_settings_are_known(command, rollenv_command, g
     elif "--base-url" in arguments:
         asked = [a for a in arguments if a != "--resume"]
         asked[asked.index("--base-url") + 1] = guessing_endpoint.url
-        done = rollenv_command(name, *asked)
+        done = rollenv_process(name, *asked)
         assert done.returncode == 0, done.stderr
         assert guessing_endpoint.requests
     elif not any("runs/" in a for a in arguments) and name != "play":
-        done = rollenv_command(name, *arguments)
+        done = rollenv_process(name, *arguments)
         assert done.returncode == 0, done.stderr
 
 

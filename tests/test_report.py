@@ -10,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -36,6 +37,7 @@ HOSTILE = (
     "<!-- <script> </title> javascript:alert(1) {{data}}"
 )
 Open = Callable[..., Any]
+Stored = list[dict[str, Any]]
 
 
 class CrashingSokoban(Sokoban):
@@ -85,8 +87,8 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         RolloutManager(agent, keep_views=True) as manager,
         ThreadPoolExecutor(1) as thread,
     ):
-        played = thread.submit(evaluate, agent, "report:Crash-v0", n=9, k=2, manager=manager, watch=out.write)
-        result = played.result()
+        how = {"n": 9, "k": 2, "manager": manager, "watch": out.write}
+        result = thread.submit(evaluate, agent, "report:Crash-v0", **how).result()
     about = {"env": "report:Crash-v0", "agent": "noisy:0.4", "n": 9, "k": 2, "seed": 0}
     (folder / "eval.json").write_text(json.dumps(about))
     (folder / "result.json").write_text(json.dumps(about | result.to_dict()))
@@ -96,7 +98,7 @@ def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def stored(evaluation: Path) -> list[dict[str, Any]]:
+def stored(evaluation: Path) -> Stored:
     return [json.loads(line) for line in (evaluation / "episodes.jsonl").read_text().splitlines()]
 
 
@@ -120,22 +122,11 @@ def page_of(*folders: Path) -> Path:
     return write_report(folders, folders[0] / "report.html")
 
 
-def names(tab: Any) -> list[str]:
-    """The episodes in the list, as far as it is in sight."""
-    return [item.inner_text() for item in tab.locator(".list .item").all()]
-
-
 def rows(tab: Any) -> int:
     return int(tab.evaluate("state.rows.length"))
 
 
-# -- what is there -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_every_episode_that_failed_is_there_and_found_at_once(
-    show: Open, evaluation: Path, stored: list[dict[str, Any]]
-):
+def test_episodes_are_filtered_and_sorted(show: Open, evaluation: Path, stored: Stored):
     tab = show(evaluation / "report.html")
     unsolved = [e for e in stored if not e["success"]]
     crashed = [e for e in stored if e["status"] == "failed"]
@@ -145,15 +136,9 @@ def test_every_episode_that_failed_is_there_and_found_at_once(
     assert rows(tab) == len(unsolved)
     tab.get_by_role("button", name="error: raised").click()
     assert rows(tab) == len(crashed)
-    assert "error: raised" in names(tab)[0]
+    assert "error: raised" in tab.locator(".list .item").first.inner_text()
     assert "the floor gave way" in tab.inner_text(".fail")
     assert tab.locator(".board svg").count() == 1, "the turns before the crash are there"
-
-
-@pytest.mark.slow
-def test_episodes_are_filtered_by_task_reward_and_length_and_sorted(
-    show: Open, evaluation: Path, stored: list[dict[str, Any]]
-):
     tab = show(evaluation / "report.html")
     tab.get_by_placeholder("seed").fill("seed 4")
     assert rows(tab) == sum(e["task"]["seed"] == 4 for e in stored)
@@ -174,10 +159,7 @@ def test_episodes_are_filtered_by_task_reward_and_length_and_sorted(
     assert "No episode passes" in tab.inner_text(".list")
 
 
-@pytest.mark.slow
-def test_the_map_has_a_cell_for_every_episode_and_leads_to_it(
-    show: Open, evaluation: Path, stored: list[dict[str, Any]]
-):
+def test_the_map_has_a_cell_for_every_episode_and_leads_to_it(show: Open, evaluation: Path, stored: Stored):
     tab = show(evaluation / "report.html")
     canvas = tab.locator(".mapbox canvas")
     canvas.scroll_into_view_if_needed()
@@ -196,10 +178,7 @@ def test_the_map_has_a_cell_for_every_episode_and_leads_to_it(
     assert tab.evaluate("state.current") in range(len(stored))
 
 
-@pytest.mark.slow
-def test_an_episode_is_played_by_keyboard_slider_and_buttons(
-    show: Open, evaluation: Path, stored: list[dict[str, Any]]
-):
+def test_an_episode_is_played_by_keyboard_slider_and_buttons(show: Open, evaluation: Path, stored: Stored):
     tab = show(evaluation / "report.html")
     tab.evaluate("select(columns.status.indexOf(0))")
     episode = stored[tab.evaluate("state.current")]
@@ -229,7 +208,6 @@ def test_an_episode_is_played_by_keyboard_slider_and_buttons(
     assert tab.evaluate("state.current") != before
 
 
-@pytest.mark.slow
 def test_the_tabs_show_prompt_reply_tokens_and_tool_calls(show: Open, tmp_path: Path):
     raw = '<think>hm</think>go\n<tool_call>{"name": "look", "arguments": {"far": true}}</tool_call>'
     turn = Turn(
@@ -259,7 +237,6 @@ def test_the_tabs_show_prompt_reply_tokens_and_tool_calls(show: Open, tmp_path: 
     assert "ended at a limit" in panel.inner_text()
 
 
-@pytest.mark.slow
 def test_prompts_are_shown_as_the_model_read_them(show: Open, tmp_path: Path):
     tokenizers = pytest.importorskip("tokenizers")
     words = {"<s>": 0, "one": 1, "two": 2, "three": 3}
@@ -290,20 +267,12 @@ def test_prompts_are_shown_as_the_model_read_them(show: Open, tmp_path: Path):
 def training(tmp_path: Path) -> Path:
     run = tmp_path / "early"
     run.mkdir()
-    metrics = [
-        {
-            "iteration": i,
-            "success": i / 40,
-            "loss": math.sin(i) if i != 7 else 1e9,
-            "grad_norm": math.nan if i % 2 else 1.0,
-            "kl": math.inf,
-            "my/own": i,
-            "time/collect": 30.0,
-            **({"eval/success": i / 40, "eval/low": 0.0, "eval/high": 1.0} if i % 10 == 0 else {}),
-        }
-        for i in range(41)
-    ]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    with (run / "metrics.jsonl").open("w") as out:
+        for i in range(41):
+            row = {"iteration": i, "success": i / 40, "loss": math.sin(i) if i != 7 else 1e9, "kl": math.inf}
+            row |= {"grad_norm": math.nan if i % 2 else 1.0, "my/own": i, "time/collect": 30.0}
+            row |= {"eval/success": i / 40, "eval/low": 0.0, "eval/high": 1.0} if i % 10 == 0 else {}
+            out.write(json.dumps(row) + "\n")
     (run / "about.json").write_text('{"recipe": "sokoban"}')
     (run / "config.json").write_text(json.dumps({"env": {"id": "game:Sokoban-v0-easy"}, "model": {"path": "tiny"}}))
     for iteration in (0, 10, 20, 30, 40):
@@ -311,31 +280,29 @@ def training(tmp_path: Path) -> Path:
     return run
 
 
-@pytest.mark.slow
-def test_a_training_run_shows_before_after_time_model_recipe_and_environment(show: Open, training: Path):
+def test_a_training_run_shows_before_after_and_settings_and_a_row_for_each_task(show: Open, training: Path):
     tab = show(page_of(training))
-    tiles = {
-        t.locator(".label").inner_text().split("\n")[0]: t.locator(".value").inner_text()
-        for t in tab.locator(".tile").all()
-    }
+    shown = tab.locator(".tile").all()
+    tiles = {t.locator(".label").inner_text().split("\n")[0]: t.locator(".value").inner_text() for t in shown}
     assert tiles["Success before RL"].startswith("0.0 %")
     assert tiles["RL added"] == "+100.0 points"
     assert tiles["Success after RL"].startswith("100.0 %")
     assert tiles["Time"] == "20 min"
     assert (tiles["Model"], tiles["Recipe"], tiles["Environment"]) == ("tiny", "sokoban", "game:Sokoban-v0-easy")
+    assert rows(tab) == 20
+    tab.get_by_label("Iteration", exact=True).select_option("last")
+    assert rows(tab) == 4
+    tab.get_by_label("Iteration", exact=True).select_option("all")
+    tab.get_by_placeholder("seed").fill("seed 2")
+    assert tab.evaluate("state.rows.map(row => columns.iteration[row])") == [0, 10, 20, 30, 40]
+    assert tab.evaluate("state.rows.map(status)") == ["wrong", "wrong", "wrong", "solved", "solved"]
 
 
-@pytest.mark.slow
-def test_numbers_that_are_not_finite_blank_nothing(show: Open, training: Path):
+def test_curves_are_smoothed_clipped_and_leave_out_what_is_not_finite(show: Open, training: Path):
     tab = show(page_of(training))
     assert tab.locator(".chart").count() >= 4
     assert "No finite numbers" in tab.locator(".chart", has_text="KL").inner_text()
     assert "NaN" not in tab.locator("svg").first.inner_html()
-
-
-@pytest.mark.slow
-def test_curves_have_round_ticks_smoothing_and_clipped_outliers(show: Open, training: Path):
-    tab = show(page_of(training))
     loss = tab.locator(".chart", has_text="Loss")
     assert "1 point beyond the scale" in loss.inner_text()
     ticks = [t.text_content() for t in loss.locator("svg text").all()]
@@ -351,18 +318,6 @@ def test_curves_have_round_ticks_smoothing_and_clipped_outliers(show: Open, trai
     expect(tab.locator(".chart", has_text="my/own")).to_have_count(1)
 
 
-@pytest.mark.slow
-def test_a_task_is_one_row_along_the_iterations(show: Open, training: Path):
-    tab = show(page_of(training))
-    assert rows(tab) == 20
-    tab.get_by_label("Iteration", exact=True).select_option("last")
-    assert rows(tab) == 4
-    tab.get_by_label("Iteration", exact=True).select_option("all")
-    tab.get_by_placeholder("seed").fill("seed 2")
-    assert tab.evaluate("state.rows.map(row => columns.iteration[row])") == [0, 10, 20, 30, 40]
-    assert tab.evaluate("state.rows.map(status)") == ["wrong", "wrong", "wrong", "solved", "solved"]
-
-
 def test_a_run_keeps_every_episode_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("rollenv.trainers.run_dir.MOST_PROMPT_IDS", 5)
     run = RunDir(tmp_path)
@@ -370,13 +325,10 @@ def test_a_run_keeps_every_episode_of_an_evaluation(tmp_path: Path, monkeypatch:
     run.keep_episodes(0, played)
     run.keep_episodes(5, played)
     kept = read_rows(run.episodes_file)
-    assert [(e["iteration"], e["task"]["seed"], e["success"]) for e in kept[:3]] == [
-        (0, 0, True),
-        (0, 1, False),
-        (0, 2, True),
-    ]
-    prompts = [[len(turn["prompt_ids"]) for turn in e["turns"]] for e in kept]
-    assert prompts[:3] == [[0, 0], [2, 2], [0, 0]], "the prompts of what went wrong are kept first"
+    found = [(e["iteration"], e["task"]["seed"], e["success"]) for e in kept[:3]]
+    assert found == [(0, 0, True), (0, 1, False), (0, 2, True)]
+    prompts = [[len(turn["prompt_ids"]) for turn in e["turns"]] for e in kept[:3]]
+    assert prompts == [[0, 0], [2, 2], [0, 0]], "the prompts of what went wrong are kept first"
     assert [turn["text"] for turn in kept[0]["turns"]] == ["up0", "up1"]
     assert [e["reward"] for e in kept[:3]] == [1.0] * 3
     run.metrics_file.write_text('{"iteration": 0}\n{"iteration": 5}\n{"itera')
@@ -385,27 +337,12 @@ def test_a_run_keeps_every_episode_of_an_evaluation(tmp_path: Path, monkeypatch:
     assert read_rows(run.metrics_file) == [{"iteration": 0}]
 
 
-# -- odd data ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
 def test_text_from_an_episode_stays_text(show: Open, tmp_path: Path):
-    turn = Turn(
-        (),
-        (1,),
-        (-1.0,),
-        1.0,
-        HOSTILE,
-        HOSTILE,
-        view=HOSTILE,
-        raw=HOSTILE + "!",
-        messages=({"role": HOSTILE, "content": HOSTILE},),
-    )
-    task = Task("game:Sokoban-v0-easy", 1, {HOSTILE: HOSTILE})
-    run = keep(
-        tmp_path / "run<b>&amp;",
-        Trajectory(task, [turn], "failed", error=HOSTILE, failure=HOSTILE, final_observation=HOSTILE),
-    )
+    more = {"view": HOSTILE, "raw": HOSTILE + "!", "messages": ({"role": HOSTILE, "content": HOSTILE},)}
+    turn = Turn((), (1,), (-1.0,), 1.0, HOSTILE, HOSTILE, **more)
+    ended = {"status": "failed", "error": HOSTILE, "failure": HOSTILE, "final_observation": HOSTILE}
+    played = Trajectory(Task("game:Sokoban-v0-easy", 1, {HOSTILE: HOSTILE}), [turn], **ended)
+    run = keep(tmp_path / "run<b>&amp;", played)
     (run / "metrics.jsonl").write_text(json.dumps({"iteration": 0, HOSTILE: 1.0, "eval/success": 0.5}) + "\n")
     (run / "config.json").write_text(json.dumps({"env": {"id": HOSTILE}, "x": HOSTILE}))
     tab = show(page_of(run))
@@ -421,41 +358,34 @@ def test_text_from_an_episode_stays_text(show: Open, tmp_path: Path):
     assert tab.locator("script").count() == 3, "data, one shard, the page's own"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["empty", "one", "nothing_played", "only_metrics", "damaged"])
-def test_runs_with_little_in_them_have_a_page(show: Open, tmp_path: Path, kind: str):
-    run = tmp_path / "run"
-    run.mkdir()
-    count = 0
-    if kind == "empty":
-        (run / "eval.json").write_text("{}")
-    elif kind == "only_metrics":
-        (run / "metrics.jsonl").write_text('{"iteration": 0}\n{"iteration": NaN, "loss": NaN}\n[]\n')
-    elif kind == "nothing_played":
-        keep(run, trajectory(turns=0, status="failed", success=False, error="it did not start"))
-        count = 1
-    else:
-        keep(run, trajectory())
-        count = 1
-    if kind == "damaged":
-        with (run / "episodes.jsonl").open("a") as out:
-            out.write(
-                '\x00\nnull\n{"task": 5}\n'
-                '{"task": {}, "turns": [null, 5, {}, {"reward": "x", "logprobs": 3}]}\n{"task": {"se'
-            )
-        (run / "eval.json").write_text("[1")
-        (run / "result.json").write_text('{"success": "x", "pass_at": {"1": 2}}')
-        count = 2
+NOT_STARTED = trajectory(turns=0, status="failed", success=False, error="it did not start")
+DAMAGED = '\x00\nnull\n{"task": 5}\n{"task": {}, "turns": [null, 5, {}, {"reward": "x", "logprobs": 3}]}\n{"task": {"se'
+
+
+@pytest.mark.parametrize(
+    ("files", "played", "count"),
+    [
+        ({"eval.json": "{}"}, [], 0),
+        ({"metrics.jsonl": '{"iteration": 0}\n{"iteration": NaN, "loss": NaN}\n[]\n'}, [], 0),
+        ({}, [NOT_STARTED], 1),
+        ({}, [trajectory()], 1),
+        ({"eval.json": "[1", "result.json": '{"success": "x", "pass_at": {"1": 2}}'}, [trajectory(), DAMAGED], 2),
+    ],
+    ids=["empty", "only_metrics", "nothing_played", "one", "damaged"],
+)
+def test_runs_with_little_in_them_have_a_page(show: Open, tmp_path: Path, files: Any, played: Any, count: int):
+    run = keep(tmp_path / "run", *played[:1])
+    for name, text in files.items():
+        (run / name).write_text(text)
+    with (run / "episodes.jsonl").open("a") as out:
+        out.writelines(played[1:])
     tab = show(page_of(run))
     assert tab.evaluate("total") == count
     tab.wait_for_timeout(100)
-    if count:
-        assert tab.locator(".controls").count() == 1
-    if kind == "damaged":
-        assert "4 damaged lines" in tab.inner_text("main")
+    assert not count or tab.locator(".controls").count() == 1
+    assert count < 2 or "4 damaged lines" in tab.inner_text("main")
 
 
-@pytest.mark.slow
 def test_huge_texts_and_numbers_are_cut_to_size(show: Open, tmp_path: Path):
     turn = Turn((), (), (), math.nan, "x" * 3_000_000, "é\ud800 🙂" * 100_000, view="y" * 100_000)
     played = Trajectory(Task("game:Sokoban-v0-easy", 2**80, {"n": 2**70}), [turn], "terminated")
@@ -467,7 +397,6 @@ def test_huge_texts_and_numbers_are_cut_to_size(show: Open, tmp_path: Path):
     assert str(2**80) in tab.inner_text(".player")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_screen_needs_no_scrolling_sideways(show: Open, training: Path, scheme: str):
     tab = show(page_of(training), 390, scheme)
@@ -476,15 +405,9 @@ def test_a_narrow_screen_needs_no_scrolling_sideways(show: Open, training: Path,
     assert (sum(map(int, back[4:-1].split(","))) < 200) == (scheme == "dark")
 
 
-@pytest.mark.slow
 def test_ten_thousand_episodes_are_an_index_and_shards_that_are_loaded_when_looked_at(show: Open, tmp_path: Path):
-    turn = {
-        "text": "up " * 40,
-        "observation": "You moved. " * 10,
-        "reward": 0.0,
-        "response_ids": [1] * 20,
-        "view": "# P\n_ X",
-    }
+    turn = {"text": "up " * 40, "observation": "You moved. " * 10, "reward": 0.0}
+    turn |= {"response_ids": [1] * 20, "view": "# P\n_ X"}
     run = tmp_path / "run"
     run.mkdir()
     with (run / "episodes.jsonl").open("w") as out:
@@ -510,18 +433,6 @@ def test_ten_thousand_episodes_are_an_index_and_shards_that_are_loaded_when_look
     (run / "episodes.jsonl").write_text(json.dumps({"task": {"seed": 1}, "turns": []}) + "\n")
     page_of(run)
     assert not (run / "report_files").exists(), "a page that became small leaves nothing behind"
-
-
-@pytest.mark.slow
-def test_shards_that_are_gone_are_told(browser: Any, tmp_path: Path):
-    run = keep(tmp_path / "run", *(trajectory(i, error="x" * LONGEST, turns=10) for i in range(SMALL // LONGEST + 10)))
-    page = page_of(run)
-    shutil.rmtree(run / "report_files")
-    tab = browser.new_page()
-    tab.goto(page.as_uri())
-    tab.wait_for_selector(".player .fail")
-    assert "Keep that folder beside the page" in tab.inner_text(".player .fail")
-    tab.close()
 
 
 def test_an_episode_that_was_played_again_counts_once(tmp_path: Path):
@@ -558,7 +469,6 @@ def test_shared_start_is_the_longest_common_beginning():
 # -- several runs, the command, the server -----------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_two_runs_are_compared_by_curve_and_task(show: Open, tmp_path: Path, training: Path):
     other = tmp_path / "other" / "early"
     shutil.copytree(training, other)
@@ -592,6 +502,16 @@ def test_view_writes_pages_of_training_evaluation_and_several(tmp_path: Path, ro
     assert "no folder" in rollenv_command("view", "--serve", "nowhere").stderr
 
 
+@contextmanager
+def serving(folder: Path) -> Iterator[Any]:
+    with make_server(folder) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Any]:
     keep(tmp_path / "runs" / "a <b>&'\"", trajectory(), trajectory(1, success=False))
@@ -599,12 +519,8 @@ def server(tmp_path: Path) -> Iterator[Any]:
     keep(tmp_path / "outside", trajectory())
     (tmp_path / "runs" / "link").symlink_to(tmp_path / "outside")
     (tmp_path / "secret.js").write_text("secret")
-    with make_server(tmp_path / "runs") as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with serving(tmp_path / "runs") as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def get(server: Any, path: str, **headers: str) -> tuple[int, str]:
@@ -629,41 +545,10 @@ def test_the_server_has_an_index_and_a_page_for_every_run(server: Any):
     assert "seen 1" in page
     assert get(server, f"/compare?run={name}&run=deep%2Fer")[0] == 303
     assert "against" in get(server, f"/runs/{name}/deep%2Fer/page")[1]
-
-
-def test_the_server_makes_a_page_anew_when_its_run_has_changed(server: Any):
     before = get(server, "/runs/deep%2Fer/page")[1]
     assert get(server, "/runs/deep%2Fer/page")[1] == before
     keep(server.root / "deep" / "er", trajectory(77))
-    assert '"seed":77' in get(server, "/runs/deep%2Fer/page")[1]
-
-
-@pytest.mark.combinations
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/../secret.js",
-        "/runs/../page",
-        "/runs/..%2F..%2Foutside/page",
-        "/runs/link/page",
-        "/runs/deep/page",
-        "/runs/page",
-        "/runs/deep%2Fer/1_files/..%2F..%2Fsecret.js",
-        "/runs/deep%2Fer/../../secret.js",
-        "/runs/%00/page",
-        "/runs//page",
-        "/runs/deep%2Fer/%2e%2e_files/0.js",
-        "//etc/passwd",
-        "/runs/deep%2Fer/1_files/٣.js",
-        "/compare",
-    ],
-)
-def test_the_server_gives_nothing_but_runs(server: Any, path: str):
-    get(server, "/runs/deep%2Fer/page")
-    status, text = get(server, quote(path, safe="/%?"))
-    assert status in (404, 303)
-    assert "secret" not in text
+    assert '"seed":77' in get(server, "/runs/deep%2Fer/page")[1], "it is made anew when its run has changed"
 
 
 def test_the_server_answers_to_its_own_name_only(server: Any):
@@ -675,19 +560,37 @@ def test_the_server_answers_to_its_own_name_only(server: Any):
         make_server(server.root, "127.0.0.1", server.server_address[1])
 
 
-@pytest.mark.slow
-def test_a_large_run_is_served_with_its_shards(browser: Any, tmp_path: Path):
-    keep(tmp_path / "big", *(trajectory(i, error="x" * LONGEST, turns=10) for i in range(SMALL // LONGEST + 10)))
-    with make_server(tmp_path) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        tab = browser.new_page()
-        problems: list[str] = []
-        tab.on("console", lambda message: problems.append(message.text))
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret.js", "/runs/../page", "/runs/..%2F..%2Foutside/page", "/runs/link/page", "/runs/deep/page",
+        "/runs/page", "/runs/deep%2Fer/1_files/..%2F..%2Fsecret.js", "/runs/deep%2Fer/../../secret.js",
+        "/runs/%00/page", "/runs//page", "/runs/deep%2Fer/%2e%2e_files/0.js", "//etc/passwd",
+        "/runs/deep%2Fer/1_files/٣.js", "/compare",
+    ],
+)  # fmt: skip
+@pytest.mark.combinations
+def test_the_server_gives_nothing_but_runs(server: Any, path: str):
+    get(server, "/runs/deep%2Fer/page")
+    status, text = get(server, quote(path, safe="/%?"))
+    assert status in (404, 303)
+    assert "secret" not in text
+
+
+def test_a_large_run_is_served_with_its_shards_and_says_when_they_are_gone(browser: Any, tmp_path: Path):
+    run = tmp_path / "big"
+    keep(run, *(trajectory(i, error="x" * LONGEST, turns=10) for i in range(SMALL // LONGEST + 10)))
+    problems: list[str] = []
+    tab = browser.new_page()
+    tab.on("console", lambda message: problems.append(message.text))
+    with serving(tmp_path) as server:
         tab.goto(server.url)
         tab.get_by_role("link", name="big").click()
         tab.wait_for_selector(".board svg")
-        tab.close()
-        server.shutdown()
-        thread.join()
-    assert problems == []
+        assert problems == []
+    page = page_of(run)
+    shutil.rmtree(run / "report_files")
+    tab.goto(page.as_uri())
+    tab.wait_for_selector(".player .fail")
+    assert "Keep that folder beside the page" in tab.inner_text(".player .fail")
+    tab.close()

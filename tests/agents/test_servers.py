@@ -2,11 +2,10 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from chat_server import ChatServer, completion
-from server_words import FULL as FULL_WORDS
-from server_words import OTHER as OTHER_WORDS
 
 import rollenv
 from rollenv import registry
@@ -16,6 +15,8 @@ from rollenv.agents.chat.refusals import asked_wait, context_full
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 
+#: What servers say when a context is full and what they say of other faults, collected from servers and public reports.
+WORDS = [json.loads(line) for line in Path(__file__).with_name("server_words.jsonl").read_text().splitlines()]
 QUICK = Patience(timeout=30, retries=1, first_wait=0.001, limited=2.0)
 
 
@@ -72,96 +73,7 @@ def part(content="", finish=None, **more):
 
 # -- a context that is full --------------------------------------------------------------------------------------------
 
-FULL = {
-    "OpenAI": (400, openai("This model's maximum context length is 8192 tokens.", "context_length_exceeded")),
-    "OpenAI, characters": (
-        400,
-        openai("Invalid 'messages[1].content': string too long. Expected a string with maximum length 1048576."),
-    ),
-    "Azure": (400, openai("Input tokens exceed the configured limit of 272000 tokens.")),
-    "GitHub Models": (
-        413,
-        openai("Request body too large for gpt-4o model. Max size: 8000 tokens.", "tokens_limit_reached"),
-    ),
-    "Anthropic": (400, {"type": "error", "error": {"message": "prompt is too long: 201000 tokens > 200000 maximum"}}),
-    "Anthropic, bytes": (
-        413,
-        {"type": "error", "error": {"type": "request_too_large", "message": "Request too large"}},
-    ),
-    "Gemini": (400, openai("The input token count (12000) exceeds the maximum number of tokens allowed (8192).", 400)),
-    "Vertex": (
-        400,
-        openai("Unable to submit request because the input token count is 9000 but model only supports up to 8192."),
-    ),
-    "vLLM": (400, openai("The decoder prompt (length 9127) is longer than the maximum model length of 8192.", 400)),
-    "vLLM, nothing left": (
-        400,
-        openai("max_tokens must be at least 1, got -12. (parameter=max_tokens, value=-12)", 400),
-    ),
-    "vLLM, no room for the answer": (
-        400,
-        openai(
-            "'max_tokens' or 'max_completion_tokens' is too large: 512. This model's maximum context length is 8192 "
-            "tokens and your request has 8000 input tokens (512 > 8192 - 8000).",
-            400,
-        ),
-    ),
-    "SGLang": (
-        400,
-        {"object": "error", "message": "Input length (9000 tokens) exceeds the maximum allowed length (8191 tokens)."},
-    ),
-    "TGI": (422, {"error": "Input validation error: `inputs` must have less than 8191 tokens. Given: 9000"}),
-    "TGI, sum": (
-        422,
-        {"error": "`inputs` tokens + `max_new_tokens` must be <= 8192. Given: 8000 `inputs` tokens and 512"},
-    ),
-    "TensorRT-LLM": (
-        400,
-        openai("The sum of prompt length (8000) and max_tokens (512) should not exceed max_num_tokens (8192)"),
-    ),
-    "llama.cpp": (400, openai("request (9412 tokens) exceeds the available context size (8192 tokens)", 400)),
-    "llama.cpp, before": (500, openai("the request exceeds the available context size, try increasing it", 500)),
-    "Ollama": (400, {"error": "prompt too long; exceeded max context length by 4 tokens"}),
-    "LM Studio": (
-        400,
-        {"error": "The number of tokens to keep from the initial prompt is greater than the context length."},
-    ),
-    "Mistral": (
-        400,
-        {"message": "Prompt contains 40000 tokens, too large for model with 32768 maximum context length"},
-    ),
-    "Groq": (400, openai("Please reduce the length of the messages or completion.", "context_length_exceeded")),
-    "xAI": (400, {"error": "This model's maximum prompt length is 131072 but the request contains 537812 tokens."}),
-    "Cohere": (
-        400,
-        {"message": "too many tokens: size limit exceeded by 3521 tokens. Try using shorter or fewer inputs."},
-    ),
-    "Bedrock": (400, openai("Input is too long for requested model.")),
-    "Moonshot": (400, openai("Invalid request: Your request exceeded model token limit: 8192")),
-    "Zhipu": (400, {"error": {"code": "1261", "message": "Prompt exceeds max length"}}),
-    "DashScope": (400, openai("<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]")),
-    "SiliconFlow": (
-        400,
-        {"code": 20015, "message": "length of prompt_tokens (9000) must be less than max_seq_len (8192)."},
-    ),
-    "MiniMax": (400, openai("invalid params, context window exceeds limit (2013)")),
-    "a proxy": (413, "<html>413 Request Entity Too Large</html>"),
-    "OpenRouter": (
-        200,
-        {
-            "error": {
-                "code": 400,
-                "message": "Provider returned error",
-                "metadata": {
-                    "raw": json.dumps(
-                        openai("This endpoint's maximum context length is 32768 tokens. However, you requested 40000.")
-                    )
-                },
-            }
-        },
-    ),
-    "Chinese": (400, openai("输入长度超过限制")),
-}
+FULL = [json.loads(line) for line in Path(__file__).with_name("full_contexts.jsonl").read_text().splitlines()]
 NOT_FULL = {
     "a wrong role": openai("Invalid value: 'narrator'. Supported values are: 'system', 'assistant', 'user'."),
     "a filter": openai("The response was filtered due to the prompt triggering our policy.", "content_filter"),
@@ -188,10 +100,9 @@ NOT_FULL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FULL)
-def test_a_full_context_truncates_in_any_words(name):
-    status, data = FULL[name]
-    trajectory, totals = played(says(data, f"{status} No"), max_tokens=512)
+@pytest.mark.parametrize("row", FULL, ids=lambda row: row["server"])
+def test_a_full_context_truncates_in_any_words(row):
+    trajectory, totals = played(says(row["body"], f"{row['status']} No"), max_tokens=512)
     assert (trajectory.status, trajectory.error, totals.requests) == ("truncated", "", 1)
 
 
@@ -202,9 +113,8 @@ def test_other_refusals_fail(name, status):
     assert (trajectory.status, totals.requests, totals.failures) == ("failed", 1, 1)
 
 
-@pytest.mark.parametrize(("words", "full"), [(FULL_WORDS, True), (OTHER_WORDS, False)])
-def test_a_full_context_is_told_from_other_faults(words, full):
-    assert [said for said, longest_answer in words if context_full(said, longest_answer) != full] == []
+def test_a_full_context_is_told_from_other_faults():
+    assert [row for row in WORDS if context_full(row["words"], row["longest_answer"]) != row["full"]] == []
 
 
 def test_what_the_user_set_is_not_taken_for_what_is_left():

@@ -238,14 +238,14 @@ class _Unreliable:
 
 
 @pytest.mark.integration
-def test_an_endpoint_that_fails_in_a_fifth_of_calls_gives_the_calm_run(rollenv_command):
+def test_an_endpoint_that_fails_in_a_fifth_of_calls_gives_the_calm_run(rollenv_process):
     async def calm(exchange):
         await exchange.json(_clerk(exchange.body))
 
     results = []
     for behave in (calm, _Unreliable()):
         with ChatServer(behave) as server:
-            done = rollenv_command(
+            done = rollenv_process(
                 "bench", TINY, "-a", "chat:m", "--base-url", server.url, "-n", "60", "-k", "2", "--json",
                 "--prices", "1,2", env=os.environ | {"no_proxy": "127.0.0.1"},
             )  # fmt: skip

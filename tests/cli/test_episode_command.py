@@ -195,10 +195,10 @@ def test_a_refusal_says_what_to_change(rollenv_command, serving, status, says, c
         (("gymnasium:games_that_fail:X-v0",), "games_that_fail cannot be imported: RuntimeError: two lines"),
     ],
 )
-def test_what_was_wrongly_asked(rollenv_command, args, says, tmp_path, monkeypatch):
+def test_what_was_wrongly_asked(rollenv_process, args, says, tmp_path, monkeypatch):
     (tmp_path / "games_that_fail.py").write_text("raise RuntimeError('two\\nlines')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    done = rollenv_command("episode", "--base-url", "http://127.0.0.1:9", "--model", "m", *args, "--json")
+    done = rollenv_process("episode", "--base-url", "http://127.0.0.1:9", "--model", "m", *args, "--json")
     assert says in played(done, 3 if args[0].startswith("gymnasium") else 2)["error"]
     assert says in one_line(done)
 
@@ -213,7 +213,7 @@ def test_what_was_wrongly_asked(rollenv_command, args, says, tmp_path, monkeypat
         ("return 5, 1.0, False, False, {}", "test:Brittle-v0", "wrong"),
     ],
 )
-def test_an_environment_that_fails(rollenv_command, serving, tmp_path, monkeypatch, what, says, failure):
+def test_an_environment_that_fails(rollenv_process, serving, tmp_path, monkeypatch, what, says, failure):
     (tmp_path / "brittle.py").write_text(BRITTLE.replace("WHAT", what))
     about = tmp_path / "brittle-1.0.dist-info"
     about.mkdir()
@@ -221,7 +221,7 @@ def test_an_environment_that_fails(rollenv_command, serving, tmp_path, monkeypat
     (about / "entry_points.txt").write_text("[rollenv.envs]\nbrittle = brittle:register\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     args = ("--base-url", serving().url, "--model", "m", "--json", "--step-deadline", "1")
-    done = rollenv_command("episode", "test:Brittle-v0", *args)
+    done = rollenv_process("episode", "test:Brittle-v0", *args)
     result = played(done, 1)
     assert says in result["error"]
     assert (result["failure"], result["turns"], result["reward"]) == (failure, 1, 1.0)
@@ -339,13 +339,13 @@ def test_no_key_and_no_password_is_shown(rollenv_command, monkeypatch, model):
 
 
 @pytest.mark.integration
-def test_numbers_that_json_has_not_and_texts_that_look_like_markup(rollenv_command, serving, tmp_path, monkeypatch):
+def test_numbers_that_json_has_not_and_texts_that_look_like_markup(rollenv_process, serving, tmp_path, monkeypatch):
     (tmp_path / "someones.py").write_text(GAME)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     args = ("episode", "gymnasium:someones:Game-v0", "--base-url", serving().url, "--model", "m")
-    done = rollenv_command(*args, "--json")
+    done = rollenv_process(*args, "--json")
     result = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert (result["reward"], result["trajectory"]["final_observation"]) == (1.0, "[/b] :smile:")
-    shown = rollenv_command(*args)
+    shown = rollenv_process(*args)
     assert "say :x: or [b]" in shown.stdout
     assert "[/b] :smile:" in shown.stdout

@@ -10,8 +10,8 @@ import pytest
 
 
 @pytest.mark.integration
-def test_the_package_works_once_installed(tmp_path, rollenv_command):
-    assert rollenv_command("new", "my-game").returncode == 0
+def test_the_package_works_once_installed(tmp_path, rollenv_process):
+    assert rollenv_process("new", "my-game").returncode == 0
     site = tmp_path / "site"
     pip = [
         sys.executable,
@@ -26,8 +26,8 @@ def test_the_package_works_once_installed(tmp_path, rollenv_command):
     ]
     subprocess.run([*pip, str(tmp_path / "my-game")], check=True, capture_output=True)
     env = {**os.environ, "PYTHONPATH": str(site)}
-    assert "my_game:MyGame-v0" in rollenv_command("list", "my_game", env=env).stdout
-    checked = rollenv_command("check", "my_game:MyGame-v0", env=env)
+    assert "my_game:MyGame-v0" in rollenv_process("list", "my_game", env=env).stdout
+    checked = rollenv_process("check", "my_game:MyGame-v0", env=env)
     assert checked.returncode == 0, checked.stdout
     row = checked.stdout.splitlines()[-2]
     assert row.count("·") == 1, "every property is promised but that of data sets, for which a game has no rows"
@@ -39,7 +39,7 @@ def test_the_package_works_once_installed(tmp_path, rollenv_command):
         text=True,
     )
     assert "2 passed" in tests.stdout, tests.stdout
-    planned = rollenv_command("train", str(tmp_path / "my-game/train.toml"), "--dry-run", env=env)
+    planned = rollenv_process("train", str(tmp_path / "my-game/train.toml"), "--dry-run", env=env)
     assert planned.returncode == 0, planned.stderr
 
 

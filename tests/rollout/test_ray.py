@@ -103,8 +103,8 @@ def test_wrong_tasks_and_a_missing_cluster_are_errors(pool, monkeypatch):
         RayWorkers(1)
 
 
-def test_the_command_plays_in_actors(rollenv_command):
-    done = rollenv_command("eval", "game:Sokoban-v0-easy", "-a", "noisy:0.4", "-n", "10", "-w", "ray:1", "--json")
+def test_the_command_plays_in_actors(rollenv_process):
+    done = rollenv_process("eval", "game:Sokoban-v0-easy", "-a", "noisy:0.4", "-n", "10", "-w", "ray:1", "--json")
     assert done.returncode == 0, done.stderr
-    inline = rollenv_command("eval", "game:Sokoban-v0-easy", "-a", "noisy:0.4", "-n", "10", "--json")
+    inline = rollenv_process("eval", "game:Sokoban-v0-easy", "-a", "noisy:0.4", "-n", "10", "--json")
     assert {**json.loads(done.stdout), "seconds": 0} == {**json.loads(inline.stdout), "seconds": 0}

@@ -61,8 +61,9 @@ def box(backend: dict[str, Any], boxes: dict[str, Sandbox], request: pytest.Fixt
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run on docker in `make test` only what the guides promise of it; containers take seconds each."""
+    """Run on docker in `make smoke` what the guides promise of it, the rest in `make integration`: it takes seconds."""
     for item in items:
-        here = item.path.parent == Path(__file__).parent
-        if here and "[docker" in item.name and item.path.name != "test_sandbox.py":
-            item.add_marker(pytest.mark.integration)
+        if item.path.parent == Path(__file__).parent and "[docker" in item.name:
+            item.add_marker("integration")
+            if item.path.name == "test_sandbox.py" and not item.get_closest_marker("combinations"):
+                item.add_marker("smoke")

@@ -33,12 +33,12 @@ def test_bad_settings(settings):
 
 @pytest.mark.slow
 def test_environments_share_what_was_learned():
-    rule = AdaptiveTimeout(most=20)
+    rule = AdaptiveTimeout(most=300)
     env, other = CodeEnv(dataset=ROWS, timeout=rule), CodeEnv(dataset=ROWS, timeout=rule)
     env.reset(0)
     assert env.step("```python\ndef add(a, b): return a + b\n```")[1] == 1
     other.reset(0)
     start = time.monotonic()
-    hanging = other.step("```python\nimport time\ndef add(a, b): time.sleep(99)\n```")
+    hanging = other.step("```python\nimport time\ndef add(a, b): time.sleep(999)\n```")
     assert hanging[1] == 0
-    assert time.monotonic() - start < 10, "it was stopped after the two seconds at least, not the twenty at most"
+    assert time.monotonic() - start < 150, "it was stopped after the two seconds at least, not the 300 at most"

@@ -217,9 +217,7 @@ def test_commands(box):
         said(box.run_code("if True:\n    for i in range(2):\n        !echo {i + 1} \\\n           x\nprint('end')"))
         == "1 x\n2 x\nend\n"
     )
-    start = time.monotonic()
-    assert box.run_code("!sleep 30 | cat", timeout=0.3).error.name == "Timeout"
-    assert time.monotonic() - start < 20
+    assert box.run_code("!sleep 300 | cat", timeout=0.3).error.name == "Timeout"
     assert box.run_code("1 + 1").text == "2"
 
 

@@ -7,12 +7,26 @@ from collections.abc import Callable, Iterator
 import pytest
 from serving import Served
 
+from rollenv.serve.auth import new_token
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Served]:
     """A server that the tests of a file share; each file has its own, so that none sees sessions that another left."""
     served = Served()
     yield served
+    served.stop()
+
+
+@pytest.fixture(scope="session")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, dict[str, str]]]:
+    """A server that all files share and that needs tokens; two players and two owners of sandboxes, by name."""
+    scopes = {"ann": "environments", "eve": "environments", "bob": "sandboxes", "joe": "sandboxes"}
+    made = {name: new_token(name, [scope]) for name, scope in scopes.items()}
+    file = tmp_path_factory.mktemp("tokens") / "tokens.toml"
+    file.write_text("".join(lines for _, lines in made.values()))
+    served = Served("--tokens", str(file))
+    yield served, {name: token for name, (token, _) in made.items()}
     served.stop()
 
 

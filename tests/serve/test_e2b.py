@@ -389,10 +389,8 @@ def test_a_websocket_of_a_sandbox(box, server):
                         raise
 
 
-def test_ports_need_the_sandboxs_own_key_where_there_are_tokens(serve, tmp_path):
-    token, lines = new_token("me", ["sandboxes"])
-    (tmp_path / "t.toml").write_text(lines)
-    served = serve("--faces", "e2b", "--tokens", str(tmp_path / "t.toml"))
+def test_ports_need_the_sandboxs_own_key_where_there_are_tokens(guarded):
+    served, token = guarded[0], guarded[1]["bob"]
     box = Client(served, **{"X-API-Key": token}).make()
     at, key = {"Host": f"8000-{box.told['sandboxID']}.localhost"}, box.told["trafficAccessToken"]
     for headers, status in (

@@ -20,8 +20,6 @@ from clients import run
 from serving import patient
 from waiting import eventually
 
-from rollenv.serve.auth import new_token
-
 needs = pytest.mark.skipif
 
 
@@ -59,7 +57,7 @@ def open_sandboxes(server):
 def test_a_plain_program(ask, path):
     told = ask(path, code="print(input()[::-1])", language="python", stdin="abc").json()
     seconds = told["run_result"].pop("execution_time")
-    assert 0 < seconds < 5
+    assert seconds > 0
     assert told == {
         "status": "Success",
         "message": "",
@@ -397,7 +395,9 @@ def test_data_sets_of_this_machine(serve, tmp_path):
     (tmp_path / "mbpp" / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     served = serve("--faces", "fusion", env={"ROLLENV_DATA": str(tmp_path)})
     with httpx.Client(base_url=served.http, timeout=60) as client:
-        assert client.get("/list_datasets").json() == ["code:MBPP"]
+        for prefix in ("", "/fusion"):
+            assert client.get(f"{prefix}/v1/ping").json() == "pong"
+            assert client.get(f"{prefix}/list_datasets").json() == ["code:MBPP"]
         asked = {"dataset": "code:MBPP", "config": {}}
         assert client.post("/list_ids", json=asked).json() == [0, 1]
         prompts = client.post("/get_prompts", json=asked).json()
@@ -408,20 +408,11 @@ def test_data_sets_of_this_machine(serve, tmp_path):
         assert client.post("/submit", json={**asked, "id": 2, "completion": "x"}).status_code == 400
 
 
-def test_ping_and_no_data_sets(serve):
-    served = serve("--faces", "fusion", env={"ROLLENV_DATA": ""})
-    for prefix in ("", "/fusion"):
-        assert patient.get(f"{served.http}{prefix}/v1/ping").json() == "pong"
-        assert patient.get(f"{served.http}{prefix}/list_datasets").json() == []
-
-
-def test_tokens(serve, tmp_path):
-    made = {name: new_token(name, [name]) for name in ("environments", "sandboxes")}
-    (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
-    served = serve("--faces", "fusion", "--tokens", str(tmp_path / "t.toml"))
+def test_tokens(guarded):
+    served, token = guarded
     body = {"code": "print(1)", "language": "python"}
-    for name, status in (("environments", 401), ("sandboxes", 200), (None, 401)):
-        headers = {"Authorization": f"Bearer {made[name][0]}"} if name else {}
+    for name, status in (("ann", 401), ("bob", 200), (None, 401)):
+        headers = {"Authorization": f"Bearer {token[name]}"} if name else {}
         assert patient.post(f"{served.http}/run_code", json=body, headers=headers).status_code == status
         assert patient.get(f"{served.http}/v1/ping", headers=headers).status_code == status
 

@@ -20,18 +20,8 @@ from rollenv.remote.protocol import NotAllowed
 from rollenv.serve.auth import Tokens, new_token
 
 
-@pytest.fixture
-def tokens(tmp_path):
-    """A file with two clients, and their tokens."""
-    made = {name: new_token(name, scopes) for name, scopes in (("ann", ["environments"]), ("bob", ["sandboxes"]))}
-    file = tmp_path / "tokens.toml"
-    file.write_text("".join(lines for _, lines in made.values()))
-    return file, {name: token for name, (token, _) in made.items()}
-
-
-def test_tokens_are_needed_and_belong_to_clients(serve, tokens, monkeypatch):
-    file, token = tokens
-    served = serve("--tokens", str(file))
+def test_tokens_are_needed_and_belong_to_clients(guarded, monkeypatch):
+    served, token = guarded
     env_id = f"{served.address}/test:Echo-v0"
     for wrong, why in (("", "token is needed"), ("x", "token is wrong"), (token["ann"][:-1], "wrong")):
         monkeypatch.setenv("ROLLENV_TOKEN", wrong)
@@ -53,13 +43,11 @@ def test_tokens_are_needed_and_belong_to_clients(serve, tokens, monkeypatch):
         assert answer.status_code == 401
 
 
-def test_a_session_is_its_owners(serve, tmp_path):
-    made = {name: new_token(name, ["environments"]) for name in ("ann", "eve")}
-    (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
-    served = serve("--tokens", str(tmp_path / "t.toml"))
+def test_a_session_is_its_owners(guarded):
+    served, token = guarded
 
     def post(who, what, **body):
-        headers = {"Authorization": f"Bearer {made[who][0]}"}
+        headers = {"Authorization": f"Bearer {token[who]}"}
         return patient.post(f"{served.http}/apis/v1/envs/gem/{what}", json=body, headers=headers)
 
     name = post("ann", "make", env_id="test:Echo-v0").json()["sandbox_id"]
@@ -67,8 +55,9 @@ def test_a_session_is_its_owners(serve, tmp_path):
     assert post("ann", "reset", sandbox_id=name, seed=1).status_code == 200
 
 
-def test_a_client_has_its_share_of_the_sessions(serve):
-    served = serve("--per-client", "1")
+def test_a_client_has_its_share_of_the_sessions_and_a_name_may_be_allowed(serve):
+    served = serve("--per-client", "1", "--allow-host", "hub.example")
+    assert patient.get(served.http + "/livez", headers={"Host": "hub.example"}).status_code == 200
 
     def make():
         return patient.post(f"{served.http}/apis/v1/envs/gem/make", json={"env_id": "test:Echo-v0"})
@@ -79,16 +68,14 @@ def test_a_client_has_its_share_of_the_sessions(serve):
     assert "of this client are taken" in refused.json()["detail"]
 
 
-def test_a_file_of_tokens_holds_no_token(tokens):
-    file, token = tokens
-    assert not any(each in file.read_text() for each in token.values())
-    assert Tokens.read(file).client(f"Bearer {token['ann']}").name == "ann"
-    for text in (
-        "[a]\nhash = 'x'\nscopes = ['admin']",
-        "[a]\nscopes = []",
-        "nonsense",
-        "[a]\nhash=1\nscopes=['admin']",
-    ):
+def test_a_file_of_tokens_holds_no_token(tmp_path):
+    token, lines = new_token("ann", ["environments"])
+    file = tmp_path / "tokens.toml"
+    file.write_text(lines)
+    assert token not in lines
+    assert Tokens.read(file).client(f"Bearer {token}").name == "ann"
+    broken = ["[a]\nhash = 'x'\nscopes = ['admin']", "[a]\nhash=1\nscopes=['admin']", "[a]\nscopes = []", "nonsense"]
+    for text in broken:
         file.write_text(text)
         with pytest.raises(UsageError, match="tokens"):
             Tokens.read(file)
@@ -133,11 +120,6 @@ def test_sockets_of_other_pages_are_refused(server, path):
         with pytest.raises(InvalidStatus) as caught:
             connect(f"ws://127.0.0.1:{server.port}{path}", additional_headers=headers)
         assert caught.value.response.status_code == 403
-
-
-def test_a_name_that_is_allowed(serve):
-    served = serve("--allow-host", "hub.example")
-    assert patient.get(served.http + "/livez", headers={"Host": "hub.example"}).status_code == 200
 
 
 def test_bodies_and_messages_that_are_too_large(server):

@@ -185,14 +185,11 @@ def test_other_data_is_refused(server, told):
     assert patient.post(f"{server.http}{IMPORT_PATH}", content=body).status_code == 400
 
 
-def test_whoever_is_no_admin_hands_over_nothing(serve, tmp_path):
-    from rollenv.serve.auth import new_token
-
-    token, lines = new_token("ann", ["environments", "sandboxes"])
-    (tmp_path / "tokens").write_text(lines)
-    server = serve("--tokens", str(tmp_path / "tokens"))
-    answer = patient.post(f"{server.http}{IMPORT_PATH}", headers={"Authorization": f"Bearer {token}"})
-    assert answer.status_code == 401
+def test_whoever_is_no_admin_hands_over_nothing(guarded):
+    served, token = guarded
+    for name in ("ann", "bob"):
+        answer = patient.post(f"{served.http}{IMPORT_PATH}", headers={"Authorization": f"Bearer {token[name]}"})
+        assert answer.status_code == 401
 
 
 def test_a_file_that_is_none_stops_the_start(tmp_path):

@@ -8,7 +8,6 @@ import rollenv
 from rollenv.checker import run_checks
 from rollenv.errors import RollenvError, UsageError
 from rollenv.remote.protocol import ServerLost
-from rollenv.serve.auth import new_token
 
 TINY = "game:Sokoban-v0-tiny"
 
@@ -51,15 +50,12 @@ def test_what_an_id_names_elsewhere_is_not_served(server):
             rollenv.make(f"{server.address}/{env_id}")
 
 
-def test_tokens_come_from_the_environment(serve, tmp_path, monkeypatch):
-    tokens = tmp_path / "tokens.toml"
-    token, lines = new_token("me", ["environments"])
-    tokens.write_text(lines)
-    served = serve("--tokens", str(tokens))
+def test_tokens_come_from_the_environment(guarded, monkeypatch):
+    served, token = guarded
     address = f"openenv:{served.http}/openenv/{TINY}"
     with pytest.raises(RollenvError, match="OPENENV_TOKEN"):
         rollenv.make(address)
-    monkeypatch.setenv("OPENENV_TOKEN", token)
+    monkeypatch.setenv("OPENENV_TOKEN", token["ann"])
     env = rollenv.make(address)
     assert env.reset(3)[0]
     env.close()

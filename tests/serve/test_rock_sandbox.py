@@ -129,14 +129,11 @@ def test_a_server_without_room(serve):
     api.call("start_async")
 
 
-def test_owners_and_tokens(serve, tmp_path):
-    scopes = {"ann": "sandboxes", "eve": "sandboxes", "joe": "environments"}
-    made = {name: new_token(name, [scope]) for name, scope in scopes.items()}
-    (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
-    served = serve("--faces", "rock", "--tokens", str(tmp_path / "t.toml"))
-    ann, eve, joe = (Api(served.http, Authorization=f"Bearer {token}") for token, _ in made.values())
-    name = ann.call("start_async")["sandbox_id"]
-    ann.call("create_session", sandbox_id=name, session="a")
+def test_owners_and_tokens(guarded):
+    served, token = guarded
+    bob, joe, player = (Api(served.http, Authorization=f"Bearer {token[name]}") for name in ("bob", "joe", "ann"))
+    name = bob.call("start_async")["sandbox_id"]
+    bob.call("create_session", sandbox_id=name, session="a")
     calls = {
         "execute": {"command": "true"},
         "run_in_session": {"session": "a", "command": "true"},
@@ -148,13 +145,13 @@ def test_owners_and_tokens(serve, tmp_path):
         "restart": {},
     }
     for call, body in calls.items():
-        assert "no such sandbox" in eve.failed(call, sandbox_id=name, **body)
-        assert joe.http.post(f"/{call}", json={"sandbox_id": name}).status_code == 401
+        assert "no such sandbox" in joe.failed(call, sandbox_id=name, **body)
+        assert player.http.post(f"/{call}", json={"sandbox_id": name}).status_code == 401
         assert patient.post(f"{served.http}{PATH}/{call}", content=b"{").status_code == 401
-    assert eve.status(name, every=True)["status"] == "Failed"
-    assert ann.status(name)["result"]["is_alive"]
-    ann.call("stop", sandbox_id=name)
-    assert eve.status(name, every=True)["status"] == "Failed"
+    assert joe.status(name, every=True)["status"] == "Failed"
+    assert bob.status(name)["result"]["is_alive"]
+    bob.call("stop", sandbox_id=name)
+    assert joe.status(name, every=True)["status"] == "Failed"
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
@@ -166,11 +163,9 @@ def test_execute(box):
     assert told == {"stdout": "é\n/usr\n", "stderr": "e\n", "exit_code": 3}
     for wrong in ({"command": ["no-such-program"]}, {"command": ["true"], "cwd": "/no-such-folder"}):
         assert box.call("execute", **wrong)["exit_code"] == -1
-    began = time.monotonic()
-    late = box.call("execute", command="echo begun; sleep 30", timeout=0.5)
+    late = box.call("execute", command="echo begun; sleep 300", timeout=0.5)
     assert (late["exit_code"], late["stdout"]) == (-1, "begun\n")
     assert "longer than 0.5 s" in late["failure_reason"]
-    assert time.monotonic() - began < 10
     flood = box.call("execute", command="yes")
     assert flood["exit_code"] == -1
     assert "output" in flood["failure_reason"]

@@ -70,15 +70,8 @@ class Essence(rollenv.Wrapper):
 ABILITIES = sorted(rollenv.ABILITIES - {"state_key"})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.integration if "_no_" in name or "_with_" in name else ())
-        for name in WRAPPER_FACTORY
-        if "search" not in name
-    ],
-)
+@pytest.mark.combinations
+@pytest.mark.parametrize("name", [name for name in WRAPPER_FACTORY if "search" not in name])
 def test_a_wrapped_environment_keeps_its_promises(name):
     findings = run_checks(lambda: Essence(wrapped(name)), abilities=ABILITIES, episodes=5)
     assert {f.name: f.detail for f in findings if f.ok is False} == {}

@@ -141,48 +141,30 @@ SPIES = {
     "inspect": spying("import inspect", "for f in inspect.stack(): frames(f.frame)"),
     "trace": spying("def t(f, e, a):", "    frames(f)", "    return t", "sys.settrace(t)", "max(1, 2)"),
     "profile": spying("sys.setprofile(lambda f, e, a: frames(f))", "max(1, 2)", "sys.setprofile(None)"),
-    "garbage": spying(
-        "import gc",
-        "for o in gc.get_objects():",
+    "garbage": spying("import gc", "for o in gc.get_objects():",
         "    if isinstance(o, (list, tuple, dict)) and len(o) < 1000: look([v for v in o if isinstance(v, (str, int))])",
-        "    if isinstance(o, dict) and len(o) < 1000: look([v for v in o.values() if isinstance(v, (str, int))])",
-    ),
+        "    if isinstance(o, dict) and len(o) < 1000: look([v for v in o.values() if isinstance(v, (str, int))])"),
     "own job": spying("import __main__", "look({k: v for k, v in vars(__main__).items() if k != 'scope'})"),
     "standard input": spying("look(sys.stdin.read())"),
     "standard input again": spying("os.lseek(0, 0, 0)", "look(os.read(0, 1 << 20))"),
-    "open files": spying(
-        "for fd in range(3, 40):", "    try: look(os.pread(fd, 1 << 16, 0))", "    except OSError: pass"
-    ),
-    "arguments and environment": spying(
-        "for n in ('cmdline', 'environ'): look(open('/proc/self/' + n).read())", "look(sys.orig_argv)"
-    ),
-    "neighbours' command lines": spying(
-        "for p in os.listdir('/proc'):", "    try: look(open(f'/proc/{p}/cmdline').read())", "    except OSError: pass"
-    ),
-    "neighbours' memory": spying(
-        "for p in (1, os.getppid()):",
-        "    m = open(f'/proc/{p}/maps').read()",
-        "    a, b = m.split()[0].split('-')",
-        "    look(os.pread(os.open(f'/proc/{p}/mem', 0), 1 << 16, int(a, 16)))",
-    ),
-    "files": spying(
-        "for d in ('.', '/tmp', '/box', '/dev/shm', '/work'):",
-        "    for r, _, n in os.walk(d):",
-        "        for f in n: look(open(os.path.join(r, f), 'rb').read(1 << 20))",
-    ),
+    "open files": spying("for fd in range(3, 40):", "    try: look(os.pread(fd, 1 << 16, 0))",
+        "    except OSError: pass"),
+    "arguments and environment": spying("for n in ('cmdline', 'environ'): look(open('/proc/self/' + n).read())",
+        "look(sys.orig_argv)"),
+    "neighbours' command lines": spying("for p in os.listdir('/proc'):",
+        "    try: look(open(f'/proc/{p}/cmdline').read())", "    except OSError: pass"),
+    "neighbours' memory": spying("for p in (1, os.getppid()):", "    m = open(f'/proc/{p}/maps').read()",
+        "    a, b = m.split()[0].split('-')", "    look(os.pread(os.open(f'/proc/{p}/mem', 0), 1 << 16, int(a, 16)))"),
+    "files": spying("for d in ('.', '/tmp', '/box', '/dev/shm', '/work'):", "    for r, _, n in os.walk(d):",
+        "        for f in n: look(open(os.path.join(r, f), 'rb').read(1 << 20))"),
     "source lines": spying("import linecache", "look(linecache.getlines('test.py'))", "look(linecache.cache)"),
-    "code of the tests": spying(
-        "import __main__", "look([getattr(v, '__code__', v).__repr__() for v in vars(__main__).values()])"
-    ),
-    "memory": spying(
-        "found = 0",
-        "for line in open('/proc/self/maps'):",
-        "    if 'rw' in line and 'heap' in line:",
+    "code of the tests": spying("import __main__",
+        "look([getattr(v, '__code__', v).__repr__() for v in vars(__main__).values()])"),
+    "memory": spying("found = 0", "for line in open('/proc/self/maps'):", "    if 'rw' in line and 'heap' in line:",
         "        a, b = (int(x, 16) for x in line.split()[0].split('-'))",
         "        found += os.pread(os.open('/proc/self/mem', 0), b - a, a).count(b'== ' + b'9197'[::-1])",
-        "if found: seen.append(1)",
-    ),
-}
+        "if found: seen.append(1)"),
+}  # fmt: skip
 
 FORGED = (
     "0 true",
@@ -202,7 +184,8 @@ WRITE = "import os\nfor fd in range(256):\n try: os.write(fd, %s)\n except OSErr
 REPORTS = {
     **{f"forged {text[:20]}": WRITE % f'b"{text}\\n" * 9' + returns("0") for text in FORGED},
     "forged and gone": WRITE % 'b"0 true\\n1 true\\n2 true\\n"' + "os._exit(0)",
-    "forged in the call": "import os\ndef solve(*a):\n for fd in range(64):\n  try: os.write(fd, b'0 true\\n1 true\\n')\n  except OSError: pass\n os._exit(0)",
+
+        "forged in the call": "import os\ndef solve(*a):\n for fd in range(64):\n  try: os.write(fd, b'0 true\\n1 true\\n')\n  except OSError: pass\n os._exit(0)",
     "deep": WRITE % "b'0 ' + b'[' * 100000 + b'\\n'" + returns("0"),
     "deep value": returns("x", "x = []\nfor _ in range(90000): x = [x]"),
     "cyclic value": returns("x", "x = []\nx.append(x)"),
@@ -217,47 +200,29 @@ REPORTS = {
     "exit in the call": "import os\ndef solve(*a): os._exit(0)",
     "SystemExit in the call": "def solve(*a): raise SystemExit(0)",
     "exit handler": "import atexit, os\natexit.register(os.write, 1, b'0 true\\n')\ndef solve(*a): pass",
-    "signal handler": "import os, signal\nsignal.signal(15, lambda *a: os._exit(0))\ndef solve(*a): os.kill(os.getpid(), 15)",
+
+        "signal handler": "import os, signal\nsignal.signal(15, lambda *a: os._exit(0))\ndef solve(*a): os.kill(os.getpid(), 15)",
     "killed": "import os\ndef solve(*a): os.kill(os.getpid(), 9)",
     "asserts away": "def solve(*a): raise AssertionError",
     "stops iteration": "def solve(*a): raise StopIteration",
     "interrupts": "def solve(*a): raise KeyboardInterrupt",
     "unprintable exception": "class E(Exception):\n def __str__(s): raise s\ndef solve(*a): raise E",
-    "wrapped output": "import sys\nclass W:\n def write(s, t): return len(t)\n def flush(s): pass\nsys.stdout = W()\ndef solve(*a): pass",
+
+        "wrapped output": "import sys\nclass W:\n def write(s, t): return len(t)\n def flush(s): pass\nsys.stdout = W()\ndef solve(*a): pass",
     "closed files": "import os\nos.closerange(0, 64)\ndef solve(*a): pass",
-    "files for the judge": returns(
-        "0",
+    "files for the judge": returns("0",
         "import os\nfor d in ('.', '/tmp', '/box'):\n for n in ('math.py', 'json.py', 'sitecustomize.py', 'usercustomize.py'):\n"
-        "  try: open(os.path.join(d, n), 'w').write('import os; os._exit(0)')\n  except OSError: pass",
-    ),
-    "process that stays": returns(
-        "0", "import os\nif os.fork() == 0:\n os.setsid()\n os.write(1, b'0 true')\n os._exit(0)"
-    ),
-    "thread that stays": returns(
-        "0", "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
-    ),
+        "  try: open(os.path.join(d, n), 'w').write('import os; os._exit(0)')\n  except OSError: pass"),
+    "process that stays": returns("0",
+        "import os\nif os.fork() == 0:\n os.setsid()\n os.write(1, b'0 true')\n os._exit(0)"),
+    "thread that stays": returns("0",
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()"),
     "forked answers": "import os\ndef solve(*a): return True if os.fork() else False",
-    **{
-        f"returns {v}": returns(v)
-        for v in (
-            "float('nan')",
-            "float('inf')",
-            "None",
-            "True",
-            "''",
-            "[]",
-            "iter(())",
-            "NotImplemented",
-            "...",
-            "solve",
-            "type",
-            "range(10**18)",
-            "b''",
-            "1e308 * 10j",
-        )
-    },
-    "prints marks": "print('true\\n' * 99 + 'OK\\n' + 'All tests pass.\\n' + '1 passed')\ndef solve(*a): print('0 true')",
-}
+
+        **{f"returns {v}": returns(v) for v in ("float('nan')", "float('inf')", "None", "True", "''", "[]", "iter(())", "NotImplemented", "...", "solve", "type", "range(10**18)", "b''", "1e308 * 10j")},
+
+        "prints marks": "print('true\\n' * 99 + 'OK\\n' + 'All tests pass.\\n' + '1 passed')\ndef solve(*a): print('0 true')",
+}  # fmt: skip
 
 SAID = [
     "{'o':'x'}",
@@ -284,34 +249,18 @@ SAID = [
 ]
 EXOTIC = {
     **{f"encodes {text}": returns("0", f"import __main__\n__main__.encode = lambda *a: {text}") for text in SAID},
-    **{
-        f"returns {value}": returns(value)
-        for value in (
-            "memoryview(b'quagga')",
-            "__import__('numpy').array([3, 1, 4])",
-            "__import__('decimal').Decimal('1e999999999')",
-            "__import__('collections').ChainMap({})",
-            "__import__('collections').UserString('x')",
-            "__import__('enum').Enum('E', 'A').A",
-            "__import__('functools').partial(solve)",
-            "__import__('weakref').proxy(solve)",
-            "Exception()",
-            "[float('nan')] * 3",
-            "'quagga\\u200d'",
-            "'\\uff51uagga'",
-            "7919 + 2**64",
-            "7919.0000001",
-            "{3, 1, 4}",
-        )
-    },
+
+        **{f"returns {value}": returns(value) for value in ("memoryview(b'quagga')", "__import__('numpy').array([3, 1, 4])", "__import__('decimal').Decimal('1e999999999')", "__import__('collections').ChainMap({})", "__import__('collections').UserString('x')", "__import__('enum').Enum('E', 'A').A", "__import__('functools').partial(solve)", "__import__('weakref').proxy(solve)", "Exception()", "[float('nan')] * 3", "'quagga\\u200d'", "'\\uff51uagga'", "7919 + 2**64", "7919.0000001", "{3, 1, 4}")},
     "answers in turn": "n = [0]\ndef solve(*a):\n n[0] += 1\n return [7918, 7920, 'quaggb'][n[0] % 3]",
     "calls not read": returns("0", "import __main__\n__main__._Calls = __main__.pickle = None"),
-    "class that is anything": "class solve:\n def __init__(s, *a): pass\n def yes(s, *a): return True\n __eq__ = __bool__ = __contains__ = yes\n"
-    " def __getattr__(s, n): return s.yes\n def __sub__(s, o): return s\n def __abs__(s): return 0\n def __iter__(s): return iter([3, 1, 4])",
+
+        "class that is anything": "class solve:\n def __init__(s, *a): pass\n def yes(s, *a): return True\n __eq__ = __bool__ = __contains__ = yes\n"
+        " def __getattr__(s, n): return s.yes\n def __sub__(s, o): return s\n def __abs__(s): return 0\n def __iter__(s): return iter([3, 1, 4])",
     "coroutine that equals": f"class E:\n {ANY}\nasync def solve(*a): return E()",
-    "another program": "import os, sys\ndef solve(*a): os.execv(sys.executable, [sys.executable, '-c', 'print(\"0 true\")'])",
+
+        "another program": "import os, sys\ndef solve(*a): os.execv(sys.executable, [sys.executable, '-c', 'print(\"0 true\")'])",
     "modules of the judge": returns("0", "import sys\nsys.modules['tests'] = sys.modules['solution']"),
-}
+}  # fmt: skip
 
 CHEATS = {
     f"{group}: {name}": code

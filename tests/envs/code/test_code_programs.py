@@ -1,5 +1,7 @@
-# ruff: noqa: E501
 """Programs as people write them, and tests as data sets write them: which pass."""
+
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,173 +11,15 @@ from rollenv.envs.code.env import CodeEnv
 from rollenv.envs.code.tests import AssertTests, CallTests, StdioTests, parse_tests, run_tests, same_output
 from rollenv.sandbox import shared_pool
 
-#: (what, program, statements before the asserts, asserts, how many pass)
-PROGRAMS = [
-    (
-        "dataclass",
-        "from dataclasses import dataclass\n@dataclass\nclass P:\n  x: int = 1\n  y: list = None\ndef solve(): return P(3).x",
-        "",
-        ["assert solve()==3"],
-        1,
-    ),
-    (
-        "dataclass future",
-        "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass P:\n  x: int = 1\ndef solve(): return P(3).x",
-        "",
-        ["assert solve()==3"],
-        1,
-    ),
-    ("missing annot", "def solve(x: List[int]): return 3", "", ["assert solve(1)==3"], 0),
-    (
-        "singledispatch",
-        "from functools import singledispatch\n@singledispatch\ndef solve(x): return 0\n@solve.register\ndef _(x: int): return 1\n@solve.register\ndef _(x: str): return 2",
-        "",
-        ["assert solve(1)==1", "assert solve('a')==2"],
-        2,
-    ),
-    (
-        "global state judged",
-        "n=0\ndef solve():\n  global n\n  n+=1\n  return n",
-        "",
-        ["for i in range(5):\n  assert solve()==i+1"],
-        1,
-    ),
-    ("closure", "def solve(n): return lambda x: x+n", "", ["assert solve(3)(4)==7"], 1),
-    (
-        "closure var",
-        "def solve(n): return lambda x: x+n",
-        "",
-        ["add = solve(3)\nassert add(4)==7\nassert add(5)==8"],
-        1,
-    ),
-    (
-        "class",
-        "class Stack:\n  def __init__(s): s.a=[]\n  def push(s,x): s.a.append(x)\n  def pop(s): return s.a.pop()",
-        "",
-        ["s = Stack()\ns.push(1)\ns.push(2)\nassert s.pop()==2\nassert s.pop()==1"],
-        1,
-    ),
-    (
-        "class check",
-        "class Stack:\n  def __init__(s): s.a=[]\n  def push(s,x): s.a.append(x)\n  def pop(s): return s.a.pop()",
-        "",
-        [
-            "def check(candidate):\n  s = candidate()\n  s.push(1)\n  s.push(2)\n  assert s.pop()==2\n  assert s.pop()==1\ncheck(Stack)"
-        ],
-        1,
-    ),
-    (
-        "class chain",
-        "class Q:\n  def __init__(s,x): s.x=x\n  def get(s): return s.x",
-        "",
-        ["assert Q(3).get()==3", "assert Q(4).x == 4"],
-        2,
-    ),
-    (
-        "custom exc",
-        "class MyErr(ValueError): pass\ndef solve(x): raise MyErr('neg')",
-        "",
-        ["try:\n  solve(-1)\n  assert False\nexcept ValueError:\n  pass"],
-        1,
-    ),
-    (
-        "async",
-        "import asyncio\nasync def solve(x):\n  await asyncio.sleep(0)\n  return x+1",
-        "",
-        ["import asyncio\nassert asyncio.run(solve(3))==4"],
-        1,
-    ),
-    (
-        "datetime",
-        "import datetime\ndef solve(): return datetime.date(2020,1,2)",
-        "",
-        ["import datetime\nassert solve()==datetime.date(2020,1,2)"],
-        1,
-    ),
-    (
-        "timedelta",
-        "import datetime\ndef solve(): return datetime.timedelta(1,5)",
-        "",
-        ["import datetime\nassert solve()==datetime.timedelta(days=1,seconds=5)"],
-        1,
-    ),
-    (
-        "counter mc",
-        "from collections import Counter\ndef solve(): return Counter('aab')",
-        "",
-        ["assert solve().most_common(1)==[('a',2)]"],
-        1,
-    ),
-    (
-        "deque",
-        "from collections import deque\ndef solve(): return deque([1,2])",
-        "",
-        ["from collections import deque\nassert solve()==deque([1,2])"],
-        1,
-    ),
-    (
-        "decimal str",
-        "from decimal import Decimal\ndef solve(): return Decimal('0.25')",
-        "",
-        ["assert str(solve())=='0.25'"],
-        1,
-    ),
-    ("memoryview", "def solve(): return memoryview(b'ab')", "", ["assert solve()==b'ab'"], 1),
-    (
-        "lambda judged",
-        "def solve(f,x): return f(x)",
-        "",
-        ["assert solve(lambda x:x+1,3)==4", "assert sorted([solve(len,[1])])==[1]"],
-        2,
-    ),
-    ("lambda judged2", "def solve(f,x): return f(x)", "", ["assert abs(solve(lambda x:x+1,3)-4)<1e-9"], 1),
-    ("chain 30", "def solve(x): return x+1", "", ["x=0\nfor _ in range(30):\n  x=solve(x)\nassert x==30"], 1),
-    ("type", "def solve(): return int", "", ["assert solve() is int"], 1),
-    ("nfc is not nfd", "def solve(): return 'á'", "", ["assert solve()=='á'"], 0),
-    ("-0.0", "def solve(): return -0.0", "", ["import math\nassert math.copysign(1,solve())==-1"], 1),
-    ("gen next", "def solve():\n  yield 1\n  yield 2", "", ["g=solve()\nassert next(g)==1\nassert next(g)==2"], 1),
-    (
-        "inf gen",
-        "import itertools\ndef solve(): return itertools.count()",
-        "",
-        ["import itertools\nassert list(itertools.islice(solve(),3))==[0,1,2]"],
-        1,
-    ),
-    (
-        "unittest",
-        "def solve(x): return x*2",
-        "",
-        [
-            "import unittest\nclass T(unittest.TestCase):\n  def test(self): self.assertEqual(solve(2),4)\nT('test').debug()"
-        ],
-        1,
-    ),
-    ("setup ref", "def solve(x): return ref(x)", "def ref(x): return x*7919", ["assert solve(3)==ref(3)"], 0),
-    ("setup want", "def solve(x): return WANT", "WANT = 7919", ["assert solve(3)==WANT"], 0),
-    ("setup want calls", "def solve(x): return WANT[x]", "WANT = {3: 7919}", ["assert solve(3)==7919"], 0),
-    (
-        "setup node",
-        "def solve(x): return x.v",
-        "class Node:\n  def __init__(s,v): s.v=v\nroot=Node(2)\nroot.v=3",
-        ["assert solve(root)==3"],
-        1,
-    ),
-    ("setup import judged", "def solve(x): return math.floor(x)", "import math", ["assert abs(solve(2.5)-2)<1"], 1),
-    (
-        "setup helper arg",
-        "def solve(x): return sum(x)",
-        "def build(n): return _inner(n)\ndef _inner(n): return list(range(n))",
-        ["assert solve(build(3))==3"],
-        1,
-    ),
-]
+PROGRAMS = [json.loads(line) for line in Path(__file__).with_name("programs.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.combinations
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "code", "setup", "asserts", "passes"), PROGRAMS, ids=[one[0] for one in PROGRAMS])
-def test_programs_as_people_write_them(what, code, setup, asserts, passes):
-    assert run_tests(code, AssertTests(tuple(asserts), setup), shared_pool(), 5.0) == passes
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program["what"])
+def test_programs_as_people_write_them(program):
+    tests = AssertTests(tuple(program["asserts"]), program["setup"])
+    assert run_tests(program["code"], tests, shared_pool(), 5.0) == program["passes"]
 
 
 #: (what is returned, what is wanted of a call, whether it is that)
@@ -200,10 +44,13 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("returned", "wanted", "same"), VALUES, ids=[one[0] for one in VALUES])
-def test_values_of_calls(returned, wanted, same):
-    tests = CallTests("solve", ([],), (wanted,))
-    assert run_tests(f"def solve(): return {returned}", tests, shared_pool(), 5.0) == same
+@pytest.mark.parametrize("same", [True, False])
+def test_values_of_calls(same):
+    """Each value is a call of one program."""
+    values = [(returned, wanted) for returned, wanted, passes in VALUES if passes == same]
+    code = f"def solve(i): return [{', '.join(f'lambda: {returned}' for returned, _ in values)}][i]()"
+    tests = CallTests("solve", tuple([i] for i in range(len(values))), tuple(wanted for _, wanted in values))
+    assert run_tests(code, tests, shared_pool(), 5.0) == (len(values) if same else 0)
 
 
 def test_an_integer_of_any_size_may_be_wanted_of_an_assert():
@@ -319,13 +166,8 @@ def test_printed_output(printed, wanted, same):
 
 HANGS = {
     "a loop": "while True: pass",
-    "a loop that swallows everything": "\n".join(
-        [
-            "while True:",
-            "            try:",
-            "                while True: pass",
-            "            except BaseException: pass",
-        ]
+    "a loop that swallows everything": (
+        "while True:\n            try:\n                while True: pass\n            except BaseException: pass"
     ),
     "a computation": "9 ** 9 ** 9",
     "the process": "__import__('os')._exit(0)",

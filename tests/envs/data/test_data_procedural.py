@@ -22,7 +22,7 @@ FORMATTED = IDS[:3]
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_every_id_keeps_its_promises_over_several_turns(env_id):
-    check_env(rollenv.make(env_id, max_turns=5), episodes=30)
+    check_env(rollenv.make(env_id, max_turns=5), episodes=10)
 
 
 @pytest.mark.integration

@@ -1,6 +1,7 @@
 """GuessTheNumber, Mastermind, Minesweeper."""
 
 import pytest
+from boards import at, boxed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,21 +9,6 @@ import rollenv
 from rollenv import UsageError
 from rollenv.envs.game.mastermind import pegs
 from rollenv.envs.game.minesweeper import bits, grid_of, neighbours
-
-
-def boxed(text):
-    return f"\\boxed{{{text}}}"
-
-
-def at(env_id, seed=0, **state):
-    """The environment with parts of its state replaced."""
-    env = rollenv.make(env_id)
-    env.reset(seed)
-    saved = env.get_state()
-    saved["env"] |= state
-    env.set_state(saved)
-    return env
-
 
 # -- GuessTheNumber ----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from boards import at, boxed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,20 +14,6 @@ from rollenv import UsageError
 from rollenv.envs.game.fifteen_puzzle import near_positions, solved
 from rollenv.envs.game.game_2048 import slide, slide_left, slide_right, stuck
 from rollenv.envs.game.sudoku_square import square_of
-
-
-def boxed(text):
-    return f"\\boxed{{{text}}}"
-
-
-def at(env_id, seed=0, **state):
-    env = rollenv.make(env_id)
-    env.reset(seed)
-    saved = env.get_state()
-    saved["env"] |= state
-    env.set_state(saved)
-    return env
-
 
 # -- FifteenPuzzle -----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from boards import at, boxed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,20 +12,6 @@ from rollenv import UsageError
 from rollenv.envs.game.base import read_lines, words
 from rollenv.envs.game.crosswords import clues, entry_cells
 from rollenv.envs.game.wordle import marks
-
-
-def boxed(text):
-    return f"\\boxed{{{text}}}"
-
-
-def at(env_id, seed=0, kwargs=None, **state):
-    env = rollenv.make(env_id, **(kwargs or {}))
-    env.reset(seed)
-    saved = env.get_state()
-    saved["env"] |= state
-    env.set_state(saved)
-    return env
-
 
 # -- the lists ---------------------------------------------------------------------------------------------------------
 

@@ -274,6 +274,7 @@ def test_an_annotated_tag_is_a_tag(bench):
     assert task.judge(bench.place).success
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     ("kind", "wrong"),
     [
@@ -333,18 +334,13 @@ def test_another_process_than_the_wanted_one_is_wrong(wrong, bench):
     assert not task.judge(bench.place).success
 
 
+@pytest.mark.combinations
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param("while :; do :; done", marks=pytest.mark.integration),
-        pytest.param("sleep 1000 & wait", marks=pytest.mark.integration),
-        "yes",
-        "cat /dev/zero",
-        "kill -9 $PPID",
-        "exit 3",
-        "rm -rf $APP",
+        "kill -9 $PPID", "yes", "cat /dev/zero", "exit 3", "rm -rf $APP", "while :; do :; done", "sleep 1000 & wait",
     ],
-)
+)  # fmt: skip
 def test_a_script_that_misbehaves_is_wrong(script, bench):
     task = made(("scripting", "say", 1))
     (check,) = task.checks

@@ -18,7 +18,7 @@ IDS = ("webshop:mini-easy", "webshop:mini", "webshop:mini-hard")
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", IDS)
 def test_the_ids_keep_what_they_promise(env_id):
-    rollenv.check_env(env_id, episodes=40)
+    rollenv.check_env(env_id, episodes=10)
 
 
 @pytest.mark.parametrize("env_id", IDS)

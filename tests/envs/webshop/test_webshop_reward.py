@@ -126,7 +126,7 @@ def some_goal(rng):
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_purchases_pay_what_the_description_says(seed):
     rng = random.Random(seed)
     paid = set()
