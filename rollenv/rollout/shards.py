@@ -206,7 +206,7 @@ class Fleet:
         await asyncio.gather(*(self._ping_one(slot, slot.shard) for slot in self.slots if slot.shard))
 
     def condition(self) -> Condition:
-        """The health of all shards together, as far as they said; names of workers begin with those of their shards."""
+        """The health of all shards together, as last reported; names of workers begin with those of their shards."""
         whole, reports = Health(), []
         for slot in self.slots:
             place = f"{slot.name}/"
@@ -349,7 +349,7 @@ class Fleet:
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return [said for each in answers if isinstance(each, list) for said in each]
+        return [result for each in answers if isinstance(each, list) for result in each]
 
 
 class ShardedManager(RolloutManager):

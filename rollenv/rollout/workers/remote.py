@@ -159,7 +159,7 @@ class Server:
         self._task = asyncio.get_running_loop().create_task(self._live())
 
     async def aclose(self) -> None:
-        """Close the connection, once what was told is there."""
+        """Close the connection once the server has all that was sent."""
         if self._task is not None and self._task.get_loop() is asyncio.get_running_loop() and self.up:
             await self.answers(_GOODBYE)
         if self._task is not None and not self._task.get_loop().is_closed():
@@ -255,8 +255,8 @@ class Server:
                 proxy=None,
             )
         except InvalidStatus as error:
-            told = error.response
-            raise refused(self.name, told.status_code, bytes(told.body or b""), told.headers) from None
+            response = error.response
+            raise refused(self.name, response.status_code, bytes(response.body or b""), response.headers) from None
 
     async def _talk(self, connection: ClientConnection) -> None:
         self._connection = connection
