@@ -22,7 +22,7 @@ class Upstream:
 
     Args:
         model: its name there, whichever one clients ask for; if empty, the one that they ask for.
-        max_context: of the model; harnesses are told.
+        max_context: of the model; harnesses get it too.
         body: further keys of every request.
     """
 

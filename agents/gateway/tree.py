@@ -66,7 +66,7 @@ class Node:
     began: float = 0.0
     ended: float = 0.0
     reward: float | None = None
-    """What the call itself was worth, where somebody said so."""
+    """The reward of the call itself, where it has one."""
     delivered: bool = False
     """A client has got the answer."""
     has_tools: bool = False
@@ -74,7 +74,7 @@ class Node:
     """How many assistant's messages of the chat were found in which way."""
 
     @property
-    def said(self) -> Ids:
+    def answer_ids(self) -> Ids:
         """The tokens of the answer: its opening, and what was drawn."""
         return self.tail[len(self.tail) - self.opening :] + self.response_ids
 
@@ -272,17 +272,17 @@ def match(message: Message, candidates: Sequence[Node], tools: bytes = b"") -> t
     return (None, UNKNOWN) if best is None else best[1:]
 
 
-def _likeness(message: Message, said: Message) -> str:
-    """Return the way in which a message is what was said, apart from the ids of calls; empty if it is not."""
-    if message.text.strip() != said.text.strip() or len(message.calls) != len(said.calls):
+def _likeness(message: Message, answer: Message) -> str:
+    """Return the way in which a message equals an answer, the ids of calls aside; empty if it does not."""
+    if message.text.strip() != answer.text.strip() or len(message.calls) != len(answer.calls):
         return ""
-    if not all(map(_same_call, message.calls, said.calls)):
+    if not all(map(_same_call, message.calls, answer.calls)):
         return ""
-    if message.reasoning.strip() not in ("", said.reasoning.strip()):
+    if message.reasoning.strip() not in ("", answer.reasoning.strip()):
         return ""
-    if message.text != said.text:
+    if message.text != answer.text:
         return "trimmed"
-    return "exact" if message.reasoning == said.reasoning else "reasoning_lost"
+    return "exact" if message.reasoning == answer.reasoning else "reasoning_lost"
 
 
 def _same_call(a: Call, b: Call) -> bool:
