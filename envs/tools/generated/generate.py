@@ -154,7 +154,7 @@ class GeneratedToolEnv(ToolEnv):
 
     def _problem(self, rng: random.Random, world: World, goals: list[Goal]) -> GeneratedProblem:
         facts = [goal.fact for goal in goals if goal.fact]
-        given = [((*fact.words, *_ASKING), fact.said) for fact in facts]
+        given = [((*fact.words, *_ASKING), fact.answer) for fact in facts]
         return GeneratedProblem(
             question=joined(rng, [goal.fact.ask if goal.fact else goal.ask for goal in goals]),
             backend=world,
@@ -263,8 +263,8 @@ def plan(goals: Sequence[Goal], questions: Sequence[str] = ()) -> list[Move]:
         missing = {name for name, _ in goal.calls()} & set(goal.blocks)
         moves += [] if missing else goal.look
         moves += [goal.act] if goal.act and not goal.refused else []
-    said = dict.fromkeys("I cannot do all of that." if goal.refused else goal.done for goal in goals)
-    return [*moves, " ".join(said)]
+    replies = dict.fromkeys("I cannot do all of that." if goal.refused else goal.done for goal in goals)
+    return [*moves, " ".join(replies)]
 
 
 def joined(rng: random.Random, asks: Sequence[str]) -> str:

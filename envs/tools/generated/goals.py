@@ -218,7 +218,7 @@ class Fact:
 
     words: Sequence[str]
     """A question that has one of them is about it."""
-    said: str
+    answer: str
     ask: str
     """The request without it."""
     question: str

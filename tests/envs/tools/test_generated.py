@@ -205,12 +205,12 @@ def test_what_is_left_out_is_told_when_asked(env_id):
     for seed in range(25):
         env.reset(seed)
         fact = next(goal.fact for goal in env.current.goals if goal.fact)
-        assert set(re.findall(r"\w+", fact.said)) - set(re.findall(r"\w+", env.current.question)), f"seed {seed}"
-        said, reward, terminated, *_ = env.step("Is there anything about bananas?")
-        assert fact.said not in said
+        assert set(re.findall(r"\w+", fact.answer)) - set(re.findall(r"\w+", env.current.question)), f"seed {seed}"
+        answer, reward, terminated, *_ = env.step("Is there anything about bananas?")
+        assert fact.answer not in answer
         assert not terminated
         assert reward == 0
-        assert env.step(fact.question)[0] == fact.said
+        assert env.step(fact.question)[0] == fact.answer
         assert finish(env)["success"]
 
 

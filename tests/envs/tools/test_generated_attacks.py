@@ -124,7 +124,7 @@ def test_what_is_left_out_is_told_in_answer_to_any_question_for_it(env_id):
     for seed, question in enumerate(("What should it be?", "Which one do you want?", "How much, or to what?") * 4):
         env.reset(seed)
         fact = next(goal.fact for goal in env.current.goals if goal.fact)
-        assert env.step(question)[0] == fact.said, f"seed {seed}"
+        assert env.step(question)[0] == fact.answer, f"seed {seed}"
         assert "a free cell" not in env.current.question  # any would do, and nothing would be left out
 
 
