@@ -109,20 +109,20 @@ class Machine(Sandbox):
         if not self._worker.about["proc"]:
             raise IsolationError(_MASKED)
         done = self.commands.run(["/bin/sh", "-c", _PROBE], cwd="/", user="0")
-        said = dict(words for line in done.stdout.splitlines() if len(words := line.split(maxsplit=1)) == 2)
-        if not said:
+        reported = dict(words for line in done.stdout.splitlines() if len(words := line.split(maxsplit=1)) == 2)
+        if not reported:
             why = done.error.value if done.error else f"its shell said nothing and ended with {done.exit_code}"
             raise IsolationError(f"the machine did not start: {why}. {done.stderr.strip()[-300:]}")
         wrong = []
-        if said.get("NoNewPrivs:") != "1" or said.get("Seccomp:") != "2":
+        if reported.get("NoNewPrivs:") != "1" or reported.get("Seccomp:") != "2":
             wrong.append("system calls are not filtered")
-        if int(said.get("CapEff:", "f" * 16), 16) & ~sum(1 << capability for capability in CAPABILITIES):
+        if int(reported.get("CapEff:", "f" * 16), 16) & ~sum(1 << capability for capability in CAPABILITIES):
             wrong.append("root has rights that it must not have")
-        if os.geteuid() == 0 and said.get("outside", "0") == "0":
+        if os.geteuid() == 0 and reported.get("outside", "0") == "0":
             wrong.append("its root is the host's")
-        if said.get("networks") != "1":
+        if reported.get("networks") != "1":
             wrong.append("it has a network")
-        if "wrote" in said:
+        if "wrote" in reported:
             wrong.append("the kernel's settings can be written")
         if wrong:
             raise IsolationError(f"the machine is not isolated: {'; '.join(wrong)}. {done.stderr.strip()[-300:]}")
