@@ -209,11 +209,11 @@ class Fleet:
         """The health of all shards together, as last reported; names of workers begin with those of their shards."""
         whole, reports = Health(), []
         for slot in self.slots:
-            place = f"{slot.name}/"
+            prefix = f"{slot.name}/"
             for health, _ in slot.conditions:
-                whole.absorb(health, place)
+                whole.absorb(health, prefix)
             if slot.shard:
-                reports += [{**row, "worker": place + row["worker"]} for row in slot.conditions[-1][1]]
+                reports += [{**row, "worker": prefix + row["worker"]} for row in slot.conditions[-1][1]]
         whole.events = deque(sorted(whole.events), whole.events.maxlen)
         return whole, reports
 

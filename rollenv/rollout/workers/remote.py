@@ -75,10 +75,10 @@ class RemoteWorkers:
         self, task: Task, *, views: bool = False, avoid: Avoid = avoid_none, alone: bool = False
     ) -> RemoteWorkerEnv:
         self._attach()
-        return RemoteWorkerEnv(await self.place(avoid), task, views, avoid)
+        return RemoteWorkerEnv(await self.reserve(avoid), task, views, avoid)
 
-    async def place(self, avoid: Avoid) -> Server:
-        """Wait for a server with room, and take a place there.
+    async def reserve(self, avoid: Avoid) -> Server:
+        """Wait for a server with room, and reserve it for an environment.
 
         Args:
             avoid: see :meth:`open`.
@@ -366,7 +366,7 @@ class RemoteWorkerEnv:
         seconds = float(error.details.get("retry_after", 1.0))
         server, workers = self._server, self._server.workers
         server.full_until = asyncio.get_running_loop().time() + seconds
-        new = await workers.place(self._shun)
+        new = await workers.reserve(self._shun)
         server.load -= 1
         self._server, self.worker = new, new.name
         workers.changed()
