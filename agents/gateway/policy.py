@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from rollenv.agents.engines.base import Engine, Response, Sampling
 from rollenv.agents.gateway.messages import Answer, Call, Finish, GatewayError, Message, Request
 from rollenv.agents.gateway.session import Drawn, GatewaySession
-from rollenv.agents.gateway.tree import Ids, Node, Place
+from rollenv.agents.gateway.tree import Ids, Node, Position
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import ResponseText
@@ -65,10 +65,10 @@ class Policy:
         """Of the engine."""
         return self.engine.max_context
 
-    async def draw(self, session: GatewaySession, place: Place, request: Request) -> Drawn:
+    async def draw(self, session: GatewaySession, position: Position, request: Request) -> Drawn:
         """Draw the answer to a request; see :class:`~rollenv.agents.gateway.session.Model`."""
         began = time.time()
-        chat = self._chat(session, place, request)
+        chat = self._chat(session, position, request)
         prompt = chat.prompt()
         opening = self._opening(request, prompt)
         prompt += opening
@@ -97,9 +97,9 @@ class Policy:
         }
         return Drawn(answer, tokens, lambda node: self._keep(session, node, chat))
 
-    def count(self, session: GatewaySession, place: Place, request: Request) -> int:
+    def count(self, session: GatewaySession, position: Position, request: Request) -> int:
         """The number of tokens of a request's prompt."""
-        return len(self._chat(session, place, request).prompt())
+        return len(self._chat(session, position, request).prompt())
 
     def release(self, session: GatewaySession) -> None:
         """The session is over."""
@@ -134,15 +134,15 @@ class Policy:
 
     # -- prompts -------------------------------------------------------------------------------------------------------
 
-    def _chat(self, session: GatewaySession, place: Place, request: Request) -> Conversation:
+    def _chat(self, session: GatewaySession, position: Position, request: Request) -> Conversation:
         """The chat that ends with a request's messages."""
         if any(message.images for message in request.messages):
             raise GatewayError("invalid", "the model reads no images; send text only")
-        if not place.extends:
-            return self._begin(place.chat, request.tools)
-        assert place.parent is not None
-        chat = self._behind(session, place.parent)
-        chat.extend([self._message(message) for message in place.context])
+        if not position.extends:
+            return self._begin(position.chat, request.tools)
+        assert position.parent is not None
+        chat = self._behind(session, position.parent)
+        chat.extend([self._message(message) for message in position.context])
         return chat
 
     def _begin(

@@ -101,7 +101,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """Where a request belongs in a tree."""
 
     parent: Node | None
@@ -148,8 +148,8 @@ class Tree:
         self._walks: list[Walk] = []
         """The latest ones first; those in which a new answer may be found differently are dropped."""
 
-    def place(self, request: Request) -> Place:
-        """Find the deepest answer that a request's chat goes on from."""
+    def locate(self, request: Request) -> Position:
+        """Find the deepest answer that a request's chat continues."""
         if request.tools != self._last_tools[0]:
             self._last_tools = request.tools, digest([dict(tool) for tool in request.tools])
         tools = self._last_tools[1]
@@ -157,7 +157,7 @@ class Tree:
         context = tuple(message for message, _ in walk.chat[walk.start :])
         foreign = any(message.role == "assistant" for message in context)
         extends = walk.parent is not None and bool(context) and not foreign and walk.parent.tools == tools
-        return Place(walk.parent, context, tuple(walk.chat), walk.state, tools, extends, dict(walk.matches))
+        return Position(walk.parent, context, tuple(walk.chat), walk.state, tools, extends, dict(walk.matches))
 
     def _walk(self, messages: tuple[Message, ...], tools: bytes) -> Walk:
         """The way through the tree that a chat goes, on from the longest one that it begins with."""
@@ -190,15 +190,15 @@ class Tree:
         self._walks = [walk, *(other for other in self._walks if other is not before)][:_WALKS]
         return walk
 
-    def node(self, place: Place, answer: Answer, **tokens: Any) -> Node:
+    def node(self, position: Position, answer: Answer, **tokens: Any) -> Node:
         """The answer to a request as the next node.
 
         Args:
             tokens: the other fields of :class:`Node`.
         """
-        parent = place.parent.number if place.parent else None
-        more = {"matches": place.matches, **tokens}
-        return Node(len(self.nodes), parent, place.context, place.state, place.tools, answer, **more)
+        parent = position.parent.number if position.parent else None
+        more = {"matches": position.matches, **tokens}
+        return Node(len(self.nodes), parent, position.context, position.state, position.tools, answer, **more)
 
     def append(self, node: Node, tools: Sequence[Mapping[str, Any]] | None) -> None:
         """Append a node, as it was stored.

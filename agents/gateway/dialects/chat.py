@@ -48,7 +48,7 @@ def _message(of: dict[str, Any], where: str) -> Iterator[Message]:
         case "user":
             yield Message("user", text, images=images)
         case "assistant":
-            calls = tuple(_call(one, place) for one, place in fields.objects(of, "tool_calls", where))
+            calls = tuple(_call(one, path) for one, path in fields.objects(of, "tool_calls", where))
             # vLLM and OpenRouter say "reasoning", all others DeepSeek's name.
             reasoning = fields.field(of, "reasoning_content", str, where) or fields.text(of, "reasoning", where)
             yield Message("assistant", text, calls, reasoning=reasoning, images=images)

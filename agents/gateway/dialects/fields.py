@@ -79,7 +79,7 @@ def lists(
     """Read the objects in lists of a body, each once in a session.
 
     Args:
-        readers: by the name of the list: what an object at a place ("messages[3]") says.
+        readers: by the name of the list: what an object at a path ("messages[3]") says.
 
     Returns:
         The body (see :func:`readable`), whose lists hold only what is new, and what each list says.
@@ -150,20 +150,20 @@ def required(of: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def objects(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
-    """The objects of a list, each with its place; none where the list is absent or null.
+    """The objects of a list, each with its path; none where the list is absent or null.
 
     Returns:
-        Pairs of an object and its place ("messages[3]"), which errors name.
+        Pairs of an object and its path ("messages[3]"), which errors name.
 
     Raises:
         GatewayError: it is no list of objects.
     """
-    place = f"{where}.{key}" if where else key
+    path = f"{where}.{key}" if where else key
     found = []
     for index, value in enumerate(field(of, key, list, where) or []):
         if not isinstance(value, dict):
-            raise invalid(f"must be an object, not {json.dumps(value)[:80]}", f"{place}[{index}]")
-        found.append((value, f"{place}[{index}]"))
+            raise invalid(f"must be an object, not {json.dumps(value)[:80]}", f"{path}[{index}]")
+        found.append((value, f"{path}[{index}]"))
     return found
 
 
@@ -171,7 +171,7 @@ def blocks(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[
     """The blocks of a content; a string is a block of text, null is none.
 
     Returns:
-        Pairs of a block and its place.
+        Pairs of a block and its path.
     """
     value = of.get(key)
     if isinstance(value, str):
