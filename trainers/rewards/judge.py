@@ -51,7 +51,7 @@ class Judge:
         extra_body: further keys of the request.
 
     Raises:
-        UsageError: the template lacks a place, or ``attempts`` is below 1.
+        UsageError: the template lacks a field, or ``attempts`` is below 1.
     """
 
     def __init__(
