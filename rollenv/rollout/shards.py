@@ -179,7 +179,7 @@ class Fleet:
             slot.conditions.append((Health(), []))
 
     def lost(self, slot: ShardSlot, shard: Shard, why: ShardLost) -> None:
-        """A shard is gone: start it again, if that may help. Said by each of its groups; only the first counts."""
+        """A shard is gone: start it again, if that may help. Reported by each of its groups; only the first counts."""
         if slot.shard is not shard:
             return
         slot.shard = None

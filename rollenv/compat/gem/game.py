@@ -79,7 +79,7 @@ class GemGame(GemEnv):
     grammar: ClassVar[re.Pattern[str]]
     #: The line that the state ends with.
     request: ClassVar[str] = "What is your move?"
-    #: Said after the instructions where GEM says it.
+    #: Stands after the instructions where GEM has it.
     history: ClassVar[str] = ""
 
     turn: int

@@ -148,10 +148,8 @@ def drift(trajectory: Trajectory, samples: Sequence[Sample]) -> int:
 
 def _holds(sample: Sample, index: int, turn: Turn) -> bool:
     start, end = len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.response_ids)
-    positions = np.flatnonzero(sample.turns == index)
-    return np.array_equal(sample.ids[:end], (*turn.prompt_ids, *turn.response_ids)) and np.array_equal(
-        positions, np.arange(start, end)
-    )
+    same = np.array_equal(sample.ids[:end], (*turn.prompt_ids, *turn.response_ids))
+    return same and np.array_equal(np.flatnonzero(sample.turns == index), np.arange(start, end))
 
 
 def pack(samples: Sequence[Sample], max_tokens: int | None = None) -> list[Batch]:
