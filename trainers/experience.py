@@ -112,9 +112,8 @@ class Experience:
         for index in dict.fromkeys(marks).keys() - {-1}:
             begin, length = len(turns[index].prompt_ids), len(turns[index].response_ids)
             played = turns[index].prompt_ids + turns[index].response_ids
-            held += tuple(ids[: len(played)]) == played and marks[begin : begin + length].count(
-                index
-            ) == length == marks.count(index)
+            found = marks[begin : begin + length].count(index)
+            held += tuple(ids[: len(played)]) == played and found == length == marks.count(index)
         return held
 
     @property

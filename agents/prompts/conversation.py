@@ -24,11 +24,11 @@ class Conversation:
     puts behind an answer. Nothing is tokenised a second time, so a response whose tokens are not those that its text
     would be encoded to (the usual case in sampling) stays as it was drawn.
 
-    Some templates change the history: they drop the thinking of earlier turns (Qwen3, DeepSeek-R1), or move the
-    tools to the last message. That is found by comparing the template's text with the history's, white space aside;
-    then the next prompt is the template's rendering of the whole history as it now reads, and :attr:`splits` counts
-    one more. A trainer begins a new sample there. What happens to a turn is judged
-    when the next message comes and when the next message of the user does, which is when templates rewrite.
+    Some templates change the history: they drop the thinking of earlier turns (Qwen3, DeepSeek-R1), or move the tools
+    to the last message. That is found by comparing the template's text with the history's, white space aside; then the
+    next prompt is the template's rendering of the whole history as it now reads, and :attr:`splits` counts one more. A
+    trainer begins a new sample there. What happens to a turn is judged when the next message comes and when the next
+    message of the user does, which is when templates rewrite.
 
     Args:
         tokenizer: of Hugging Face, with a chat template; or its :class:`ChatFormat`.
@@ -36,8 +36,8 @@ class Conversation:
         tools: schemas (OpenAI's form) for the template's ``tools``; ``env`` for those of :meth:`offer`.
         max_context: the most tokens that a prompt and ``reserve`` may have together; None for no limit.
         reserve: tokens to keep free for the answer.
-        append_only: leave the history as it was read and drawn where a template would change it, as trainers
-            need that take one sequence of tokens for a whole chat.
+        append_only: leave the history as it was read and drawn where a template would change it: for trainers that
+            take one sequence of tokens for a whole chat.
         examples: messages of the user and their answers, before all others.
         thoughts: "keep" is ``append_only``; "drop" takes the thoughts out of every answer before the next prompt, which
             counts as a split; "template" does what the template does.
