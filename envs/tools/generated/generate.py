@@ -12,7 +12,7 @@ from rollenv.core import UsageError
 from rollenv.envs.tools.base import Informant, Judgement, Move, Problem, ToolEnv, User
 from rollenv.envs.tools.generated.goals import (
     DISTRACTIONS,
-    MOST_SAID,
+    LONGEST_MESSAGE,
     Draw,
     Fitted,
     Goal,
@@ -64,8 +64,8 @@ SIZES = {"small": 8, "medium": 20, "large": 60}
 _TRIES, _WORLDS = 60, 100
 
 _END = (
-    f"When all is done, write a short message to the user (below {MOST_SAID} characters) with every answer asked for: "
-    "one answer to each question. A list of what it might be is no answer."
+    f"When all is done, write a short message to the user (below {LONGEST_MESSAGE} characters) with every answer asked "
+    "for: one answer to each question. A list of what it might be is no answer."
 )
 _REFUSE = (
     "What the rules forbid or the functions do not allow is not done: change nothing for it, do the rest, and say "
@@ -235,7 +235,7 @@ class GeneratedToolEnv(ToolEnv):
         known = [problem.question, *problem.answers]
         given = []
         for goal in goals:
-            fair = len(last) <= MOST_SAID and not guesses(last, goal.rivals(problem.start), known)
+            fair = len(last) <= LONGEST_MESSAGE and not guesses(last, goal.rivals(problem.start), known)
             given += [fair and mentions(last, answer) for answer in goal.answers]
         return [*given, refuses(last)] if _refused(problem) else given
 

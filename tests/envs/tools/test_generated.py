@@ -11,7 +11,7 @@ from available import variants
 
 import rollenv
 from rollenv.core import UsageError
-from rollenv.envs.tools.generated.goals import MOST_SAID, REFUSALS, mentions, refuses
+from rollenv.envs.tools.generated.goals import LONGEST_MESSAGE, REFUSALS, mentions, refuses
 
 SUITES = ("Shop", "Office", "Files", "SQL", "Sheet", "Search")
 IDS = [spec.id for suite in SUITES for spec in rollenv.list_envs(f"tools:{suite}-v0")]
@@ -249,7 +249,7 @@ def test_only_the_last_message_counts_and_not_a_long_one():
     env = rollenv.make("tools:Search-v0-easy")
     env.reset(0)
     answer = env.current.answers[0]
-    assert not env.step(f"{answer} " + "x" * MOST_SAID)[4]["success"]
+    assert not env.step(f"{answer} " + "x" * LONGEST_MESSAGE)[4]["success"]
     env.reset(0)
     assert env.step(f"It is {answer}.")[4]["success"]
 
