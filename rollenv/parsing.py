@@ -125,7 +125,7 @@ def opening_thought(text: str) -> int:
 
 
 def after_thoughts(text: str, opened: bool = False) -> tuple[str, bool]:
-    """Cut a text to what a model says after its last thought. Nothing in a thought that does not end is said.
+    """Cut a text to what a model says after its last thought. A thought that does not end has none.
 
     Args:
         opened: the prompt has already opened a thought.
@@ -141,9 +141,9 @@ def after_thoughts(text: str, opened: bool = False) -> tuple[str, bool]:
         ends = end.end()
     if opened and not ends:
         return "", True
-    said = text[ends:].lstrip() if ends else text
-    opens = _THOUGHT_OPENS.search(said)
-    return (said, False) if opens is None else (said[: opens.start()].rstrip(), True)
+    answer = text[ends:].lstrip() if ends else text
+    opens = _THOUGHT_OPENS.search(answer)
+    return (answer, False) if opens is None else (answer[: opens.start()].rstrip(), True)
 
 
 _LANGUAGE = re.compile(r"[ \t]{0,16}([A-Za-z0-9_+#-]{0,32})")

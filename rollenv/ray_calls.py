@@ -130,7 +130,7 @@ async def answer(reference: Any) -> Any:
         raise RayError("Ray cancelled a call of its actor") from None  # as it does when it kills the actor
 
 
-async def said(reference: Any, lost: Callable[[str], Exception]) -> Any:
+async def result_of(reference: Any, lost: Callable[[str], Exception]) -> Any:
     """Return what an actor's method returned; raise its own exceptions as they were raised there.
 
     Args:

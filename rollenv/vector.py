@@ -235,11 +235,11 @@ class AsyncVectorEnv(VectorEnv):
             slot, self._slots[i] = self._slots[i], _Slot(self._slots[i].make, finished=True)
             running[i].add_done_callback(lambda _, slot=slot: slot.close())  # type: ignore[misc]
         if late:
-            said = f"took longer than step_timeout={self.step_timeout:g} s; a reset makes others in their place"
-            said = f"the environments {', '.join(f'{i} ({self.env_ids[i]})' for i in late)} {said}"
+            message = f"took longer than step_timeout={self.step_timeout:g} s; a reset makes others in their place"
+            message = f"the environments {', '.join(f'{i} ({self.env_ids[i]})' for i in late)} {message}"
             if not cut:
-                raise EnvTimeout(f"{said}. Call reset again, or allow more seconds")
-            logger.warning("%s", said)
+                raise EnvTimeout(f"{message}. Call reset again, or allow more seconds")
+            logger.warning("%s", message)
         timed_out = {"timed_out": self.step_timeout}
         return [("", 0.0, False, True, dict(timed_out)) if i in late else running[i].result() for i in running]
 

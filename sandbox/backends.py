@@ -163,8 +163,8 @@ def prove(worker: Worker) -> dict[str, bool]:
     try:
         answers = json.loads(output.text("stdout"))
     except ValueError:
-        said = output.text("stderr")[-500:] or done
-        raise IsolationError(f"the probes of isolation could not be run: {said}") from None
+        reason = output.text("stderr")[-500:] or done
+        raise IsolationError(f"the probes of isolation could not be run: {reason}") from None
     answers["memory_limit"] &= worker.about["memory_group"] or _counts_memory(worker)
     # May one context open the memory of another? A descriptor would be enough.
     output = Output()
@@ -174,8 +174,8 @@ def prove(worker: Worker) -> dict[str, bool]:
         "probe-2": "try: open('/proc/PID/mem', 'rb'); print('open')\nexcept OSError: print('closed')",
     }.items():
         worker.run(OpenContext(**limits, key=key))
-        said = output.text("stdout").strip()
-        worker.run(Cell(key, code.replace("PID", said), 10), on_bytes=output.take)
+        printed = output.text("stdout").strip()
+        worker.run(Cell(key, code.replace("PID", printed), 10), on_bytes=output.take)
     for key in ("probe-1", "probe-2"):
         worker.ask(Signal(key, 9))
     answers["contexts_apart"] = output.text("stdout").split()[1:] == ["closed"]
@@ -253,8 +253,8 @@ def start(
     missing = [name for name in require or PROMISED[backend] if not _proved[kind].get(name)]
     if missing:
         worker.close()
-        said = "; ".join(f"{name} ({PROPERTIES[name]})" for name in missing)
-        raise IsolationError(f"the {backend} sandbox cannot provide what was requested on this machine: {said}")
+        lacking = "; ".join(f"{name} ({PROPERTIES[name]})" for name in missing)
+        raise IsolationError(f"the {backend} sandbox cannot provide what was requested on this machine: {lacking}")
     return worker
 
 

@@ -226,7 +226,7 @@ class Commands:
         if not words:
             raise UsageError("the command is empty")
         fields = self._sandbox._worker.limits_of(seconds, {**self._sandbox._env, **(env or {})})
-        fields |= {"command": words, "memory_bytes": None, "key": key} | self._sandbox._place(cwd, user)
+        fields |= {"command": words, "memory_bytes": None, "key": key} | self._sandbox._cwd_and_user(cwd, user)
         return protocol.Command(**fields)
 
 
@@ -330,7 +330,7 @@ class Terminals:
         """
         sandbox = self._sandbox
         variables = {"TERM": "xterm-256color", **sandbox._env, **(env or {})}
-        terms = sandbox._worker.limits_of(sandbox._seconds(timeout), variables)
-        terms |= {"memory_bytes": None, "output_bytes": 1 << 50, "size": [rows, columns]} | sandbox._place(cwd, user)
-        stream = Stream(sandbox._worker, protocol.Terminal(**terms, command=list(command), last=False))
+        fields = sandbox._worker.limits_of(sandbox._seconds(timeout), variables) | sandbox._cwd_and_user(cwd, user)
+        fields |= {"memory_bytes": None, "output_bytes": 1 << 50, "size": [rows, columns]}
+        stream = Stream(sandbox._worker, protocol.Terminal(**fields, command=list(command), last=False))
         return Terminal(sandbox, stream, on_data)

@@ -128,10 +128,10 @@ def start(
             client = opened.enter_context(contextlib.closing(connected(base_url)))
             sweep(client)
             user, own = _user(client)
-            terms = map(str, (limits.memory_mb << 20, limits.seconds, user))
+            arguments = map(str, (limits.memory_mb << 20, limits.seconds, user))
             container = client.create_container(
                 image,
-                [python, "-s", "-c", _program(), *terms, *packages],
+                [python, "-s", "-c", _program(), *arguments, *packages],
                 name=f"rollenv-{uuid.uuid4().hex}",  # names that the engine draws can collide
                 user="0:0",
                 stdin_open=True,

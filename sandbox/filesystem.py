@@ -91,8 +91,8 @@ class WatchHandle:
 
     def _take(self, line: bytes) -> None:
         try:
-            said = json.loads(line)
-            kind, name = said["type"], said["name"]
+            fields = json.loads(line)
+            kind, name = fields["type"], fields["name"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return  # code can write to what code's user runs
         if kind == "ready":
@@ -251,7 +251,7 @@ def _require_done(done: protocol.Finished, request: protocol.FileOperation) -> N
 def _entry(line: bytes, base: str) -> Entry:
     """The entry that a line describes; a program in the sandbox may have written the line."""
     try:
-        said = json.loads(line)
+        fields = json.loads(line)
         wanted: dict[str, type | tuple[type, ...]] = {
             "name": str,
             "type": str,
@@ -261,10 +261,10 @@ def _entry(line: bytes, base: str) -> Entry:
             "owner": int,
         }
         wanted["group"] = int
-        if not all(isinstance(said[name], kind) for name, kind in wanted.items()):
+        if not all(isinstance(fields[name], kind) for name, kind in wanted.items()):
             raise TypeError
-        target = said.get("target")
-        known = {name: said[name] for name in wanted}
-        return Entry(path=f"{base}/{said['name']}", target=target if isinstance(target, str) else None, **known)
+        target = fields.get("target")
+        known = {name: fields[name] for name in wanted}
+        return Entry(path=f"{base}/{fields['name']}", target=target if isinstance(target, str) else None, **known)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise SandboxFileError("the sandbox sent a malformed file listing") from error

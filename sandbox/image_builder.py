@@ -440,8 +440,8 @@ def _key(*parts: str) -> str:
 
 
 def _why(done: CommandResult) -> str:
-    said = (done.stdout[-_SHOWN:] + done.stderr[-_SHOWN:]).strip()
-    return f"{done.error.value if done.error else done.exit_code}. It said: {said[-_SHOWN:]}"
+    output = (done.stdout[-_SHOWN:] + done.stderr[-_SHOWN:]).strip()
+    return f"{done.error.value if done.error else done.exit_code}. It said: {output[-_SHOWN:]}"
 
 
 def _pairs(step: Instruction) -> list[tuple[str, str]]:

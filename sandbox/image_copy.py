@@ -200,14 +200,14 @@ def _numbers(machine: Machine, named: str) -> tuple[int, int]:
     if not named:
         return 0, 0
     user, _, group = named.partition(":")
-    said = machine.run(["id", "-u", user], user="0").stdout.strip() if not user.isdecimal() else user
+    uid = machine.run(["id", "-u", user], user="0").stdout.strip() if not user.isdecimal() else user
     default = machine.run(["id", "-g", user], user="0").stdout.strip() if not user.isdecimal() else user
     if group and not group.isdecimal():
         line = machine.run(["getent", "group", group], user="0").stdout
         group = line.split(":")[2] if line.count(":") >= 2 else "?"
-    if not said.isdecimal() or not (group or default).isdecimal():
+    if not uid.isdecimal() or not (group or default).isdecimal():
         raise UsageError(f"--chown={named}: there is no such user or group")
-    return int(said), int(group or default)
+    return int(uid), int(group or default)
 
 
 # -- names -----------------------------------------------------------------------------------------------------------

@@ -319,8 +319,8 @@ def _launch(descriptors: list[int]) -> subprocess.Popen[bytes]:
 def _last_words(process: subprocess.Popen[bytes]) -> str:
     assert process.stderr is not None
     with process.stderr as stream:
-        said = stream.read().decode(errors="replace").strip()
-    return f"It said: {said[-500:]}. " if said else ""
+        stderr = stream.read().decode(errors="replace").strip()
+    return f"It said: {stderr[-500:]}. " if stderr else ""
 
 
 def _advice() -> str:

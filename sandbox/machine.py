@@ -84,13 +84,13 @@ class Machine(Sandbox):
             UsageError: if a folder that is to be shown is none, or ``network`` is no list of hosts.
         """
         image = image or Image.host()
-        folders = [[os.fspath(path), place] for place, path in (shown or {}).items()]
-        for path, place in folders:
-            if not os.path.isdir(path) or not place.startswith("/"):
-                raise UsageError(f"shown={{{place!r}: {path!r}}}: it takes a folder of the host, for an absolute path")
+        folders = [[os.fspath(path), target] for target, path in (shown or {}).items()]
+        for path, target in folders:
+            if not os.path.isdir(path) or not target.startswith("/"):
+                raise UsageError(f"shown={{{target!r}: {path!r}}}: it takes a folder of the host, for an absolute path")
         if gone := [path for _, lower in image.mounts for path in lower if not os.path.isdir(path)]:
             raise NotFound(f"the image's layer {gone[0]} is not there any more: build or commit it again")
-        settings = {"mounts": [[place, list(lower)] for place, lower in image.mounts], "shown": folders}
+        settings = {"mounts": [[target, list(lower)] for target, lower in image.mounts], "shown": folders}
         allowed = AllowList(network) if network else None
         worker = local.start(limits or LIMITS, machine=settings, network=allowed, tunnels=tunnels)
         worker.env = {"PATH": PATH, "LANG": "C.UTF-8", **image.env, **worker.about["proxies"]}
@@ -109,26 +109,26 @@ class Machine(Sandbox):
         if not self._worker.about["proc"]:
             raise IsolationError(_MASKED)
         done = self.commands.run(["/bin/sh", "-c", _PROBE], cwd="/", user="0")
-        said = dict(words for line in done.stdout.splitlines() if len(words := line.split(maxsplit=1)) == 2)
-        if not said:
+        reported = dict(words for line in done.stdout.splitlines() if len(words := line.split(maxsplit=1)) == 2)
+        if not reported:
             why = done.error.value if done.error else f"its shell said nothing and ended with {done.exit_code}"
             raise IsolationError(f"the machine did not start: {why}. {done.stderr.strip()[-300:]}")
         wrong = []
-        if said.get("NoNewPrivs:") != "1" or said.get("Seccomp:") != "2":
+        if reported.get("NoNewPrivs:") != "1" or reported.get("Seccomp:") != "2":
             wrong.append("system calls are not filtered")
-        if int(said.get("CapEff:", "f" * 16), 16) & ~sum(1 << capability for capability in CAPABILITIES):
+        if int(reported.get("CapEff:", "f" * 16), 16) & ~sum(1 << capability for capability in CAPABILITIES):
             wrong.append("root has rights that it must not have")
-        if os.geteuid() == 0 and said.get("outside", "0") == "0":
+        if os.geteuid() == 0 and reported.get("outside", "0") == "0":
             wrong.append("its root is the host's")
-        if said.get("networks") != "1":
+        if reported.get("networks") != "1":
             wrong.append("it has a network")
-        if "wrote" in said:
+        if "wrote" in reported:
             wrong.append("the kernel's settings can be written")
         if wrong:
             raise IsolationError(f"the machine is not isolated: {'; '.join(wrong)}. {done.stderr.strip()[-300:]}")
         self._worker.about["isolation"] = {"own_users": bool(self._worker.about["own_users"])}
 
-    def _place(self, cwd: str | None, user: str | None) -> Json:
+    def _cwd_and_user(self, cwd: str | None, user: str | None) -> Json:
         return {"cwd": cwd or self.image.workdir, "user": user or self.image.user}
 
     def run_code(self, *_: Any, **__: Any) -> Any:
@@ -205,8 +205,8 @@ class Machine(Sandbox):
         """
         limits = self._worker.limits
         most = (limits.disk_mb << 21) + (limits.files << 14)
-        terms = self._worker.limits_of(_PACKING) | {"output_bytes": most, "processes": None, "file_bytes": None}
-        request = protocol.PackMachine(**terms | {"memory_bytes": None}, path="the machine")
+        fields = self._worker.limits_of(_PACKING) | {"output_bytes": most, "processes": None, "file_bytes": None}
+        request = protocol.PackMachine(**fields | {"memory_bytes": None}, path="the machine")
 
         def take(name: str, data: bytes) -> None:
             if name == "stdout":
@@ -232,7 +232,7 @@ class Machine(Sandbox):
             with self._still():
                 self.pack(file)
             file.seek(0)
-            layer_of(file, target, [place for place, _ in self.image.mounts], keep)
+            layer_of(file, target, [mount for mount, _ in self.image.mounts], keep)
         return self.image.over(target)
 
     @contextlib.contextmanager

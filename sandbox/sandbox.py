@@ -319,7 +319,7 @@ class Sandbox:
             raise UsageError(f"a timeout must be above 0 seconds, got {timeout!r}; leave it out for the limit")
         return seconds
 
-    def _place(self, cwd: str | None, user: str | None) -> Json:
+    def _cwd_and_user(self, cwd: str | None, user: str | None) -> Json:
         """Return the working directory and user of a program."""
         if user is not None:
             raise UsageError("programs of a sandbox have one user; a Machine has more (Machine.create)")

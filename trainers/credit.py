@@ -279,17 +279,17 @@ def dropped(data: Experience, settings: RewardsConfig, vocabulary: int) -> dict[
         (N,) for each reason that the settings name.
     """
     found: dict[str, NDArray[np.bool_]] = {}
-    drawn, numbers = data.columns["behavior"], np.arange(len(data.trajectories))
+    behavior, numbers = data.columns["behavior"], np.arange(len(data.trajectories))
     if settings.drop_truncated:
         found["truncated"] = np.array([any(turn.finish != "stop" for turn in t.turns) for t in data.trajectories])
     if settings.drop_repetition:
-        sure = drawn > math.log(0.99)
+        sure = behavior > math.log(0.99)
         begins = np.flatnonzero(data.first_of_turn | np.diff(sure, prepend=sure[:1]))
         long = np.diff(begins, append=len(data)) >= settings.drop_repetition
         found["repetition"] = np.isin(numbers, data.trajectory[begins[sure[begins] & long]])
     if settings.drop_gibberish:
         rare = np.concatenate([s.ids[s.mask] for s in data.samples]) >= settings.drop_gibberish
-        found["gibberish"] = np.isin(numbers, data.trajectory[rare & (drawn < -math.log(vocabulary) - 2)])
+        found["gibberish"] = np.isin(numbers, data.trajectory[rare & (behavior < -math.log(vocabulary) - 2)])
     return found
 
 

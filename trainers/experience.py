@@ -102,19 +102,18 @@ class Experience:
     @property
     def drift(self) -> int:
         """The number of turns that are not in their sample with the prompt and response that were played. Must be 0."""
-        drawn = sum(bool(turn.response_ids) for t in self.trajectories for turn in t.turns)
-        return drawn - sum(map(self._held, self.samples))
+        answered = sum(bool(turn.response_ids) for t in self.trajectories for turn in t.turns)
+        return answered - sum(map(self._held, self.samples))
 
     def _held(self, sample: Sample) -> int:
         """Return the number of turns whose tokens a sample has as they were played."""
         turns, held = self.trajectories[sample.trajectory].turns, 0
         ids, marks = sample.ids.tolist(), sample.turns.tolist()
         for index in dict.fromkeys(marks).keys() - {-1}:
-            begin, drawn = len(turns[index].prompt_ids), len(turns[index].response_ids)
+            begin, length = len(turns[index].prompt_ids), len(turns[index].response_ids)
             played = turns[index].prompt_ids + turns[index].response_ids
-            held += tuple(ids[: len(played)]) == played and marks[begin : begin + drawn].count(
-                index
-            ) == drawn == marks.count(index)
+            found = marks[begin : begin + length].count(index)
+            held += tuple(ids[: len(played)]) == played and found == length == marks.count(index)
         return held
 
     @property

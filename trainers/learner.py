@@ -281,7 +281,7 @@ class Learner:
     ) -> Iterator[MicroBatch]:
         """Micro-batches of this rank's share of all or some samples, for the trained policy or another.
 
-        With ``observations`` also of what was said between their responses.
+        With ``observations`` also of the tokens between their responses.
         """
         samples = range(len(data.samples)) if samples is None else samples
         ranks, most = self.state.ranks, self.config.optimizer.micro_batch_tokens

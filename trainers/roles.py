@@ -66,7 +66,7 @@ class RemoteReader:
         Args:
             entropy_gradient: ignored, since there are no gradients.
         """
-        asked = on("cpu", Packed(batch.ids, batch.row, batch.drawn, batch.said, batch.sequences, batch.turns, {}))
+        asked = on("cpu", Packed(batch.ids, batch.row, batch.drawn, batch.observed, batch.sequences, batch.turns, {}))
         read: Outputs = self._answer(self.actor.logprobs.remote(asked, tuple(outputs)))
         return on(batch.ids.device, read)
 
@@ -98,7 +98,7 @@ class RemoteRewards(DomainRewards):
 
     async def _ask(self, pattern: str, trajectory: Trajectory) -> float:
         reference = next(self._turns).reward.remote(pattern, trajectory)
-        reward: float = await ray_calls.said(reference, functools.partial(RoleLost, "rewards"))
+        reward: float = await ray_calls.result_of(reference, functools.partial(RoleLost, "rewards"))
         return reward
 
     def counts(self) -> dict[str, float]:

@@ -76,7 +76,7 @@ class RolloutProcesses:
 
     Args:
         player: its weights move to shared memory: trained in place, they are new in all processes.
-        processes: that play, with this one; 0 for as many as :meth:`sharing` is told, up to the number of cores.
+        processes: that play, with this one; 0 for the threads of :meth:`sharing`, up to the number of cores.
     """
 
     def __init__(self, player: LocalAgent, processes: int, limits: Limits):

@@ -216,7 +216,7 @@ class ChatSession(Session):
         if self._instructions is None:
             self._instructions = observation
         text = self.agent.prompt.render(self._instructions, self._turns, observation, info)
-        examples = [{"role": role, "content": well_formed(said)} for role, said in as_chat(self.agent.prompt.examples)]
+        examples = [{"role": role, "content": well_formed(turn)} for role, turn in as_chat(self.agent.prompt.examples)]
         return [*examples, {"role": "user", "content": content(text, self._pictures)}]
 
     def _responses(self, observation: str, info: dict[str, Any]) -> list[str]:

@@ -287,25 +287,25 @@ class Endpoint:
             message, everything = error_text(data), words(data)
         except (BadReply, RecursionError):
             message, everything = " ".join(text[:300].split()), text
-        said = self._redact(f"{without_login(self.url)}: {status} {reason}: {message or 'no text'}")
+        problem = self._redact(f"{without_login(self.url)}: {status} {reason}: {message or 'no text'}")
         if status in (401, 403):
-            return UsageError(f"{said}. The endpoint refuses the key: pass api_key, or set OPENAI_API_KEY")
+            return UsageError(f"{problem}. The endpoint refuses the key: pass api_key, or set OPENAI_API_KEY")
         if status == 404:
-            return UsageError(f"{said}. Check the model's name, and base_url, which usually ends in /v1")
+            return UsageError(f"{problem}. Check the model's name, and base_url, which usually ends in /v1")
         if 300 <= status < 400:
             where = headers.get("location", "nowhere")
-            return UsageError(f"{said}. The endpoint redirects to {where}; set base_url to where it is")
+            return UsageError(f"{problem}. The endpoint redirects to {where}; set base_url to where it is")
         if status in (200, 400, 413, 422) or status >= 500:
             asked = body.get("max_completion_tokens") or body.get("max_tokens")
             longest_answer = asked if isinstance(asked, int) else None
             if context_full(everything[:4000] + " request too large" * (status == 413), longest_answer):
-                return ContextFull(f"{said}. Play shorter episodes, or a bounded prompt (StepPrompt)")
+                return ContextFull(f"{problem}. Play shorter episodes, or a bounded prompt (StepPrompt)")
         if (status == 200 or status >= 500 or status in MAY_PASS) and not _NO_MONEY.search(code):
             after = asked_wait(headers, text)
             limit = status == 429 or (status == 200 and bool(_RATE_LIMIT.search(f"{code} {everything}")))
             kind = "rate_limit" if limit else "server_error"
-            return _Transient(kind, said, after, limit or status == 529 or (status == 503 and after is not None))
-        return Refused(said)
+            return _Transient(kind, problem, after, limit or status == 529 or (status == 503 and after is not None))
+        return Refused(problem)
 
     def _redact(self, text: str) -> str:
         """Some servers repeat the key that they refuse."""
@@ -316,8 +316,8 @@ class Endpoint:
         if not reply.prompt_tokens:
             reply.prompt_tokens, reply.estimated = _tokens(body.get("messages"), body.get("tools")), True
         if not reply.completion_tokens and (reply.text or reply.thoughts or reply.calls):
-            said = (reply.text, reply.thoughts, *(call.name + call.arguments for call in reply.calls))
-            reply.completion_tokens, reply.estimated = _tokens(*said), True
+            output = (reply.text, reply.thoughts, *(call.name + call.arguments for call in reply.calls))
+            reply.completion_tokens, reply.estimated = _tokens(*output), True
         if reply.estimated and not totals.estimated:
             logger.warning("%s does not tell how many tokens it used: they are estimated", without_login(self.url))
         totals.estimated += reply.estimated

@@ -1,7 +1,7 @@
 """Reads refusals of chat endpoints: a context that is full, and the wait that a rate limit asks for.
 
-Servers say both in words of their own, and in new ones with every version. So the rules look for what has to be said:
-of a context, that the prompt is longer than something; of a wait, a time after a word of waiting.
+Servers say both in words of their own, and in new ones with every version. So the rules look for what no wording
+leaves out: of a context, that the prompt is longer than something; of a wait, a time after a word of waiting.
 """
 
 from __future__ import annotations
@@ -65,33 +65,33 @@ def words(data: Any) -> str:
     return data if isinstance(data, str) else json.dumps(data)
 
 
-def context_full(said: str, longest_answer: int | None = None) -> bool:
+def context_full(text: str, longest_answer: int | None = None) -> bool:
     """Return whether a refusal says that the prompt is too long for the model.
 
     Args:
-        said: codes and message of the error.
+        text: codes and message of the error.
         longest_answer: tokens that the request allows for the answer. Where these alone are too many, the context is
             not full.
     """
-    said = re.sub(r"[`'\"]", "", said.lower())
-    if _OF_TIME.search(said.replace("_", " ")):
+    text = re.sub(r"[`'\"]", "", text.lower())
+    if _OF_TIME.search(text.replace("_", " ")):
         return False
-    numbers = {float(n.replace(",", "")) for n in re.findall(r"(?<![\w.-])\d+(?:,\d{3})*(?:\.\d+)?", said)}
-    of_answer = re.search(_SETTING, said)
-    if of_answer and re.search(r"(?<![\w\])-])-\d|\bgot:? 0\b", said):  # the server's own count of what is left
+    numbers = {float(n.replace(",", "")) for n in re.findall(r"(?<![\w.-])\d+(?:,\d{3})*(?:\.\d+)?", text)}
+    of_answer = re.search(_SETTING, text)
+    if of_answer and re.search(r"(?<![\w\])-])-\d|\bgot:? 0\b", text):  # the server's own count of what is left
         return longest_answer is None or longest_answer > 0
     if longest_answer and numbers and (of_answer or longest_answer in numbers):
         sums = {longest_answer + n for n in numbers - {longest_answer}}
         if all(n <= longest_answer or n in sums for n in numbers):
             return False
-    said = _ANSWERS.sub(" ", _FIELD.sub(" ", said).replace("_", " "))
-    limited = _LIMITED.search(said)
-    if _WINDOW.search(said) and (limited or len(numbers) > 1):
+    text = _ANSWERS.sub(" ", _FIELD.sub(" ", text).replace("_", " "))
+    limited = _LIMITED.search(text)
+    if _WINDOW.search(text) and (limited or len(numbers) > 1):
         return True
-    if "token" not in said and _OTHER.search(said):
+    if "token" not in text and _OTHER.search(text):
         return False
-    amount = re.search(r"\b(tokens?|lengths?)\b", said)
-    return bool(limited and amount and re.search(_PROMPT, said)) or bool(_PROMPT_TOO_LONG.search(said))
+    amount = re.search(r"\b(tokens?|lengths?)\b", text)
+    return bool(limited and amount and re.search(_PROMPT, text)) or bool(_PROMPT_TOO_LONG.search(text))
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -266,17 +266,17 @@ class LocalEngine:
         """
         logits = self._known_logits(prompts)
         good = (~logits.isnan().any(-1)).tolist()
-        drawn = [row for row, prompt in enumerate(asked) if good[prompt]]
+        finite_rows = [row for row, prompt in enumerate(asked) if good[prompt]]
         answers: list[tuple[int, float] | None] = [None] * len(asked)
-        if drawn:
-            index = torch.tensor([asked[row] for row in drawn], device=logits.device)
-            drawing = [samplings[row] for row in drawn]
+        if finite_rows:
+            index = torch.tensor([asked[row] for row in finite_rows], device=logits.device)
+            drawing = [samplings[row] for row in finite_rows]
             if all(sampling is drawing[0] for sampling in drawing):  # then once for every prompt
                 every = distributions(logits, drawing[:1] * len(prompts))[index]
             else:
                 every = distributions(logits[index], drawing)
-            tokens, chosen = self._drawn(every, drawing, [rngs[row] for row in drawn])
-            for row, answer in zip(drawn, zip(tokens, chosen, strict=True), strict=True):
+            tokens, chosen = self._drawn(every, drawing, [rngs[row] for row in finite_rows])
+            for row, answer in zip(finite_rows, zip(tokens, chosen, strict=True), strict=True):
                 answers[row] = answer if math.isfinite(answer[1]) else None
         return answers
 

@@ -153,7 +153,7 @@ class Router:
         Raises:
             ContextFull: the prompt leaves no room for a response.
             EngineFailed: no replica is left.
-            EngineLost: none comes back, as each has said.
+            EngineLost: none comes back, as each has reported.
         """
         prompt = token_ids(prompt)
         room = self.max_context - len(prompt)

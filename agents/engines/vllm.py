@@ -306,16 +306,16 @@ class VLLMEngine:
             request = live.get(output.request_id)
             if request is None:  # cancelled during the step
                 continue
-            drawn, response = output.outputs[0], request.response
+            completion, response = output.outputs[0], request.response
             if not response.ids:
                 self.stats.prompted += len(request.prompt)
                 self.stats.reused += output.num_cached_tokens or 0
-            ids = list(drawn.token_ids)
+            ids = list(completion.token_ids)
             response.ids += ids
-            response.logprobs += [row[i].logprob for i, row in zip(ids, drawn.logprobs or (), strict=True)]
+            response.logprobs += [row[i].logprob for i, row in zip(ids, completion.logprobs or (), strict=True)]
             response.versions += [self.version] * len(ids)
-            if drawn.weight_versions:  # with the last tokens, and of all that vLLM drew for the request
-                spans = ((span.version, span.start, span.end) for span in drawn.weight_versions)
+            if completion.weight_versions:  # with the last tokens, and of all that vLLM drew for the request
+                spans = ((span.version, span.start, span.end) for span in completion.weight_versions)
                 response.versions[request.sent :] = versions_of(spans, len(response.ids) - request.sent, self.version)
             self.stats.drawn += len(ids)
             texts = request.sampling.stop

@@ -182,7 +182,7 @@ class ActorEngine:
         key, seed = next(self._keys), rng.getrandbits(48)
         try:
             response: Response
-            response, self.stats = await self._said(self.actor.draw.remote(key, prompt, sampling, seed))
+            response, self.stats = await self._result(self.actor.draw.remote(key, prompt, sampling, seed))
             return response
         except asyncio.CancelledError:
             self.actor.cancel.remote(key)
@@ -208,7 +208,7 @@ class ActorEngine:
             await self._call("weights_came")
         else:
             stored = weights if isinstance(weights, Stored) else Stored(weights)
-            await self._said(self.actor.update.remote(list(stored)))
+            await self._result(self.actor.update.remote(list(stored)))
         self._version += 1
 
     async def resume(self) -> None:
@@ -224,10 +224,10 @@ class ActorEngine:
         _first([self.actor.check_sleep.remote()])
 
     async def _call(self, method: str, *args: Any) -> None:
-        await self._said(self.actor.call.remote(method, *args))
+        await self._result(self.actor.call.remote(method, *args))
 
-    async def _said(self, reference: Any) -> Any:
-        return await ray_calls.said(reference, self._lost)
+    async def _result(self, reference: Any) -> Any:
+        return await ray_calls.result_of(reference, self._lost)
 
     def _lost(self, why: str) -> EngineLost:
         self._failure = (

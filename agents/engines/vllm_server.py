@@ -55,7 +55,7 @@ START = (
 #: Errors where a server does not answer, or gives something that no vLLM gives.
 _NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError, AttributeError)
 
-#: Seconds in which a server that answers at all has said what it is, and loaded a model.
+#: Seconds in which a server that answers at all has given its version, and loaded a model.
 _SLOW = 600.0
 
 
@@ -479,9 +479,9 @@ class ServerEngine:
             raise self._refusal(path, answer.status_code, answer.text)
 
     def _refusal(self, path: str, status: int, text: str) -> Exception:
-        said = f"the {self.kind} server at {self.url} answered {path.partition('?')[0]} with {status}: {_message(text)}"
+        why = f"the {self.kind} server at {self.url} answered {path.partition('?')[0]} with {status}: {_message(text)}"
         hint = f". Start it as {self.start!r}" if status in (401, 403, 404) else ""
-        return UsageError(said + hint) if 400 <= status < 500 else EngineFailed(said)
+        return UsageError(why + hint) if 400 <= status < 500 else EngineFailed(why)
 
     def _lost(self, why: str) -> EngineLost:
         self._failure = why

@@ -11,7 +11,7 @@ from typing import Any
 from rollenv.agents.chat.endpoint import Endpoint
 from rollenv.agents.gateway.messages import Answer, Call, Finish, GatewayError, Request, as_openai
 from rollenv.agents.gateway.session import Drawn, GatewaySession
-from rollenv.agents.gateway.tree import Place
+from rollenv.agents.gateway.tree import Position
 from rollenv.core import UsageError
 
 _FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
@@ -22,7 +22,7 @@ class Upstream:
 
     Args:
         model: its name there, whichever one clients ask for; if empty, the one that they ask for.
-        max_context: of the model; harnesses are told.
+        max_context: of the model; harnesses get it too.
         body: further keys of every request.
     """
 
@@ -32,7 +32,7 @@ class Upstream:
         self.endpoint, self.name, self.body = endpoint, model, dict(body or {})
         self.max_context = max_context
 
-    async def draw(self, session: GatewaySession, place: Place, request: Request) -> Drawn:
+    async def draw(self, session: GatewaySession, position: Position, request: Request) -> Drawn:
         """Ask the endpoint.
 
         Raises:
@@ -58,7 +58,7 @@ class Upstream:
         )
         return Drawn(answer, {"began": began, "ended": time.time(), "has_tools": bool(request.tools)})
 
-    def count(self, session: GatewaySession, place: Place, request: Request) -> int:
+    def count(self, session: GatewaySession, position: Position, request: Request) -> int:
         """An estimate: four bytes make a token."""
         return len(json.dumps(self._body(request)).encode()) // 4
 

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from rollenv.agents.engines.base import Engine, Response, Sampling
 from rollenv.agents.gateway.messages import Answer, Call, Finish, GatewayError, Message, Request
 from rollenv.agents.gateway.session import Drawn, GatewaySession
-from rollenv.agents.gateway.tree import Ids, Node, Place
+from rollenv.agents.gateway.tree import Ids, Node, Position
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import ResponseText
@@ -65,10 +65,10 @@ class Policy:
         """Of the engine."""
         return self.engine.max_context
 
-    async def draw(self, session: GatewaySession, place: Place, request: Request) -> Drawn:
+    async def draw(self, session: GatewaySession, position: Position, request: Request) -> Drawn:
         """Draw the answer to a request; see :class:`~rollenv.agents.gateway.session.Model`."""
         began = time.time()
-        chat = self._chat(session, place, request)
+        chat = self._chat(session, position, request)
         prompt = chat.prompt()
         opening = self._opening(request, prompt)
         prompt += opening
@@ -97,9 +97,9 @@ class Policy:
         }
         return Drawn(answer, tokens, lambda node: self._keep(session, node, chat))
 
-    def count(self, session: GatewaySession, place: Place, request: Request) -> int:
+    def count(self, session: GatewaySession, position: Position, request: Request) -> int:
         """The number of tokens of a request's prompt."""
-        return len(self._chat(session, place, request).prompt())
+        return len(self._chat(session, position, request).prompt())
 
     def release(self, session: GatewaySession) -> None:
         """The session is over."""
@@ -134,15 +134,15 @@ class Policy:
 
     # -- prompts -------------------------------------------------------------------------------------------------------
 
-    def _chat(self, session: GatewaySession, place: Place, request: Request) -> Conversation:
+    def _chat(self, session: GatewaySession, position: Position, request: Request) -> Conversation:
         """The chat that ends with a request's messages."""
         if any(message.images for message in request.messages):
             raise GatewayError("invalid", "the model reads no images; send text only")
-        if not place.extends:
-            return self._begin(place.chat, request.tools)
-        assert place.parent is not None
-        chat = self._behind(session, place.parent)
-        chat.extend([self._message(message) for message in place.context])
+        if not position.extends:
+            return self._begin(position.chat, request.tools)
+        assert position.parent is not None
+        chat = self._behind(session, position.parent)
+        chat.extend([self._message(message) for message in position.context])
         return chat
 
     def _begin(
@@ -175,14 +175,14 @@ class Policy:
                 chat.prompt()
                 prompt = tree.prompt_ids(each)
                 chat.restore(prompt[: len(prompt) - each.opening])
-                chat.answer(each.said)
+                chat.answer(each.answer_ids)
             self._keep(session, node, chat)
         return chat.fork()
 
     def _message(self, message: Message, node: Node | None = None) -> dict[str, Any]:
         """A message for the template. An answer that was given here is shown as it was drawn."""
         if node is not None:
-            return self.format.answer_message(node.said)
+            return self.format.answer_message(node.answer_ids)
         text = message.text
         if message.calls:
             text = "\n".join(filter(None, (text, *map(_call_text, message.calls))))
@@ -209,15 +209,15 @@ class Policy:
         Calls are read in the forms of all model families. Arguments that are no JSON are passed on as they were
         written: the model has to learn what that costs. Where none was allowed, calls are left out.
         """
-        said = self.text.decode((*opening, *response.ids))
+        whole = self.text.decode((*opening, *response.ids))
         finish: Finish = "length" if response.finish == "length" else "stop"
-        drawn = said[len(self.text.decode(opening)) :]
+        drawn = whole[len(self.text.decode(opening)) :]
         stop_text = min((stop for stop in request.stop if stop in drawn), key=drawn.find, default="")
         if stop_text:
-            said, finish = said[: len(said) - len(drawn) + drawn.find(stop_text)], "stop_text"
-        text, _ = after_thoughts(said, self.text.opens_thought(prompt))
-        thought = said if not text else said[: said.rfind(text)]
-        reasoning = _MARKS.sub("", thought).strip() if text != said else ""
+            whole, finish = whole[: len(whole) - len(drawn) + drawn.find(stop_text)], "stop_text"
+        text, _ = after_thoughts(whole, self.text.opens_thought(prompt))
+        thought = whole if not text else whole[: whole.rfind(text)]
+        reasoning = _MARKS.sub("", thought).strip() if text != whole else ""
         calls: list[Call] = []
         if request.tools:
             text, calls = _calls(text, request.tools)
@@ -228,7 +228,7 @@ class Policy:
 
 
 def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Call]]:
-    """Split a text into what is said and the calls in it."""
+    """Split a text into its message and its calls."""
     found, around = find_calls(text, "hermes", tools)
     namespaces = {tool["function"]["name"]: tool.get("namespace", "") for tool in tools}
     calls, begin = [], 0
@@ -238,7 +238,7 @@ def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Cal
             written = text[begin : call.end]
             named, given = _CALL_NAME.search(written), _CALL_ARGUMENTS.search(written)
             if not (name or named):
-                return text, []  # nothing that a client could be told of as a call
+                return text, []  # nothing that a client could read as a call
             name = name or named[1]  # type: ignore[index]
             arguments = given[1].strip() if given else written.strip()
         begin = call.end

@@ -22,7 +22,7 @@ from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.mcp import Tools
 from rollenv.agents.gateway.messages import Answer, GatewayError, Request, as_openai, ended
 from rollenv.agents.gateway.record import Record
-from rollenv.agents.gateway.tree import KINDS, TRAINED, Ids, Kind, Node, Place, Tree, in_lines, kinds
+from rollenv.agents.gateway.tree import KINDS, TRAINED, Ids, Kind, Node, Position, Tree, in_lines, kinds
 from rollenv.core import RollenvError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Model(Protocol):
         """Tokens that a prompt and its answer may have together."""
         ...
 
-    async def draw(self, session: GatewaySession, place: Place, request: Request) -> Drawn:
+    async def draw(self, session: GatewaySession, position: Position, request: Request) -> Drawn:
         """Draw the answer to a request.
 
         Raises:
@@ -78,7 +78,7 @@ class Model(Protocol):
         """
         ...
 
-    def count(self, session: GatewaySession, place: Place, request: Request) -> int:
+    def count(self, session: GatewaySession, position: Position, request: Request) -> int:
         """The number of tokens of a request's prompt."""
         ...
 
@@ -249,12 +249,12 @@ class GatewaySession:
     async def _answer(self, request: Request, key: str) -> Node:
         async with self._slots:
             with self.refusals():
-                place = self.tree.place(request)
-                drawn = await self.model.draw(self, place, request)
+                position = self.tree.locate(request)
+                drawn = await self.model.draw(self, position, request)
                 if self.over:  # another thread has sealed the tree
                     raise ended()
-                node = self.tree.node(place, drawn.answer, **drawn.tokens)
-                new_tools = place.tools not in self.tree.tools
+                node = self.tree.node(position, drawn.answer, **drawn.tokens)
+                new_tools = position.tools not in self.tree.tools
                 self._note({"event": "call", "key": key, "node": node.to_dict()}, request.tools if new_tools else None)
             self._append(node, key, request.tools)
             drawn.kept(node)
@@ -308,7 +308,7 @@ class GatewaySession:
         self.check_caps("counts")
         self.counts["counts"] += 1
         with self.refusals():
-            return self.model.count(self, self.tree.place(request), request)
+            return self.model.count(self, self.tree.locate(request), request)
 
     def with_previous(self, request: Request) -> Request:
         """A request with the chat of the answer that it names as its previous one, unless it sends the chat itself.

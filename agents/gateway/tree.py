@@ -66,7 +66,7 @@ class Node:
     began: float = 0.0
     ended: float = 0.0
     reward: float | None = None
-    """What the call itself was worth, where somebody said so."""
+    """The reward of the call itself, where it has one."""
     delivered: bool = False
     """A client has got the answer."""
     has_tools: bool = False
@@ -74,7 +74,7 @@ class Node:
     """How many assistant's messages of the chat were found in which way."""
 
     @property
-    def said(self) -> Ids:
+    def answer_ids(self) -> Ids:
         """The tokens of the answer: its opening, and what was drawn."""
         return self.tail[len(self.tail) - self.opening :] + self.response_ids
 
@@ -101,7 +101,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """Where a request belongs in a tree."""
 
     parent: Node | None
@@ -148,8 +148,8 @@ class Tree:
         self._walks: list[Walk] = []
         """The latest ones first; those in which a new answer may be found differently are dropped."""
 
-    def place(self, request: Request) -> Place:
-        """Find the deepest answer that a request's chat goes on from."""
+    def locate(self, request: Request) -> Position:
+        """Find the deepest answer that a request's chat continues."""
         if request.tools != self._last_tools[0]:
             self._last_tools = request.tools, digest([dict(tool) for tool in request.tools])
         tools = self._last_tools[1]
@@ -157,7 +157,7 @@ class Tree:
         context = tuple(message for message, _ in walk.chat[walk.start :])
         foreign = any(message.role == "assistant" for message in context)
         extends = walk.parent is not None and bool(context) and not foreign and walk.parent.tools == tools
-        return Place(walk.parent, context, tuple(walk.chat), walk.state, tools, extends, dict(walk.matches))
+        return Position(walk.parent, context, tuple(walk.chat), walk.state, tools, extends, dict(walk.matches))
 
     def _walk(self, messages: tuple[Message, ...], tools: bytes) -> Walk:
         """The way through the tree that a chat goes, on from the longest one that it begins with."""
@@ -190,15 +190,15 @@ class Tree:
         self._walks = [walk, *(other for other in self._walks if other is not before)][:_WALKS]
         return walk
 
-    def node(self, place: Place, answer: Answer, **tokens: Any) -> Node:
+    def node(self, position: Position, answer: Answer, **tokens: Any) -> Node:
         """The answer to a request as the next node.
 
         Args:
             tokens: the other fields of :class:`Node`.
         """
-        parent = place.parent.number if place.parent else None
-        more = {"matches": place.matches, **tokens}
-        return Node(len(self.nodes), parent, place.context, place.state, place.tools, answer, **more)
+        parent = position.parent.number if position.parent else None
+        more = {"matches": position.matches, **tokens}
+        return Node(len(self.nodes), parent, position.context, position.state, position.tools, answer, **more)
 
     def append(self, node: Node, tools: Sequence[Mapping[str, Any]] | None) -> None:
         """Append a node, as it was stored.
@@ -272,17 +272,17 @@ def match(message: Message, candidates: Sequence[Node], tools: bytes = b"") -> t
     return (None, UNKNOWN) if best is None else best[1:]
 
 
-def _likeness(message: Message, said: Message) -> str:
-    """Return the way in which a message is what was said, apart from the ids of calls; empty if it is not."""
-    if message.text.strip() != said.text.strip() or len(message.calls) != len(said.calls):
+def _likeness(message: Message, answer: Message) -> str:
+    """Return the way in which a message equals an answer, the ids of calls aside; empty if it does not."""
+    if message.text.strip() != answer.text.strip() or len(message.calls) != len(answer.calls):
         return ""
-    if not all(map(_same_call, message.calls, said.calls)):
+    if not all(map(_same_call, message.calls, answer.calls)):
         return ""
-    if message.reasoning.strip() not in ("", said.reasoning.strip()):
+    if message.reasoning.strip() not in ("", answer.reasoning.strip()):
         return ""
-    if message.text != said.text:
+    if message.text != answer.text:
         return "trimmed"
-    return "exact" if message.reasoning == said.reasoning else "reasoning_lost"
+    return "exact" if message.reasoning == answer.reasoning else "reasoning_lost"
 
 
 def _same_call(a: Call, b: Call) -> bool:

@@ -173,12 +173,12 @@ class _Play(Session):
 
     def record(self) -> dict[str, Any]:
         """The calls as a tree, with the turn of each that is one, and how the harness ended."""
-        told = {"harness": self.agent.harness.name, **self.ended, **self.calls.to_dict(tokens=False)}
+        record = {"harness": self.agent.harness.name, **self.ended, **self.calls.to_dict(tokens=False)}
         turns = {number: turn for turn, number in enumerate(self._turns)}
-        for node in told["nodes"]:
+        for node in record["nodes"]:
             if node["number"] in turns:
                 node["turn"] = turns[node["number"]]
-        return told
+        return record
 
     def close(self) -> None:
         self.agent.gateway.forget(self.calls)

@@ -97,20 +97,20 @@ def _fill(harness: Harness, folder: Path) -> None:
 def _python_of_machines() -> tuple[str, str]:
     """The python3 that a machine over the host's system has, and its version."""
     python = shutil.which("python3", path=PATH)
-    said = subprocess.run([python, "-V"], capture_output=True, text=True).stdout if python else ""
-    found = re.match(r"Python (\d+\.\d+)", said)
+    output = subprocess.run([python, "-V"], capture_output=True, text=True).stdout if python else ""
+    found = re.match(r"Python (\d+\.\d+)", output)
     if python is None or found is None:
         raise MissingExtra(f"harnesses written in Python need a python3 in {PATH}: install your system's")
     return python, found[1]
 
 
 def _run(harness: Harness, command: Sequence[str]) -> None:
-    told = f"{harness.name} {harness.version} could not be installed"
+    problem = f"{harness.name} {harness.version} could not be installed"
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        raise MissingExtra(f"{told} within {_SECONDS:g} s; is the registry reachable?") from None
+        raise MissingExtra(f"{problem} within {_SECONDS:g} s; is the registry reachable?") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
         why = " ".join(lines[:3])[:500] or f"it ended with {done.returncode}"
-        raise MissingExtra(f"{told}; is the registry reachable? {Path(command[0]).name} says: {why}")
+        raise MissingExtra(f"{problem}; is the registry reachable? {Path(command[0]).name} says: {why}")

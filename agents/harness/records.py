@@ -1,4 +1,4 @@
-"""The harnesses: how each is installed, pointed at an endpoint, and told its task."""
+"""The harnesses: how each is installed, pointed at an endpoint, and given its task."""
 
 from __future__ import annotations
 
@@ -299,8 +299,8 @@ def find_harness(name: str) -> Harness:
         except ValueError as error:
             raise UsageError(f"{name}: these are no words of a shell: {error}") from None
         env = {**_OPENAI, "ANTHROPIC_BASE_URL": "{base_url}", "ANTHROPIC_API_KEY": "{key}", "HARNESS_MODEL": "{model}"}
-        told = "" if "{instruction}" in words else "{instruction}"
-        return Harness("command", "", "chat", words, env=env, stdin=told)
+        stdin = "" if "{instruction}" in words else "{instruction}"
+        return Harness("command", "", "chat", words, env=env, stdin=stdin)
     if name not in HARNESSES:
         near = difflib.get_close_matches(name, HARNESSES, n=1)
         meant = f"; did you mean {near[0]}?" if near else "."

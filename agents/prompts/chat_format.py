@@ -313,17 +313,17 @@ class Frame:
         text = squash(self.render([_user(_ASKED), *messages])) if messages else self._opening
         return text.partition(_ASKED)[2]
 
-    def bare(self, said: Message, new: Sequence[Message]) -> Frame:
+    def bare(self, answer: Message, new: Sequence[Message]) -> Frame:
         """A frame with the same texts around these messages: the one without system prompt and tools, which is quicker,
         if they made no difference the first time that an answer and messages of this kind came; else this one.
 
         Raises:
             TemplateRefused: the template accepts no form of them.
         """
-        kind, bare = self.format.kind([said, *new]), self.format.frame()
+        kind, bare = self.format.kind([answer, *new]), self.format.frame()
         if kind not in self._bare:
             mine, its = self.after_answer(new), bare.after_answer(new)
-            turns = [said, *mine[0]]
+            turns = [answer, *mine[0]]
             same = mine == its and self.since_user(turns) == bare.since_user(turns)
             if len(self._bare) >= _KINDS:
                 self._bare.clear()

@@ -24,11 +24,11 @@ class Conversation:
     puts behind an answer. Nothing is tokenised a second time, so a response whose tokens are not those that its text
     would be encoded to (the usual case in sampling) stays as it was drawn.
 
-    Some templates change what was said: they drop the thinking of earlier turns (Qwen3, DeepSeek-R1), or move the
-    tools to the last message. That is found by comparing the template's text with the history's, white space aside;
-    then the next prompt is the template's rendering of the whole history as it now reads, and :attr:`splits` counts
-    one more. A trainer begins a new sample there. What happens to a turn is judged
-    when the next message comes and when the next message of the user does, which is when templates rewrite.
+    Some templates change the history: they drop the thinking of earlier turns (Qwen3, DeepSeek-R1), or move the tools
+    to the last message. That is found by comparing the template's text with the history's, white space aside; then the
+    next prompt is the template's rendering of the whole history as it now reads, and :attr:`splits` counts one more. A
+    trainer begins a new sample there. What happens to a turn is judged when the next message comes and when the next
+    message of the user does, which is when templates rewrite.
 
     Args:
         tokenizer: of Hugging Face, with a chat template; or its :class:`ChatFormat`.
@@ -36,8 +36,8 @@ class Conversation:
         tools: schemas (OpenAI's form) for the template's ``tools``; ``env`` for those of :meth:`offer`.
         max_context: the most tokens that a prompt and ``reserve`` may have together; None for no limit.
         reserve: tokens to keep free for the answer.
-        append_only: leave the history as it was read and drawn where a template would change what was said, as trainers
-            need that take one sequence of tokens for a whole chat.
+        append_only: leave the history as it was read and drawn where a template would change it: for trainers that
+            take one sequence of tokens for a whole chat.
         examples: messages of the user and their answers, before all others.
         thoughts: "keep" is ``append_only``; "drop" takes the thoughts out of every answer before the next prompt, which
             counts as a split; "template" does what the template does.
@@ -152,21 +152,21 @@ class Conversation:
         self._pending, self._answer = [], None
 
     def _continue(self, answer: Ids) -> None:
-        said = self.format.answer_message(answer)
+        message = self.format.answer_message(answer)
         dropped = False
         if self.drops_thoughts:
-            content = after_thoughts(said["content"])[0]
-            said, dropped = {**said, "content": content}, content != said["content"]
-        frame = self._frame.bare(said, self._pending)
+            content = after_thoughts(message["content"])[0]
+            message, dropped = {**message, "content": content}, content != message["content"]
+        frame = self._frame.bare(message, self._pending)
         new, tail, unchanged = frame.after_answer(self._pending)
-        if not dropped and unchanged and (self.append_only or self._kept(frame, said, new, tail)):
+        if not dropped and unchanged and (self.append_only or self._kept(frame, message, new, tail)):
             self.continued = len(self._prompt) + len(answer)
             self._prompt = (*self._prompt, *answer, *self._joint(answer, tail))
-            self._since_user += [squash(said["content"]), squash(tail)]
-            self._append([said, *new])
+            self._since_user += [squash(message["content"]), squash(tail)]
+            self._append([message, *new])
         else:
             self.continued = 0
-            self._append([said, *new])
+            self._append([message, *new])
             self._prompt = tuple(self.format.encode(self._frame.render(self._messages)))
             self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
             self.splits += 1
@@ -178,13 +178,13 @@ class Conversation:
             self._user_at = len(self._messages) - len(messages) + (users[-1] if users else 0)
             self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
 
-    def _kept(self, frame: Frame, said: Message, new: list[Message], tail: str) -> bool:
-        """Return whether the template's text of the history begins with what the model read and said."""
-        added = squash(said["content"]) + squash(tail)
+    def _kept(self, frame: Frame, message: Message, new: list[Message], tail: str) -> bool:
+        """Return whether the template's text of the history begins with what the model read and wrote."""
+        added = squash(message["content"]) + squash(tail)
         between = self._messages[self._user_at + 1 :] if any(m["role"] == "user" for m in new) else []
         if between:
-            return self._frame.since_user([*between, said, *new]) == "".join(self._since_user) + added
-        return frame.since_user([said, *new]) == frame.since_user() + added
+            return self._frame.since_user([*between, message, *new]) == "".join(self._since_user) + added
+        return frame.since_user([message, *new]) == frame.since_user() + added
 
     def _joint(self, answer: Ids, tail: str) -> Ids:
         """The tokens between an answer and the next one; the answer's own stop token is not repeated."""

@@ -11,7 +11,7 @@ from rollenv.agents.tiny.demonstrations import Lesson
 from rollenv.core import UsageError
 from rollenv.env_spec import EnvSpec
 
-#: Episodes in a row without a new example after which there are said to be too few.
+#: Episodes in a row without a new example after which there are too few.
 _TRIES = 100
 
 

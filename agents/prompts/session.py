@@ -118,10 +118,10 @@ class TokenSession(Session):
             prompt: token ids that :meth:`ask` returned.
         """
         ids = tuple(response.ids)
-        said, finish = self.codec.decode(ids), response.finish
-        text = said
+        decoded, finish = self.codec.decode(ids), response.finish
+        text = decoded
         if self.cut_thoughts:
-            text, unfinished = after_thoughts(said, self.codec.opens_thought(prompt))
+            text, unfinished = after_thoughts(decoded, self.codec.opens_thought(prompt))
             finish = "unfinished" if unfinished else finish
         if isinstance(self.play, Conversation):
             self.play.answer(ids)
@@ -137,7 +137,7 @@ class TokenSession(Session):
             versions[0] if versions else self.engine.version,
             tuple(versions) if mixed else (),
             finish,
-            "" if said == text else said,
+            "" if decoded == text else decoded,
             routes=response.routes,
         )
 

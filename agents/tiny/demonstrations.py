@@ -38,7 +38,7 @@ help_out(sys.stdin.buffer)
 RANDOM_ACTIONS = 4
 
 
-#: A conversation up to an answer: who said what. Roles are those of chat templates.
+#: A conversation up to an answer: roles, which are those of chat templates, and texts.
 Chat = tuple[tuple[str, str], ...]
 
 
@@ -120,14 +120,14 @@ class _Steps:
 class _Chat:
     """An episode as one conversation."""
 
-    said: Chat = ()
+    turns: Chat = ()
 
     def prompt(self, observation: str, info: dict[str, Any]) -> Chat:
-        self.said = (*self.said, (role_of(info), shown(observation, info)))
-        return self.said
+        self.turns = (*self.turns, (role_of(info), shown(observation, info)))
+        return self.turns
 
     def add(self, observation: str, action: str) -> None:
-        self.said = (*self.said, ("assistant", action))
+        self.turns = (*self.turns, ("assistant", action))
 
 
 def demonstrate(lesson: Lesson, report: Callable[[int, int], None] = lambda *_: None) -> list[Shown]:

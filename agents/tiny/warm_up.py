@@ -146,7 +146,7 @@ def _has_text(prompt: str | Chat) -> bool:
 
 
 def _corpus(shown: Sequence[Shown]) -> list[str]:
-    """Texts of the demonstrations; of a conversation what was said last, the rest having been said before."""
+    """Texts of the demonstrations; of a conversation the last message: earlier ones came before."""
     prompts = [turn.prompt if isinstance(turn.prompt, str) else turn.prompt[-1][1] for turn in shown]
     return prompts + [action for turn in shown for action in (turn.expert, *turn.random)]
 

@@ -128,8 +128,8 @@ class OneLine(ProceduralEnv):
             return Verdict(0.0, f"This is not such a program: {passed}.", valid=False)
         if passed == self.count:
             return Verdict(1.0, "All tests pass.")
-        said = "Not all tests pass" + (f":{self.hint}." if self.hint else ".")
-        return Verdict(passed / self.count if self.partial else 0.0, said)
+        feedback = "Not all tests pass" + (f":{self.hint}." if self.hint else ".")
+        return Verdict(passed / self.count if self.partial else 0.0, feedback)
 
     def _judge_by_runner(self, text: str) -> int | str:
         if len(text) > calculator.MAX_CHARACTERS:

@@ -430,15 +430,15 @@ def _judged(
         }
         result = judge.run(_JUDGE, stdin=json.dumps(job) + "\n", timeout=timeout)
         try:
-            said = json.loads(result.stdout)
+            report = json.loads(result.stdout)
         except ValueError:  # it ran out of time or memory
             break
-        if said["unknown"] is None:
-            return list(said["verdicts"])
-        calls = [{"pickle": call, "keep": keep} for call, keep in said["calls"]]
+        if report["unknown"] is None:
+            return list(report["verdicts"])
+        calls = [{"pickle": call, "keep": keep} for call, keep in report["calls"]]
         (answers,) = _answers(code, planned.setup, [calls], runner, timeout)
         texts = itertools.takewhile(lambda text: text is not None, answers)
-        known = [(call, str(text)) for (call, _), text in zip(said["calls"], texts, strict=False)]
-        if len(known) <= said["unknown"] or time.monotonic() > end:
+        known = [(call, str(text)) for (call, _), text in zip(report["calls"], texts, strict=False)]
+        if len(known) <= report["unknown"] or time.monotonic() > end:
             break
     return None

@@ -220,9 +220,9 @@ def _read_file(path: Path, tasks: range | None = None, columns: tuple[tuple[str,
     except RollenvError:
         raise
     except Exception as error:  # such as BadGzipFile, EOFError, zlib's, and pyarrow's, which have nothing in common
-        said = f"{type(error).__name__}: {str(error)[:200]}"
+        problem = f"{type(error).__name__}: {str(error)[:200]}"
         raise UsageError(
-            f"{path} cannot be read ({said}). Is it cut, or of another format than its name says?"
+            f"{path} cannot be read ({problem}). Is it cut, or of another format than its name says?"
         ) from error
 
 

@@ -33,7 +33,7 @@ class Verdict:
 
     score: float
     """Score from 0 to 1; 1 is success."""
-    said: str
+    feedback: str
     """The message to the agent."""
     valid: bool = True
     """False if the action could not be read."""
@@ -93,17 +93,17 @@ class AnswerEnv(Env):
 
     def _step(self, action: str) -> StepResult:
         self.turn += 1
-        said, unfinished = after_thoughts(action)
-        verdict = self._judge(said if unfinished and self.cuts_thoughts else action)
+        answer, unfinished = after_thoughts(action)
+        verdict = self._judge(answer if unfinished and self.cuts_thoughts else action)
         success = verdict.valid and verdict.score >= 1.0
         ended = success or verdict.final or self.max_turns == 1
         over = ended or self.turn >= self.max_turns
         reward = (verdict.score if over else 0.0) if verdict.valid else self.format_reward
         info = {**self._info(), "valid": verdict.valid}
         if over:
-            return verdict.said, reward, ended, not ended, info | {"success": success}
+            return verdict.feedback, reward, ended, not ended, info | {"success": success}
         left = self.max_turns - self.turn
-        return f"{verdict.said}\n{left} more turn{'s' * (left > 1)}.", reward, False, False, info
+        return f"{verdict.feedback}\n{left} more turn{'s' * (left > 1)}.", reward, False, False, info
 
     def render(self) -> str:
         return f"{self._brief() or self._question()}\nTurn {self.turn} of {self.max_turns}"

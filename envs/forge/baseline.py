@@ -63,7 +63,7 @@ def _check(package: Package, run: Run) -> None:
     if run.hung:
         raise BadPackage(f"{package.title}: its tests do not end within {run.seconds:.0f} s; give a larger timeout")
     if not run.outcomes:
-        last = (run.said.strip().splitlines() or ["nothing"])[-1]
+        last = (run.output.strip().splitlines() or ["nothing"])[-1]
         raise BadPackage(f"{package.title}: its tests do not run here; pytest said: {last}")
     counted = [outcome for outcome, _ in run.outcomes.values() if outcome != "skipped"]
     if counted.count("passed") < max(1, _GREEN * len(counted)):

@@ -235,13 +235,13 @@ def _metadata(root: Path, files: dict[str, bytes]) -> tuple[str, str, str, tuple
     if "PKG-INFO" not in files:
         name, _, version = root.name.rpartition("-")
         return (name, version, "", ()) if name and version[:1].isdigit() else (root.name, "0", "", ())
-    said = email.message_from_bytes(files["PKG-INFO"])
+    about = email.message_from_bytes(files["PKG-INFO"])
     try:
-        every = [Requirement(str(one)) for one in said.get_all("Requires-Dist", [])]
+        every = [Requirement(str(one)) for one in about.get_all("Requires-Dist", [])]
     except InvalidRequirement as error:
         raise BadPackage(f"{root.name}: its metadata requires what cannot be read: {error}") from error
     requires = tuple(str(one) for one in every if "extra ==" not in str(one.marker))
-    named = [one.split("::")[-1].strip() for one in said.get_all("Classifier", []) if one.startswith("License")]
-    licence = said.get("License-Expression") or next(iter(named), "") or (said.get("License") or "").split("\n")[0]
-    name, version = (re.sub(r"[^\w.+-]+", "-", str(said[key])).strip(".-") for key in ("Name", "Version"))
+    named = [one.split("::")[-1].strip() for one in about.get_all("Classifier", []) if one.startswith("License")]
+    licence = about.get("License-Expression") or next(iter(named), "") or (about.get("License") or "").split("\n")[0]
+    name, version = (re.sub(r"[^\w.+-]+", "-", str(about[key])).strip(".-") for key in ("Name", "Version"))
     return name, version, " ".join(str(licence).split())[:80], requires

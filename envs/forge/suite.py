@@ -35,13 +35,13 @@ class Run:
     Args:
         outcomes: node id to one of :data:`~rollenv.envs.forge.inside.grade.OUTCOMES` and the message of a failure.
         hung: whether it was stopped at its limit.
-        said: the end of what it printed.
+        output: the end of what it printed.
     """
 
     outcomes: Mapping[str, tuple[str, str]]
     seconds: float
     hung: bool = False
-    said: str = ""
+    output: str = ""
 
     @property
     def passed(self) -> frozenset[str]:
@@ -129,7 +129,7 @@ class Suite:
         except (SandboxDied, SandboxFileError) as error:  # the tests took it with them
             self._sandbox.kill()
             self._sandbox = self._start()
-            return Run({}, limit, said=str(error))
+            return Run({}, limit, output=str(error))
 
     def _run(
         self, settings: dict[str, Any], changed: Mapping[str, str], hash_seed: int, limit: float, python: str
@@ -148,12 +148,12 @@ class Suite:
         ]
         done = box.commands.run(words, env={"PYTHONHASHSEED": str(hash_seed), "TZ": "UTC"}, timeout=limit)
         hung = done.error is not None and done.error.name == "Timeout"
-        said = (done.stdout + done.stderr)[-2000:]
+        output = (done.stdout + done.stderr)[-2000:]
         try:
             outcomes = grade.read_junit(box.files.read(f"{_TOOLS}/junit.xml"), settings["files"])
         except (NotFound, ParseError, UnicodeDecodeError):
             outcomes = {}
-        return Run(outcomes, done.seconds, hung, said)
+        return Run(outcomes, done.seconds, hung, output)
 
     def calls(self) -> dict[tuple[str, int], list[str]]:
         """The functions that tests called in the last run with ``trace``: module and first line to node ids."""

@@ -113,13 +113,13 @@ class TextGame(Env):
         move = self._read(action)
         if move is None:
             return self._malformed()
-        said, reward, won = self._play(move)
+        feedback, reward, won = self._play(move)
         if won is not None:
-            return f"Turn {turn}: {said}", reward, True, False, self._info(True, won)
+            return f"Turn {turn}: {feedback}", reward, True, False, self._info(True, won)
         if turn < self.max_turns:
-            return f"Turn {turn}: {said}", reward, False, False, {"suffix": self._suffix(), "valid": True}
-        said = f"Turn {turn}: {said} That was the last turn."
-        return said, reward + self._late_reward(), False, True, self._info(True, False)
+            return f"Turn {turn}: {feedback}", reward, False, False, {"suffix": self._suffix(), "valid": True}
+        feedback = f"Turn {turn}: {feedback} That was the last turn."
+        return feedback, reward + self._late_reward(), False, True, self._info(True, False)
 
     def _read(self, action: str) -> Any:
         """The move in the last box that holds one, or None."""
@@ -128,12 +128,12 @@ class TextGame(Env):
         return move if move is not None else next(filter(_is_move, map(self._parse, boxes(action))), None)
 
     def _malformed(self) -> StepResult:
-        said = f"Turn {self.turn}: this has no action in the required form."
+        feedback = f"Turn {self.turn}: this has no action in the required form."
         if self.malformed_ends:
-            return said, self.malformed_reward, True, False, self._info(False, False)
+            return feedback, self.malformed_reward, True, False, self._info(False, False)
         if self.turn < self.max_turns:
-            return said, self.malformed_reward, False, False, {"suffix": self._suffix(), "valid": False}
-        return said, self.malformed_reward + self._late_reward(), False, True, self._info(False, False)
+            return feedback, self.malformed_reward, False, False, {"suffix": self._suffix(), "valid": False}
+        return feedback, self.malformed_reward + self._late_reward(), False, True, self._info(False, False)
 
     def _info(self, valid: bool, success: bool) -> dict[str, Any]:
         return {"suffix": self._suffix(), "valid": valid, "success": success}

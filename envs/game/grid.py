@@ -119,15 +119,15 @@ class GridGame(Env):
             outcome = self._outcome()
             if outcome is not None or self.actions == self.max_actions:
                 break
-        said = ", then ".join(done) if done else "this is not a valid action"
+        played = ", then ".join(done) if done else "this is not a valid action"
         if outcome is not None:
             reward += self.rewards.success * outcome
-            return f"Turn {self.turn}: {said}.", reward, True, False, self._info(valid, outcome)
+            return f"Turn {self.turn}: {played}.", reward, True, False, self._info(valid, outcome)
         truncated = self.turn >= self.max_turns or self.actions == self.max_actions
         if truncated:
             reward += self.rewards.partial * self._share_done()
-            return f"Turn {self.turn}: {said}. That was the last turn.", reward, False, True, self._info(valid, False)
-        return f"Turn {self.turn}: {said}.", reward, False, False, {"suffix": self._suffix(), "valid": valid}
+            return f"Turn {self.turn}: {played}. That was the last turn.", reward, False, True, self._info(valid, False)
+        return f"Turn {self.turn}: {played}.", reward, False, False, {"suffix": self._suffix(), "valid": valid}
 
     def _info(self, valid: bool, success: bool) -> dict[str, Any]:
         return {"suffix": self._suffix(), "valid": valid, "success": success}

@@ -67,10 +67,10 @@ class TowerofHanoi(TextGame):
         if end in where[:disk]:
             return f"disk {disk + 1} cannot go on the smaller disk on peg {PEGS[end]}.", 0.0, None
         where[disk] = end
-        said = f"disk {disk + 1} moved from {PEGS[start]} to {PEGS[end]}"
+        feedback = f"disk {disk + 1} moved from {PEGS[start]} to {PEGS[end]}"
         if where.count(2) == self.num_disks:
-            return f"{said}, and all disks are on C.", 1.0, True
-        return f"{said}.", 0.0, None
+            return f"{feedback}, and all disks are on C.", 1.0, True
+        return f"{feedback}.", 0.0, None
 
     def _late_reward(self) -> float:
         return self.where.count(2) / self.num_disks

@@ -82,8 +82,8 @@ class Wordle(TextGame):
         """The likeliest word that agrees with all marks, by how common its letters are at their positions."""
         fitting = list(words(self.word_length))
         for guess in self.guesses:
-            seen = marks(self.secret, guess)
-            fitting = [word for word in fitting if marks(word, guess) == seen]
+            feedback = marks(self.secret, guess)
+            fitting = [word for word in fitting if marks(word, guess) == feedback]
         return likeliest(tuple(fitting))
 
     def sample_random_action(self) -> str:

@@ -89,17 +89,17 @@ class GymText(Env):
     def _step(self, action: str) -> StepResult:
         self.turn += 1
         index = self._index.get((last_boxed(action) or "").lower())
-        reward, terminated, said = 0.0, False, "this is not one of the actions, so you did nothing"
+        reward, terminated, feedback = 0.0, False, "this is not one of the actions, so you did nothing"
         if index is not None:
             _, reward, terminated, *_ = self.game.step(self._game_action(index))
-            said = f"you chose {self.actions[index]}"
+            feedback = f"you chose {self.actions[index]}"
         self._moved()
         reward, terminated = float(reward), bool(terminated)
         truncated = not terminated and self.turn >= self.max_turns
         info: dict[str, Any] = {"valid": index is not None}
         if terminated or truncated:
             info["success"] = self._success(reward, terminated)
-        return f"Turn {self.turn}: {said}. {self._describe()}", reward, terminated, truncated, info
+        return f"Turn {self.turn}: {feedback}. {self._describe()}", reward, terminated, truncated, info
 
     def render(self) -> str:
         return json.dumps(self._fields())

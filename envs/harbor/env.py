@@ -295,14 +295,14 @@ class HarborEnv(TerminalEnv):
 
 def _wait_until_healthy(machine: Machine, check: Healthcheck, task: TaskFolder) -> None:
     """Raises BuildError if it does not become healthy."""
-    begun, failures, said = time.monotonic(), 0, ""
+    begun, failures, output = time.monotonic(), 0, ""
     while failures < check.retries:
         with contextlib.suppress(SandboxError):
             done = machine.run(check.command, timeout=check.timeout)
             if done.exit_code == 0:
                 return
-            said = (done.stdout + done.stderr)[-300:]
+            output = (done.stdout + done.stderr)[-300:]
         if time.monotonic() - begun >= check.start_period:
             failures += 1
         time.sleep(min(check.interval, 5.0))
-    raise BuildError(f"{task.name}: the machine did not become healthy: {check.command!r} failed: {said}")
+    raise BuildError(f"{task.name}: the machine did not become healthy: {check.command!r} failed: {output}")

@@ -257,7 +257,7 @@ def read_terminal_bench(path: Path) -> TaskFolder:
             service = _only_service(path / name)
     env = service.get("env", {}) | {"TEST_DIR": "/tests"}
     dockerfile = path / "Dockerfile"
-    said = read_text(dockerfile) if dockerfile.is_file() else ""
+    text = read_text(dockerfile) if dockerfile.is_file() else ""
     verifier = Verifier(
         tests=(tests,),
         script="run-tests.sh" if script.is_file() else "",
@@ -280,7 +280,7 @@ def read_terminal_bench(path: Path) -> TaskFolder:
         kind="tb",
         steps=(step,),
         context=path,
-        ignored=tuple(each for each in _ANSWERS if not re.search(rf"^(COPY|ADD)\b.* (\./)?{each}\b", said, re.M)),
+        ignored=tuple(each for each in _ANSWERS if not re.search(rf"^(COPY|ADD)\b.* (\./)?{each}\b", text, re.M)),
         dockerfile=dockerfile.name if dockerfile.is_file() else "",
         image=service.get("image", ""),
         env=env,

@@ -12,7 +12,7 @@ from rollenv.tools.calculator import evaluate
 
 OPERATORS = "+-*"
 
-#: Tasks that are drawn before settings are said to be impossible.
+#: Tasks that are tried before settings count as impossible.
 _MOST_DRAWS = 1000
 
 #: A whole number of a sane length.

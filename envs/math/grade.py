@@ -140,8 +140,8 @@ class _Grader:
             os.write(self._process.stdin.fileno(), json.dumps([gold, answer, seconds]).encode() + b"\n")
         except BrokenPipeError:
             return None
-        said = self._line(_PATIENCE * seconds + 5)
-        return None if said is None else said == "1"
+        line = self._line(_PATIENCE * seconds + 5)
+        return None if line is None else line == "1"
 
     def _line(self, seconds: float) -> str | None:
         """The next line from the process; None if it ends or does not say one in time."""

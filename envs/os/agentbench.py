@@ -189,7 +189,7 @@ def start(item: Item) -> Shell:
     return shell
 
 
-def _cannot_begin(item: Item, said: str) -> SandboxError:
+def _cannot_begin(item: Item, output: str) -> SandboxError:
     return SandboxError(
-        f"the task {item.name} of AgentBench cannot begin, a script of it failed: {said.strip()[-300:]}"
+        f"the task {item.name} of AgentBench cannot begin, a script of it failed: {output.strip()[-300:]}"
     )

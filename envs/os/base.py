@@ -16,7 +16,7 @@ _LOOKS = ("pwd", "ls /", "id -un", "uname -s", "wc -l < /etc/passwd", "cat /etc/
 
 
 class MachineBackend(Backend):
-    """A machine that functions work in. Its state is only what was said: a machine cannot be taken back."""
+    """A machine that functions work in. Its state is only the commands and the answer: it cannot be taken back."""
 
     def __init__(self, machine: Machine):
         super().__init__({"commands": []})
@@ -40,10 +40,10 @@ class MachineBackend(Backend):
             self.failure = error
             raise
 
-    def _end(self, said: str | None = None) -> None:
+    def _end(self, answer: str | None = None) -> None:
         """The agent ends the task, with an answer or without."""
         self._going_on()
-        self.state["ended"] = said
+        self.state["ended"] = answer
 
     def _going_on(self) -> None:
         if "ended" in self.state:

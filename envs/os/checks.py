@@ -62,7 +62,7 @@ def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[
     """Return whether a task is solved.
 
     Args:
-        answer: that was given; None if the agent only said that it has finished.
+        answer: that was given; None if the agent only reported that it has finished.
         machine: that the agent worked in. Its processes end.
         fresh: starts a machine in which the agent never was, prepared for the task.
 

@@ -89,8 +89,8 @@ def _read_file(path: Path, scripts: Path, name: str) -> Iterator[Item]:
         try:
             yield item_of(row, scripts, f"{name}-{number}")
         except (KeyError, TypeError, AttributeError, OSError, ValueError, re.error) as error:
-            said = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-            raise UsageError(f"{path}, task {number}: {said}") from error
+            problem = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+            raise UsageError(f"{path}, task {number}: {problem}") from error
 
 
 def item_of(row: Mapping[str, Any], scripts: Path, name: str) -> Item:

@@ -11,5 +11,5 @@ class Misbehaved(RollenvError):
 
 def one_line(error: BaseException) -> str:
     """An error's kind and text, short enough for a line."""
-    said = " ".join(str(error).split())
-    return f"{type(error).__name__}: {said:.300}" if said else type(error).__name__
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__

@@ -352,8 +352,8 @@ class GymnasiumEnv(Env):
 
     def _passed(self, why: str) -> StepResult:
         self._turn += 1
-        said = f"This is not one of the actions, so nothing happened: {why}.\n{self._observation}"
-        return said, 0.0, False, self._turn >= self.max_turns, {"valid": False}
+        observation = f"This is not one of the actions, so nothing happened: {why}.\n{self._observation}"
+        return observation, 0.0, False, self._turn >= self.max_turns, {"valid": False}
 
     def _move(self, meant: Any, text: str) -> tuple[float, bool, bool, dict[str, Any]]:
         result = self._asked("step", meant)
@@ -486,7 +486,7 @@ def _about(game: Any) -> str:
         return ""
     parts = re.split(r"^#+ *(.+)$", text, flags=re.MULTILINE)
     sections = [(parts[i], parts[i + 1]) for i in range(1, len(parts) - 1, 2)]
-    telling = [f"{title}:\n{said.strip()}" for title, said in sections if _TELLING.search(title)]
+    telling = [f"{title}:\n{section.strip()}" for title, section in sections if _TELLING.search(title)]
     return "\n\n".join([parts[0].strip(), *telling]).strip()[:_LONGEST]
 
 

@@ -136,8 +136,8 @@ class Wire:
             try:
                 self._socket = WebSocket(url, _headers(), largest=_LARGEST_MESSAGE, silence=_SILENCE)
             except InvalidStatus as error:
-                said = f"{url} answers {error.response.status_code} (a token for it goes to OPENENV_TOKEN)"
-                raise UsageError(f"openenv:{self.base} is not an OpenEnv server: {said}") from error
+                problem = f"{url} answers {error.response.status_code} (a token for it goes to OPENENV_TOKEN)"
+                raise UsageError(f"openenv:{self.base} is not an OpenEnv server: {problem}") from error
             except (OSError, WebSocketException) as error:
                 about.cache_clear()
                 raise ServerLost(f"no OpenEnv server answers at {url} ({one_line(error)}): is it running?") from error
@@ -483,8 +483,8 @@ class OpenEnv(Env):
         try:
             answer = self.wire.ask("step", self.form.read(action))
         except (Refused, ValueError) as error:
-            said = f"This is not one of the actions, so nothing happened: {error}.\n{self._observation}"
-            return said, 0.0, False, late, {"valid": False}
+            observation = f"This is not one of the actions, so nothing happened: {error}.\n{self._observation}"
+            return observation, 0.0, False, late, {"valid": False}
         except RollenvError:
             self._over = True
             raise

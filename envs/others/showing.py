@@ -116,7 +116,7 @@ def _is_a_page(observation: Mapping[str, Any]) -> bool:
 
 def _page(observation: Mapping[str, Any]) -> str:
     """BrowserGym's observation, without what only pictures and clocks tell."""
-    seen = {
+    shown = {
         "Goal": _goal(observation),
         "Page": observation.get("url"),
         "Tabs": _tabs(observation),
@@ -124,7 +124,7 @@ def _page(observation: Mapping[str, Any]) -> str:
         "The last action failed": observation.get("last_action_error"),
         "Messages": _messages(observation.get("chat_messages")),
     }
-    lines = [f"{name}: {show(value)}" for name, value in seen.items() if isinstance(value, str) and value]
+    lines = [f"{name}: {show(value)}" for name, value in shown.items() if isinstance(value, str) and value]
     return "\n".join([*lines, "", _tree(observation)])
 
 

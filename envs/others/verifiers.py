@@ -45,7 +45,7 @@ class Talk:
 
     def __init__(self, env: Any, agent: str, task: Any, seconds: float):
         self._env, self._agent, self._task, self._seconds = env, agent, task, seconds
-        self._said: queue.Queue[tuple[str, Any]] = queue.Queue()
+        self._events: queue.Queue[tuple[str, Any]] = queue.Queue()
         self._loop = asyncio.new_event_loop()
         self._reply: asyncio.Future[str | None] | None = None
         self._running: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class Talk:
 
     def _next(self) -> str:
         try:
-            what, message = self._said.get(timeout=self._seconds)
+            what, message = self._events.get(timeout=self._seconds)
         except queue.Empty:
             raise Misbehaved(f"the package said nothing within {self._seconds:g} s") from None
         if what == "failed":
@@ -121,9 +121,9 @@ class Talk:
             agents = SimpleNamespace(**{self._agent: self})
             self._running = self._loop.create_task(self._env.run(self._task, agents))
             self._loop.run_until_complete(self._running)
-            self._said.put(("over", ""))
+            self._events.put(("over", ""))
         except BaseException as error:  # that it was cancelled, too: the package can do that itself
-            self._said.put(("failed", error))
+            self._events.put(("failed", error))
         finally:
             self._loop.close()
 
@@ -175,7 +175,7 @@ class Talk:
         shown = "\n\n".join(filter(None, [*self._first, *(types.content_text(each.content) for each in new)]))
         self._first: list[str] = []
         self._reply = self._loop.create_future()
-        self._said.put(("shown", show(shown)))
+        self._events.put(("shown", show(shown)))
         text = await self._reply
         if text is None:
             self._ended = True

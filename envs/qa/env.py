@@ -56,8 +56,8 @@ def _decimal(text: str) -> str:
 
 def exact_match(answer: str, accepted: Iterable[str]) -> float:
     """Return 1.0 if the answer equals an accepted one after :func:`normalize`, else 0.0. An empty answer is wrong."""
-    said = normalize(answer)
-    return float(_says_something(answer) and any(said == normalize(one) for one in accepted))
+    normalized = normalize(answer)
+    return float(_says_something(answer) and any(normalized == normalize(one) for one in accepted))
 
 
 def f1(answer: str, accepted: Iterable[str]) -> float:
@@ -66,15 +66,15 @@ def f1(answer: str, accepted: Iterable[str]) -> float:
     Args:
         accepted: the correct answers; the one with the highest score counts.
     """
-    said = normalize(answer).split() if _says_something(answer) else []
-    return max((_f1(said, normalize(one).split()) for one in accepted), default=0.0)
+    words = normalize(answer).split() if _says_something(answer) else []
+    return max((_f1(words, normalize(one).split()) for one in accepted), default=0.0)
 
 
-def _f1(said: list[str], wanted: list[str]) -> float:
-    if not said or not wanted:
+def _f1(words: list[str], wanted: list[str]) -> float:
+    if not words or not wanted:
         return 0.0
-    common = (Counter(said) & Counter(wanted)).total()
-    return 2 * common / (len(said) + len(wanted))
+    common = (Counter(words) & Counter(wanted)).total()
+    return 2 * common / (len(words) + len(wanted))
 
 
 def _says_something(text: str) -> bool:

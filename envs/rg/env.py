@@ -258,12 +258,12 @@ class ReasoningGymEnv(Env):
             answer_score(self._source, self.dataset_seed, self.index, None) if answer is None else self._score(answer)
         )
         success = score >= SOLVED
-        said = "There is no answer in a box." if answer is None else f"Your answer scores {score:g}."
+        feedback = "There is no answer in a box." if answer is None else f"Your answer scores {score:g}."
         info: dict[str, Any] = {"valid": answer is not None, "correct": success, "success": success}
         if raised:
             self.scorer_errors += 1
             info["scorer_error"] = raised
-        return said, score, True, False, info
+        return feedback, score, True, False, info
 
     def score(self, answer: str) -> float:
         r"""The data set's score, from 0 to 1; also of the answer with ``\{`` and ``\}`` read as braces."""
@@ -439,9 +439,9 @@ def _scored(source: Source, seed: int, index: int, answer: str | None) -> tuple[
     try:
         score = float(dataset.score_answer(answer, item))
     except Exception as error:  # some scorers trip over answers that they did not expect
-        said = f"{type(error).__name__}: {error}"[:300]
-        logger.warning("rg:%s: the scorer raised on the answer %.80r, which scores 0: %s", source[0], answer, said)
-        return 0.0, said
+        problem = f"{type(error).__name__}: {error}"[:300]
+        logger.warning("rg:%s: the scorer raised on the answer %.80r, which scores 0: %s", source[0], answer, problem)
+        return 0.0, problem
     return min(max(score, 0.0), 1.0) if score == score else 0.0, ""
 
 

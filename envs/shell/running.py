@@ -108,17 +108,17 @@ def _names(there: str, word: str) -> bool:
     return there == word or there.endswith(f"/{word}")
 
 
-def ask(workspace: Workspace, port: int, said: Sequence[str], whole: bool) -> list[str]:
+def ask(workspace: Workspace, port: int, messages: Sequence[str], whole: bool) -> list[str]:
     """Return the answers of a server on several connections; an empty list if there is no server.
 
     Args:
-        said: what is sent on each connection.
+        messages: what is sent on each connection.
         whole: whether an answer lasts until the server closes; else it has as many lines as were sent.
     """
-    data = (base64.b64encode(one.encode()).decode() for one in said)
+    data = (base64.b64encode(one.encode()).decode() for one in messages)
     words = ["python3", "-I", "-S", "-c", _ASK, str(port), "whole" if whole else "lines", *data]
     answers = [_decoded(line) for line in workspace.run(shlex.join(words), timeout=15).stdout.split()]
-    return answers if len(answers) == len(said) else []
+    return answers if len(answers) == len(messages) else []
 
 
 @dataclass(frozen=True)
@@ -152,12 +152,12 @@ class Talk:
     """A server answers each line with a line, on one connection and on several."""
 
     port: int
-    said: tuple[str, ...]
+    lines: tuple[str, ...]
     answers: tuple[str, ...]
 
     def __call__(self, workspace: Workspace) -> str:
         texts = ask(
-            workspace, self.port, ["".join(f"{line}\n" for line in self.said), f"{self.said[0]}\n"], whole=False
+            workspace, self.port, ["".join(f"{line}\n" for line in self.lines), f"{self.lines[0]}\n"], whole=False
         )
         right = [lines_of(text) for text in texts] == [list(self.answers), [self.answers[0]]]
         return "" if right else f"port {self.port} answers otherwise"

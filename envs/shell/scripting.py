@@ -218,7 +218,7 @@ def _validate(draw: Draw, size: int) -> ShellTask:
         "and ends with exit status 1.",
         {},
         (_written(f"{name}.sh", program),),
-        tuple(Script(f"bash {name}.sh {shlex.quote(one)}", said, exit_code=ends) for one, said, ends in tries),
+        tuple(Script(f"bash {name}.sh {shlex.quote(one)}", output, exit_code=ends) for one, output, ends in tries),
     )
 
 

@@ -236,7 +236,7 @@ def _line_server(draw: Draw, size: int) -> ShellTask:
     """Write a server that answers lines with lines."""
     port = _port(draw)
     clause, code, answer = draw.pick(_ANSWERS)
-    said = tuple(draw.sentence() for _ in range(size))
+    lines = tuple(draw.sentence() for _ in range(size))
     program = (
         "import socketserver\n"
         "class H(socketserver.StreamRequestHandler):\n"
@@ -252,7 +252,7 @@ def _line_server(draw: Draw, size: int) -> ShellTask:
         "connection may carry many lines, and there may be several connections. The server must keep running.",
         {},
         (f"cat > server.py <<'END'\n{program}END", background("python3 server.py")),
-        (Talk(port, said, tuple(map(answer, said))),),
+        (Talk(port, lines, tuple(map(answer, lines))),),
     )
 
 

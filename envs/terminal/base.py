@@ -175,7 +175,7 @@ class TerminalEnv(Env):
         """Count a turn that something else has played on the machine; grade it if that was the last.
 
         Args:
-            ends: whether the task is said to be done.
+            ends: whether the agent calls the task done.
             valid: whether the action was understood.
             died: whether the machine has ended.
 
@@ -267,8 +267,8 @@ class TerminalEnv(Env):
         self.turn += 1
         try:
             commands, ends, wrong = self._understood(action)
-            said = [self._run(command, seconds) for command, seconds in commands]
-            text = "\n".join([*said, *([wrong] if wrong else [])])
+            outputs = [self._run(command, seconds) for command, seconds in commands]
+            text = "\n".join([*outputs, *([wrong] if wrong else [])])
             return self._after(text, ends, not ends and self._is_late(), valid=not wrong)
         except SandboxDied:
             return self._died()
@@ -293,7 +293,7 @@ class TerminalEnv(Env):
         return text, 0.0, True, False, {"success": False, "metrics": {"turns": self.turn, "machine_ended": 1}}
 
     def _understood(self, action: str) -> tuple[list[tuple[str, float]], bool, str]:
-        """Commands with their seconds, whether the task is said to be done, and what was wrong."""
+        """Commands with their seconds, whether the agent calls the task done, and what was wrong."""
         if self.calls == PLAIN:
             ends = action.strip() == SUBMIT
             return ([] if ends or not action.strip() else [(action, self.command_seconds)]), ends, ""

@@ -44,7 +44,7 @@ _HOME = re.compile(
 #: Files that map names to numbers.
 _ACCOUNTS = frozenset({"/etc/passwd", "/etc/group"})
 #: Folders on the way to programs, packages and settings of a home, and to the reward: links there would lead around
-#: what is said here.
+#: these rules.
 _WAYS = re.compile(
     r"^/(root|home/[^/]+)/\.(local(/(bin|lib(/python[\d.]*)?|share(/uv)?))?|config(/(pip|uv))?|cache(/(pip|uv))?)$|"
     r"^/logs(/agent|/artifacts)?$"

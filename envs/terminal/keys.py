@@ -43,7 +43,7 @@ class Keystrokes(Wrapper):
 
     The program at the terminal is a login shell in tmux where the machine has it, and the observation its screen, or
     what is new on it; without tmux a login shell, and what it printed. An action that is not understood says why, and
-    types nothing. The task is done once ``task_complete`` was said twice in a row.
+    types nothing. The task is done once ``task_complete`` was true twice in a row.
 
     Args:
         env: the environment that runs commands, a :class:`TerminalEnv`.
@@ -104,15 +104,15 @@ class Keystrokes(Wrapper):
         return self._inner.say(f"{screen}\n\n{_CONFIRM}" if done else screen)
 
     def _understood(self, action: str) -> tuple[list[tuple[str, float]], bool]:
-        """Keystrokes with the seconds to wait after them, and whether the task is said to be done."""
+        """Keystrokes with the seconds to wait after them, and whether the agent calls the task done."""
         begin, end = action.find("{"), action.rfind("}")
         if begin < 0 or end < begin:
             raise ValueError("there is no JSON object in it")
         try:
-            said = json.loads(action[begin : end + 1], strict=False)
+            fields = json.loads(action[begin : end + 1], strict=False)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"it is no JSON: {error}") from None
-        entries = said.get("commands", [])
+        entries = fields.get("commands", [])
         if not isinstance(entries, list):
             raise ValueError('"commands" must be a list')
         commands = []
@@ -124,7 +124,7 @@ class Keystrokes(Wrapper):
             if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds >= 0:
                 raise ValueError(f'"duration" must be a number of seconds, got {seconds!r}')
             commands.append((keys, float(min(seconds, self.longest))))
-        return commands, said.get("task_complete") is True
+        return commands, fields.get("task_complete") is True
 
     def oracle_action(self) -> str:
         """The solution's next command, typed."""

@@ -49,10 +49,10 @@ def talk_to_servers(tests: Iterable[Path]) -> bool:
 def listening(machine: Machine) -> list[int]:
     """The ports of the machine's loopback at which something listens, as its own programs tell."""
     try:
-        said = machine.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], user="0", cwd="/", timeout=_SECONDS).stdout
+        table = machine.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], user="0", cwd="/", timeout=_SECONDS).stdout
     except NotFound:  # an agent that removes programs has to start again
         return []
-    return sorted({int(port, 16) for port in _SOCKET.findall(said)} - {0})[:_MOST_SERVICES]
+    return sorted({int(port, 16) for port in _SOCKET.findall(table)} - {0})[:_MOST_SERVICES]
 
 
 @contextlib.contextmanager
@@ -111,9 +111,9 @@ class SolutionNotPlayed(VerifierError):
     """The requirements of a task's own solution could not be installed."""
 
 
-def lacking(said: str) -> str:
+def lacking(output: str) -> str:
     """The line about what could not be installed; empty if there is none."""
-    found = _NOT_SET_UP.search(said)
+    found = _NOT_SET_UP.search(output)
     return found[0] if found else ""
 
 
@@ -333,7 +333,7 @@ def _command(task: TaskFolder, script: Path, grader: Machine) -> list[str]:
     return ["bash", "-c", f'exec {"" if has_shebang else "bash "}"/tests/{script.name}"']
 
 
-# -- what they said --------------------------------------------------------------------------------------------------
+# -- their rewards ---------------------------------------------------------------------------------------------------
 
 
 def _by_exit_code(done: CommandResult) -> dict[str, float]:

@@ -91,12 +91,12 @@ class CalculatorTask(Arithmetic):
         except ValueError as error:
             return Verdict(0.0, f"The call was not understood: {error}.", valid=False)
         try:
-            said = str(evaluate(expression))
+            result = str(evaluate(expression))
             self.results += 1
         except ValueError as error:
-            said = f"error: {error}"
-        self.hint += f"\n{expression} = {said}"
-        return Verdict(0.0, f"<tool_response>\n{said}\n</tool_response>")
+            result = f"error: {error}"
+        self.hint += f"\n{expression} = {result}"
+        return Verdict(0.0, f"<tool_response>\n{result}\n</tool_response>")
 
     def render(self) -> str:
         return f"{super().render()}, {self.calls} calls, {self.results} results"

@@ -24,7 +24,7 @@ from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_ca
 
 
 @dataclass(frozen=True)
-class Said:
+class Reply:
     """A user's reply to a message."""
 
     text: str
@@ -40,9 +40,9 @@ class User:
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
 
-    def reply(self, message: str) -> Said:
+    def reply(self, message: str) -> Reply:
         """Answer a message of the agent."""
-        return Said("", ends=True)
+        return Reply("", ends=True)
 
 
 class Informant(User):
@@ -52,7 +52,7 @@ class Informant(User):
 
     Args:
         facts: for each, words of which a question mentions one (in lower case), and what the user then says.
-        ignorant: said to a question about anything else.
+        ignorant: the reply to a question about anything else.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class Informant(User):
         super().__init__()
         self.facts, self.ignorant = facts, ignorant
 
-    def reply(self, message: str) -> Said:
+    def reply(self, message: str) -> Reply:
         if "?" not in message:
-            return Said("", ends=True)
+            return Reply("", ends=True)
         asked = message.lower()
         known = [fact for words, fact in self.facts if any(word in asked for word in words)]
         self.state["questions"] = self.state.get("questions", 0) + 1
-        return Said(" ".join(known) or self.ignorant)
+        return Reply(" ".join(known) or self.ignorant)
 
 
 class Reminder(User):
@@ -81,8 +81,8 @@ class Reminder(User):
         super().__init__()
         self.text = text
 
-    def reply(self, message: str) -> Said:
-        return Said(self.text)
+    def reply(self, message: str) -> Reply:
+        return Reply(self.text)
 
 
 #: A function's name and its arguments.
@@ -243,7 +243,7 @@ class ToolEnv(Env):
         raise NotImplementedError(f"{type(self).__name__} has no problem()")
 
     def judge(self, problem: Problem) -> Judgement:
-        """Judge the episode by the state and by what was said to the user."""
+        """Judge the episode by the state and by the messages to the user."""
         start, now, aim = map(self.compared, (problem.start, problem.backend.data(), problem.wanted))
         wanted = differences(start, aim)
         met, aside = counted(differences(start, now), wanted)
@@ -258,8 +258,8 @@ class ToolEnv(Env):
 
     def answered(self, problem: Problem) -> list[bool]:
         """True for each answer that the user wants and that a message of the agent had."""
-        said = "\n".join(self.messages).lower()
-        return [answer.lower() in said for answer in problem.answers]
+        text = "\n".join(self.messages).lower()
+        return [answer.lower() in text for answer in problem.answers]
 
     # -- the episode ---------------------------------------------------------------------------------------------------
 
@@ -324,9 +324,9 @@ class ToolEnv(Env):
         message = well_formed(message)  # so that a kept state is read as it was written
         self.messages.append(message)
         self._advance(message)
-        said = self.current.user.reply(message)
-        self.last = said.text
-        return self._after(ended=said.ends, valid=True, info={})
+        reply = self.current.user.reply(message)
+        self.last = reply.text
+        return self._after(ended=reply.ends, valid=True, info={})
 
     def _call(self, name: str, arguments: dict[str, Any]) -> Answer:
         if self.errors and self.np_random.random() < self.errors:

@@ -93,17 +93,17 @@ class Goals:
         product_number = int(self.catalogue.instructed[index])
         product = self.catalogue.product(product_number)
         options = combination(product, which)
-        text = _said(product, options)
+        text = _instruction(product, options)
         key = f"{product.asin} {sorted(options.items())}"
         return self._goal(number, product_number, product, text, product.instruction_attributes, options, key)
 
     def _human(self, number: int) -> Goal:
         product_number, which = map(int, self.catalogue.human[number])
         product = self.catalogue.product(product_number)
-        said = product.human[which]
-        text = said.text.strip(".")
+        human = product.human[which]
+        text = human.text.strip(".")
         return self._goal(
-            number, product_number, product, text, said.attributes, said.options, f"{product.asin} human {which}"
+            number, product_number, product, text, human.attributes, human.options, f"{product.asin} human {which}"
         )
 
     def _goal(
@@ -181,7 +181,7 @@ class Goals:
             product = self.catalogue.product(int(self.catalogue.instructed[index]))
             start, end = int(self._ends[index - 1]) if index else 0, int(self._ends[index])
             for goal in range(start, end):
-                found[goal] = product.asin, _said(product, combination(product, goal - start))
+                found[goal] = product.asin, _instruction(product, combination(product, goal - start))
         return found
 
     # -- what can be reached -----------------------------------------------------------------------------------------
@@ -221,10 +221,10 @@ class Goals:
         return np.array([sum(1 / counts[a] for a in attributes) / len(attributes) for attributes in wanted])
 
 
-def _said(product: Product, options: Mapping[str, str]) -> str:
+def _instruction(product: Product, options: Mapping[str, str]) -> str:
     """A synthetic instruction without its price limit."""
-    said = ", and ".join(f"{name}: {value}" for name, value in options.items())
-    return f"{product.instruction}{' with ' if said else ''}{said}"
+    listed = ", and ".join(f"{name}: {value}" for name, value in options.items())
+    return f"{product.instruction}{' with ' if listed else ''}{listed}"
 
 
 def combination(product: Product, which: int) -> dict[str, str]:

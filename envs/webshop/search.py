@@ -198,9 +198,9 @@ def _count(catalogue: Catalogue, path: Path) -> _Counts:
             posting = np.empty((len(key), 3), np.int32)
             posting[:, 0], posting[:, 1], posting[:, 2] = key >> 32, key & 0xFFFFFFFF, times
             posting.tofile(file)
-            seen = np.bincount(posting[:, 0], minlength=len(numbers.words))
-            seen[: len(counts.frequency)] += counts.frequency
-            counts.frequency = seen
+            frequency = np.bincount(posting[:, 0], minlength=len(numbers.words))
+            frequency[: len(counts.frequency)] += counts.frequency
+            counts.frequency = frequency
     counts.words = numbers.words
     return counts
 

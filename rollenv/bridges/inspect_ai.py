@@ -241,7 +241,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             raise
 
     def _result(self, done: CommandResult, timeout: int | None) -> ExecResult[str]:
-        kind, said = (done.error.name, done.error.value) if done.error is not None else ("", "")
+        kind, message = (done.error.name, done.error.value) if done.error is not None else ("", "")
         if kind == "Timeout":
             raise TimeoutError(f"the command took longer than {timeout} s")
         if kind == "OutputLimit":
@@ -249,8 +249,8 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
                 SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, done.stdout or done.stderr
             )
         if kind == "SandboxDied":
-            raise SandboxUnavailableError(said)
-        text = f"{said}\n" if kind in ("MemoryLimit", "ProcessLimit") else ""
+            raise SandboxUnavailableError(message)
+        text = f"{message}\n" if kind in ("MemoryLimit", "ProcessLimit") else ""
         return ExecResult(done.exit_code == 0, done.exit_code, done.stdout, done.stderr + text)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:

@@ -89,8 +89,8 @@ class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not amon
         late = self.max_turns is not None and self.turns >= self.max_turns
         done = self.episode.over or late
         metadata = {**self.episode.info, "truncated": self.episode.truncated or (late and not self.episode.over)}
-        said = [] if done else [{"role": "user", "content": shown}]
-        return BaseTextEnvStepOutput(observations=said, reward=reward, done=done, metadata=metadata)
+        observations = [] if done else [{"role": "user", "content": shown}]
+        return BaseTextEnvStepOutput(observations=observations, reward=reward, done=done, metadata=metadata)
 
     def get_metrics(self) -> dict[str, Any]:
         """Numbers of the episode: its return, its turns and whether it was won, where the environment tells."""

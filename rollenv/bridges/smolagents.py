@@ -86,7 +86,7 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
         """Run a step.
 
         Raises:
-            AgentError: if it fails; the agent is told why.
+            AgentError: if it fails; the agent sees the reason.
         """
         if self._ended:
             self._start_again()
@@ -103,7 +103,7 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
         """Run code.
 
         Raises:
-            AgentError: if it fails; the agent is told why.
+            AgentError: if it fails; the agent sees the reason.
         """
         try:
             done = self.sandbox.run_code(code)
@@ -126,8 +126,8 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
 
     def _failure(self, done: Execution, logs: str) -> str:
         assert done.error is not None
-        said = truncate_content(done.error.traceback.strip() or f"{done.error.name}: {done.error.value}", _SHOWN)
-        return f"{logs}\nExecuting code yielded an error:\n{said}" + (f"\n{_LOST}" if self._ended else "")
+        error = truncate_content(done.error.traceback.strip() or f"{done.error.name}: {done.error.value}", _SHOWN)
+        return f"{logs}\nExecuting code yielded an error:\n{error}" + (f"\n{_LOST}" if self._ended else "")
 
     def cleanup(self) -> None:
         """End the sandbox. Agents call it, too."""

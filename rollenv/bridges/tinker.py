@@ -39,11 +39,11 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
         self.task, self.max_turns = task, max_turns
         self._episode: Episode | None = None
         self._begun: list[Message] = [{"role": "system", "content": system}] if system else []
-        self._said: list[Message] = []
+        self._messages: list[Message] = []
 
     async def initial_observation(self) -> list[Message]:
         """Return the first observation. An episode that was played before is given up."""
-        self._said = [*self._begun]
+        self._messages = [*self._begun]
         return await self._hear(await asyncio.to_thread(self._start))
 
     def _start(self) -> str:
@@ -56,7 +56,7 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
         episode = self._episode
         if episode is None:
             raise UsageError("initial_observation() comes before step()")
-        self._said.append(message)
+        self._messages.append(message)
         shown, reward = await asyncio.to_thread(episode.step, _text(message))
         full = self.max_turns is not None and episode.turns >= self.max_turns
         done = episode.over or full
@@ -64,8 +64,8 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
         return MessageStepResult(reward, done, await self._hear(shown), metrics)
 
     async def _hear(self, shown: str) -> list[Message]:
-        self._said.append({"role": "user", "content": shown})
-        return list(self._said)
+        self._messages.append({"role": "user", "content": shown})
+        return list(self._messages)
 
     def close(self) -> None:
         """Free what the environment holds."""

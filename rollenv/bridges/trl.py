@@ -185,7 +185,7 @@ def _player(trainer: Any, rollout: Rollout) -> LocalAgent:
 class _Player(LocalAgent):
     """Draws differently in every batch and process, and keeps to the length that TRL trains on.
 
-    TRL wants one sequence of tokens: what was said stays as it was drawn, as in TRL's own loop over tool calls.
+    TRL wants one sequence of tokens: responses stay as they were sampled, as in TRL's own loop over tool calls.
     """
 
     salt = ""

@@ -156,8 +156,8 @@ def _with(messages: list[Any], shown: str) -> list[dict[str, Any]]:
     """A row's prompt and what the environment shows first, in one message where the prompt's last is the user's."""
     plain = [dict(message) for message in messages]
     if plain and plain[-1]["role"] == "user" and isinstance(plain[-1]["content"], str):
-        said = plain[-1]["content"].strip()
-        return [*plain[:-1], {"role": "user", "content": f"{said}\n\n{shown}" if said else shown}]
+        text = plain[-1]["content"].strip()
+        return [*plain[:-1], {"role": "user", "content": f"{text}\n\n{shown}" if text else shown}]
     return [*plain, {"role": "user", "content": shown}]
 
 

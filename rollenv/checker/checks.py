@@ -562,8 +562,8 @@ def check_gymnasium(subject: Subject) -> None:
             gymnasium.utils.env_checker.check_env(env, skip_render_check=True)
         except Exception as error:
             raise Broken(f"gymnasium's check_env: {error}") from error
-    said = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]  # others are the environment's own
-    messages = [text for text in said if not any(x in text for x in ("render", "unwrapped version"))]
+    texts = [str(w.message) for w in caught if issubclass(w.category, UserWarning)]  # others are the environment's own
+    messages = [text for text in texts if not any(x in text for x in ("render", "unwrapped version"))]
     env.close()
     if messages:
         raise Broken(f"gymnasium's check_env warns: {messages[0]}")

@@ -51,7 +51,7 @@ VERSION = 1
 SUBPROTOCOL = "rollenv.1"
 PATH = "/native"
 
-#: What a client is told of a defect of the server.
+#: The text that a client gets after a defect of the server.
 FAILED = "the server failed; its log says why"
 
 #: Bytes of one message from a server, and to one: what is small in bytes can be large as objects of Python.
@@ -63,7 +63,7 @@ _HEAD = 5
 #: Single values of other types, which arrive as text.
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, Decimal, Fraction, UUID, complex)
 
-#: Numbers of a range that is told as a list; a longer one is little to send and much to hold.
+#: Numbers of a range that is sent as a list; a longer one is little to send and much to hold.
 _LONGEST_RANGE = 1 << 20
 
 #: Integers beyond 64 bits travel as text.
@@ -266,8 +266,8 @@ def _extension(code: int, data: bytes) -> Any:
 
 def fingerprint(method: str, answer: Any) -> int:
     """Equal for equal answers, in any process. The info of a reset or a step, which may hold times, does not count."""
-    told = {"reset": 1, "step": 4}.get(method)
-    return zlib.crc32(pack(answer if told is None else answer[:told]))
+    counted = {"reset": 1, "step": 4}.get(method)
+    return zlib.crc32(pack(answer if counted is None else answer[:counted]))
 
 
 def error_answer(error: RollenvError) -> tuple[str, str, dict[str, Any]]:
@@ -293,6 +293,6 @@ def error_of(kind: Any, text: Any, details: Any) -> RollenvError:
     return cls(str(text))
 
 
-def _seconds(told: Any) -> float:
+def _seconds(value: Any) -> float:
     """Return the time of the next attempt, whatever a server says."""
-    return min(3600.0, float(told)) if isinstance(told, int | float) and told >= 0 else 1.0
+    return min(3600.0, float(value)) if isinstance(value, int | float) and value >= 0 else 1.0

@@ -259,9 +259,9 @@ class Episode:
         """Keep the session's record, and close it."""
         for name in ("record", "close"):
             try:
-                told: Any = getattr(session, name, dict)()
+                returned: Any = getattr(session, name, dict)()
                 if name == "record":
-                    self.trajectory.record = validation.plain(told, "an agent's record")
+                    self.trajectory.record = validation.plain(returned, "an agent's record")
             except BaseException as error:
                 if self.wanted(error):
                     raise
@@ -272,8 +272,8 @@ class Episode:
         began = self.enter("agent")
         try:
             oldest = self._version()
-            said = session.act(result.observation, result.info)
-            answer = validation.action(await self._heeded(said, self.limits.agent))
+            action = session.act(result.observation, result.info)
+            answer = validation.action(await self._heeded(action, self.limits.agent))
             for name, value in answer.usage.items():
                 self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
             if self.watchdog.cancelled_inside():

@@ -89,7 +89,7 @@ class Bounded:
     def _pass_anyway(self) -> None:
         self.let_through += 1
         if self._dropped == self.drops:
-            self._dropped += 1  # so that it is said once a batch
+            self._dropped += 1  # so that it is logged once a batch
             logger.warning(
                 "%d groups were dropped for one batch, the most that are; it is filled with groups that give no "
                 "learning signal. Try easier tasks, larger groups, or more drops",

@@ -42,8 +42,8 @@ def model_fingerprint(path: str) -> str:
     """Return a fingerprint of the weights in a folder or file; empty where there are none."""
     if not path:  # not the folder that a command is started in
         return ""
-    place = gguf_of(path) or Path(path).expanduser()
-    files = [place] if place.is_file() else sorted(file for kind in _WEIGHTS for file in place.glob(kind))
+    source = gguf_of(path) or Path(path).expanduser()
+    files = [source] if source.is_file() else sorted(file for kind in _WEIGHTS for file in source.glob(kind))
     parts = hashlib.blake2b(digest_size=8)
     for file in files:
         size = file.stat().st_size

@@ -20,7 +20,7 @@ with extra("ray", "Playing in Ray"):
     import ray
     from ray.exceptions import RayError
 
-    from rollenv.ray_calls import check_room, kill_actor, said
+    from rollenv.ray_calls import check_room, kill_actor, result_of
 
 if TYPE_CHECKING:
     from rollenv.agents.engines.adapters import Adapter
@@ -180,4 +180,4 @@ class ActorShard:
 
     async def _answer(self, reference: Any) -> Any:
         """Return the answer of the actor, or raise the exception that was raised there."""
-        return await said(reference, lambda why: ShardLost(f"{self.name}: {why}"))
+        return await result_of(reference, lambda why: ShardLost(f"{self.name}: {why}"))

@@ -29,7 +29,7 @@ class Played:
 
     trajectories: list[Trajectory]
     tokens: int = 0
-    """That its engine has computed or drawn since it last said so."""
+    """Computed or sampled by its engine since its last report."""
 
 
 class Shard(Protocol):

@@ -179,7 +179,7 @@ class Fleet:
             slot.conditions.append((Health(), []))
 
     def lost(self, slot: ShardSlot, shard: Shard, why: ShardLost) -> None:
-        """A shard is gone: start it again, if that may help. Said by each of its groups; only the first counts."""
+        """A shard is gone: start it again, if that may help. Reported by each of its groups; only the first counts."""
         if slot.shard is not shard:
             return
         slot.shard = None
@@ -206,14 +206,14 @@ class Fleet:
         await asyncio.gather(*(self._ping_one(slot, slot.shard) for slot in self.slots if slot.shard))
 
     def condition(self) -> Condition:
-        """The health of all shards together, as far as they said; names of workers begin with those of their shards."""
+        """The health of all shards together, as last reported; names of workers begin with those of their shards."""
         whole, reports = Health(), []
         for slot in self.slots:
-            place = f"{slot.name}/"
+            prefix = f"{slot.name}/"
             for health, _ in slot.conditions:
-                whole.absorb(health, place)
+                whole.absorb(health, prefix)
             if slot.shard:
-                reports += [{**row, "worker": place + row["worker"]} for row in slot.conditions[-1][1]]
+                reports += [{**row, "worker": prefix + row["worker"]} for row in slot.conditions[-1][1]]
         whole.events = deque(sorted(whole.events), whole.events.maxlen)
         return whole, reports
 
@@ -349,7 +349,7 @@ class Fleet:
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return [said for each in answers if isinstance(each, list) for said in each]
+        return [result for each in answers if isinstance(each, list) for result in each]
 
 
 class ShardedManager(RolloutManager):

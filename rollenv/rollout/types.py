@@ -58,7 +58,7 @@ class Turn:
     text: str
     """The action, as the environment got it."""
     observation: str
-    """What the environment had said before."""
+    """The environment's last observation before it."""
     state_key: str = ""
     """The state the action was taken in, where the environment names its states."""
     policy_version: int = 0

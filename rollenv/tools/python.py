@@ -72,14 +72,14 @@ class PythonCodeTool(BaseTool):
         result = (self._runner or shared_pool()).run(code, timeout=self.timeout)
         if self.common_imports and result.exit_code and lacks_an_import(result.stderr):
             result = (self._runner or shared_pool()).run(with_common_imports(code), timeout=self.timeout)
-        said = result.stderr.strip()
+        stderr = result.stderr.strip()
         if result.timed_out:
-            return result.stdout, f"{said}\nStopped after {self.timeout:g} seconds.".strip()
+            return result.stdout, f"{stderr}\nStopped after {self.timeout:g} seconds.".strip()
         if result.truncated or result.out_of_memory:
             return result.stdout, "Stopped: too much output." if result.truncated else "Stopped: too much memory."
         if result.exit_code:
-            return result.stdout, said or f"It exited with {result.exit_code}."
-        return f"{result.stdout}{said}", ""
+            return result.stdout, stderr or f"It exited with {result.exit_code}."
+        return f"{result.stdout}{stderr}", ""
 
     def _in_sandbox(self, code: str) -> tuple[str, str]:
         if self._sandbox is None or not self._sandbox.alive:

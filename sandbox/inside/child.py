@@ -30,7 +30,7 @@ from rollenv.sandbox.inside.protocol import Command, FileOperation, OpenContext,
 
 _PR_SET_PDEATHSIG = 1
 _TIOCSPTLCK, _TIOCGPTPEER = 0x40045431, 0x5441
-_PLACE = "/dev/pts"
+_PTS = "/dev/pts"
 
 
 def open_pair() -> tuple[int, int]:
@@ -39,10 +39,10 @@ def open_pair() -> tuple[int, int]:
     Raises:
         OSError: if the machine allows none.
     """
-    if not os.path.exists(f"{_PLACE}/ptmx"):
+    if not os.path.exists(f"{_PTS}/ptmx"):
         options = "newinstance,ptmxmode=0000,mode=0600,max=16"
-        linux.mount("devpts", _PLACE, "devpts", linux.MS_NOSUID | linux.MS_NOEXEC | linux.MS_RDONLY, options)
-    ours = os.open(f"{_PLACE}/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        linux.mount("devpts", _PTS, "devpts", linux.MS_NOSUID | linux.MS_NOEXEC | linux.MS_RDONLY, options)
+    ours = os.open(f"{_PTS}/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     fcntl.ioctl(ours, _TIOCSPTLCK, struct.pack("i", 0))
     return ours, fcntl.ioctl(ours, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
 
@@ -211,7 +211,7 @@ def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> No
 
 
 def begin(scratch: str) -> None:
-    """Read the terms, take them on, and do what they say."""
+    """Read the request, apply its settings, and run it."""
     data = protocol.read_message(REQUESTS)
     if not data:  # never needed
         os._exit(0)

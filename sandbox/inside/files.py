@@ -26,7 +26,7 @@ from rollenv.sandbox.inside.linux import check, libc, open_without_magic
 from rollenv.sandbox.inside.protocol import WatchFolder, write_all
 
 #: The folder that holds all that code may write, and those in it that are kept.
-_SCRATCH, _PLACES = "/box", ("home", "tmp")
+_SCRATCH, _FOLDERS = "/box", ("home", "tmp")
 #: The descriptor that a machine's written files come by.
 TERMINAL = 1002
 #: Bytes of the longest path, and folders above the deepest file, that are packed.
@@ -40,8 +40,8 @@ def pack(_: protocol.PackScratch) -> None:
     """Write files, folders and links to standard output. What cannot be read, is mounted or no file is left out."""
     os.chdir(_SCRATCH)
     with open(1, "wb", closefd=False) as out, tarfile.open(fileobj=out, mode="w|") as archive:
-        for place in _PLACES:
-            for folder, folders, names in os.walk(place):
+        for top in _FOLDERS:
+            for folder, folders, names in os.walk(top):
                 # The host's Python may be mounted below the temporary folder.
                 folders[:] = [name for name in folders if not os.path.ismount(os.path.join(folder, name))]
                 for name in (*folders, *names):
@@ -60,7 +60,7 @@ def unpack(_: protocol.UnpackScratch) -> None:
     with open(0, "rb", closefd=False) as data, tarfile.open(fileobj=data, mode="r|") as archive:
         for member in archive:
             parts = member.name.split("/")
-            if parts[0] in _PLACES and ".." not in parts and len(parts) > 1:
+            if parts[0] in _FOLDERS and ".." not in parts and len(parts) > 1:
                 if hasattr(tarfile, "fully_trusted_filter"):
                     archive.extract(member, filter="fully_trusted")
                 else:

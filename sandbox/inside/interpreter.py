@@ -90,9 +90,9 @@ class Interpreter:
         try:
             self._cell(code)
         except SystemExit as leave:
-            status, said = _exit_of(leave.code)
+            status, message = _exit_of(leave.code)
             if status:
-                self._failed("SystemExit", said, "")
+                self._failed("SystemExit", message, "")
         except BaseException as caught:  # an exception of the code is its result
             status = 1
             self._failed(*_describe(caught))
@@ -223,25 +223,25 @@ def _exit_of(code: object) -> tuple[int, str]:
         return 0, ""
     if isinstance(code, int):
         return (code if -(1 << 63) <= code < 1 << 63 else 255), str(code)[:1000] if abs(code) < 1 << 64 else "a number"
-    said = "SystemExit"
+    message = "SystemExit"
     with contextlib.suppress(BaseException):
-        said = str(code)[:10_000]
+        message = str(code)[:10_000]
     with contextlib.suppress(BaseException):
-        print(said, file=sys.stderr)  # noqa: T201
-    return 1, said
+        print(message, file=sys.stderr)  # noqa: T201
+    return 1, message
 
 
 def _describe(error: BaseException) -> tuple[str, str, str]:
     """Name, value and trace of an exception, without our frames."""
     name: str = type.__dict__["__name__"].__get__(type(error))  # its class may say anything
     with contextlib.suppress(BaseException):
-        said = traceback.TracebackException.from_exception(error)
-        inner: traceback.TracebackException | None = said
+        trace = traceback.TracebackException.from_exception(error)
+        inner: traceback.TracebackException | None = trace
         while inner is not None:
             inner.stack = traceback.StackSummary.from_list([f for f in inner.stack if f.filename not in _OWN])
             inner = inner.__cause__ or inner.__context__
         value = str(error)[: protocol.MAX_MESSAGE].encode("utf-8", "backslashreplace")[: protocol.MAX_MESSAGE]
-        return name, value.decode("utf-8", "ignore"), "".join(said.format())[-100_000:]
+        return name, value.decode("utf-8", "ignore"), "".join(trace.format())[-100_000:]
     return name, "", f"{name}\n"
 
 

@@ -43,8 +43,8 @@ FILES = {
 }
 SCRATCH, ASIDE = "/box", "/aside"
 #: Folders in the scratch, and where else they appear.
-PLACES = {"home": "home/user", "tmp": "tmp", "shm": "dev/shm"}
-HOME = f"/{PLACES['home']}"
+WRITABLE = {"home": "home/user", "tmp": "tmp", "shm": "dev/shm"}
+HOME = f"/{WRITABLE['home']}"
 
 _NAMESPACES = (
     linux.CLONE_NEWUSER
@@ -230,7 +230,7 @@ def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
     linux.mount("root", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,nr_inodes=2k,mode=755")
     os.mkdir(f"{root}/empty")
     own = [
-        _show(fd, links.get(path), root + (f"{ASIDE}{path}" if _place(path) else path), f"{root}/empty")
+        _show(fd, links.get(path), root + (f"{ASIDE}{path}" if _covering(path) else path), f"{root}/empty")
         for path, fd in found.items()
     ]
     for fd in found.values():
@@ -249,7 +249,7 @@ def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
         _make_device(device, f"{root}/dev/{device}")
     for name, target in {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}.items():
         os.symlink(target, f"{root}/dev/{name}")
-    for shown in PLACES.values():
+    for shown in WRITABLE.values():
         os.makedirs(f"{root}/{shown}", exist_ok=True)
     linux.mount("none", f"{root}/dev", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID)
     if "machine" in settings:
@@ -272,9 +272,9 @@ def _make_device(name: str, target: str) -> None:
         linux.bind_device(f"/dev/{name}", target)
 
 
-def _place(path: str) -> str | None:
+def _covering(path: str) -> str | None:
     """The folder in the scratch that covers a path, if one does."""
-    return next((inner for inner, shown in PLACES.items() if path.startswith(f"/{shown}/")), None)
+    return next((inner for inner, shown in WRITABLE.items() if path.startswith(f"/{shown}/")), None)
 
 
 def _show(fd: int, link: str | None, target: str, empty: str) -> bool:
@@ -299,16 +299,16 @@ def _show(fd: int, link: str | None, target: str, empty: str) -> bool:
 def _mount_scratch(settings: dict[str, Any]) -> None:
     options = f"size={settings['scratch_bytes']},nr_inodes={settings['scratch_files']},mode=755"
     linux.mount("scratch", SCRATCH, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
-    for name in PLACES:
+    for name in WRITABLE:
         os.mkdir(f"{SCRATCH}/{name}", 0o700)
         if "machine" not in settings:  # which may have no user but root
             os.chown(f"{SCRATCH}/{name}", CODE_USER, CODE_USER)
     for path in settings["read_only"]:
-        if (place := _place(path)) and os.path.isdir(ASIDE + path):
-            target = f"{SCRATCH}/{place}/{path.removeprefix('/' + PLACES[place] + '/')}"
+        if (folder := _covering(path)) and os.path.isdir(ASIDE + path):
+            target = f"{SCRATCH}/{folder}/{path.removeprefix('/' + WRITABLE[folder] + '/')}"
             os.makedirs(target)
             linux.mount(ASIDE + path, target, None, linux.MS_BIND | linux.MS_REC)
-    for name, shown in PLACES.items():  # no links: code shall see the names that others know
+    for name, shown in WRITABLE.items():  # no links: code shall see the names that others know
         linux.mount(f"{SCRATCH}/{name}", f"/{shown}", None, linux.MS_BIND | linux.MS_REC)
 
 
@@ -331,7 +331,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     linux.forget_arguments()
     linux.drop_bounding_set(machine.CAPABILITIES if "machine" in settings else ())
     os.chdir("/")
-    if any(map(_place, settings["read_only"])):
+    if any(map(_covering, settings["read_only"])):
         _mount_scratch(settings)  # Python itself lies where every namespace has its scratch folder
     sys.path += settings["path"]
     loaded = _preload(settings["preload"])
@@ -351,7 +351,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
         scratch = linux.out_of_the_way(os.open(SCRATCH, os.O_RDONLY | os.O_DIRECTORY))
         rules = None
         if linux.landlock_version():
-            writable = [SCRATCH, *(f"/{shown}" for shown in PLACES.values()), *(f"/dev/{name}" for name in DEVICES)]
+            writable = [SCRATCH, *(f"/{shown}" for shown in WRITABLE.values()), *(f"/dev/{name}" for name in DEVICES)]
             rules = linux.out_of_the_way(linux.landlock_ruleset(writable))
 
         def harden() -> None:
@@ -402,12 +402,12 @@ def _own_network() -> None:
     linux.loopback_up()
 
 
-def _mount_proc(place: str = "/proc") -> bool:
+def _mount_proc(target: str = "/proc") -> bool:
     """A /proc of this pid namespace. A machine that hides parts of its own does not allow a full one inside either."""
     try:
-        linux.mount("proc", place, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+        linux.mount("proc", target, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     except OSError:
-        linux.mount("none", place, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
+        linux.mount("none", target, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
         return False
     return True
 

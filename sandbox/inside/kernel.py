@@ -430,8 +430,8 @@ class Kernel(LimitEnforcer):
             job.shown = child.report.whole
 
     def _collect(self, child: Child, job: Job, name: str, data: bytes) -> None:
-        left = job.request.output_bytes - job.seen[name]
-        job.seen[name] += len(data)
+        left = job.request.output_bytes - job.written[name]
+        job.written[name] += len(data)
         job.held[name] += data[: max(left, 0)]
         if job.request.stream or len(job.held[name]) >= _HELD:
             self._send_held(job, name)

@@ -60,9 +60,9 @@ def bind_read_only(source: str, target: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSYS, errno.EPERM):
             raise
-        for place in _mounts_below(os.path.realpath(target)):  # before Linux 5.12, or under another filter
-            flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | locked_flags(place)
-            mount("none", place, None, flags)
+        for mounted in _mounts_below(os.path.realpath(target)):  # before Linux 5.12, or under another filter
+            flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | locked_flags(mounted)
+            mount("none", mounted, None, flags)
 
 
 def overlay_read_only(source: str, empty: str, target: str) -> bool:
@@ -71,8 +71,8 @@ def overlay_read_only(source: str, empty: str, target: str) -> bool:
     Returns:
         Whether it could be done: not before Linux 5.11 in a user namespace, nor where something is mounted below it.
     """
-    place = os.path.realpath(source)
-    if any(mounted != place for mounted in _mounts_below(place)):
+    real = os.path.realpath(source)
+    if any(mounted != real for mounted in _mounts_below(real)):
         return False
     try:
         flags = MS_RDONLY | MS_NOSUID | MS_NODEV
@@ -102,8 +102,8 @@ def set_mount_attributes(target: str, attributes: int, recursive: bool = False) 
 
 def _mounts_below(target: str) -> list[str]:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        places = [line.split()[4].replace("\\040", " ") for line in file]
-    return [p for p in places if p == target or p.startswith(target.rstrip("/") + "/")]
+        targets = [line.split()[4].replace("\\040", " ") for line in file]
+    return [p for p in targets if p == target or p.startswith(target.rstrip("/") + "/")]
 
 
 def mount_with_users(fd: int, target: str, namespace: int) -> None:

@@ -1,7 +1,7 @@
 """A whole root file system in a jail: overlays of layers, written to in memory, and code that is root in it.
 
-``settings["machine"]`` has ``mounts``: (place, lower folders from top to bottom) for each overlay, the root's first;
-``shown``: (folder of the host, place) to be read only; ``hostname``. Root in it is nobody outside: started by the
+``settings["machine"]`` has ``mounts``: (path, lower folders from top to bottom) for each overlay, the root's first;
+``shown``: (folder of the host, path) to be read only; ``hostname``. Root in it is nobody outside: started by the
 host's root, the users 0 to 65535 are a range that owns nothing, and the layers are mounted with these users
 (mount_setattr(2), MOUNT_ATTR_IDMAP). For an ordinary user root is that user outside, and there are the users that
 /etc/subuid gives, or no others.
@@ -99,8 +99,8 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
     machine = settings["machine"]
     options = f"size={settings['scratch_bytes']},nr_inodes={settings['scratch_files']},mode=755"
     linux.mount("machine", UPPER, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
-    for i, (place, lower) in enumerate(machine["mounts"]):
-        upper, work, target = f"{UPPER}/upper/{i}", f"{UPPER}/work/{i}", ROOT + place
+    for i, (path, lower) in enumerate(machine["mounts"]):
+        upper, work, target = f"{UPPER}/upper/{i}", f"{UPPER}/work/{i}", ROOT + path
         os.makedirs(upper)
         os.makedirs(work)
         # An overlay's top folder has the owner and permissions of the upper one.
@@ -113,9 +113,9 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
         lowers = ":".join(f"{i}.{j}" for j in range(len(lower)))
         data = f"lowerdir={lowers},upperdir={upper},workdir={work},userxattr"
         linux.mount("overlay", target, "overlay", linux.MS_NOSUID | linux.MS_NODEV, data)
-    for i, (_, place) in enumerate(machine["shown"]):
-        _in_root(ROOT + place, os.makedirs)
-        linux.mount(f"{SHOWN}/{i}", ROOT + place, None, linux.MS_BIND)
+    for i, (_, path) in enumerate(machine["shown"]):
+        _in_root(ROOT + path, os.makedirs)
+        linux.mount(f"{SHOWN}/{i}", ROOT + path, None, linux.MS_BIND)
     for folder in ("proc", "dev", "sys", "tmp"):
         if os.path.islink(f"{ROOT}/{folder}") or os.path.isfile(f"{ROOT}/{folder}"):
             os.remove(f"{ROOT}/{folder}")  # an image's own; a mount needs a folder

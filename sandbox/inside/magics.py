@@ -190,13 +190,13 @@ class Magics:
         except FileNotFoundError:
             raise UsageError(f"there is no program {command[0]} in the sandbox") from None
         try:
-            said, _ = process.communicate(data)
+            output, _ = process.communicate(data)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
-        return process.returncode if process.returncode >= 0 else 128 - process.returncode, said or b""
+        return process.returncode if process.returncode >= 0 else 128 - process.returncode, output or b""
 
     # -- lines -------------------------------------------------------------------------------------------------------
 

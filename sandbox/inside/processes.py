@@ -96,7 +96,7 @@ class Job:
         self.started = time.monotonic()
         self.deadline = self.started + request.timeout if request.timeout else float("inf")
         self.held = {"stdout": bytearray(), "stderr": bytearray()}  # not sent yet
-        self.seen = {"stdout": 0, "stderr": 0}
+        self.written = {"stdout": 0, "stderr": 0}
         self.flags = {"timed_out": False, "truncated": False, "out_of_memory": False}
         self.violation = ""
 
@@ -124,10 +124,10 @@ class Child:
 
 
 class Namespace:
-    """A place for processes.
+    """A process namespace, as seen from outside.
 
     Args:
-        pid: of that process; 0 for the one namespace of a container.
+        pid: of its first process; 0 for the one namespace of a container.
         scratch: a descriptor of its scratch folder, for looking at how full it is.
     """
 
@@ -139,7 +139,7 @@ class Namespace:
         self._next = 1
 
     def fork(self, selector: selectors.BaseSelector, **how: bool) -> Child:
-        """Ask for a process. It waits for its terms.
+        """Ask for a process. It waits for its request.
 
         Args:
             how: ``once``, at a ``terminal``, or ``trusted``.

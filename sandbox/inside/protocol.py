@@ -423,7 +423,7 @@ _CHECKS: dict[Any, Callable[[Any], bool]] = {
 }
 
 
-#: The process has its terms and begins; or it could not (number of the error, message).
+#: The process has its request and begins; or it could not (number of the error, message).
 READY, FAILED = b"O", b"S"
 #: A result begins (``main`` or ``display``); one representation of it (name, data); an exception (name, value, trace).
 RESULT, FIELD, ERROR = b"R", b"F", b"E"

@@ -42,20 +42,20 @@ const compiled = (code) => {
 };
 const run = async (text) => {
   const at = text.indexOf('\n'), number = text.slice(0, at);
-  let status = 0, said = {};
+  let status = 0, result = {};
   try {
     let value = compiled(text.slice(at + 1)).runInThisContext({breakOnSigint: true});
     if (value && typeof value.then === 'function')
       value = await Promise.race([value, new Promise((_, reject) => { stop = reject; })]);
-    if (value !== undefined) said = {text: util.inspect(value)};
+    if (value !== undefined) result = {text: util.inspect(value)};
   } catch (error) {
     status = 1;
     const known = error !== null && typeof error === 'object';
-    said = {name: String(known && error.name || 'Error'), value: String(known ? error.message : error),
-            trace: String(known && error.stack || error)};
+    result = {name: String(known && error.name || 'Error'), value: String(known ? error.message : error),
+              trace: String(known && error.stack || error)};
   }
   stop = null;
-  fs.writeSync(done, `${number} ${status} ${JSON.stringify(said)}\n`);
+  fs.writeSync(done, `${number} ${status} ${JSON.stringify(result)}\n`);
 };
 let rest = '', turn = Promise.resolve();
 new net.Socket({fd: cells, readable: true, writable: false}).setEncoding('utf8').on('data', (data) => {
@@ -126,15 +126,15 @@ class Session:
             self._failed("Exit", f"{how}; the next cell starts again without the state", "")
             return ended
         status, _, document = line.partition(" ")
-        said = json.loads(document) if document else {}
-        if text := said.get("text"):
+        result = json.loads(document) if document else {}
+        if text := result.get("text"):
             parts = (protocol.frame(protocol.RESULT, "main"), protocol.frame(protocol.FIELD, "text", str(text)))
             protocol.write_all(self.fd, b"".join(parts) + protocol.frame(protocol.SHOWN))
         if status == "0":
             return 0
-        if not said:
+        if not result:
             return self._failed("Exit", f"the last command exited with {status}", "")
-        return self._failed(str(said["name"]), str(said["value"]), str(said["trace"]))
+        return self._failed(str(result["name"]), str(result["value"]), str(result["trace"]))
 
     def interrupted(self) -> None:
         """An interrupt came between the cell's end and its report."""

@@ -111,10 +111,10 @@ class Wheels:
 def system_python() -> str:
     """The version of the host's /usr/bin/python3; this Python's where there is none."""
     try:
-        said = subprocess.run(["/usr/bin/python3", "-V"], capture_output=True, text=True).stdout
+        version = subprocess.run(["/usr/bin/python3", "-V"], capture_output=True, text=True).stdout
     except OSError:
-        said = ""
-    match = re.match(r"Python (\d+\.\d+)", said)
+        version = ""
+    match = re.match(r"Python (\d+\.\d+)", version)
     return match[1] if match else f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 

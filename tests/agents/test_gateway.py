@@ -421,10 +421,10 @@ def test_a_call_that_is_asked_for_is_opened_and_the_opening_is_not_trained(shape
             choice, "" if calls else '<tool_call>\n{"name": no call'
         )
     assert (node.opening > 0) == opens
-    assert (decode(node.said) != decode(node.response_ids)) == opens
+    assert (decode(node.answer_ids) != decode(node.response_ids)) == opens
     assert session.tree.nodes[1].continues == (prompts[1][: len(prompts[0])] == prompts[0])
     if opens:
-        assert decode(node.said[:-1]) in decode(prompts[2])
+        assert decode(node.answer_ids[:-1]) in decode(prompts[2])
     assert sum(sum(sample.mask) for sample in session.samples()) == session.drawn_tokens
     agent.engine.prompts.clear()
     assert [node.response_ids for node in asyncio.run(play(False))[1].tree.nodes] == [

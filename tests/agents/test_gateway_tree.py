@@ -70,9 +70,9 @@ ECHOES = {
 
 def add(tree, messages, answer, tools=(BASH,), **tokens):
     request = Request(tuple(messages), tools=tuple(tools))
-    place = tree.place(request)
+    position = tree.locate(request)
     tokens = {"delivered": True, "has_tools": bool(tools), "tail": (1,), "response_ids": (2,)} | tokens
-    node = tree.node(place, answer, continues=place.extends, **tokens)
+    node = tree.node(position, answer, continues=position.extends, **tokens)
     tree.append(node, request.tools)
     return node
 
@@ -85,7 +85,7 @@ def test_what_a_client_sends_back_is_found_again(client):
     chat = (*FIRST, echo, *results(*order), *(() if order else (Message("user", "on"),)))
     second = add(tree, chat, Answer("Done."))
     assert (second.parent, second.continues, dict(tree.matches)) == (first.number, True, {how: 1})
-    third = tree.place(Request((*chat, Message("assistant", "Done."), Message("user", "More")), tools=(BASH,)))
+    third = tree.locate(Request((*chat, Message("assistant", "Done."), Message("user", "More")), tools=(BASH,)))
     assert third.parent is second
     assert kinds(tree) == ["main", "main"]
 
@@ -93,8 +93,8 @@ def test_what_a_client_sends_back_is_found_again(client):
 def test_results_stand_in_the_order_of_their_calls():
     tree = Tree()
     add(tree, FIRST, SAID)
-    place = tree.place(Request((*FIRST, VERBATIM, *results(1, 0)), tools=(BASH,)))
-    assert [message.text for message in place.context] == ["result 0", "result 1"]
+    position = tree.locate(Request((*FIRST, VERBATIM, *results(1, 0)), tools=(BASH,)))
+    assert [message.text for message in position.context] == ["result 0", "result 1"]
 
 
 @pytest.mark.parametrize(
@@ -111,17 +111,17 @@ def test_results_stand_in_the_order_of_their_calls():
 def test_an_edited_history_is_a_new_prompt(chat):
     tree = Tree()
     add(tree, FIRST, SAID)
-    place = tree.place(Request(tuple(chat), tools=(BASH,)))
-    assert (place.parent, place.extends) == (None, False)
+    position = tree.locate(Request(tuple(chat), tools=(BASH,)))
+    assert (position.parent, position.extends) == (None, False)
 
 
 def test_other_tools_are_another_prompt_of_the_same_line():
     tree = Tree()
     first = add(tree, FIRST, SAID)
     chat = (*FIRST, VERBATIM, *results(0, 1), Message("user", "Summarise."))
-    place = tree.place(Request(chat))
-    assert place.parent is first
-    assert not place.extends
+    position = tree.locate(Request(chat))
+    assert position.parent is first
+    assert not position.extends
 
 
 def test_a_foreign_answer_is_context():
@@ -136,7 +136,7 @@ def test_a_foreign_answer_is_context():
     )
     second = add(tree, chat, Answer("Yes."))
     assert (second.parent, second.continues) == (first.number, False)
-    third = tree.place(Request((*chat, Message("assistant", "Yes."), Message("user", "c")), tools=(BASH,)))
+    third = tree.locate(Request((*chat, Message("assistant", "Yes."), Message("user", "c")), tools=(BASH,)))
     assert third.parent is second
     assert third.extends
 

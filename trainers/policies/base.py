@@ -28,7 +28,7 @@ class Outputs:
     hidden: Tensor | None = None
     """(n, width) the last layer's, before each token was drawn; without gradient."""
     observations: Tensor | None = None
-    """(m,) float32 log-probabilities of what was said between the responses, at temperature 1."""
+    """(m,) float32 log-probabilities of the observations between the responses, at temperature 1."""
     router: Tensor | None = None
     """(4,) see :func:`~rollenv.trainers.policies.routing.balance`; None for a model without routers."""
 

@@ -81,7 +81,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
             (n,) log-probabilities, (n,) entropies, (n, width) states, (m,) log-probabilities of observations, (4,) the
             balance of routers; None for what was not asked.
         """
-        drawn, said = batch.drawn, batch.said
+        drawn, observed = batch.drawn, batch.observed
         routed: list[tuple[Tensor, ...]] | None = [] if self.experts_per_token else None
         self.routing.replay(batch.routes)  # until the next batch: checkpointed layers compute again in between
         hidden, others = hidden_states(self.model, batch, packs=self.packs, routed=routed)
@@ -102,7 +102,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
             entropy_gradient=entropy_gradient,
         )
         # what was not drawn has no temperature
-        observations = head(others, said.targets)[0][said.of] if len(said.of) else None
+        observations = head(others, observed.targets)[0][observed.of] if len(observed.of) else None
         router = None
         if routed and routed[0]:  # some models with experts do not tell
             router = balance([torch.cat(layer) for layer in zip(*routed, strict=True)], self.experts_per_token)
@@ -315,7 +315,7 @@ def hidden_states(
         routed: gets what the routers of each layer gave, for each time that the model reads.
 
     Returns:
-        (u, width) for the response tokens, and the same for what was said between them.
+        (u, width) for the response tokens, and the same for the observations between them.
     """
     base, row = body(model), batch.row
 
@@ -335,8 +335,9 @@ def hidden_states(
         runs = batch.ids.split([count * length for count, _, length in row.runs])
         rows = [ids.view(count, -1) for ids, (count, _, _) in zip(runs, row.runs, strict=True)]
         states = torch.cat([read(ids).flatten(0, 1) for ids in rows])
-    found, said = states[torch.cat([batch.drawn.at, batch.said.at])].split([len(batch.drawn.at), len(batch.said.at)])
-    return found, said
+    positions = batch.drawn.at, batch.observed.at
+    responses, observed = states[torch.cat(positions)].split([*map(len, positions)])
+    return responses, observed
 
 
 def body(model: PreTrainedModel) -> PreTrainedModel:

@@ -42,7 +42,7 @@ class Packed:
     row: Row
     drawn: Labels
     """The response tokens."""
-    said: Labels
+    observed: Labels
     """The observation tokens between the responses, if they were requested."""
     sequences: Tensor
     """(n,) the sample of each, 0 to S - 1."""
@@ -83,7 +83,7 @@ def pack(
     """Lay samples one after another. Samples with equal inputs share them.
 
     Args:
-        observations: whether what was said between the responses is trained on too.
+        observations: whether the observations between the responses are trained on too.
         share: whether inputs that begin alike share that too; only packed attention can read those.
     """
     samples = [data.samples[i] for i in numbers]

@@ -92,6 +92,6 @@ class Sum:
         return sum(weight * got for (weight, _), got in zip(self.parts, rewards, strict=True))
 
 
-def said(trajectory: Trajectory) -> str:
+def last_answer(trajectory: Trajectory) -> str:
     """The agent's last answer, without its thoughts."""
     return trajectory.turns[-1].text

@@ -11,7 +11,7 @@ from rollenv.core import UsageError
 from rollenv.parsing import last_code_block
 from rollenv.registry import spec
 from rollenv.rollout.types import Task, Trajectory
-from rollenv.trainers.rewards.base import said
+from rollenv.trainers.rewards.base import last_answer
 
 #: ``{"id": "length_constraints:number_words", "num_words": 100, "relation": "at least"}``
 Instruction = Mapping[str, Any]
@@ -214,7 +214,7 @@ class Instructions:
 
     async def __call__(self, trajectory: Trajectory) -> float:
         wanted = self.instructions(trajectory.task) if callable(self.instructions) else self.instructions
-        followed = [follows(said(trajectory), one) for one in wanted]
+        followed = [follows(last_answer(trajectory), one) for one in wanted]
         if not followed:
             return 0.0
         return sum(followed) / len(followed) if self.partial else float(all(followed))

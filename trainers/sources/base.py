@@ -66,7 +66,7 @@ class Drawn(Task):
     """A task from a source.
 
     As a task it equals any other with the same fields; what a source needs to know of this draw is apart from them, so
-    that two draws of one task in a batch are told apart.
+    that two draws of one task in a batch can be kept apart.
 
     Args:
         origin: see :data:`Origin`; the outermost source's part comes first.

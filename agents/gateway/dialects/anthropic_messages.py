@@ -27,11 +27,11 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     Raises:
         GatewayError: something in it cannot be read.
     """
-    body, said = fields.lists(body, known, messages=_messages, tools=_tool)
-    if not said["messages"]:
+    body, items = fields.lists(body, known, messages=_messages, tools=_tool)
+    if not items["messages"]:
         raise invalid("must hold at least a message", "messages")
-    messages = [*fields.system(body, "system"), *said["messages"]]
-    return Request(tuple(messages), **fields.common(body, said["tools"], "stop_sequences", "max_tokens"))
+    messages = [*fields.system(body, "system"), *items["messages"]]
+    return Request(tuple(messages), **fields.common(body, items["tools"], "stop_sequences", "max_tokens"))
 
 
 def _tool(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
@@ -53,7 +53,7 @@ def _messages(of: dict[str, Any], where: str) -> list[Message]:
 
 
 def _assistant(content: list[tuple[dict[str, Any], str]]) -> Message:
-    said, calls, reasoning = [], [], ""
+    blocks, calls, reasoning = [], [], ""
     for block, where in content:
         kind = block.get("type")
         if kind == "thinking":
@@ -62,22 +62,22 @@ def _assistant(content: list[tuple[dict[str, Any], str]]) -> Message:
             arguments = fields.arguments(block, "input", where)
             calls.append(Call(fields.required(block, "id", where), fields.required(block, "name", where), arguments))
         elif kind != "redacted_thinking":
-            said.append((block, where))
-    text, images = fields.joined(said)
+            blocks.append((block, where))
+    text, images = fields.joined(blocks)
     return Message("assistant", text, tuple(calls), reasoning=reasoning, images=images)
 
 
 def _user(content: list[tuple[dict[str, Any], str]]) -> list[Message]:
     """The results of tools, each a message, then what the user says."""
-    messages, said = [], []
+    messages, blocks = [], []
     for block, where in content:
         if block.get("type") == "tool_result":
             text, images = fields.content(block, "content", where)
             messages.append(Message("tool", text, call_id=fields.required(block, "tool_use_id", where), images=images))
         else:
-            said.append((block, where))
-    if said or not messages:
-        text, images = fields.joined(said)
+            blocks.append((block, where))
+    if blocks or not messages:
+        text, images = fields.joined(blocks)
         messages.append(Message("user", text, images=images))
     return messages
 

@@ -21,15 +21,15 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     Raises:
         GatewayError: something in it cannot be read.
     """
-    body, said = fields.lists(body, known, messages=_message, tools=_tool)
-    if not said["messages"]:
+    body, items = fields.lists(body, known, messages=_message, tools=_tool)
+    if not items["messages"]:
         raise invalid("must hold at least a message", "messages")
     if isinstance(body.get("n"), bool) or body.get("n") not in (None, 1):
         raise invalid("must be 1; send a request for each answer", "n")
     options = fields.field(body, "stream_options", dict) or {}
     return Request(
-        tuple(said["messages"]),
-        **fields.common(body, said["tools"], "stop", "max_completion_tokens", "max_tokens"),
+        tuple(items["messages"]),
+        **fields.common(body, items["tools"], "stop", "max_completion_tokens", "max_tokens"),
         include_usage=fields.field(options, "include_usage", bool, "stream_options") or False,
         include_tokens=any([fields.field(body, "return_token_ids", bool), fields.field(body, "logprobs", bool)]),
     )
@@ -48,8 +48,8 @@ def _message(of: dict[str, Any], where: str) -> Iterator[Message]:
         case "user":
             yield Message("user", text, images=images)
         case "assistant":
-            calls = tuple(_call(one, place) for one, place in fields.objects(of, "tool_calls", where))
-            # vLLM and OpenRouter say "reasoning", all others what DeepSeek said first.
+            calls = tuple(_call(one, path) for one, path in fields.objects(of, "tool_calls", where))
+            # vLLM and OpenRouter say "reasoning", all others DeepSeek's name.
             reasoning = fields.field(of, "reasoning_content", str, where) or fields.text(of, "reasoning", where)
             yield Message("assistant", text, calls, reasoning=reasoning, images=images)
         case "tool":

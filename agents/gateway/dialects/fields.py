@@ -60,17 +60,17 @@ class Known:
     """Readings of items of requests: clients send their whole chat, and all tools, with every call."""
 
     def __init__(self) -> None:
-        self.said: defaultdict[str, dict[bytes, tuple[Any, ...]]] = defaultdict(dict)
+        self.readings: defaultdict[str, dict[bytes, tuple[Any, ...]]] = defaultdict(dict)
         """By the name of their list, and as :mod:`marshal` writes them. Compared as objects, 1 and true were equal, and
         JSON takes five times as long to write."""
         self._size = 0
 
-    def keep(self, key: str, written: bytes, said: tuple[Any, ...]) -> None:
-        """Remember what an item said."""
+    def keep(self, key: str, written: bytes, reading: tuple[Any, ...]) -> None:
+        """Remember the reading of an item."""
         self._size += len(written) + _EACH
         if self._size > _ROOM:
-            self._size, self.said = 0, defaultdict(dict)
-        self.said[key][written] = said
+            self._size, self.readings = 0, defaultdict(dict)
+        self.readings[key][written] = reading
 
 
 def lists(
@@ -79,7 +79,7 @@ def lists(
     """Read the objects in lists of a body, each once in a session.
 
     Args:
-        readers: by the name of the list: what an object at a place ("messages[3]") says.
+        readers: by the name of the list: what an object at a path ("messages[3]") says.
 
     Returns:
         The body (see :func:`readable`), whose lists hold only what is new, and what each list says.
@@ -99,20 +99,20 @@ def lists(
                 written[key] = [marshal.dumps(item, 2) for item in items]
             except ValueError as error:
                 raise _too_deep() from error
-            found[key] = [*map(known.said[key].get, written[key])]
-            new[key] = [item for item, said in zip(items, found[key], strict=True) if said is None]
+            found[key] = [*map(known.readings[key].get, written[key])]
+            new[key] = [item for item, reading in zip(items, found[key], strict=True) if reading is None]
     body = readable({**body, **new})
     result: dict[str, list[Any]] = {key: [] for key in readers}
     for key, reader in readers.items():
         unread = iter(field(body, key, list) or [])
-        for index, said in enumerate(found.get(key, ())):
-            if said is None:
+        for index, reading in enumerate(found.get(key, ())):
+            if reading is None:
                 item, where = next(unread), f"{key}[{index}]"
                 if not isinstance(item, dict):
                     raise invalid(f"must be an object, not {json.dumps(item)[:80]}", where)
-                said = tuple(reader(item, where))
-                known.keep(key, written[key][index], said)
-            result[key] += said
+                reading = tuple(reader(item, where))
+                known.keep(key, written[key][index], reading)
+            result[key] += reading
     return body, result
 
 
@@ -150,20 +150,20 @@ def required(of: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def objects(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
-    """The objects of a list, each with its place; none where the list is absent or null.
+    """The objects of a list, each with its path; none where the list is absent or null.
 
     Returns:
-        Pairs of an object and its place ("messages[3]"), which errors name.
+        Pairs of an object and its path ("messages[3]"), which errors name.
 
     Raises:
         GatewayError: it is no list of objects.
     """
-    place = f"{where}.{key}" if where else key
+    path = f"{where}.{key}" if where else key
     found = []
     for index, value in enumerate(field(of, key, list, where) or []):
         if not isinstance(value, dict):
-            raise invalid(f"must be an object, not {json.dumps(value)[:80]}", f"{place}[{index}]")
-        found.append((value, f"{place}[{index}]"))
+            raise invalid(f"must be an object, not {json.dumps(value)[:80]}", f"{path}[{index}]")
+        found.append((value, f"{path}[{index}]"))
     return found
 
 
@@ -171,7 +171,7 @@ def blocks(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[
     """The blocks of a content; a string is a block of text, null is none.
 
     Returns:
-        Pairs of a block and its place.
+        Pairs of a block and its path.
     """
     value = of.get(key)
     if isinstance(value, str):

@@ -29,18 +29,18 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     Raises:
         GatewayError: something in it cannot be read.
     """
-    body, said = fields.lists(body, known, contents=_messages, tools=_tools)
-    if not said["contents"]:
+    body, items = fields.lists(body, known, contents=_messages, tools=_tools)
+    if not items["contents"]:
         raise invalid("must hold at least a content", "contents")
     body = _camel(body)
     config = fields.field(body, "generationConfig", dict) or {}
     if config.get("candidateCount") not in (None, 1) or body.get("cachedContent"):
         raise invalid("send a request for each answer, with all of its contents", "candidateCount, cachedContent")
-    config = {**config, "top_p": config.get("topP"), "tool_choice": _choice(body, said["tools"])}
+    config = {**config, "top_p": config.get("topP"), "tool_choice": _choice(body, items["tools"])}
     prompt = _messages({**(fields.field(body, "systemInstruction", dict) or {}), "role": "user"}, "systemInstruction")
     system = [replace(message, role="system") for message in prompt if message.text or message.images]
-    settings = fields.common(config, said["tools"], "stopSequences", "maxOutputTokens")
-    return Request((*system, *_named(said["contents"])), **settings)
+    settings = fields.common(config, items["tools"], "stopSequences", "maxOutputTokens")
+    return Request((*system, *_named(items["contents"])), **settings)
 
 
 def _camel(of: Any) -> Any:
@@ -82,10 +82,10 @@ def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
             given = fields.arguments(call, "args", at)
             calls.append(Call(fields.text(call, "id", at), fields.required(call, "name", at), given))
         elif result := fields.field(part, "functionResponse", dict, at):
-            told = fields.field(result, "response", dict, at) or {}
-            only = told.get("output", told.get("result")) if len(told) == 1 else None
+            response = fields.field(result, "response", dict, at) or {}
+            only = response.get("output", response.get("result")) if len(response) == 1 else None
             name = fields.text(result, "id", at) or f"{fields.required(result, 'name', at)}()"
-            yield Message("tool", only if isinstance(only, str) else fields.compact(told), call_id=name)
+            yield Message("tool", only if isinstance(only, str) else fields.compact(response), call_id=name)
             results += 1
         elif data := fields.field(part, "inlineData", dict, at) or fields.field(part, "fileData", dict, at):
             kind, inline = fields.text(data, "mimeType", at), fields.text(data, "data", at)

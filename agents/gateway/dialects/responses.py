@@ -28,12 +28,12 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     """
     if isinstance(body, dict) and isinstance(body.get("input"), str):
         body = {**body, "input": [{"role": "user", "content": body["input"]}]}
-    body, said = fields.lists(body, known, input=lambda item, at: [_message(item, at, stored)], tools=_tools)
+    body, items = fields.lists(body, known, input=lambda item, at: [_message(item, at, stored)], tools=_tools)
     for key in ("conversation", "prompt"):
         if body.get(key) is not None:
             raise invalid("is not kept here; send the items themselves", key)
     messages = fields.system(body, "instructions")
-    for message in said["input"]:
+    for message in items["input"]:
         if messages and messages[-1].role == message.role == "assistant":  # a run of items is one answer
             last = messages[-1]
             message = replace(
@@ -51,7 +51,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     if not messages and not previous:
         raise invalid("must hold at least an item", "input")
     return Request(
-        tuple(messages), **fields.common(body, said["tools"], "stop", "max_output_tokens"), previous=previous
+        tuple(messages), **fields.common(body, items["tools"], "stop", "max_output_tokens"), previous=previous
     )
 
 
@@ -192,12 +192,12 @@ def _events(response: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def error_event(problem: GatewayError) -> bytes:
     """The end of a stream that has begun and cannot go on: the event that SDKs raise, then the one that Codex reads."""
     body = error(problem)
-    said = body["error"]
+    details = body["error"]
     # Codex gives up at these codes and tries again at any other.
-    code = said["code"] or ("invalid_prompt" if problem.status < 500 else "server_error")
+    code = details["code"] or ("invalid_prompt" if problem.status < 500 else "server_error")
     failed = {**whole(Answer(""), Request(())), "status": "failed", "output": [], "usage": None}
-    failed["error"] = {"code": code, "message": said["message"]}
-    told = {"code": code, "message": said["message"], "param": said["param"], **body}
-    return event({"type": "error", "sequence_number": 0, **told}, "error") + event(
+    failed["error"] = {"code": code, "message": details["message"]}
+    error_fields = {"code": code, "message": details["message"], "param": details["param"], **body}
+    return event({"type": "error", "sequence_number": 0, **error_fields}, "error") + event(
         {"type": "response.failed", "sequence_number": 1, "response": failed}, "response.failed"
     )

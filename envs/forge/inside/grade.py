@@ -169,7 +169,7 @@ class Tests:
     def __init__(self, here: Path, task: dict[str, Any], work: Path, folders: list[str]):
         self.here, self.task, self.work, self.libraries = here, task, work, folders
         self.user = self._user()
-        self.said = ""
+        self.output = ""
 
     def _user(self) -> int | None:
         """The user nobody, if this is root and that user can run the tests."""
@@ -192,7 +192,7 @@ class Tests:
         with tempfile.TemporaryFile(dir=self.work) as log:
             self._run(out, seconds, log)
             log.seek(0)
-            self.said = log.read(1 << 20).decode(errors="replace")[-500:].strip()
+            self.output = log.read(1 << 20).decode(errors="replace")[-500:].strip()
         try:
             junit = out / "junit.xml"
             if not stat.S_ISREG(junit.lstat().st_mode) or junit.lstat().st_size > _MOST_JUNIT:  # such as a pipe
@@ -251,7 +251,7 @@ def grade(here: Path, app: Path, folders: list[str]) -> dict[str, float]:
         tests = Tests(here, task, work, folders)
         still = tests.passed(work / "given", task["control_files"], task["seconds"])
         if still is None:
-            raise Broken(f"the tests do not run with the library as it was given: {tests.said}")
+            raise Broken(f"the tests do not run with the library as it was given: {tests.output}")
         canary = Canary(work / "app")
         passed = tests.passed(work / "app", [*task["files"], canary.file], task["seconds"]) or set()
         if not _complete(work / "app", task["packages"]):

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from rollenv.core import StepResult
-from rollenv.envs.tools.base import Call, Judgement, Move, Problem, Said, ToolEnv, User
+from rollenv.envs.tools.base import Call, Judgement, Move, Problem, Reply, ToolEnv, User
 from rollenv.envs.tools.bfcl import MULTI, PACKAGES
 from rollenv.envs.tools.bfcl.single import Described, Entry, answers, documented, entries, schema
 from rollenv.errors import MissingExtra
@@ -335,11 +335,11 @@ class Requests(User):
         super().__init__()
         self.conversation = conversation
 
-    def reply(self, message: str) -> Said:
+    def reply(self, message: str) -> Reply:
         self.conversation.answer()
         questions = self.conversation.entry["question"]
         at = self.conversation.answered
-        return Said(_text(questions[at])) if at < len(questions) else Said("", ends=True)
+        return Reply(_text(questions[at])) if at < len(questions) else Reply("", ends=True)
 
 
 def _text(messages: list[Mapping[str, str]]) -> str:

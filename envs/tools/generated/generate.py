@@ -12,7 +12,7 @@ from rollenv.core import UsageError
 from rollenv.envs.tools.base import Informant, Judgement, Move, Problem, ToolEnv, User
 from rollenv.envs.tools.generated.goals import (
     DISTRACTIONS,
-    MOST_SAID,
+    LONGEST_MESSAGE,
     Draw,
     Fitted,
     Goal,
@@ -64,8 +64,8 @@ SIZES = {"small": 8, "medium": 20, "large": 60}
 _TRIES, _WORLDS = 60, 100
 
 _END = (
-    f"When all is done, write a short message to the user (below {MOST_SAID} characters) with every answer asked for: "
-    "one answer to each question. A list of what it might be is no answer."
+    f"When all is done, write a short message to the user (below {LONGEST_MESSAGE} characters) with every answer asked "
+    "for: one answer to each question. A list of what it might be is no answer."
 )
 _REFUSE = (
     "What the rules forbid or the functions do not allow is not done: change nothing for it, do the rest, and say "
@@ -154,7 +154,7 @@ class GeneratedToolEnv(ToolEnv):
 
     def _problem(self, rng: random.Random, world: World, goals: list[Goal]) -> GeneratedProblem:
         facts = [goal.fact for goal in goals if goal.fact]
-        given = [((*fact.words, *_ASKING), fact.said) for fact in facts]
+        given = [((*fact.words, *_ASKING), fact.answer) for fact in facts]
         return GeneratedProblem(
             question=joined(rng, [goal.fact.ask if goal.fact else goal.ask for goal in goals]),
             backend=world,
@@ -235,7 +235,7 @@ class GeneratedToolEnv(ToolEnv):
         known = [problem.question, *problem.answers]
         given = []
         for goal in goals:
-            fair = len(last) <= MOST_SAID and not guesses(last, goal.rivals(problem.start), known)
+            fair = len(last) <= LONGEST_MESSAGE and not guesses(last, goal.rivals(problem.start), known)
             given += [fair and mentions(last, answer) for answer in goal.answers]
         return [*given, refuses(last)] if _refused(problem) else given
 
@@ -263,8 +263,8 @@ def plan(goals: Sequence[Goal], questions: Sequence[str] = ()) -> list[Move]:
         missing = {name for name, _ in goal.calls()} & set(goal.blocks)
         moves += [] if missing else goal.look
         moves += [goal.act] if goal.act and not goal.refused else []
-    said = dict.fromkeys("I cannot do all of that." if goal.refused else goal.done for goal in goals)
-    return [*moves, " ".join(said)]
+    replies = dict.fromkeys("I cannot do all of that." if goal.refused else goal.done for goal in goals)
+    return [*moves, " ".join(replies)]
 
 
 def joined(rng: random.Random, asks: Sequence[str]) -> str:

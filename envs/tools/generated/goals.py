@@ -142,7 +142,7 @@ DISTRACTIONS = tuple(Distractions.functions())
 #: A message that has one of these says that something cannot be done.
 REFUSALS = ("cannot", "can't", "can’t", "can not", "unable", "not able", "not possible", "impossible", "not allowed")
 #: The most characters of a last message with answers, so that a message cannot list everything there is.
-MOST_SAID = 600
+LONGEST_MESSAGE = 600
 
 _UNIT = r"(?:eur|usd|gbp|chf|jpy|kg|mg|km|cm|mm|ml|kb|mb|gb|tb|ms|min)(?!\w)"
 _NUMBER = re.compile(rf"(?<![\w.-])\d+(?:\.\d+)?(?:(?={_UNIT})|(?!\w|\.\d))")
@@ -218,7 +218,7 @@ class Fact:
 
     words: Sequence[str]
     """A question that has one of them is about it."""
-    said: str
+    answer: str
     ask: str
     """The request without it."""
     question: str

@@ -344,13 +344,13 @@ def _total(draw: Draw, breaks: bool) -> Goal | None:
         what=order.what,
     )
     look = [*order.look, order.see, [("get_product", {"product_id": order.data["product"]})]]
-    said = _to_pay(draw.state, order.key)
+    amount = _to_pay(draw.state, order.key)
     reads = [order.path, ("products", order.data["product"])]
     return Goal(
         ask,
         look,
-        done=f"It comes to {said}.",
-        answers=[said],
+        done=f"It comes to {amount}.",
+        answers=[amount],
         reads=reads,
         rivals=lambda state: [_to_pay(state, key) for key in state["orders"]],
     )

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from rollenv.core import StepResult, UsageError
-from rollenv.envs.tools.base import Call, Judgement, Problem, Said, ToolEnv, User, counted
+from rollenv.envs.tools.base import Call, Judgement, Problem, Reply, ToolEnv, User, counted
 from rollenv.envs.tools.tau2 import NEED
 from rollenv.envs.tools.tau2.retail import RetailBackend, Tables
 from rollenv.errors import RollenvError
@@ -75,16 +75,16 @@ class Customer(User):
         """The customer's first message."""
         return f"Hello. {self.parts['reason_for_call']}."
 
-    def reply(self, message: str) -> Said:
+    def reply(self, message: str) -> Reply:
         """Answer a message of the agent."""
         text = message.lower()
         if TRANSFERRED in text:
-            return Said("", ends=True)
+            return Reply("", ends=True)
         if "?" not in text and not self.asked(text):
-            return Said("", ends=True)
+            return Reply("", ends=True)
         if any(phrase in text for phrase in LEAVES):
             more = self.confirms(text)
-            return Said("Yes. That is all." if more else "No, that is all. Thank you.", ends=not more)
+            return Reply("Yes. That is all." if more else "No, that is all. Thank you.", ends=not more)
         self.state["questions"] = self.state.get("questions", 0) + 1
         # Return the facts about the customer, and about what is asked for.
         known = self.parts.get("known_info", "")
@@ -99,8 +99,8 @@ class Customer(User):
         if "reason" in text and (reason := re.search(r"no longer needed|by mistake", self._everything().lower())):
             answers.append("It is no longer needed." if reason[0].startswith("no") else "I ordered it by mistake.")
         if self.confirms(text) and not answers:
-            return Said("Yes.")
-        return Said(" ".join(answers) or self._everything())
+            return Reply("Yes.")
+        return Reply(" ".join(answers) or self._everything())
 
     @staticmethod
     def confirms(text: str) -> bool:
@@ -152,7 +152,7 @@ class ChatCustomer(User):
         self.role = _ROLE + json.dumps(dict(instructions), ensure_ascii=False)
         self.state["heard"] = []
 
-    def reply(self, message: str) -> Said:
+    def reply(self, message: str) -> Reply:
         """Ask the endpoint what the customer says to a message.
 
         Args:
@@ -164,7 +164,7 @@ class ChatCustomer(User):
         heard: list[dict[str, str]] = [*self.state["heard"], {"role": "user", "content": _clean(message)}]
         text = self._asked([{"role": "system", "content": self.role}, *heard])
         self.state["heard"] = [*heard, {"role": "assistant", "content": text}]
-        return Said(text.replace(_STOP, "").strip(), ends=_STOP in text)
+        return Reply(text.replace(_STOP, "").strip(), ends=_STOP in text)
 
     def _asked(self, messages: list[dict[str, str]]) -> str:
         sent = {"model": self.model, "messages": messages, "temperature": 0}
@@ -291,8 +291,8 @@ class RetailEnv(ToolEnv):
 
     def answered(self, problem: Problem) -> list[bool]:
         """True for each answer that was given; commas in numbers do not count, as upstream."""
-        said = "\n".join(self.messages).lower().replace(",", "")
-        return [answer.lower() in said for answer in problem.answers]
+        text = "\n".join(self.messages).lower().replace(",", "")
+        return [answer.lower() in text for answer in problem.answers]
 
     def changes(self) -> list[Change]:
         """Return the changes of the episode so far, field by field."""

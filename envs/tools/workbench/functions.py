@@ -398,8 +398,8 @@ class Messages(Tables):
             return "Email not found."
         if "@" not in recipient or "." not in recipient:
             return "Invalid recipient email address."
-        said = self.email_send_email(recipient, f"FW: {email['subject']}", email["body"])
-        return "Email forwarded successfully." if said == "Email sent successfully." else said
+        result = self.email_send_email(recipient, f"FW: {email['subject']}", email["body"])
+        return "Email forwarded successfully." if result == "Email sent successfully." else result
 
     @tool
     def email_reply_email(self, email_id: Text = None, body: Text = None) -> str:
@@ -414,8 +414,8 @@ class Messages(Tables):
         email = self.find("emails", email_id)
         if email is None:
             return "Email not found."
-        said = self.email_send_email(email["sender/recipient"], email["subject"], body)
-        return "Email replied successfully." if said == "Email sent successfully." else said
+        result = self.email_send_email(email["sender/recipient"], email["subject"], body)
+        return "Email replied successfully." if result == "Email sent successfully." else result
 
     # -- directory -----------------------------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class GemGame(GemEnv):
     grammar: ClassVar[re.Pattern[str]]
     #: The line that the state ends with.
     request: ClassVar[str] = "What is your move?"
-    #: Said after the instructions where GEM says it.
+    #: Stands after the instructions where GEM has it.
     history: ClassVar[str] = ""
 
     turn: int
@@ -184,12 +184,12 @@ class GemTextGame(GemGame, TextGame):
         invalid = LanguageGameReward.invalid_action_reward
         judged = (steps or invalid) and (self.pays_last_step or self.turn < self.max_turns)
         before = self.state_key() if judged else ""
-        said, reward, won = super()._play(move)
+        feedback, reward, won = super()._play(move)
         if won:
             reward += self.success_share * (LanguageGameReward.success_reward - 1)
         elif judged and not reward:
             reward = steps if self._is_valid(move, before) else invalid
-        return said, reward, won
+        return feedback, reward, won
 
     def _is_valid(self, move: Any, before: str) -> bool:
         """Return whether GEM takes a move that earned nothing for a valid one; ``before`` is the state key

@@ -46,10 +46,10 @@ class MinesweeperEnv(GemTextGame, Minesweeper):
             self.mines = self._lay_mines(cell)
         if what == "reveal" and cell >= 0 and self.flagged & self.mines & 1 << cell:
             return f"cell {self.tables.names[cell]} held a mine under its flag.", LanguageGameReward.fail_reward, False
-        said, reward, won = super()._play(move)
+        feedback, reward, won = super()._play(move)
         if won is False:
-            return said, LanguageGameReward.fail_reward, False
-        return said, reward, None if won and self.mines & ~self.flagged else won
+            return feedback, LanguageGameReward.fail_reward, False
+        return feedback, reward, None if won and self.mines & ~self.flagged else won
 
     def sample_random_action(self, reveal_or_flag: str | None = None) -> str:
         """A cell with a verb: the one that was asked for, or one flag for nine reveals."""

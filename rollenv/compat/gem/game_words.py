@@ -367,8 +367,8 @@ class CrosswordsEnv(GemTextGame, Crosswords):
 
     def _play(self, move: tuple[int, int, str]) -> tuple[str, float, bool | None]:
         found = len(self.filled)
-        said, reward, won = super()._play(move)
-        return said, 1 / self.total_letter_cells if len(self.filled) > found else reward, won
+        feedback, reward, won = super()._play(move)
+        return feedback, 1 / self.total_letter_cells if len(self.filled) > found else reward, won
 
     def _is_valid(self, move: tuple[int, int, str], before: str) -> bool:
         row, col, _ = move

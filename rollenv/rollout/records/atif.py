@@ -104,16 +104,16 @@ def from_atif(data: Json) -> Trajectory:
     task = from_plain(Task, extra["task"]) if "task" in extra else Task("atif:unknown", 0)
     known = {name: extra[name] for name in _OF_TRAJECTORY if name in extra}
     plain = to_plain(Trajectory(task, status="terminated")) | known
-    said: list[str] = []
+    observed: list[str] = []
     plain["turns"] = []
     for step in steps:
         if step.get("source") == "agent":
-            plain["turns"].append(_turn(step, "\n".join(said)))
-            said = []
+            plain["turns"].append(_turn(step, "\n".join(observed)))
+            observed = []
         else:
-            said.append(_text(step.get("message")))
-        said += [_text(each.get("content")) for each in _results(step)]
-    plain["final_observation"] = "\n".join(said)
+            observed.append(_text(step.get("message")))
+        observed += [_text(each.get("content")) for each in _results(step)]
+    plain["final_observation"] = "\n".join(observed)
     return from_plain(Trajectory, plain)
 
 

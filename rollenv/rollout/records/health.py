@@ -200,20 +200,20 @@ class Health:
         if self.reward.failed_episodes >= _AGENT_PATIENCE:
             raise RewardUnhealthy(f"the reward function is unhealthy: its last {self._row(self.reward)}")
 
-    def absorb(self, other: Health, place: str = "") -> None:
+    def absorb(self, other: Health, prefix: str = "") -> None:
         """Add what another process recorded.
 
         Args:
-            place: what the names of its workers begin with here.
+            prefix: of the names of its workers here.
         """
         for record in other.envs.values():
             self.env(record.name).absorb(record)
         for record in other.workers.values():
-            self.worker(place + record.name).absorb(record)
+            self.worker(prefix + record.name).absorb(record)
         self.agent.absorb(other.agent)
         self.reward.absorb(other.reward)
         for when, env_id, worker, kind, text in other.events:
-            self.events.append((when, env_id, worker and place + worker, kind, text))
+            self.events.append((when, env_id, worker and prefix + worker, kind, text))
 
     @staticmethod
     def _row(record: Record) -> str:
@@ -224,13 +224,13 @@ class Health:
     def snapshot(self, workers: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
         """Everything as plain data; ``workers`` is the pool's report on its workers."""
         reported = {w["worker"]: w for w in workers}
-        seen = {name: record.to_dict() for name, record in self.workers.items()}
+        records = {name: record.to_dict() for name, record in self.workers.items()}
         return {
             "time": time.time(),
             "envs": [record.to_dict() for record in self.envs.values()],
             "workers": [
-                {**seen.get(name, {"name": name}), **reported.get(name, {"state": "gone"})}
-                for name in sorted({*seen, *reported})
+                {**records.get(name, {"name": name}), **reported.get(name, {"state": "gone"})}
+                for name in sorted({*records, *reported})
             ],
             "events": list(self.events),
         }

@@ -59,7 +59,7 @@ class Batch(Tokens):
     """Samples one after another, as attention kernels for variable-length sequences expect them."""
 
     positions: Ints
-    """(n,) the place of each token in its sample."""
+    """(n,) the position of each token in its sample."""
     cu_seqlens: NDArray[np.int32]
     """(samples + 1,) where each sample begins, and the end."""
     groups: Ints
@@ -73,7 +73,7 @@ class Batch(Tokens):
 def make_samples(
     groups: Iterable[Group], mode: Literal["trajectory", "step"] = "trajectory", *, incomplete: bool = False
 ) -> list[Sample]:
-    """Samples of all trajectories, labelled with their group's place and their own, both counted from 0.
+    """Samples of all trajectories, labelled with their group's number and their own, both counted from 0.
 
     Args:
         mode: "trajectory" merges turns as far as prompts allow; "step" makes one sample of every turn.
@@ -148,10 +148,8 @@ def drift(trajectory: Trajectory, samples: Sequence[Sample]) -> int:
 
 def _holds(sample: Sample, index: int, turn: Turn) -> bool:
     start, end = len(turn.prompt_ids), len(turn.prompt_ids) + len(turn.response_ids)
-    drawn = np.flatnonzero(sample.turns == index)
-    return np.array_equal(sample.ids[:end], (*turn.prompt_ids, *turn.response_ids)) and np.array_equal(
-        drawn, np.arange(start, end)
-    )
+    same = np.array_equal(sample.ids[:end], (*turn.prompt_ids, *turn.response_ids))
+    return same and np.array_equal(np.flatnonzero(sample.turns == index), np.arange(start, end))
 
 
 def pack(samples: Sequence[Sample], max_tokens: int | None = None) -> list[Batch]:
@@ -207,23 +205,23 @@ class _Run:
     """Turns that are about to become one sample."""
 
     def __init__(self) -> None:
-        self.seen: tuple[int, ...] = ()
+        self.ids: tuple[int, ...] = ()
         self.turns: list[tuple[int, Turn]] = []
 
     def continues(self, turn: Turn) -> bool:
-        return turn.prompt_ids[: len(self.seen)] == self.seen
+        return turn.prompt_ids[: len(self.ids)] == self.ids
 
     def append(self, index: int, turn: Turn) -> None:
         self.turns.append((index, turn))
-        self.seen = (*turn.prompt_ids, *turn.response_ids)
+        self.ids = (*turn.prompt_ids, *turn.response_ids)
 
     def sample(self, group: int, number: int) -> list[Sample]:
         """Nothing for no turns."""
         if not self.turns:
             return []
-        n = len(self.seen)
+        n = len(self.ids)
         sample = Sample(
-            ids=np.array(self.seen, dtype=np.int64),
+            ids=np.array(self.ids, dtype=np.int64),
             mask=np.zeros(n, dtype=np.bool_),
             logprobs=np.zeros(n),
             versions=np.full(n, -1, dtype=np.int64),

@@ -122,7 +122,7 @@ class WorkerEnv(Protocol):
 
 
 class Workers(Protocol):
-    """A pool of places for environments."""
+    """A pool of workers, in which environments run."""
 
     interruptible: bool
     """Whether a deadline can be kept while an environment computes."""

@@ -86,7 +86,7 @@ def serve(connection: socket.socket, threads: int) -> None:
     """Run a worker process: answer requests until the connection ends.
 
     A request is (request, operation, number, args). "ping" is answered at once, so a process whose interpreter is held
-    by an environment can be told from one with slow environments.
+    by an environment differs from one with slow environments.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     os.dup2(2, 1)  # what an environment prints must not mix with the parent's output

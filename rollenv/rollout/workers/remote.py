@@ -75,10 +75,10 @@ class RemoteWorkers:
         self, task: Task, *, views: bool = False, avoid: Avoid = avoid_none, alone: bool = False
     ) -> RemoteWorkerEnv:
         self._attach()
-        return RemoteWorkerEnv(await self.place(avoid), task, views, avoid)
+        return RemoteWorkerEnv(await self.reserve(avoid), task, views, avoid)
 
-    async def place(self, avoid: Avoid) -> Server:
-        """Wait for a server with room, and take a place there.
+    async def reserve(self, avoid: Avoid) -> Server:
+        """Wait for a server with room, and reserve it for an environment.
 
         Args:
             avoid: see :meth:`open`.
@@ -159,7 +159,7 @@ class Server:
         self._task = asyncio.get_running_loop().create_task(self._live())
 
     async def aclose(self) -> None:
-        """Close the connection, once what was told is there."""
+        """Close the connection once the server has all that was sent."""
         if self._task is not None and self._task.get_loop() is asyncio.get_running_loop() and self.up:
             await self.answers(_GOODBYE)
         if self._task is not None and not self._task.get_loop().is_closed():
@@ -255,8 +255,8 @@ class Server:
                 proxy=None,
             )
         except InvalidStatus as error:
-            told = error.response
-            raise refused(self.name, told.status_code, bytes(told.body or b""), told.headers) from None
+            response = error.response
+            raise refused(self.name, response.status_code, bytes(response.body or b""), response.headers) from None
 
     async def _talk(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -366,7 +366,7 @@ class RemoteWorkerEnv:
         seconds = float(error.details.get("retry_after", 1.0))
         server, workers = self._server, self._server.workers
         server.full_until = asyncio.get_running_loop().time() + seconds
-        new = await workers.place(self._shun)
+        new = await workers.reserve(self._shun)
         server.load -= 1
         self._server, self.worker = new, new.name
         workers.changed()

@@ -11,7 +11,7 @@ from available import variants
 
 import rollenv
 from rollenv.core import UsageError
-from rollenv.envs.tools.generated.goals import MOST_SAID, REFUSALS, mentions, refuses
+from rollenv.envs.tools.generated.goals import LONGEST_MESSAGE, REFUSALS, mentions, refuses
 
 SUITES = ("Shop", "Office", "Files", "SQL", "Sheet", "Search")
 IDS = [spec.id for suite in SUITES for spec in rollenv.list_envs(f"tools:{suite}-v0")]
@@ -205,12 +205,12 @@ def test_what_is_left_out_is_told_when_asked(env_id):
     for seed in range(25):
         env.reset(seed)
         fact = next(goal.fact for goal in env.current.goals if goal.fact)
-        assert set(re.findall(r"\w+", fact.said)) - set(re.findall(r"\w+", env.current.question)), f"seed {seed}"
-        said, reward, terminated, *_ = env.step("Is there anything about bananas?")
-        assert fact.said not in said
+        assert set(re.findall(r"\w+", fact.answer)) - set(re.findall(r"\w+", env.current.question)), f"seed {seed}"
+        answer, reward, terminated, *_ = env.step("Is there anything about bananas?")
+        assert fact.answer not in answer
         assert not terminated
         assert reward == 0
-        assert env.step(fact.question)[0] == fact.said
+        assert env.step(fact.question)[0] == fact.answer
         assert finish(env)["success"]
 
 
@@ -249,7 +249,7 @@ def test_only_the_last_message_counts_and_not_a_long_one():
     env = rollenv.make("tools:Search-v0-easy")
     env.reset(0)
     answer = env.current.answers[0]
-    assert not env.step(f"{answer} " + "x" * MOST_SAID)[4]["success"]
+    assert not env.step(f"{answer} " + "x" * LONGEST_MESSAGE)[4]["success"]
     env.reset(0)
     assert env.step(f"It is {answer}.")[4]["success"]
 

@@ -12,7 +12,7 @@ from available import variants
 
 import rollenv
 from rollenv.core import UsageError
-from rollenv.envs.tools.generated.goals import MOST_SAID, guesses, mentions, refuses
+from rollenv.envs.tools.generated.goals import LONGEST_MESSAGE, guesses, mentions, refuses
 from rollenv.tools.calls import write_calls
 
 SUITES = ("Shop", "Office", "Files", "SQL", "Sheet", "Search")
@@ -39,7 +39,7 @@ def test_all_codes_of_a_library_are_no_answer():
     for seed in range(30):
         env.reset(seed)
         codes = " ".join(codes_of(env))
-        assert len(codes) <= MOST_SAID
+        assert len(codes) <= LONGEST_MESSAGE
         held += mentions(codes, env.current.answers[0])
         info = env.step(codes)[4]
         assert not info["success"], f"seed {seed}"
@@ -124,7 +124,7 @@ def test_what_is_left_out_is_told_in_answer_to_any_question_for_it(env_id):
     for seed, question in enumerate(("What should it be?", "Which one do you want?", "How much, or to what?") * 4):
         env.reset(seed)
         fact = next(goal.fact for goal in env.current.goals if goal.fact)
-        assert env.step(question)[0] == fact.said, f"seed {seed}"
+        assert env.step(question)[0] == fact.answer, f"seed {seed}"
         assert "a free cell" not in env.current.question  # any would do, and nothing would be left out
 
 

@@ -1,7 +1,7 @@
 """A plugin of pytest's: notes that a session has begun, and that it came to its end. Sessions in sessions do not count.
 
-At its end it kills what was started meanwhile, so that no program under test outlives the tests and changes what is
-said of them. A session in which files of the tests were changed does not come to its end.
+At its end it kills what was started meanwhile, so that no program under test outlives the tests and changes their
+results. A session in which files of the tests were changed does not come to its end.
 """
 
 import contextlib
