@@ -59,7 +59,7 @@ def test_list_and_version(rollenv_command):
     [
         (("eval", "game:Sokobann-v0-easy"), 2, "did you mean game:Sokoban-v0-easy"),
         (("eval", "game:Sokoban-v0-easy", "max_turn=3"), 2, "did you mean 'max_turns'"),
-        (("eval", "game:Sokoban-v0-easy", "max_turns=no"), 2, "cannot be made with max_turns='no'"),
+        (("eval", "game:Sokoban-v0-easy", "max_turns=no"), 2, "max_turns takes int | None, not 'no'"),
         (("eval", "game:Sokoban-v0-easy", "-a", "wizard"), 2, "there is no agent 'wizard'"),
         (("eval", "game:Sokoban-v0-easy", "-a", "noisy:2"), 2, "share between 0 and 1"),
         (("eval", "game:Sokoban-v0-easy", "-a", "local:nowhere"), 2, "there is no folder 'nowhere'"),
