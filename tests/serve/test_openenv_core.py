@@ -1,4 +1,4 @@
-"""``openenv-sessions``, which came before ``openenv``: its clients, unmodified, against a real server."""
+"""``openenv-core``, which came before ``openenv``: its clients, unmodified, against a real server."""
 
 from __future__ import annotations
 
@@ -132,24 +132,24 @@ except ConnectionError as error:
 @pytest.mark.smoke
 def test_the_generic_client_plays(server):
     seen, actions = expected(3)
-    assert run("openenv-sessions", GENERIC, URL=server.http, ACTIONS=actions) == seen
+    assert run("openenv-core", GENERIC, URL=server.http, ACTIONS=actions) == seen
 
 
 def test_the_client_of_tools_plays(server):
     seen, actions = expected(3)
-    assert run("openenv-sessions", TOOLS, URL=server.http, ACTIONS=actions) == seen
+    assert run("openenv-core", TOOLS, URL=server.http, ACTIONS=actions) == seen
 
 
 def test_a_server_that_is_gone_is_an_error(serve):
     served = serve()
-    found = run("openenv-sessions", GONE, URL=served.http, SERVER=str(served.process.pid))
+    found = run("openenv-core", GONE, URL=served.http, SERVER=str(served.process.pid))
     assert found == ["ConnectionClosedError", "ConnectionError"]
 
 
 def test_its_validation_passes(server):
-    command = ROOT / ".bench" / "openenv-sessions" / "bin" / "openenv"
+    command = ROOT / ".bench" / "openenv-core" / "bin" / "openenv"
     if not command.exists():
-        pytest.skip("`make peers` puts openenv-sessions into .bench/openenv-sessions")
+        pytest.skip("`make peers` puts openenv-core into .bench/openenv-core")
     url = f"{server.http}/openenv/game:Sokoban-v0-tiny"
     done = subprocess.run([command, "validate", "--url", url], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
