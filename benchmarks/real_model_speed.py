@@ -32,7 +32,7 @@ PROMPTS = {
     "4 prompts, 8 copies of each": (4, 8, 0),
     "32 different prompts behind five shared examples": (32, 1, 5),
 }
-UPDATE = "an update by 32 groups of 8"
+UPDATE = "an update by 4 groups of 8"
 
 
 def prepare(folder: Path) -> None:
@@ -50,7 +50,7 @@ def prepare(folder: Path) -> None:
             groups = manager.batch(parts.source, tasks, 1)
             made[name] = [t.turns[0].prompt_ids for g in groups for t in g for _ in range(copies)]
             if examples:
-                batch = manager.batch(parts.source, 32, 8)
+                batch = manager.batch(parts.source, 4, 8)
     parts.base_agent.save(folder / "model")
     turns = [t.turns[0] for g in batch for t in g]
     rng = random.Random(0)
@@ -82,7 +82,9 @@ def with_engine(engine: Any, made: dict[str, Any], forget: Callable[[], None]) -
     async def draw(prompts: list[list[int]]) -> int:
         sampling = Sampling(1.0, NEW_TOKENS)
         drawn = [engine.generate(tuple(p), sampling, random.Random(i)) for i, p in enumerate(prompts)]
-        return sum(len(response.ids) for response in await asyncio.gather(*drawn))
+        tokens = sum(len(response.ids) for response in await asyncio.gather(*drawn))
+        assert tokens == NEW_TOKENS * len(prompts), f"{tokens} tokens were drawn; a response ended early"
+        return tokens
 
     def run(prompts: list[list[int]]) -> int:
         forget()
@@ -99,6 +101,7 @@ def with_local(folder: Path, made: dict[str, Any]) -> dict[str, Callable[[], int
 
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
     engine = LocalEngine(model, frozenset())
+    engine.stop = frozenset()  # nor at the ends that the model names
     return with_engine(engine, made, engine.forget)
 
 
