@@ -52,6 +52,8 @@ def prepare(folder: Path) -> None:
             if examples:
                 batch = manager.batch(parts.source, 4, 8)
     parts.base_agent.save(folder / "model")
+    for file in (folder / "model" / "config.json", folder / "model" / "generation_config.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token_id": None}))  # so that none ends early
     turns = [t.turns[0] for g in batch for t in g]
     rng = random.Random(0)
     made[UPDATE] = [(t.prompt_ids, t.response_ids, t.logprobs, rng.gauss(0, 1)) for t in turns]
@@ -101,7 +103,6 @@ def with_local(folder: Path, made: dict[str, Any]) -> dict[str, Callable[[], int
 
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).eval()
     engine = LocalEngine(model, frozenset())
-    engine.stop = frozenset()  # nor at the ends that the model names
     return with_engine(engine, made, engine.forget)
 
 
