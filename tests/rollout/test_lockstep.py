@@ -118,9 +118,15 @@ def play(player, tasks, *, lock_step, groups=None, size=4, keep=None, extra=(0, 
 
 
 def both(player, tasks, **how):
-    together = play(player, tasks, lock_step=True, **how)
-    assert together == play(player, tasks, lock_step=False, **how)
+    together, apart = (play(player, tasks, lock_step=lock_step, **how) for lock_step in (True, False))
+    same_groups(together[0], apart[0])
+    assert together[1:] == apart[1:]
     return together
+
+
+def same_groups(one, two):
+    assert without_logprobs(one) == without_logprobs(two)
+    assert logprobs(one) == pytest.approx(logprobs(two), abs=1e-5)  # batches of other sizes round otherwise
 
 
 def without_logprobs(groups):
@@ -161,8 +167,7 @@ def test_lock_step_changes_nothing(player, env_id, prompt, trouble, temperature,
     how = {"size": size, "views": views, "max_concurrent": few}
     if trouble == "once":  # who meets it depends on who comes first, and so does the batch in which it is answered
         one, two = (play(player, tasks, lock_step=lock_step, replays=100, **how) for lock_step in (True, False))
-        assert without_logprobs(one[0]) == without_logprobs(two[0])
-        assert logprobs(one[0]) == pytest.approx(logprobs(two[0]), abs=1e-5)  # batches of other sizes round otherwise
+        same_groups(one[0], two[0])
         assert sum(map(sum, one[1])) == sum(map(sum, two[1]))
         assert one[3] == 0
     else:
