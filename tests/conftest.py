@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def thorough(config: pytest.Config) -> bool:
-    """Whether this is the integration run."""
+    """Return True in the integration run."""
     return str(config.getoption("markexpr")) == "integration"
 
 

@@ -50,7 +50,7 @@ class ReplayedEnv:
         """Its part in a worker, while there is one."""
         self._alone, self._losses = alone, 0
         self.closed = False
-        """Whether it has ended for good."""
+        """True once it has ended for good."""
         self.about: dict[str, Any] = {}
         self.history = ReplayLog()
         self.over, self.turns = True, 0
