@@ -115,8 +115,8 @@ class ServerEngine:
         self.url, self.stop, self._decode = url.rstrip("/"), stop, decode
         self.model, self.patience = Path(model).absolute() if model else None, patience
         self._name = f"rollenv-{secrets.token_hex(4)}"  # adapters of an earlier run may still be on the server
-        self._temporary = "" if folder else tempfile.mkdtemp(prefix="rollenv-weights-")
-        self.folder = Path(folder or self._temporary).absolute()
+        self._temporary = not folder
+        self.folder = Path(folder or Path(tempfile.gettempdir()) / f"rollenv-weights-{secrets.token_hex(8)}").absolute()
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
         self._clients = weakref.WeakKeyDictionary()
@@ -170,7 +170,7 @@ class ServerEngine:
                 client.post(f"{self.url}/v1/unload_lora_adapter", json={"lora_name": self._adapter})
             client.post(self.url + self.going_on, json={})
         (self.folder / "model.safetensors").unlink(missing_ok=True)
-        shutil.rmtree(self._temporary or self.folder / self._name, ignore_errors=True)
+        shutil.rmtree(self.folder if self._temporary else self.folder / self._name, ignore_errors=True)
         self._adapter = ""
 
     # -- new weights -------------------------------------------------------------------------------------------------
@@ -258,10 +258,13 @@ class ServerEngine:
         if self.transfer is not None:
             await asyncio.to_thread(self.transfer.send, list(weights))
         else:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._make_folder()
             await asyncio.to_thread(save_weights, weights, self.folder / "model.safetensors")
             await self._read_folder()
         await self._play_as("")
+
+    def _make_folder(self) -> None:
+        self.folder.mkdir(0o700 if self._temporary else 0o777, parents=True, exist_ok=True)
 
     async def _forget(self) -> None:
         """Have keys and values of other weights computed again."""
@@ -276,6 +279,7 @@ class ServerEngine:
             self._server_version
         ):  # it may have been started again
             await self._post("/collective_rpc", _reload_from(self.model))
+        self._make_folder()
         name, folder = f"{self._name}-{self._updates}", self.folder / self._name / str(self._updates)
         await asyncio.to_thread(adapter.save, folder)
         await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
