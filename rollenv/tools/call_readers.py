@@ -121,7 +121,8 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
         else:
             calls, end = _from_json(text, start)
     except (ValueError, RecursionError) as error:
-        end = _behind(text, closing, mark.end())
+        closed = text.find(closing, mark.end()) if closing else -1
+        end = closed + len(closing) if closed >= 0 else len(text)
         return [ToolCall("", {}, end, str(error)[:300])], end
     behind = _CLOSING.match(text, end).end()  # type: ignore[union-attr]
     rest = text.find(closing, behind) if closing else -1
@@ -132,12 +133,6 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
         behind = rest + len(closing)
     at = end + len(text[end:behind].rstrip())
     return [replace(call, end=at) for call in calls], at
-
-
-def _behind(text: str, closing: str, start: int) -> int:
-    """Return the index behind a malformed call: behind its closing mark, else the end of the text."""
-    end = text.find(closing, start) if closing else -1
-    return end + len(closing) if end >= 0 else len(text)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -264,11 +259,11 @@ _KEYS = sorted({*_NAMES, *_ARGUMENTS, "function_call", "tool_calls", "type", "id
 _CANDIDATE = re.compile(rf'(?:\[\s*)?\{{\s*"({"|".join(_KEYS)})"\s*:(?:\s*"([^"\\]{{1,200}})")?')
 
 
-def json_calls(text: str, asked: bool, known: Collection[str]) -> tuple[list[ToolCall], str, int]:
+def json_calls(text: str, expected: bool, known: Collection[str]) -> tuple[list[ToolCall], str, int]:
     """Find calls in JSON without marks: a text that is nothing else, or calls of known functions between words.
 
     Args:
-        asked: the agent was asked for this form.
+        expected: the agent was asked for this form.
         known: names of the functions that are offered.
 
     Returns:
@@ -276,12 +271,14 @@ def json_calls(text: str, asked: bool, known: Collection[str]) -> tuple[list[Too
     """
     whole = _unfenced(text)
     message = '"tool_calls"' in whole or '"function_call"' in whole
-    if whole.startswith(("{", "[")) and (message or (asked and '"name"' in whole)):
+    if whole.startswith(("{", "[")) and (message or (expected and '"name"' in whole)):
         try:
             data, end = _decoded(whole, 0)
         except ValueError as error:
             return [ToolCall("", {}, len(text), str(error)[:300])], "", 0
-        if end == len(whole) and (asked or (isinstance(data, dict) and data.keys() & {"tool_calls", "function_call"})):
+        if end == len(whole) and (
+            expected or (isinstance(data, dict) and data.keys() & {"tool_calls", "function_call"})
+        ):
             calls = _shaped(data, len(text))
             return (calls, "", 0) if calls else ([], text, len(text))
     calls, around, at, start = [], [], 0, len(text)
@@ -297,7 +294,7 @@ def json_calls(text: str, asked: bool, known: Collection[str]) -> tuple[list[Too
         except ValueError as error:
             end = len(text)
             found = [ToolCall(candidate[2], {}, end, str(error)[:300])] if candidate[2] in known else []
-        if found and (all(call.name in known for call in found) or (asked and not known)):
+        if found and (all(call.name in known for call in found) or (expected and not known)):
             around.append(text[at : candidate.start()])
             calls, at, start = calls + found, end, min(start, candidate.start())
         else:
