@@ -173,12 +173,12 @@ def tokens_together(config: TrainConfig, plan: ModelPlan, prompt: str, other: st
     rollout, settings = config.rollout, config.optimizer
     if plan.tokenizer is None or not turns:
         return settings.micro_batch_tokens
-    asked = [plan.tokenizer.encode(text, add_special_tokens=False) for text in (prompt, other)]
+    encoded = [plan.tokenizer.encode(text, add_special_tokens=False) for text in (prompt, other)]
     trajectories = rollout.groups_per_batch * rollout.group_size
-    alone, common = trajectories * turns * len(asked[0]), 0
+    alone, common = trajectories * turns * len(encoded[0]), 0
     if turns == 1 and settings.share_prefixes:
-        common = next((i for i, (a, b) in enumerate(zip(*asked, strict=False)) if a != b), len(asked[0]))
-        alone = rollout.groups_per_batch * (len(asked[0]) - common)
+        common = next((i for i, (a, b) in enumerate(zip(*encoded, strict=False)) if a != b), len(encoded[0]))
+        alone = rollout.groups_per_batch * (len(encoded[0]) - common)
     return min(settings.micro_batch_tokens, common + alone + trajectories * turns * rollout.max_new_tokens)
 
 
