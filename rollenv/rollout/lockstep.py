@@ -29,24 +29,24 @@ class Node:
 
     result: EnvResult
     session: TokenSession
-    """The agent's, before it was asked for this turn's prompt."""
+    """The agent's, before this turn's prompt was made."""
     env: HostedEnv | None
     """In this state; None once it has gone on to a child."""
     parent: Node | None = None
     action: Action | None = None
     """What led here."""
-    asked: TokenSession | None = None
-    """The agent's session after it was asked."""
+    session_after: TokenSession | None = None
+    """The agent's session after the prompt was made."""
     prompt: Ids = ()
     children: dict[int, Node] = field(default_factory=dict)
     """By the token that was drawn."""
 
     def ask(self) -> None:
         """Make the prompt, once."""
-        if self.asked is None:
+        if self.session_after is None:
             session = self.session.fork()
             self.prompt = session.ask(self.result.observation, self.result.info)
-            self.asked = session
+            self.session_after = session
 
     def path(self) -> list[Node]:
         """The nodes from behind the root to this one."""
@@ -186,7 +186,14 @@ class LockStep:
             return result, None
         if result.terminated or result.truncated:
             return result, None
-        key, tree = self._tree(env, session, result)
+        original = env.original
+        shared = original.shared and not original.env_spec.nondeterministic
+        key = id(original) if shared else id(env)
+        tree = self._trees.get(key)
+        if tree is None:
+            first = original.started[0] if shared and original.started else env.hosted
+            tree = self._trees[key] = Tree(Node(result, session.fork(), first), shared)
+        tree.users += 1
         row = Row(episode, session, tree, tree.root, asyncio.get_running_loop().create_future())
         self._waiting[row] = None
         episode.enter("agent")
@@ -198,17 +205,6 @@ class LockStep:
             tree.leave()
             if not tree.users:
                 self._trees.pop(key, None)
-
-    def _tree(self, env: InlineEnv, session: TokenSession, result: EnvResult) -> tuple[int, Tree]:
-        original = env.original
-        shared = original.shared and not original.env_spec.nondeterministic
-        key = id(original) if shared else id(env)
-        tree = self._trees.get(key)
-        if tree is None:
-            first = original.started[0] if shared and original.started else env.hosted
-            tree = self._trees[key] = Tree(Node(result, session.fork(), first), shared)
-        tree.users += 1
-        return key, tree
 
     def _wake(self) -> None:
         """Take a turn once the event loop has nothing else to do."""
@@ -222,8 +218,8 @@ class LockStep:
         rows, self._waiting = [row for row in self._waiting if not row.outcome.done()], {}
         try:
             engine: Any = rows[0].session.engine if rows else None
-            asking = [row for row in rows if self._asks(row, engine)]
-            batches = engine.one_token_batches(asking, lambda row: len(row.node.prompt)) if asking else []
+            ready = [row for row in rows if self._can_answer(row, engine)]
+            batches = engine.one_token_batches(ready, lambda row: len(row.node.prompt)) if ready else []
             for batch in batches:
                 self._answer(engine, batch)
         except BaseException as error:  # none may wait for ever
@@ -240,7 +236,7 @@ class LockStep:
         if self._waiting:
             self._wake()
 
-    def _asks(self, row: Row, engine: LocalEngine) -> bool:
+    def _can_answer(self, row: Row, engine: LocalEngine) -> bool:
         """Return whether a row can be answered now; others go back to their episodes."""
         try:
             row.node.ask()
@@ -257,11 +253,11 @@ class LockStep:
         clock = rows[0].episode.clock
         began = clock()
         number: dict[Node, int] = {}
-        asked = [number.setdefault(row.node, len(number)) for row in rows]
+        numbers = [number.setdefault(row.node, len(number)) for row in rows]
         sessions = [row.session for row in rows]
         try:
             drawn = engine.answer_now(
-                [node.prompt for node in number], asked, [s.sampling for s in sessions], [s.rng for s in sessions]
+                [node.prompt for node in number], numbers, [s.sampling for s in sessions], [s.rng for s in sessions]
             )
         except Exception:  # the engine will fail the episodes' own requests, or not
             drawn = [None] * len(rows)
@@ -306,8 +302,8 @@ class LockStep:
     def _child(self, row: Row, answer: tuple[int, float], engine: LocalEngine, *, last: bool) -> Node | None:
         """The node behind an answer; None if the row has left because there is none."""
         node, episode = row.node, row.episode
-        assert node.asked is not None
-        session, (token, logprob) = node.asked.fork(), answer
+        assert node.session_after is not None
+        session, (token, logprob) = node.session_after.fork(), answer
         response = Response([token], [logprob], [engine.version], engine.finish([token], row.session.sampling))
         try:
             action = session.take(node.result.observation, node.prompt, response)

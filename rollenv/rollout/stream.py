@@ -25,8 +25,6 @@ class RolloutStream:
     than ``max_staleness`` updates. A group that lacks complete members is dropped, and the next task begun.
 
     Args:
-        manager: who plays; its agent is Updatable.
-        groups: the size of a batch.
         extra_groups: groups played at the same time besides; slow ones are finished for a later batch.
         extra_members: trajectories that are begun besides in each group; the slowest are cancelled.
         max_staleness: in updates of the weights.
@@ -200,9 +198,6 @@ class RolloutStream:
 
 async def renew(agent: Any, weights: Any = None) -> None:
     """Give an agent new weights, between two tokens.
-
-    Args:
-        weights: as its ``update_weights`` takes them.
 
     Raises:
         UsageError: it is not.

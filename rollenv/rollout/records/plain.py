@@ -54,7 +54,6 @@ def from_plain(cls: type[T], data: Any, where: str = "") -> T:
     Args:
         cls: a dataclass; fields may be dataclasses, lists and tuples of them, and plain data.
         data: a mapping with its fields; those with a default may be absent.
-        where: put before the text of errors.
 
     Raises:
         UsageError: for an unknown or missing key, or a value of another kind.
