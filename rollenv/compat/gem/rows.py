@@ -137,7 +137,7 @@ def _built(key: _ById, change: _RowFunction | None) -> Any:
 class Answered(GemEnv):
     """One question, and answers to it, each of which is judged for itself."""
 
-    _asked = False
+    _is_posed = False
 
     def reset(self, seed: int | None = None, idx: int | None = None, **given: Any) -> ResetResult:
         """Start an episode with row ``idx``, with one that the seed draws, or with the next.
@@ -149,7 +149,7 @@ class Answered(GemEnv):
         if seed is not None:
             self.seed_stream(seed)
         observation, info = self._ask(None if seed is None else operator.index(seed), index)
-        self._begun = self._asked = True
+        self._begun = self._is_posed = True
         self._over = False
         return observation, info
 
@@ -162,7 +162,7 @@ class Answered(GemEnv):
         return int(index)
 
     def step(self, action: Any) -> StepResult:
-        if not self._asked and not self._has_answer():
+        if not self._is_posed and not self._has_answer():
             self.reset()
         reward, info = self._mark(action if isinstance(action, str) else str(action))
         self._over = True
@@ -258,7 +258,7 @@ class Rows(Answered):
         for name, value in state.items():
             setattr(self, name, value)
         self._current = row or {self.question_key: self.first_obs, self.gold_key: getattr(self, self._answer_name)}
-        self._begun = self._asked = True
+        self._begun = self._is_posed = True
         self._over = False
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
@@ -348,7 +348,14 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
             if (self.idx + 1) % self.size == 0:
                 self._ds_seed, self._given_ds = self.seed + self.idx, None
         else:
-            self._next()
+            item = next(self.ds_iter, None)
+            if item is None:
+                self._begin(self.seed + self.idx)
+                item = next(self.ds_iter)
+            if isinstance(self.ds_iter, _Items):
+                self._load(self.ds_iter.seed, self.ds_iter.index - 1)
+            else:
+                self.data = item
         self.idx += 1
         return self.item["question"], {}
 
@@ -357,16 +364,6 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
             self._load(self._ds_seed, index)
         else:
             self.data = self._given_ds[index]
-
-    def _next(self) -> None:
-        item = next(self.ds_iter, None)
-        if item is None:
-            self._begin(self.seed + self.idx)
-            item = next(self.ds_iter)
-        if isinstance(self.ds_iter, _Items):
-            self._load(self.ds_iter.seed, self.ds_iter.index - 1)
-        else:
-            self.data = item
 
     def _mark(self, action: str) -> tuple[float, dict[str, Any]]:
         answer, raised = extract_last_boxed_answer(action), ""
@@ -400,7 +397,7 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
             self._begin(state["ds_seed"])
             self.ds_iter = _Items(self._source, *state["way"])
         self.idx = state["idx"]
-        self._begun = self._asked = True
+        self._begun = self._is_posed = True
         self._over = False
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
