@@ -28,13 +28,13 @@ class EpisodeFailed(RollenvError):
     """An environment raised, or returned an invalid value, in the middle of an episode."""
 
 
-def in_a_line(text: object, longest: int = 500) -> str:
+def in_a_line(text: object) -> str:
     """Return what an environment's error says, in one line.
 
     Args:
         text: an exception, or what :attr:`~rollenv.rollout.types.Trajectory.error` has.
     """
-    return f"{' '.join(str(text).split()):.{longest}}"
+    return f"{' '.join(str(text).split()):.500}"
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str | None:

@@ -127,11 +127,7 @@ def states_of_turns(trained: EnvConfig, seed: int) -> str:
 
 def differences(config: TrainConfig) -> list[str]:
     """Every setting that is not the default, as ``key = value``; a section's variant has its own defaults."""
-    lines: list[str] = []
-    for name in type(config).model_fields:
-        value = getattr(config, name)
-        lines += _differences(name, value, type(config).model_fields[name].get_default(call_default_factory=True))
-    return lines
+    return _differences("", config, None)
 
 
 def _differences(key: str, value: Any, default: Any) -> list[str]:
@@ -146,7 +142,7 @@ def _differences(key: str, value: Any, default: Any) -> list[str]:
         known = getattr(default, name) if same else own
         if not same and (union := union_of(key)) and name == union.tag:
             known = None  # the choice itself is shown
-        lines += _differences(f"{key}.{name}", getattr(value, name), known)
+        lines += _differences(f"{key}.{name}".lstrip("."), getattr(value, name), known)
     return lines
 
 

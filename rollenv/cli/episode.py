@@ -104,12 +104,7 @@ def _key(variable: str) -> str | None:
 
 
 def _only_model(base_url: str, key: str | None, patience: Patience) -> str:
-    """The model of an endpoint that has one.
-
-    Raises:
-        RollenvError: the endpoint does not answer, in any attempt.
-        UsageError: it names no model or several, or refuses the key, or the URL is malformed.
-    """
+    """The model of an endpoint that has one."""
     from rollenv.agents.chat.endpoint import checked_url, without_login
 
     checked_url(base_url)

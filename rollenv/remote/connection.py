@@ -37,11 +37,11 @@ ANSWER = 600.0
 #: Seconds to send a message.
 _SEND = 60.0
 
-#: Seconds without a byte after which a server is pinged whether it is there, and after as many more it is lost.
+#: Seconds without a byte after which a server is pinged, and after as many more it is lost.
 SILENCE = 8.0
 
-#: Seconds in which a server that was lost is pinged after all others.
-_SHUNNED = 30.0
+#: Seconds in which a server that was lost is asked after all others.
+_LOST_SECONDS = 30.0
 
 
 class WebSocket:
@@ -159,7 +159,7 @@ class Connection:
 
     Args:
         patience: seconds to go on trying when the server does not answer or has no room.
-        alone: whether no other server can stand in. If one can, a server that was not back in time is pinged only once
+        alone: whether no other server can stand in. If one can, a server that was not back in time is asked only once
             for a while: many environments would wait in vain one after the other.
         answer: seconds to wait for an answer.
         silence: seconds to hear nothing at all, twice, from a server that has an answer to give.
@@ -183,9 +183,9 @@ class Connection:
         """The answers to what was sent; None while they are not there."""
 
     @property
-    def shunned(self) -> bool:
-        """True if the server was lost a short while ago, so that others are pinged first."""
-        return time.monotonic() - self._lost_at < _SHUNNED
+    def recently_lost(self) -> bool:
+        """True if the server was lost a short while ago, so that others are asked first."""
+        return time.monotonic() - self._lost_at < _LOST_SECONDS
 
     def ask(self, operation: str, *args: Any) -> Any:
         """Send a request and wait for its answer; after a lost connection it is sent again.
@@ -195,7 +195,7 @@ class Connection:
             ServerLost: there was no answer, for as long as the patience lasted.
         """
         began, problem = time.monotonic(), RollenvError()
-        end = began + (self.patience if self.alone or began - self._given_up_at > _SHUNNED else 0.0)
+        end = began + (self.patience if self.alone or began - self._given_up_at > _LOST_SECONDS else 0.0)
         for attempt in itertools.count():
             try:
                 return self.ask_once(operation, *args)

@@ -101,7 +101,7 @@ class Servers:
         """All connections: first the one that opens the next session, last those that were lost a short while ago."""
         first = self._turn % len(self.connections)
         turn = [*self.connections[first:], *self.connections[:first]]
-        return sorted(turn, key=lambda connection: connection.shunned)
+        return sorted(turn, key=lambda connection: connection.recently_lost)
 
     def ask(self, operation: str, *args: Any) -> Any:
         """Ask the servers in turn until one answers.
@@ -302,11 +302,7 @@ class RemoteEnv(Env):
         return next(c for c in servers.connections if c.address == self._where)
 
     def _goes_on(self, connection: Connection, again: bool) -> bool:
-        """Return whether the lost session was resumed at a server.
-
-        Args:
-            again: the call that was lost is made again, and may have been carried out already.
-        """
+        """Return whether the lost session was resumed; with ``again`` its last call may have been carried out."""
         if self._lost is None:
             return False
         session, answered = self._lost

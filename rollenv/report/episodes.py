@@ -235,15 +235,14 @@ class _Writer:
         if key not in self._views:
             if len(self._views) > 10_000:
                 self._views.clear()
-            self._views[key] = self._view(text, picture)
+            drawing = draw(picture, text)
+            letters = self._letters(drawing) if drawing else None
+            if drawing is None or letters is None:
+                self._views[key] = clip(text)
+            else:
+                notes = [clip(note) for note in drawing.notes]
+                self._views[key] = [letters, drawing.block, drawing.origin, drawing.across, notes]
         return self._views[key]
-
-    def _view(self, text: str, picture: Picture | None) -> Any:
-        drawing = draw(picture, text)
-        letters = self._letters(drawing) if drawing else None
-        if drawing is None or letters is None:
-            return clip(text)
-        return [letters, drawing.block, drawing.origin, drawing.across, [clip(note) for note in drawing.notes]]
 
     def _letters(self, drawing: Drawing) -> str | None:
         rows = []

@@ -131,20 +131,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
         elif parts[0] == "runs" and parts[-1] == "page":
-            self._page(tuple(parts[1:-1]))
+            page = self.server.page_of(tuple(parts[1:-1]))
+            if page is None:
+                self._missing()
+            else:
+                self._send(HTTPStatus.OK, "text/html", page.read_bytes())
         elif parts[0] == "runs" and len(parts) > 2 and parts[-2].endswith("_files"):
             self._shard(tuple(parts[1:-2]), *parts[-2:])
         else:
             self._missing()
 
     do_HEAD = do_GET
-
-    def _page(self, names: tuple[str, ...]) -> None:
-        page = self.server.page_of(names)
-        if page is None:
-            self._missing()
-        else:
-            self._send(HTTPStatus.OK, "text/html", page.read_bytes())
 
     def _shard(self, names: tuple[str, ...], folder: str, file: str) -> None:
         number = file.removesuffix(".js")

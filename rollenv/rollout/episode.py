@@ -222,11 +222,7 @@ class Episode:
         trajectory.final_view = result.view
 
     async def _take_turns(self, session: Session, result: EnvResult) -> EnvResult:
-        """Play from the first observation on.
-
-        Returns:
-            The last result.
-        """
+        """Play from the first observation on, and return the last result."""
         action: Action | None = None
         limits, turns = self.limits, self.trajectory.turns
         if self.lock_step is not None and limits.turns is None and limits.tokens is None:

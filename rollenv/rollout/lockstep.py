@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -262,7 +261,13 @@ class LockStep:
         except Exception:  # the engine will fail the episodes' own requests, or not
             drawn = [None] * len(rows)
         answered = clock()
-        self._grow(engine, rows, drawn)
+        new: dict[Node, dict[int, tuple[Row, float]]] = {}  # the children to be made, each once
+        for row, answer in zip(rows, drawn, strict=True):
+            if answer is not None and answer[0] not in row.node.children:
+                new.setdefault(row.node, {}).setdefault(answer[0], (row, answer[1]))
+        for answers in new.values():
+            for token, (row, logprob) in answers.items():
+                self._child(row, (token, logprob), engine, last=token == next(reversed(answers)))
         stepped: Counter[str] = Counter()
         for row, answer in zip(rows, drawn, strict=True):
             row.episode.trajectory.agent_seconds += answered - began
@@ -272,16 +277,6 @@ class LockStep:
         for row in {row.episode.env_id: row for row in rows}.values():
             for record in row.episode.records if stepped[row.episode.env_id] else ():
                 record.ok("step", each, stepped[row.episode.env_id])
-
-    def _grow(self, engine: LocalEngine, rows: Sequence[Row], drawn: Sequence[SampledToken]) -> None:
-        """Make the children that are new, each once."""
-        new: dict[Node, dict[int, tuple[Row, float]]] = {}
-        for row, answer in zip(rows, drawn, strict=True):
-            if answer is not None and answer[0] not in row.node.children:
-                new.setdefault(row.node, {}).setdefault(answer[0], (row, answer[1]))
-        for answers in new.values():
-            for token, (row, logprob) in answers.items():
-                self._child(row, (token, logprob), engine, last=token == next(reversed(answers)))
 
     def _advance(self, row: Row, answer: SampledToken, engine: LocalEngine) -> bool:
         """Carry out the answer to a row; false if it has left without."""

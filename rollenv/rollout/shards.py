@@ -157,7 +157,7 @@ class Fleet:
         self._changed.set()
 
     async def _install(self, slot: ShardSlot, shard: Shard) -> None:
-        """Let a new shard play, as the others do. It is ping how it is if that takes long."""
+        """Let a new shard play, as the others do. It is pinged if that takes long."""
 
         async def renewed() -> None:
             await shard.suspend()

@@ -119,7 +119,10 @@ def info(value: Any) -> dict[str, Any]:
             checked[name] = text(checked[name], f"info[{name!r}]")
     success = checked.get("success")
     if success is not None and type(success) is not bool:
-        checked["success"] = _yes_or_no(success, "info['success']")
+        found = number(success, "info['success']")
+        if found not in (0.0, 1.0):
+            raise BadValue(f"info['success'] must be True or False, not {found!r}; put a score into the reward")
+        checked["success"] = bool(found)
     if "metrics" in checked:
         checked["metrics"] = _metrics(checked["metrics"], "info['metrics']")
     return checked
@@ -166,14 +169,6 @@ def _size(value: Any) -> int:
     if isinstance(value, int):
         return value.bit_length() >> 3
     return 8 * value.size if isinstance(value, np.ndarray) else 8
-
-
-def _yes_or_no(value: Any, what: str) -> bool:
-    """True or False, also as 1 or 0."""
-    found = number(value, what)
-    if found not in (0.0, 1.0):
-        raise BadValue(f"{what} must be True or False, not {found!r}; put a score into the reward")
-    return bool(found)
 
 
 def parts(value: Any, n: int, what: str) -> Sequence[Any]:

@@ -110,7 +110,7 @@ class SandboxSession:
 
 
 class PerSandbox(Generic[T]):
-    """A value for each sandbox, made when it is first seconds for, and forgotten with the sandbox."""
+    """A value for each sandbox, made when it is first asked for, and forgotten with the sandbox."""
 
     def __init__(self, make: Callable[[], T]):
         self._make = make

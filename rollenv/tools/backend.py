@@ -124,7 +124,8 @@ class Backend:
         """
         function = self.functions().get(name) if names is None or name in names else None
         if function is None:
-            return Answer(self._unknown(name, names), failed=True)
+            offered = [known for known in self.functions() if names is None or known in names]
+            return Answer(unknown(name, offered), failed=True)
         if wrong := not_arguments(name, arguments):
             return Answer(wrong, failed=True)
         try:
@@ -142,9 +143,6 @@ class Backend:
         except Exception as error:
             self.restore(before)
             return Answer(f"error: {name} failed: {type(error).__name__}: {str(error)[:500]}", failed=True)
-
-    def _unknown(self, name: str, names: Collection[str] | None) -> str:
-        return unknown(name, [known for known in self.functions() if names is None or known in names])
 
     # -- state ---------------------------------------------------------------------------------------------------------
 

@@ -154,11 +154,7 @@ _TRAILING_COMMA = re.compile(r",\s*[}\]]")
 
 
 def _decoded(text: str, start: int) -> tuple[Any, int]:
-    """Decode JSON from its beginning, with commas at the end of lists and objects; return it and its end.
-
-    Raises:
-        ValueError: it is not JSON.
-    """
+    """Decode JSON from its beginning, with commas at the end of lists and objects; return it and its end."""
     for _ in range(MOST_CALLS):
         try:
             return _JSON.raw_decode(text, start)
@@ -178,11 +174,7 @@ _SINGLE_QUOTED = re.compile(r"\{\s*'")
 
 
 def _from_json(text: str, start: int) -> tuple[list[ToolCall], int]:
-    """Read one or several calls in JSON, or in a Python dictionary.
-
-    Raises:
-        ValueError: what stands there is no call.
-    """
+    """Read one or several calls in JSON, or in a Python dictionary."""
     if not text.startswith(("{", "["), start):
         ends = "" if text[start:].strip() else "; the call is not closed"
         raise ValueError(f'the call is not valid JSON of the form {{"name": "...", "arguments": {{...}}}}{ends}')
@@ -439,11 +431,7 @@ def _from_python_list(text: str, start: int) -> tuple[list[ToolCall], int]:
 
 
 def _from_python(text: str, end: int) -> list[ToolCall]:
-    """Read a text that is nothing but calls or lists of calls.
-
-    Raises:
-        ValueError: it is anything else.
-    """
+    """Read a text that is nothing but calls or lists of calls."""
     try:
         statements = ast.parse(text, SOURCE).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -173,7 +173,12 @@ class MCPTool(CallableTool):
                 async with asyncio.timeout(max(self.execution_timeout, _START)):
                     self._clients[name] = client = await stack.enter_async_context(Client(target))
                     found[name] = (await client.list_tools()).tools
-            self._tools = _named(found)
+            counts = Counter(tool.name for tools in found.values() for tool in tools)
+            self._tools = {
+                tool.name if counts[tool.name] == 1 else f"{server}_{tool.name}": (server, tool)
+                for server, tools in found.items()
+                for tool in tools
+            }
             self._stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
             up.set()
             await self._stop.wait()
@@ -216,15 +221,6 @@ def _servers(config: str | Path | Mapping[str, Any]) -> dict[str, dict[str, Any]
 _OF_A_URL, _OF_A_COMMAND = {"url", "headers"}, {"command", "args", "env", "cwd"}
 #: Keys of other programs' files that the other keys imply.
 _SAID_ANYWAY = {"type", "transport"}
-
-
-def _named(found: Mapping[str, Sequence[Any]]) -> dict[str, tuple[str, Any]]:
-    counts = Counter(tool.name for tools in found.values() for tool in tools)
-    return {
-        tool.name if counts[tool.name] == 1 else f"{server}_{tool.name}": (server, tool)
-        for server, tools in found.items()
-        for tool in tools
-    }
 
 
 def _broken(error: BaseException) -> bool:

@@ -137,6 +137,8 @@ def _built(key: _ById, change: _RowFunction | None) -> Any:
 class Answered(GemEnv):
     """One question, and answers to it, each of which is judged for itself."""
 
+    seed: int
+    _default_seed = 0
     _is_posed = False
 
     def reset(self, seed: int | None = None, idx: int | None = None, **given: Any) -> ResetResult:
@@ -168,6 +170,20 @@ class Answered(GemEnv):
         self._over = True
         return TERMINAL_STATE, reward, True, True, {**info, "success": info["correct"]}
 
+    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
+        """Another over the same rows: in the same state, or at the start of its own order."""
+        if same_state:
+            return self._twin()
+        if self.seed == kwargs.get("seed", self._default_seed):
+            warnings.warn("the new environment has the same seed, so that it asks the same questions", stacklevel=2)
+        child = type(self)(**{**self._arguments(), **kwargs})
+        child.spec = self.spec
+        return child
+
+    def _arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, without the seed."""
+        raise NotImplementedError(f"{type(self).__name__} has no _arguments()")
+
     def _has_answer(self) -> bool:
         """Return whether there is something to judge by, which a program may have set without :meth:`reset`."""
         raise NotImplementedError(f"{type(self).__name__} has no _has_answer()")
@@ -182,7 +198,6 @@ class Rows(Answered):
 
     dataset: Any
     """The data set that is played, in order; another one may replace it."""
-    seed: int
     idx: int
     """The row that the next reset takes."""
     epoch: int
@@ -261,16 +276,6 @@ class Rows(Answered):
         self._begun = self._is_posed = True
         self._over = False
 
-    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
-        """Another over the same rows: in the same state, or at the start of its own order."""
-        if same_state:
-            return self._twin()
-        if self.seed == kwargs.get("seed", 0):
-            warnings.warn("the new environment has the same seed, so that it asks the same questions", stacklevel=2)
-        child = type(self)(**{**self._arguments(), **kwargs})
-        child.spec = self.spec
-        return child
-
     def _arguments(self) -> dict[str, Any]:
         return {"dataset": self.dataset, "question_key": self.question_key, f"{self._answer_name}_key": self.gold_key}
 
@@ -295,6 +300,8 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
     ``ds`` is reasoning-gym's data set, ``ds_iter`` its items that are still to come, ``data`` the item that was asked
     and ``reward_fn`` what scores an answer. All of them may be replaced.
     """
+
+    _default_seed = 42
 
     def __init__(self, name: str, size: int = 500, seed: int = 42, **_: Any):
         rg.ReasoningGymEnv.__init__(self, name, size, dataset_seed=seed, seed=seed)
@@ -400,15 +407,8 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
         self._begun = self._is_posed = True
         self._over = False
 
-    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
-        """Another of the same data set: in the same state, or at its start."""
-        if same_state:
-            return self._twin()
-        if self.seed == kwargs.get("seed", 42):
-            warnings.warn("the new environment has the same seed, so that it asks the same questions", stacklevel=2)
-        child = type(self)(**{"name": self.name, "size": self.size, **kwargs})
-        child.spec = self.spec
-        return child
+    def _arguments(self) -> dict[str, Any]:
+        return {"name": self.name, "size": self.size}
 
     def _twin(self) -> Env:
         twin = super()._twin()

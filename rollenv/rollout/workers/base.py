@@ -246,12 +246,10 @@ class HostedEnv:
     def _seen(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> EnvResult:
         terminated, truncated = validation.flag(terminated, "terminated"), validation.flag(truncated, "truncated")
         key = self.env.state_key() if self.named and not (terminated or truncated) else ""
-        return validated(observation, reward, terminated, truncated, info, key, self._view())
-
-    def _view(self) -> Any:
-        if not self.views:
-            return ""
-        return drawing.board(self.env.picture, self.env.render()) if self.views == "board" else self.env.render()
+        view = self.env.render() if self.views else ""
+        if self.views == "board":
+            view = drawing.board(self.env.picture, view)
+        return validated(observation, reward, terminated, truncated, info, key, view)
 
     @contextlib.contextmanager
     def _guarded(self, what: str, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:

@@ -74,7 +74,13 @@ class RemoteWorkers:
     async def open(
         self, task: Task, *, views: bool = False, avoid: Avoid = avoid_none, alone: bool = False
     ) -> RemoteWorkerEnv:
-        self._attach()
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                raise UsageError("these workers are used by another event loop; close them there first")
+            self._loop, self._changed, self._settle_by = loop, asyncio.Event(), loop.time() + _SETTLE
+            for server in self.servers:
+                server.start()
         return RemoteWorkerEnv(await self.reserve(avoid), task, views, avoid)
 
     async def reserve(self, avoid: Avoid) -> Server:
@@ -109,16 +115,6 @@ class RemoteWorkers:
         """There may be room now."""
         if self._changed is not None:
             self._changed.set()
-
-    def _attach(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        if self._loop is not None and not self._loop.is_closed():
-            raise UsageError("these workers are used by another event loop; close them there first")
-        self._loop, self._changed, self._settle_by = loop, asyncio.Event(), loop.time() + _SETTLE
-        for server in self.servers:
-            server.start()
 
     def _choose(self, avoid: Avoid) -> Server | None:
         """The server with the least load for its weight; one to avoid only if there is no other."""

@@ -431,11 +431,7 @@ def _words(blocks: list[_Block]) -> str:
 
 
 def _trajectory(task: Task, number: int, given: _Candidate) -> Trajectory:
-    """A conversation as an episode without rewards: a turn for each message of the assistant.
-
-    Raises:
-        UsageError: there is no such message.
-    """
+    """A conversation as an episode without rewards: a turn for each message of the assistant."""
     found, observed = Trajectory(task, status="terminated", member=number), ""
     for message in given.messages:
         if message.role == "assistant":

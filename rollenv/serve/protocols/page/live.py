@@ -59,7 +59,7 @@ class _Watched:
     """The last turns of a session that somebody watches."""
 
     def __init__(self) -> None:
-        self.params = time.monotonic()
+        self.last_read = time.monotonic()
         self.turns: deque[tuple[int, dict[str, Any]]] = deque()
         self.count = self._size = 0
         self.news = asyncio.Event()
@@ -93,7 +93,11 @@ class Live:
             UsageError: too many sessions are watched already.
         """
         session, after = self._session(params), params.after
-        self._forget()
+        now = time.monotonic()
+        envs = {session.env for session in self._sessions.by_name.values()}
+        for env, other in list(self._watched.items()):
+            if now - other.last_read > _PATIENCE or env not in envs:
+                del self._watched[env]
         if session.env not in self._watched:
             if len(self._watched) >= _WATCHED:
                 raise UsageError(f"{_WATCHED} sessions are watched already")
@@ -111,7 +115,7 @@ class Live:
                     await watched.news.wait()
             except TimeoutError:
                 pass
-        watched.params = time.monotonic()
+        watched.last_read = time.monotonic()
         return self._turns(session, watched, after)
 
     async def link(self, client: Client, params: OfKey) -> Any:
@@ -145,17 +149,10 @@ class Live:
     def _lasts(self, session: Session) -> bool:
         return self._sessions.by_name.get(session.name) is session
 
-    def _forget(self) -> None:
-        now = time.monotonic()
-        envs = {session.env for session in self._sessions.by_name.values()}
-        for env, watched in list(self._watched.items()):
-            if now - watched.params > _PATIENCE or env not in envs:
-                del self._watched[env]
-
     def _on_call(self, env: ReplayedEnv, method: str, args: list[Any], answer: Any) -> None:
         if not self._watched or env not in self._watched or method not in ("reset", "step", "set_state"):
             return
-        if time.monotonic() - self._watched[env].params > _PATIENCE:
+        if time.monotonic() - self._watched[env].last_read > _PATIENCE:
             del self._watched[env]
             return
         try:
