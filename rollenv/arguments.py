@@ -54,7 +54,8 @@ def _checked(env_id: str, name: str, hint: Any, value: Any) -> Any:
         converted = _adapter(hint).validate_python(given)
     except ValueError as error:
         quoted = f"; write it in quotes, as in {name}='\"{value}\"'" if texts else ""
-        raise UsageError(f"{env_id}: {name} takes {_name(hint)}, not {value!r}{quoted}") from error
+        wanted = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+        raise UsageError(f"{env_id}: {name} takes {wanted}, not {value!r}{quoted}") from error
     return converted if isinstance(value, str) else value
 
 
@@ -64,10 +65,6 @@ def _is_plain(hint: Any) -> bool:
     return origin is Literal or (
         origin in _PLAIN and all(_is_plain(each) or each is Ellipsis for each in get_args(hint))
     )
-
-
-def _name(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
 @functools.cache

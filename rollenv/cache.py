@@ -37,7 +37,10 @@ def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     partial = None
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(folder.parent)
+        for left in folder.parent.glob("*-partial-*"):  # of processes that were killed while they filled a folder
+            with contextlib.suppress(OSError):
+                if time.time() - left.stat().st_mtime > _ABANDONED:
+                    shutil.rmtree(left)
         partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{name}-partial-"))
         make(partial)
         partial.rename(folder)
@@ -50,11 +53,3 @@ def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
     return folder
-
-
-def _remove_abandoned(parent: Path) -> None:
-    """Remove what processes left that were killed while they filled a folder, a day later."""
-    for left in parent.glob("*-partial-*"):
-        with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(left)

@@ -18,7 +18,6 @@ is proved by :func:`rollenv.check_env`.
 from __future__ import annotations
 
 import copy
-import difflib
 import functools
 import operator
 import random
@@ -40,6 +39,7 @@ from rollenv.errors import (
     UnknownEnv,
     Unsolvable,
     UsageError,
+    did_you_mean,
 )
 from rollenv.spaces import TextSpace
 
@@ -147,9 +147,9 @@ class Env(gymnasium.Env[str, str]):
     def _checked_options(self, options: dict[str, Any] | None) -> dict[str, Any]:
         given = {**(self.spec.options if self.spec else {}), **(options or {})}
         for name in given.keys() - self.reset_options:
-            near = difflib.get_close_matches(str(name), self.reset_options, n=1) or sorted(self.reset_options)
-            there = f"there is {', '.join(near)}" if near else "it takes none"
-            raise UsageError(f"{self}: reset takes no option {name!r}; {there}")
+            known = f"there is {', '.join(sorted(self.reset_options))}" if self.reset_options else "it takes none"
+            hint = did_you_mean(str(name), self.reset_options, known)
+            raise UsageError(f"{self}: reset takes no option {name!r}; {hint}")
         return given
 
     def step(self, action: str) -> StepResult:
@@ -360,7 +360,6 @@ class Wrapper(Env):
 
         Args:
             seed: restarts the random stream; None continues it.
-            options: passed on where there are any.
             given: whatever else the environment's own ``reset`` takes.
         """
         if options is not None:

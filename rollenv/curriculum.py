@@ -64,12 +64,7 @@ class Curriculum:
         return dict(self.levels[level])
 
     def make(self, level: int, **kwargs: Any) -> Env:
-        """Make the environment at a level.
-
-        Args:
-            level: index of the level, from 0.
-            kwargs: constructor arguments that override the level's.
-        """
+        """Make the environment at a level."""
         return spec(self.env_id).make(**{**self[level], **kwargs})
 
 
@@ -123,9 +118,6 @@ class Schedule:
 
     def record(self, level: int, success: bool) -> None:
         """Record the outcome of an episode, and change the level if the success rate calls for it.
-
-        Args:
-            level: at which the episode was played.
 
         Raises:
             UsageError: there is no such level.

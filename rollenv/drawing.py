@@ -149,12 +149,7 @@ Picture = Callable[[str], "Drawing | None"]
 
 
 def draw(picture: Picture | None, text: str) -> Drawing | None:
-    """Parse rendered text into a drawing; returns None where that is not possible, and never raises.
-
-    Args:
-        picture: the environment's :attr:`~rollenv.Env.picture`, or None.
-        text: text that the environment's ``render()`` returned.
-    """
+    """Parse rendered text into a drawing; returns None where that is not possible, and never raises."""
     if picture is None or not text or len(text) > MAX_TEXT:
         return None
     try:
@@ -181,11 +176,8 @@ def grid(
 
     Args:
         text: the board, and perhaps lines below it, which become notes.
-        looks: the cells of known tokens.
-        other: the cell of any other token.
         labelled: the first row and the first column number the cells. Lines below begin where a row has no number or
             another length.
-        how: further arguments of the :class:`Drawing`.
     """
     lines = [line.split() for line in text.split("\n")]
     if not labelled:
@@ -222,14 +214,18 @@ def _grid_svg(drawing: Drawing) -> str:
             wide = min(max(cell.wide, 0.1), 1.0) * across - 0.04
             left = (x + 0.5) * across - wide / 2
             grounds[GROUNDS[cell.ground].fill].append(f"M{_n(left)} {_n(y + 0.02)}h{_n(wide)}v.96h-{_n(wide)}z")
-            rest += [_placed(PIECES[piece][0], x * across + (across - 1) / 2, y) for piece in cell.pieces]
+            place = f'transform="translate({_n(x * across + (across - 1) / 2)} {_n(y)})"'
+            rest += [f"<g {place}>{PIECES[piece][0]}</g>" for piece in cell.pieces]
             if cell.text:
                 rest.append(_letter(cell, (x + 0.5) * across, y + 0.5, across))
     paths = [f'<path fill="{fill}" d="{"".join(d)}"/>' for fill, d in grounds.items() if fill != "none"]
     columns, rows = drawing.columns, len(drawing.rows)
     width = columns * across
     if drawing.block:
-        paths.append(_blocks(drawing))
+        first = drawing.origin
+        ways = [f"M{first} {y}H{columns}" for y in range(first, rows + 1, drawing.block)]
+        ways += [f"M{x} {first}V{rows}" for x in range(first, columns + 1, drawing.block)]
+        paths.append(f'<path d="{"".join(ways)}" stroke="#57606a" stroke-width=".07" fill="none"/>')
     size, line = 0.42, 0.6
     shown = [_CONTROL.sub("", note)[:200] for note in drawing.notes[:MAX_SIDE]]
     notes = [
@@ -250,23 +246,12 @@ def _n(number: float) -> str:
     return f"{number:.2f}".rstrip("0").rstrip(".").replace("0.", ".", 1 if abs(number) < 1 else 0) or "0"
 
 
-def _placed(inside: str, x: float, y: float) -> str:
-    return f'<g transform="translate({_n(x)} {_n(y)})">{inside}</g>'
-
-
 def _letter(cell: Cell, x: float, y: float, across: float) -> str:
     shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", cell.text[:12])
     size = min(0.52, 1.35 * across / len(shown))
     bold = "" if cell.ground == "label" else ' font-weight="600"'
     attributes = f'x="{_n(x)}" y="{_n(y + 0.36 * size)}" font-size="{_n(size)}" text-anchor="middle"'
     return f'<text {attributes}{bold} fill="{GROUNDS[cell.ground].ink}">{escape(shown)}</text>'
-
-
-def _blocks(drawing: Drawing) -> str:
-    first, rows, columns = drawing.origin, len(drawing.rows), drawing.columns
-    ways = [f"M{first} {y}H{columns}" for y in range(first, rows + 1, drawing.block)]
-    ways += [f"M{x} {first}V{rows}" for x in range(first, columns + 1, drawing.block)]
-    return f'<path d="{"".join(ways)}" stroke="#57606a" stroke-width=".07" fill="none"/>'
 
 
 def _text_svg(text: str) -> str:
@@ -300,12 +285,7 @@ def grounds() -> dict[str, tuple[str, str]]:
 
 
 def board(picture: Picture | None, text: str) -> str:
-    """Rendered text as JSON for a page: rows of cells where it can be drawn, else the text.
-
-    Args:
-        picture: the environment's :attr:`~rollenv.Env.picture`, or None.
-        text: text that the environment's ``render()`` returned.
-    """
+    """Rendered text as JSON for a page: rows of cells where it can be drawn, else the text."""
     drawing = draw(picture, text)
     if drawing is None:
         return json.dumps({"text": text})

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollenv.arguments import checked_arguments
 from rollenv.core import Env
 from rollenv.drawing import Drawn
-from rollenv.errors import BadEntryPoint, MissingExtra, UsageError
+from rollenv.errors import BadEntryPoint, MissingExtra, UsageError, did_you_mean
 from rollenv.needs import Need
 
 #: The modes of ``render()``.
@@ -167,14 +166,13 @@ def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Call
 def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str, Any], error: TypeError) -> None:
     """Turn a TypeError about an argument's name into one that says which names there are."""
     parameters = _parameters(factory)
-    for name in kwargs:
-        if f"unexpected keyword argument {name!r}" in str(error):
-            raise UsageError(f"{env_id} takes no argument {name!r}{nearest(name, parameters)}") from error
-    if any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values()):
-        return
-    for name in kwargs:
-        if name not in parameters:
-            raise UsageError(f"{env_id} takes no argument {name!r}{nearest(name, parameters)}") from error
+    unknown = [name for name in kwargs if f"unexpected keyword argument {name!r}" in str(error)]
+    if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values()):
+        unknown += [name for name in kwargs if name not in parameters]
+    if unknown:
+        otherwise = f"choose from {', '.join(map(repr, sorted(parameters)))}"
+        hint = did_you_mean(unknown[0], parameters, otherwise, most=3, cutoff=0.5, form=repr)
+        raise UsageError(f"{env_id} takes no argument {unknown[0]!r}; {hint}") from error
 
 
 def _parameters(factory: Callable[..., Env]) -> set[str]:
@@ -186,14 +184,3 @@ def _parameters(factory: Callable[..., Env]) -> set[str]:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
             break
     return named
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: similar known names, or all of them.
-
-    Args:
-        known: the names to choose from.
-    """
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(map(repr, near))}?" if near else f"; choose from {', '.join(map(repr, known))}"

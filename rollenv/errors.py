@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable, Iterable
+
 
 class RollenvError(Exception):
     """Base of the errors that rollenv raises on purpose. The text says what happened, where, and what to do next."""
@@ -60,3 +63,23 @@ class Unsolvable(RollenvError, RuntimeError):
 
 class NoSuchAbility(RollenvError, AttributeError, NotImplementedError):
     """The environment lacks an optional ability: ``hasattr`` is False, and a call says which one is missing."""
+
+
+def did_you_mean(
+    name: str,
+    known: Iterable[str],
+    otherwise: str = "",
+    *,
+    most: int = 1,
+    cutoff: float = 0.6,
+    form: Callable[[str], str] = str,
+) -> str:
+    """Return the end of an error message about an unknown name: ``did you mean X?``, or ``otherwise`` if none is near.
+
+    Args:
+        most: the number of names that are suggested.
+        cutoff: the least similarity of those, 0 to 1.
+        form: how a name is written, such as ``repr``.
+    """
+    near = difflib.get_close_matches(name, list(known), n=most, cutoff=cutoff)
+    return f"did you mean {' or '.join(map(form, near))}?" if near else otherwise

@@ -29,9 +29,6 @@ _held: dict[tuple[int, int], _Lock] = {}
 def lock_folder(folder: Path, owner: object) -> bool:
     """Keep other processes out of a folder until its owners in this process are gone, or the process itself.
 
-    Args:
-        owner: an object that writes the folder.
-
     Returns:
         False where the file system has no locks.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.util
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.cache import cached
-from rollenv.errors import MissingExtra, UsageError
+from rollenv.errors import MissingExtra, UsageError, did_you_mean
 from rollenv.needs import Package, extra
 
 #: Models that a wheel brings: the module with the GGUF file, and what installs it without what only the module needs.
@@ -45,9 +44,9 @@ def gguf_of(path: str) -> Path | None:
         found = importlib.util.find_spec(wheel.name.replace("-", "_"))
         target = Path(str(found and found.origin)).parent
     elif not target.is_dir() or (target / "config.json").exists():
-        near = difflib.get_close_matches(path.lower(), IN_WHEELS, 1)
-        if near and "/" not in path and not target.exists():
-            raise UsageError(f"cannot load a model: there is no folder {path!r}; did you mean {near[0]}?")
+        hint = did_you_mean(path.lower(), IN_WHEELS)
+        if hint and "/" not in path and not target.exists():
+            raise UsageError(f"cannot load a model: there is no folder {path!r}; {hint}")
         return None
     files = sorted(f for f in target.iterdir() if f.suffix.lower() == ".gguf" and not f.name.startswith("mmproj"))
     if len(files) > 1:

@@ -28,10 +28,6 @@ def last_boxed(text: str) -> str | None:
             return text[start:end].strip()
     elif "box" not in text:
         return None
-    return _last_nested_box(text)
-
-
-def _last_nested_box(text: str) -> str | None:
     open_at: list[int] = []  # where each open brace's content starts; negative for a brace that is not a box's
     newest, best = -1, (-1, -1)
     for token in _TOKEN.finditer(text):
@@ -76,22 +72,14 @@ class Element(NamedTuple):
 
 
 def last_tagged(text: str, tag: str = "answer") -> str | None:
-    """The stripped text between the last ``</tag>`` and the ``<tag>`` before it, or None.
-
-    Args:
-        tag: name of the tag, without brackets.
-    """
+    """The stripped text between the last ``</tag>`` and the ``<tag>`` before it, or None."""
     end = text.rfind(f"</{tag}>")
     start = text.rfind(f"<{tag}>", 0, end) if end >= 0 else -1
     return text[start + len(tag) + 2 : end].strip() if start >= 0 else None
 
 
 def first_tagged(text: str, tag: str) -> Element | None:
-    """The first ``<tag>`` and the unchanged text up to the next ``</tag>``, or None.
-
-    Args:
-        tag: name of the tag, without brackets.
-    """
+    """The first ``<tag>`` and the unchanged text up to the next ``</tag>``, or None."""
     start = text.find(f"<{tag}>")
     end = text.find(f"</{tag}>", start) if start >= 0 else -1
     return Element(text[start + len(tag) + 2 : end], end + len(tag) + 3) if end >= 0 else None

@@ -102,7 +102,6 @@ def check_room(count: int, options: dict[str, Any], who: str) -> None:
     """See whether a cluster can hold actors, which would wait without end.
 
     Args:
-        options: options of each actor, for ``ray.remote``.
         who: description of the actors and of the setting to change, for the error.
 
     Raises:

@@ -7,7 +7,6 @@ entry naming a function without arguments that calls :func:`register`.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.metadata
 import re
@@ -18,7 +17,7 @@ from typing import Any
 
 from rollenv.core import Env
 from rollenv.env_spec import EnvSpec, Wrappers
-from rollenv.errors import UnknownEnv, UsageError
+from rollenv.errors import UnknownEnv, UsageError, did_you_mean
 from rollenv.needs import Need
 
 #: Beginnings of the ids of served environments.
@@ -158,7 +157,6 @@ def make(env_id: str | EnvSpec, **kwargs: Any) -> Env:
     """Build an environment.
 
     Args:
-        env_id: a registered id, or a spec.
         kwargs: override the registered constructor arguments; ``seed`` starts the private random stream.
 
     Raises:
@@ -182,11 +180,7 @@ def added_specs() -> dict[str, EnvSpec]:
 
 
 def add_specs(specs: Mapping[str, EnvSpec]) -> None:
-    """Register what is not registered here yet.
-
-    Args:
-        specs: of :func:`added_specs` in another process.
-    """
+    """Register what is not registered here yet."""
     list_envs()
     for name, added in specs.items():
         ENV_REGISTRY.setdefault(name, added)
@@ -261,7 +255,7 @@ def _names(names: str | Iterable[str]) -> list[str]:
 
 def _unknown_message(env_id: str) -> str:
     known = sorted(ENV_REGISTRY)
-    near = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
-    near = near or [k for k in known if k.partition(":")[2].partition("-")[0].lower() in env_id.lower()][:3]
-    hint = f"did you mean {' or '.join(near)}?" if near else "`rollenv list` shows them all"
+    family = [k for k in known if k.partition(":")[2].partition("-")[0].lower() in env_id.lower()][:3]
+    otherwise = f"did you mean {' or '.join(family)}?" if family else "`rollenv list` shows them all"
+    hint = did_you_mean(env_id, known, otherwise, most=3, cutoff=0.5)
     return f"no environment is registered as {env_id!r}; {hint}"

@@ -95,7 +95,12 @@ class VectorEnv:
         Raises:
             UsageError: the number of seeds is wrong, or an argument is unknown.
         """
-        seeds = self._seeds(seed)
+        if seed is None:
+            seeds: list[int | None] = [None] * self.num_envs
+        elif isinstance(seed, int | np.integer):
+            seeds = [int(seed) + i for i in range(self.num_envs)]
+        else:
+            seeds = [None if each is None else int(each) for each in seed]
         if len(seeds) != self.num_envs:
             raise UsageError(f"there are {self.num_envs} environments, but {len(seeds)} seeds")
         extra = [dict(env_kwargs.pop(f"env{i}_kwargs", {})) for i in range(self.num_envs)]
@@ -108,13 +113,6 @@ class VectorEnv:
         slots = list(self._slots)
         results = self._map(lambda i: slots[i].made().reset(seed=seeds[i], **extra[i]), range(self.num_envs))
         return [observation for observation, _ in results], [info for _, info in results]
-
-    def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
-        if seed is None:
-            return [None] * self.num_envs
-        if isinstance(seed, int | np.integer):
-            return [int(seed) + i for i in range(self.num_envs)]
-        return [None if each is None else int(each) for each in seed]
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> VectorStep:
         """Step all environments, or with a mapping only those that it names.
@@ -194,7 +192,6 @@ class AsyncVectorEnv(VectorEnv):
     """The vector whose environments run in threads at the same time: for those that wait on a tool or a server.
 
     Args:
-        env_ids, env_fns, autoreset_mode: arguments of the class :class:`VectorEnv`.
         max_workers: threads; by default one for each environment, at most 64.
         step_timeout: seconds that a step or a reset may take; None for no limit. An episode whose step takes longer is
             cut off: it returns ``""``, 0.0 and ``truncated`` with ``info["timed_out"]``, and the others return what

@@ -330,7 +330,7 @@ def test_a_spec_may_have_reset_options(scratch_registry):
     env = rollenv.make("test:Rows-v0")
     assert {env.reset(seed)[1]["idx"] for seed in range(9)} == {3}
     assert env.reset(options={"index": 1})[1]["idx"] == 1
-    with pytest.raises(UsageError, match="no option 'indx'; there is index"):
+    with pytest.raises(UsageError, match="no option 'indx'; did you mean index"):
         env.reset(options={"indx": 1})
 
 

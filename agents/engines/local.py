@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import inspect
 import logging
 import math
@@ -27,6 +26,7 @@ from rollenv.agents.engines.base import (
     write_routes,
 )
 from rollenv.core import UsageError
+from rollenv.errors import did_you_mean
 from rollenv.needs import extra
 
 with extra("train", "Running a model"):
@@ -531,8 +531,8 @@ def load_weights(model: PreTrainedModel, weights: Iterable[tuple[str, torch.Tens
     own = model.state_dict()
     for name, tensor in weights:
         if name not in own:
-            near = difflib.get_close_matches(name, own, 1)
-            raise UsageError(f"the model has no weight {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            hint = did_you_mean(name, own, form=repr)
+            raise UsageError(f"the model has no weight {name!r}" + (f"; {hint}" if hint else ""))
         if own[name].shape != tensor.shape:
             raise UsageError(f"weight {name!r} has the shape {tuple(tensor.shape)}, not {tuple(own[name].shape)}")
         own[name].copy_(tensor)  # the state dict's tensors are detached views of the model's

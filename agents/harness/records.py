@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rollenv.errors import UsageError
+from rollenv.errors import UsageError, did_you_mean
 
 #: What a template may name, in braces. Other braces stand for themselves.
 VARIABLES = frozenset(
@@ -302,7 +301,7 @@ def find_harness(name: str) -> Harness:
         stdin = "" if "{instruction}" in words else "{instruction}"
         return Harness("command", "", "chat", words, env=env, stdin=stdin)
     if name not in HARNESSES:
-        near = difflib.get_close_matches(name, HARNESSES, n=1)
-        meant = f"; did you mean {near[0]}?" if near else "."
-        raise UsageError(f"there is no harness {name!r}{meant} There are {', '.join(HARNESSES)}, and command:WORDS")
+        hint = did_you_mean(name, HARNESSES)
+        hint = f"; {hint}" if hint else "."
+        raise UsageError(f"there is no harness {name!r}{hint} There are {', '.join(HARNESSES)}, and command:WORDS")
     return HARNESSES[name]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import difflib
 import enum
 import importlib
 import inspect
@@ -26,7 +25,7 @@ from rollenv.core import Env, NoSuchAbility, ResetResult, StepResult
 from rollenv.env_spec import EnvSpec
 from rollenv.envs.others import Misbehaved, one_line
 from rollenv.envs.others.showing import MOST_NUMBERS, plain, show
-from rollenv.errors import MissingExtra, UnknownEnv, UsageError
+from rollenv.errors import MissingExtra, UnknownEnv, UsageError, did_you_mean
 from rollenv.parsing import last_boxed, last_code_block, well_formed
 
 #: Spaces whose actions are a JSON value.
@@ -261,8 +260,7 @@ def _spec_of_game(game: str) -> Any:
     try:
         return gymnasium.spec(name)
     except (gymnasium.error.Error, ValueError) as error:
-        near = difflib.get_close_matches(name, list(gymnasium.registry), n=3, cutoff=0.6)
-        hint = f"did you mean {' or '.join(near)}?" if near else "gymnasium:MODULE:ID imports what registers an id"
+        hint = did_you_mean(name, gymnasium.registry, "gymnasium:MODULE:ID imports what registers an id", most=3)
         raise UnknownEnv(f"Gymnasium has no environment {name!r}; {hint}") from error
 
 

@@ -96,7 +96,6 @@ def run(
         manager: plays; a plain one by default.
         played: episodes of an earlier, unfinished run, which are not played again. Failed ones are.
         seconds: that the episodes in ``played`` took.
-        watch: called with every trajectory that ends.
         floors: whether agents that do nothing play the tasks as well.
 
     Raises:
@@ -111,7 +110,11 @@ def run(
     started = time.perf_counter()
     parts = [(part, part.tasks(n, seed)) for part in suite.parts]
     trajectories, rest = to_play([task for _, tasks in parts for task in tasks], k, played)
-    _play(agent, rest, manager, watch)
+    if manager is None:
+        with RolloutManager(agent) as plain:
+            plain.play(rest, watch)
+    else:
+        manager.play(rest, watch)
     seconds += time.perf_counter() - started if rest or not seconds else 0.0
     rows, at = [], 0
     for part, tasks in parts:
@@ -128,25 +131,13 @@ def run(
     return Benchmark(suite.name, rows, total, macro, dict(suite.missing), dict(failures), seconds, trajectories)
 
 
-def _play(
-    agent: Agent,
-    rest: list[Trajectory],
-    manager: RolloutManager | None,
-    watch: Callable[[Trajectory], None] | None = None,
-) -> None:
-    if manager is not None:
-        manager.play(rest, watch)
-        return
-    with RolloutManager(agent) as plain:
-        plain.play(rest, watch)
-
-
 def _floor(part: Part, n: int | None, seed: int) -> float:
     """The success of the better of the agents that say the same every time."""
     shares = []
     for text in _CONSTANTS:
         trajectories, rest = to_play(part.tasks(n, seed), 1)
-        _play(ConstantAgent(text), rest, None)
+        with RolloutManager(ConstantAgent(text)) as manager:
+            manager.play(rest)
         shares.append(sum(t.success and t.complete for t in trajectories) / len(trajectories))
     return max(shares)
 

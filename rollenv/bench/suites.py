@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.core import UsageError
 from rollenv.env_spec import EnvSpec, load_entry_point, takes
+from rollenv.errors import did_you_mean
 from rollenv.registry import list_envs, spec
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Task
@@ -95,13 +95,16 @@ def suite(name: str, settings: Mapping[str, Any] | None = None, calls: str = "")
     if ":" in name:
         return Suite(name, "", (_part(spec(name), settings or {}, calls),))
     if name not in _SUITES:
-        near = difflib.get_close_matches(name, _SUITES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "`rollenv bench --list` shows all."
+        hint = did_you_mean(name, _SUITES, "`rollenv bench --list` shows all.", form=repr)
         raise UsageError(f"there is no suite {name!r}; {hint} An environment's id, as in tools:Shop-v0, works too")
     about, beginnings = _SUITES[name]
     specs = [each for each in list_envs() if each.id.startswith(beginnings) and not _is_part_of(each.id)]
     parts = tuple(_part(each, settings or {}, calls) for each in specs if not each.missing)
-    missing = {each.id.partition(":")[2]: _needs(each) for each in specs if each.missing}
+    missing = {
+        each.id.partition(":")[2]: "; ".join(getattr(need, "hint", str(need)) for need in each.missing)
+        for each in specs
+        if each.missing
+    }
     return Suite(name, about, parts, missing)
 
 
@@ -134,10 +137,6 @@ def _takes(factory: Callable[..., Any], name: str) -> bool:
         if not takes(each, "settings"):  # how a class here hands over what it does not name
             return False
     return False
-
-
-def _needs(env_spec: EnvSpec) -> str:
-    return "; ".join(getattr(need, "hint", str(need)) for need in env_spec.missing)
 
 
 def all_tasks(parts: Sequence[Part], n: int | None, seed: int = 0) -> list[Task]:

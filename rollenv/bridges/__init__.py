@@ -28,14 +28,13 @@ class EpisodeFailed(RollenvError):
     """An environment raised, or returned an invalid value, in the middle of an episode."""
 
 
-def in_a_line(text: object, longest: int = 500) -> str:
+def in_a_line(text: object) -> str:
     """Return what an environment's error says, in one line.
 
     Args:
         text: an exception, or what :attr:`~rollenv.rollout.types.Trajectory.error` has.
-        longest: characters; the rest is cut off.
     """
-    return f"{' '.join(str(text).split()):.{longest}}"
+    return f"{' '.join(str(text).split()):.500}"
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str | None:
@@ -91,9 +90,6 @@ def _is_nan(value: Any) -> bool:
 class Episode:
     """An episode of an environment, one text for another.
 
-    Args:
-        env_id: any id that :func:`rollenv.make` takes.
-
     Attributes:
         total: the sum of rewards.
         turns: how many replies were played.
@@ -116,7 +112,6 @@ class Episode:
 
         Args:
             seed: of the episode; equal seeds give equal tasks.
-            options: ``options`` of the environment's ``reset``.
         """
         self._seed = seed
         self._begin()

@@ -80,9 +80,6 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
     async def aexecute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
         """:meth:`execute` for asyncio. Where it is cancelled, the command is killed.
 
-        Args:
-            timeout: seconds; 0 for no limit, None for that of the limits.
-
         Raises:
             SandboxDied: if the sandbox has ended.
         """

@@ -142,11 +142,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
 
     @classmethod
     async def sample_init(cls, task_name: str, config: Any, metadata: dict[str, str]) -> dict[str, SandboxEnvironment]:
-        """Start a sandbox.
-
-        Args:
-            config: settings of the sandbox; see :meth:`BoxConfig.of`.
-        """
+        """Start a sandbox."""
         most = min(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE, _MOST_OUTPUT)
         return {"default": await _apart(cls.start, BoxConfig.of(config), most, undo=lambda made: made.box.kill())}
 
@@ -306,7 +302,6 @@ def rollenv_task(
     """Episodes of an environment, played by the model under evaluation.
 
     Args:
-        env_id: any id that :func:`rollenv.make` takes.
         episodes: how many; each is a sample.
         seed: of the first; the others follow.
         max_turns: replies after which an episode is cut off, if the environment has not ended it before.
@@ -330,7 +325,6 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
     """Plays the episode of the sample's seed: observations are user messages, replies are actions.
 
     Args:
-        env_id: any id that :func:`rollenv.make` takes.
         max_turns: replies after which the episode is cut off.
     """
 

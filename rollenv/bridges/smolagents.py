@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from rollenv.errors import MissingExtra
 from rollenv.needs import peer
-from rollenv.sandbox import Execution, Limits, Result, Sandbox, SandboxDied
+from rollenv.sandbox import Limits, Result, Sandbox, SandboxDied
 
 with peer("smolagents", "1.26"):
     import PIL.Image
@@ -41,7 +41,6 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
     Args:
         packages: modules that code imports, which have to be installed beside smolagents.
         limits: of each step, and of the sandbox.
-        logger: the agent's, for smolagents' own messages.
 
     Raises:
         IsolationError: if no sandbox can be started here.
@@ -89,15 +88,12 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
             AgentError: if it fails; the agent sees the reason.
         """
         if self._ended:
-            self._start_again()
+            if not self.sandbox.alive:
+                self.sandbox = Sandbox.create(**self._settings)
+            self._ended = False
+            self.send_variables(self._variables)
+            self.send_tools(self._tools)
         return self.run_code_raise_errors(code_action)
-
-    def _start_again(self) -> None:
-        if not self.sandbox.alive:
-            self.sandbox = Sandbox.create(**self._settings)
-        self._ended = False
-        self.send_variables(self._variables)
-        self.send_tools(self._tools)
 
     def run_code_raise_errors(self, code: str) -> CodeOutput:
         """Run code.
@@ -115,19 +111,15 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
         if done.error is None:
             return CodeOutput(_shown(done.results), logs, is_final_answer=False)
         if done.error.name == self.FINAL_ANSWER_EXCEPTION:
-            return CodeOutput(self._final_answer(done.error.value), logs, is_final_answer=True)
-        raise AgentError(self._failure(done, logs), self.logger)
-
-    def _final_answer(self, text: str) -> Any:
-        try:
-            return self._deserialize_final_answer(text)
-        except Exception as error:  # code can raise the exception with anything in it
-            raise AgentError(f"the final answer cannot be read (it may have 1 MiB): {error}", self.logger) from error
-
-    def _failure(self, done: Execution, logs: str) -> str:
-        assert done.error is not None
-        error = truncate_content(done.error.traceback.strip() or f"{done.error.name}: {done.error.value}", _SHOWN)
-        return f"{logs}\nExecuting code yielded an error:\n{error}" + (f"\n{_LOST}" if self._ended else "")
+            try:
+                answer = self._deserialize_final_answer(done.error.value)
+            except Exception as error:  # code can raise the exception with anything in it
+                text = f"the final answer cannot be read (it may have 1 MiB): {error}"
+                raise AgentError(text, self.logger) from error
+            return CodeOutput(answer, logs, is_final_answer=True)
+        shown = truncate_content(done.error.traceback.strip() or f"{done.error.name}: {done.error.value}", _SHOWN)
+        lost = f"\n{_LOST}" if self._ended else ""
+        raise AgentError(f"{logs}\nExecuting code yielded an error:\n{shown}{lost}", self.logger)
 
     def cleanup(self) -> None:
         """End the sandbox. Agents call it, too."""

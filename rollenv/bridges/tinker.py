@@ -31,7 +31,6 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
     """An episode as a conversation: the environment is the user, who speaks first.
 
     Args:
-        system: a system prompt, if any.
         max_turns: of the episode; None for the environment's own limit.
     """
 
@@ -44,7 +43,7 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
     async def initial_observation(self) -> list[Message]:
         """Return the first observation. An episode that was played before is given up."""
         self._messages = [*self._begun]
-        return await self._hear(await asyncio.to_thread(self._start))
+        return await self._add_user(await asyncio.to_thread(self._start))
 
     def _start(self) -> str:
         self.close()
@@ -61,9 +60,9 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
         full = self.max_turns is not None and episode.turns >= self.max_turns
         done = episode.over or full
         metrics = {"success": float(bool(episode.info.get("success"))), "turns": float(episode.turns)} if done else {}
-        return MessageStepResult(reward, done, await self._hear(shown), metrics)
+        return MessageStepResult(reward, done, await self._add_user(shown), metrics)
 
-    async def _hear(self, shown: str) -> list[Message]:
+    async def _add_user(self, shown: str) -> list[Message]:
         self._messages.append({"role": "user", "content": shown})
         return list(self._messages)
 

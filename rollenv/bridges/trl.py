@@ -51,7 +51,6 @@ def dataset(env_id: str, n: int | None = None, *, seed: int = 0, **kwargs: Any) 
     """Tasks as a training set for :class:`Rollout`; several can be concatenated and shuffled.
 
     Args:
-        env_id: any id that :func:`rollenv.make` takes.
         n: number of tasks; by default all of a data set, and 100 of what is generated.
         seed: of the first task; the others count up.
 
@@ -134,7 +133,8 @@ class Rollout:
         training = model.training
         model.eval()  # no dropout, and no gradient checkpointing, which knows no cache
         try:
-            played = _apart(lambda: self._play([_text(prompt) for prompt in prompts], player))
+            texts = [str(p[-1]["content"] if isinstance(p, list) and p else p) for p in prompts]
+            played = _apart(lambda: self._play(texts, player))
         finally:
             model.train(training)
         failed = [t for t in played if not t.complete]
@@ -247,11 +247,6 @@ def _columns(played: Sequence[Trajectory], tokenizer: Any) -> dict[str, list[Any
     return columns
 
 
-def _text(prompt: Any) -> str:
-    """A prompt's text, of a conversation its last message's."""
-    return str(prompt[-1]["content"] if isinstance(prompt, list) and prompt else prompt)
-
-
 def _task(prompt: str) -> Task:
     try:
         return from_plain(Task, json.loads(prompt))
@@ -278,9 +273,6 @@ def environment(env_id: str, **kwargs: Any) -> Callable[[], Environment]:
     The training set needs a column ``seed``, or ``index`` for the tasks of a data set, so that the members of a group
     play the same task.
 
-    Args:
-        env_id: any id that :func:`rollenv.make` takes.
-
     Raises:
         UnknownEnv: there is no such id.
     """
@@ -301,7 +293,6 @@ class Environment:
 
         Args:
             index: of the task, in a data set.
-            row: other columns, which are ignored.
 
         Raises:
             UsageError: the training set does not say which task, or not by a whole number.

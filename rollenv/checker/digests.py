@@ -161,7 +161,6 @@ class TwinProcess(HelperProcess):
         """Run :func:`play` in the other process.
 
         Args:
-            env_spec: the environment to build there.
             sequences: a (seed, actions) pair for each episode.
 
         Returns:

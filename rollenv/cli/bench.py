@@ -28,8 +28,7 @@ from rollenv.core import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP
 
 if TYPE_CHECKING:
-    from rollenv.bench import Benchmark, Comparison, Suite
-    from rollenv.bench.compare import Difference
+    from rollenv.bench import Benchmark, Suite
     from rollenv.bench.run import Row
 
 
@@ -124,12 +123,12 @@ def _folder(
         if resume:
             raise UsageError("--resume needs --out: the folder of the run to go on with")
         return None
-    asked: dict[str, Any] = {"suite": chosen.name, "env": f"bench {chosen.name}", **about}
-    asked |= {"parts": [{"env_id": part.env_id, "kwargs": dict(part.kwargs)} for part in chosen.parts]}
-    asked |= {"temperature": options.temperature, "max_tokens": options.max_tokens, "system": options.system}
+    settings: dict[str, Any] = {"suite": chosen.name, "env": f"bench {chosen.name}", **about}
+    settings |= {"parts": [{"env_id": part.env_id, "kwargs": dict(part.kwargs)} for part in chosen.parts]}
+    settings |= {"temperature": options.temperature, "max_tokens": options.max_tokens, "system": options.system}
     rows = [one for part in chosen.parts for one in row_fingerprints(part.env_id, part.kwargs, about["tasks_of_each"])]
-    asked |= {"rows": rows} if rows else {}
-    return EvalFolder.begin(out, json_module.loads(json_module.dumps(asked)), resume, accept)
+    settings |= {"rows": rows} if rows else {}
+    return EvalFolder.begin(out, json_module.loads(json_module.dumps(settings)), resume, accept)
 
 
 def _save(out: Path, numbers: Mapping[str, Any], result: Benchmark) -> None:
@@ -166,17 +165,13 @@ def _list(json: bool) -> None:
         console.print(f"not here: {need}", markup=False, style="dim", soft_wrap=True)
 
 
-# -- results -----------------------------------------------------------------------------------------------------------
-
-_HEAD = ["category", "tasks", "success (95 %)", "floor", "failed", "turns", "calls", "invalid", "side effects"]
-
-
 def _print(result: Benchmark, agent: str, numbers: Mapping[str, Any], out: Path | None) -> None:
     console.print(f"{result.suite} played by {agent}", markup=False, style="bold")
     rows = [*result.rows, result.total] if len(result.rows) > 1 else result.rows
     k, priced = result.total.k, any(row.cost for row in rows)
     spoken = any(row.completion_tokens for row in rows)
-    head = [*_HEAD, *[f"pass^{j}" for j in range(2, k + 1)]]
+    head = ["category", "tasks", "success (95 %)", "floor", "failed", "turns", "calls", "invalid", "side effects"]
+    head += [f"pass^{j}" for j in range(2, k + 1)]
     head += ["tokens in", "tokens out"] * spoken + ["cost"] * priced + ["s/turn"]
     table = Table(*head, box=None, padding=(0, 1, 0, 0))
     for row in rows:
@@ -213,9 +208,6 @@ def _cells(row: Row, spoken: bool, priced: bool) -> list[str]:
     return [*cells, *([f"{row.cost:.4f}"] if priced else []), f"{row.latency:.3f}"]
 
 
-# -- comparison --------------------------------------------------------------------------------------------------------
-
-
 def _compare(folders: list[str], out: Path | None, json: bool) -> None:
     from rollenv.bench import compare
     from rollenv.cli.view import write_report
@@ -236,28 +228,20 @@ def _compare(folders: list[str], out: Path | None, json: bool) -> None:
     if json:
         console.print_json(json_module.dumps(result.to_dict()))
         return
-    _print_comparison(result, folders)
-    if out is not None:
-        console.print(f"page and numbers: {out}", markup=False, soft_wrap=True)
-
-
-def _print_comparison(result: Comparison, folders: list[str]) -> None:
     console.print(f"{folders[1]} against {folders[0]}", markup=False, style="bold")
     table = Table(
         "category", "tasks", folders[0], folders[1], "difference (95 %)", "", "only first", "only second", box=None
     )
     for row in [*result.rows, *([result.total] if len(result.rows) > 1 else [])]:
-        table.add_row(*_compared(row), style="bold" if row is result.total else "")
+        change = f"{100 * row.difference:+.1f} ({100 * row.low:+.1f} to {100 * row.high:+.1f})"
+        cells = [row.category, str(row.tasks), f"{100 * row.first:.1f} %", f"{100 * row.second:.1f} %", change]
+        cells += ["clear" if row.clear else "not clear", str(row.only_first), str(row.only_second)]
+        table.add_row(*cells, style="bold" if row is result.total else "")
     console.print(table)
     if result.only_first or result.only_second:
         console.print(
             f"left out, since only one of the two has them: {result.only_first} tasks of the first, "
             f"{result.only_second} of the second"
         )
-
-
-def _compared(row: Difference) -> list[str]:
-    verdict = "clear" if row.clear else "not clear"
-    change = f"{100 * row.difference:+.1f} ({100 * row.low:+.1f} to {100 * row.high:+.1f})"
-    shares = f"{100 * row.first:.1f} %", f"{100 * row.second:.1f} %"
-    return [row.category, str(row.tasks), *shares, change, verdict, str(row.only_first), str(row.only_second)]
+    if out is not None:
+        console.print(f"page and numbers: {out}", markup=False, soft_wrap=True)

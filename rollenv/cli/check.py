@@ -45,7 +45,13 @@ def command(
             ticker.tick(len(findings), f"the last: {env_id}")
     console.print(Columns([f"[bold]{letter}[/] {name}" for name, letter in _LETTERS.items()], padding=(0, 2)))
     console.print()
-    console.print(_table(findings))
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("id", no_wrap=True, overflow="ellipsis")
+    for letter in _LETTERS.values():  # instead of names, so that all fit beside an id in 80 columns
+        table.add_column(letter, min_width=1)
+    for env_id, found in findings.items():
+        table.add_row(env_id, *(_MARKS[f.ok] for f in found))
+    console.print(table)
     broken = [(env_id, f) for env_id, found in findings.items() for f in found if f.ok is False]
     for env_id, finding in broken:
         console.print(f"[bold red]✗[/] {env_id}, {finding.name}: ", end="")
@@ -65,14 +71,3 @@ def _findings(process: HelperProcess, env_id: str, episodes: int) -> list[Findin
         return found
     except Broken as error:
         return [Finding(name, False if name == "types" else None, str(error)) for name in CHECKS]
-
-
-def _table(findings: dict[str, list[Finding]]) -> Table:
-    """A letter for each property, so that all of them fit beside an id in 80 columns."""
-    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
-    table.add_column("id", no_wrap=True, overflow="ellipsis")
-    for letter in _LETTERS.values():
-        table.add_column(letter, min_width=1)
-    for env_id, found in findings.items():
-        table.add_row(env_id, *(_MARKS[f.ok] for f in found))
-    return table

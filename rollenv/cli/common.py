@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, get_type_hints
 
@@ -144,10 +144,12 @@ NO_OPTIONS = AgentOptions()
 def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command an option for every field of :class:`AgentOptions`; they reach it as ``options``."""
     signature, kinds = inspect.signature(command, eval_str=True), get_type_hints(AgentOptions)
-    more = [
-        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, annotation=kinds[each.name], default=_typed(each))
-        for each in fields(AgentOptions)
-    ]
+    more = []
+    for each in fields(AgentOptions):
+        names, how = each.metadata["option"]
+        option = typer.Option(each.default, *names, **how)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        more.append(inspect.Parameter(each.name, kind, annotation=kinds[each.name], default=option))
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
@@ -159,11 +161,6 @@ def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
-
-
-def _typed(option: Field[Any]) -> Any:
-    names, how = option.metadata["option"]
-    return typer.Option(option.default, *names, **how)
 
 
 def make_agent(name: str, options: AgentOptions | None = None, *, native: bool = False) -> Agent:

@@ -127,11 +127,7 @@ def states_of_turns(trained: EnvConfig, seed: int) -> str:
 
 def differences(config: TrainConfig) -> list[str]:
     """Every setting that is not the default, as ``key = value``; a section's variant has its own defaults."""
-    lines: list[str] = []
-    for name in type(config).model_fields:
-        value = getattr(config, name)
-        lines += _differences(name, value, type(config).model_fields[name].get_default(call_default_factory=True))
-    return lines
+    return _differences("", config, None)
 
 
 def _differences(key: str, value: Any, default: Any) -> list[str]:
@@ -146,7 +142,7 @@ def _differences(key: str, value: Any, default: Any) -> list[str]:
         known = getattr(default, name) if same else own
         if not same and (union := union_of(key)) and name == union.tag:
             known = None  # the choice itself is shown
-        lines += _differences(f"{key}.{name}", getattr(value, name), known)
+        lines += _differences(f"{key}.{name}".lstrip("."), getattr(value, name), known)
     return lines
 
 
@@ -173,12 +169,12 @@ def tokens_together(config: TrainConfig, plan: ModelPlan, prompt: str, other: st
     rollout, settings = config.rollout, config.optimizer
     if plan.tokenizer is None or not turns:
         return settings.micro_batch_tokens
-    asked = [plan.tokenizer.encode(text, add_special_tokens=False) for text in (prompt, other)]
+    encoded = [plan.tokenizer.encode(text, add_special_tokens=False) for text in (prompt, other)]
     trajectories = rollout.groups_per_batch * rollout.group_size
-    alone, common = trajectories * turns * len(asked[0]), 0
+    alone, common = trajectories * turns * len(encoded[0]), 0
     if turns == 1 and settings.share_prefixes:
-        common = next((i for i, (a, b) in enumerate(zip(*asked, strict=False)) if a != b), len(asked[0]))
-        alone = rollout.groups_per_batch * (len(asked[0]) - common)
+        common = next((i for i, (a, b) in enumerate(zip(*encoded, strict=False)) if a != b), len(encoded[0]))
+        alone = rollout.groups_per_batch * (len(encoded[0]) - common)
     return min(settings.micro_batch_tokens, common + alone + trajectories * turns * rollout.max_new_tokens)
 
 

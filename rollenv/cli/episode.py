@@ -17,10 +17,8 @@ from rollenv.parsing import well_formed
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
-    from rollenv.agents.chat import ChatAgent
     from rollenv.agents.chat.endpoint import Patience
-    from rollenv.rollout.episode import Limits
-    from rollenv.rollout.types import Task, Trajectory
+    from rollenv.rollout.types import Trajectory
 
 #: The variable with the key, unless another one is named.
 _KEY = "OPENAI_API_KEY"
@@ -56,7 +54,8 @@ def command(
     from rollenv.agents.chat.endpoint import Patience
     from rollenv.registry import named_wrappers, spec
     from rollenv.rollout.episode import Limits
-    from rollenv.rollout.types import Task
+    from rollenv.rollout.manager import RolloutManager
+    from rollenv.rollout.types import Task, Trajectory
 
     about: dict[str, Any] = {"env": env, "seed": seed}
     try:
@@ -77,7 +76,9 @@ def command(
             max_tokens=max_tokens,
             patience=patience,
         )
-        played = _play(player, task, Limits(step=step_deadline, turns=max_turns), workers)
+        limits = Limits(step=step_deadline, turns=max_turns)
+        with make_workers(workers) as pool, RolloutManager(player, pool, limits=limits) as manager:
+            (played,) = manager.play([Trajectory(task)])
     except Exception as error:  # rollenv's own are printed and give the exit code, as for any command
         if json:
             _print_json(about | {"reward": None, "error": str(error) or type(error).__name__})
@@ -92,15 +93,6 @@ def command(
         raise RollenvError(" ".join(played.error.split()) or f"the episode of {env} was {played.status}")
 
 
-def _play(player: ChatAgent, task: Task, limits: Limits, workers: str) -> Trajectory:
-    from rollenv.rollout.manager import RolloutManager
-    from rollenv.rollout.types import Trajectory
-
-    with make_workers(workers) as pool, RolloutManager(player, pool, limits=limits) as manager:
-        (played,) = manager.play([Trajectory(task)])
-    return played
-
-
 def _key(variable: str) -> str | None:
     """The key in an environment variable. Another endpoint's is not sent instead."""
     key = os.environ.get(variable, "").strip()
@@ -112,12 +104,7 @@ def _key(variable: str) -> str | None:
 
 
 def _only_model(base_url: str, key: str | None, patience: Patience) -> str:
-    """The model of an endpoint that has one.
-
-    Raises:
-        RollenvError: the endpoint does not answer, in any attempt.
-        UsageError: it names no model or several, or refuses the key, or the URL is malformed.
-    """
+    """The model of an endpoint that has one."""
     from rollenv.agents.chat.endpoint import checked_url, without_login
 
     checked_url(base_url)

@@ -86,7 +86,8 @@ def command(
     from rollenv.wrappers.factory import with_tokenizer
 
     kwargs = key_values(settings or ())
-    around = with_tokenizer(named_wrappers(wrappers), tokenizer or _own_tokenizer(agent))
+    model = _model_of(agent)
+    around = with_tokenizer(named_wrappers(wrappers), tokenizer or (str(model_folder(Path(model))) if model else ""))
     # an unknown id, and a wrong prompt, fail before a model is loaded
     tasks = _number_of_tasks(env, kwargs, n, out if resume else None)
     form = None
@@ -115,8 +116,8 @@ def command(
     about |= {name: value for name, value in optional.items() if value}
     folder = None
     if out is not None:
-        model = model_fingerprint(_model_of(options.model or agent))
-        prints = {"rows": row_fingerprints(env, kwargs, tasks), "model": model}
+        weights = model_fingerprint(_model_of(options.model or agent))
+        prints = {"rows": row_fingerprints(env, kwargs, tasks), "model": weights}
         folder = EvalFolder.begin(out, about | {k: v for k, v in prints.items() if v}, resume, accept)
     if resume and folder is None:
         raise UsageError("--resume needs --out: the folder of the evaluation to go on with")
@@ -127,12 +128,15 @@ def command(
         result = evaluate(player, env, kwargs, n=tasks, k=k, seed=seed, wrappers=around, **opened)
     numbers = {**about, **result.to_dict(), **totals(player)}
     if out is not None:
-        _save(out, numbers)
+        from rollenv.report import write_report
+
+        (out / "result.json").write_text(json_module.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+        write_report([out], out / "report.html")
     if json:
         console.print_json(json_module.dumps(numbers))
     else:
         _print(result, agent, out)
-    if result.failures.get("agent") or _mostly_failed(result):
+    if result.failures.get("agent") or result.failed > len(result.trajectories) / 2:
         raise typer.Exit(1)
 
 
@@ -151,28 +155,19 @@ def _set_prompt(
         player.sampling = dataclasses.replace(player.sampling, stop=tuple(form.stop))  # type: ignore[attr-defined]
 
 
-def _number_of_tasks(env: str, kwargs: dict[str, Any], asked: str, continued: Path | None) -> int:
+def _number_of_tasks(env: str, kwargs: dict[str, Any], n: str, continued: Path | None) -> int:
     """Return the number of tasks for -n; without it, a continued evaluation keeps its number."""
     from rollenv.registry import spec
     from rollenv.rollout.evaluate import tasks_of
 
-    if asked == "all" and not spec(env).indexed:
+    if n == "all" and not spec(env).indexed:
         raise UsageError(f"{env} draws its tasks from the seed, without end; say how many with -n, as in -n 100")
-    if asked not in ("", "all") and not (asked.isascii() and asked.isdecimal() and int(asked) > 0):
-        raise UsageError(f"-n is a number of tasks from 1, or all, not {asked!r}")
-    number = int(asked) if asked.isdecimal() else None
-    if not asked and continued is not None:
+    if n not in ("", "all") and not (n.isascii() and n.isdecimal() and int(n) > 0):
+        raise UsageError(f"-n is a number of tasks from 1, or all, not {n!r}")
+    number = int(n) if n.isdecimal() else None
+    if not n and continued is not None:
         number = tasks_before(continued)
     return len(tasks_of(env, kwargs, number))
-
-
-def _mostly_failed(result: Evaluation) -> bool:
-    return result.failed > len(result.trajectories) / 2
-
-
-def _own_tokenizer(agent: str) -> str:
-    """The folder of a model's tokenizer; empty for agents that have none."""
-    return str(model_folder(Path(path))) if (path := _model_of(agent)) else ""
 
 
 def _model_of(agent: str) -> str:
@@ -180,15 +175,8 @@ def _model_of(agent: str) -> str:
     return argument if kind in ("local", "vllm") else ""
 
 
-def _save(out: Path, numbers: Mapping[str, Any]) -> None:
-    from rollenv.report import write_report
-
-    (out / "result.json").write_text(json_module.dumps(numbers, indent=2) + "\n", encoding="utf-8")
-    write_report([out], out / "report.html")
-
-
-def _tables(result: Evaluation, agent: str) -> list[list[list[str]]]:
-    """The results as tables: headings, then rows."""
+def _print(result: Evaluation, agent: str, out: Path | None) -> None:
+    console.print(f"{result.env_id} played by {agent}", markup=False, style="bold")
     numbers = [
         str(result.n) if result.k == 1 else f"{result.n} × {result.k}",
         percent(result.success, result.low, result.high),
@@ -202,14 +190,9 @@ def _tables(result: Evaluation, agent: str) -> list[list[list[str]]]:
     if result.k > 1:
         rows = [[str(j), percent(*result.pass_at[j]), percent(*result.pass_all[j])] for j in result.pass_at]
         tables.append([["k", "pass@k: one of k (95 %)", "pass^k: all k (95 %)"], *rows])
-    return tables
-
-
-def _print(result: Evaluation, agent: str, out: Path | None) -> None:
-    console.print(f"{result.env_id} played by {agent}", markup=False, style="bold")
-    for head, *rows in _tables(result, agent):
+    for head, *body in tables:
         table = Table(*head, box=None, padding=(0, 1, 0, 0))
-        for row in rows:
+        for row in body:
             table.add_row(*row)
         console.print(table)
     if result.repeats:
@@ -222,11 +205,7 @@ def _print(result: Evaluation, agent: str, out: Path | None) -> None:
 
 
 def print_failures(trajectories: Sequence[Trajectory], failures: Mapping[str, int]) -> None:
-    """Say what kinds of failures there were, and the first of each kind.
-
-    Args:
-        failures: how many failed in which way.
-    """
+    """Say what kinds of failures there were, and the first of each kind."""
     failed = sum(failures.values())
     most = failed > len(trajectories) / 2
     all_of_them = "all" if failed == len(trajectories) else "most" if most else ""

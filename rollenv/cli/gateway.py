@@ -74,8 +74,8 @@ def _model(model: str, upstream: str, temperature: float | None, max_tokens: int
     from rollenv.agents.gateway.policy import Policy
 
     if upstream:
-        asked = {"temperature": temperature, "max_tokens": max_tokens}
-        body = {name: value for name, value in asked.items() if value is not None}
+        sampling = {"temperature": temperature, "max_tokens": max_tokens}
+        body = {name: value for name, value in sampling.items() if value is not None}
         return Upstream(Endpoint(upstream, os.environ.get("OPENAI_API_KEY") or None), model, body=body)
     if model.partition(":")[0] not in ("local", "vllm"):
         raise UsageError(f"--model {model} needs --upstream URL, or is local:FOLDER or vllm:FOLDER")

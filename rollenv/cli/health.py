@@ -61,7 +61,8 @@ def _fetch(url: str) -> dict[str, Any]:
 def _print(health: dict[str, Any]) -> None:
     age = time.time() - health["time"]
     written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(health["time"]))
-    console.print(f"written {written}" + (f", {_span(age)} ago" if age > _OLD_SECONDS else ""))
+    span = f"{age:.0f} s" if age < 120 else f"{age / 60:.0f} min" if age < 7200 else "hours"
+    console.print(f"written {written}" + (f", {span} ago" if age > _OLD_SECONDS else ""))
     envs = _table("environment", "state", "completed", "failed", "cancelled")
     for record in health["envs"]:
         numbers = [str(record["counts"].get(name, 0)) for name in ("completed", "failed", "cancelled")]
@@ -99,17 +100,12 @@ def _name(record: dict[str, Any]) -> str:
 
 def _latency(record: dict[str, Any], operation: str, quantile: str) -> str:
     quantiles = record.get("latency", {}).get(operation) or {}
-    return _seconds(quantiles[quantile]) if quantile in quantiles else "-"
-
-
-def _seconds(value: float) -> str:
+    if quantile not in quantiles:
+        return "-"
+    value = quantiles[quantile]
     return f"{value:.2f} s" if value >= 0.1 else f"{1000 * value:.2g} ms" if value >= 0.001 else f"{1e6 * value:.0f} µs"
 
 
 def _state(state: str) -> str:
     colour = {"up": "green", "starting": "yellow", "quarantined": "yellow"}.get(state, "red")
     return f"[{colour}]{state}[/]"
-
-
-def _span(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else "hours"

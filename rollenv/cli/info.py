@@ -24,7 +24,24 @@ def command(
     """Tell all about one environment: what it is, how to act, an example, rewards, needs, arguments."""
     card = cards.card(spec(env), key_values(settings or ()))
     if json:
-        console.print_json(json_module.dumps(_data(card), default=str))
+        s = card.spec
+        data = {
+            "id": s.id,
+            "about": card.about,
+            "source": card.source,
+            "abilities": sorted(s.abilities),
+            "needs": [{"name": str(n), "hint": getattr(n, "hint", ""), "here": n not in s.missing} for n in s.needs],
+            "arguments": card.arguments,
+            "levels": list(s.levels),
+            "indexed": s.indexed,
+            "nondeterministic": s.nondeterministic,
+            "turn_limit": card.limit,
+            "rewards_seen": [min(card.rewards), max(card.rewards)] if card.rewards else None,
+            "prompt": card.prompt,
+            "action": card.action,
+            "problem": card.problem,
+        }
+        console.print_json(json_module.dumps(data, default=str))
         return
     console.print(card.spec.id, style="bold", markup=False)
     console.print(card.about or cards.summary(card.spec), markup=False)
@@ -61,24 +78,4 @@ def _facts(card: cards.Card) -> dict[str, str]:
         "needs": ("; ".join(needs) or "a base install") + missing,
         "arguments": ", ".join(f"{name}={value}" if value else name for name, value in card.arguments.items()),
         "source": card.source,
-    }
-
-
-def _data(card: cards.Card) -> dict[str, object]:
-    s = card.spec
-    return {
-        "id": s.id,
-        "about": card.about,
-        "source": card.source,
-        "abilities": sorted(s.abilities),
-        "needs": [{"name": str(n), "hint": getattr(n, "hint", ""), "here": n not in s.missing} for n in s.needs],
-        "arguments": card.arguments,
-        "levels": list(s.levels),
-        "indexed": s.indexed,
-        "nondeterministic": s.nondeterministic,
-        "turn_limit": card.limit,
-        "rewards_seen": [min(card.rewards), max(card.rewards)] if card.rewards else None,
-        "prompt": card.prompt,
-        "action": card.action,
-        "problem": card.problem,
     }

@@ -33,7 +33,18 @@ def command(
     specs = [s for s in list_envs(pattern) if not (here and s.missing)]
     open_ended = [name for name in ELSEWHERE if pattern.lower() in f"{name}:"]
     if json:
-        console.print_json(json_module.dumps([_row(s) for s in specs], default=str))
+        rows = [
+            {
+                "id": s.id,
+                "summary": cards.summary(s),
+                "kwargs": s.kwargs,
+                "abilities": sorted(s.abilities),
+                "needs": [str(need) for need in s.needs],
+                "missing": [str(need) for need in s.missing],
+            }
+            for s in specs
+        ]
+        console.print_json(json_module.dumps(rows, default=str))
         return
     if not specs and not open_ended:
         raise UsageError(
@@ -45,17 +56,6 @@ def command(
         _print_ids(specs)
     else:
         _print_groups(specs)
-
-
-def _row(s: EnvSpec) -> dict[str, object]:
-    return {
-        "id": s.id,
-        "summary": cards.summary(s),
-        "kwargs": s.kwargs,
-        "abilities": sorted(s.abilities),
-        "needs": [str(need) for need in s.needs],
-        "missing": [str(need) for need in s.missing],
-    }
 
 
 def _groups(specs: Sequence[EnvSpec]) -> list[tuple[str, list[EnvSpec]]]:

@@ -20,7 +20,7 @@ from rich.text import Text
 from rollenv.cli import completion
 from rollenv.cli.common import console, key_values
 from rollenv.core import Env, Unsolvable
-from rollenv.drawing import Drawing, ansi, draw
+from rollenv.drawing import PIECES, ansi, draw
 from rollenv.registry import make
 from rollenv.typed import Reader, reader
 
@@ -29,7 +29,6 @@ ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
 VI = {"h": "left", "j": "down", "k": "up", "l": "right"}
 
 _END, _BACKSPACE, _KILL = "\x04", "\x08\x7f", "\x15"
-_utf8 = codecs.getincrementaldecoder("utf-8")
 #: Seconds in which the rest of what an arrow key sends arrives.
 _REST = 0.05
 
@@ -77,19 +76,15 @@ class Keyboard:
             if key in "\r\n":
                 self._echo("\n")
                 return line
-            line = self._edited(line, key)
-
-    def _edited(self, line: str, key: str) -> str:
-        if key in _BACKSPACE:
-            self._echo("\b \b" if line else "")
-            return line[:-1]
-        if key == _KILL:
-            self._echo("\b \b" * len(line))
-            return ""
-        if key.isprintable():
-            self._echo(key)
-            return line + key
-        return line
+            if key in _BACKSPACE:
+                self._echo("\b \b" if line else "")
+                line = line[:-1]
+            elif key == _KILL:
+                self._echo("\b \b" * len(line))
+                line = ""
+            elif key.isprintable():
+                self._echo(key)
+                line += key
 
     def _key(self) -> str:
         """A character; of an arrow key ESC and its letter; empty at the end of the input."""
@@ -162,15 +157,10 @@ Ask = Callable[[str, Reader], str | None]
 def _asker() -> Iterator[Ask]:
     """Keys and lines from a terminal, lines from anything else."""
     if sys.stdin.isatty() and sys.stdout.isatty():
-        try:
-            from rollenv.cli.play import Keyboard
-        except ImportError:  # no Unix
-            pass
-        else:
-            with Keyboard(sys.stdin.fileno()).held() as keyboard:
-                yield lambda prompt, reader: keyboard.ask(prompt, reader.moves)
-            return
-    yield _line
+        with Keyboard(sys.stdin.fileno()).held() as keyboard:
+            yield lambda prompt, reader: keyboard.ask(prompt, reader.moves)
+    else:
+        yield _line
 
 
 def _line(prompt: str, reader: Reader) -> str | None:
@@ -218,26 +208,22 @@ class Player:
                 return False
             if name == ":new" or (self.over and not name.startswith(":")):
                 return True
-            self._do(name)
-
-    def _do(self, typed: str) -> None:
-        """A command, or an action."""
-        if typed == ":restart":
-            self.restart()
-            self.show()
-        elif typed == ":undo":
-            self.undo()
-        elif typed in (":hint", ":random"):
-            self._help_out("oracle_action" if typed == ":hint" else "sample_random_action")
-        elif typed.startswith(":say "):
-            self.step(typed.removeprefix(":say "))
-        elif typed.startswith(":"):
-            self._print_help(typed)
-        elif typed:
-            action = self.reader.action(typed)
-            if action != typed:
-                console.print(action, markup=False, style="dim")
-            self.step(action)
+            if name == ":restart":
+                self.restart()
+                self.show()
+            elif name == ":undo":
+                self.undo()
+            elif name in (":hint", ":random"):
+                self._help_out("oracle_action" if name == ":hint" else "sample_random_action")
+            elif name.startswith(":say "):
+                self.step(name.removeprefix(":say "))
+            elif name.startswith(":"):
+                self._print_help(name)
+            elif name:
+                action = self.reader.action(name)
+                if action != name:
+                    console.print(action, markup=False, style="dim")
+                self.step(action)
 
     def restart(self) -> None:
         """Begin the episode with its seed."""
@@ -312,8 +298,11 @@ class Player:
     def _introduction(self) -> str:
         lines = [f"seed {self.seed}. {self._how()}  :help shows the commands."]
         drawing = draw(self.game.picture, self.game.render()) if console.is_terminal else None
-        lines += [text for text in (drawing and _legend(drawing), getattr(self.game.unwrapped, "legend", "")) if text]
-        return "\n".join(lines)
+        if drawing:
+            pieces = dict.fromkeys(piece for row in drawing.rows for cell in row for piece in cell.pieces)
+            lines.append("   ".join(f"{PIECES[piece][1]} {piece}" for piece in pieces))
+        lines.append(getattr(self.game.unwrapped, "legend", ""))
+        return "\n".join(filter(None, lines))
 
     def _how(self) -> str:
         reader = self.reader
@@ -330,11 +319,3 @@ class Player:
             console.print(f"  {name:<10} {text}", markup=False)
         if legend := getattr(self.game.unwrapped, "legend", ""):
             console.print(legend, markup=False)
-
-
-def _legend(drawing: Drawing) -> str:
-    """Return what the signs of a board mean."""
-    from rollenv.drawing import PIECES
-
-    pieces = dict.fromkeys(piece for row in drawing.rows for cell in row for piece in cell.pieces)
-    return "   ".join(f"{PIECES[piece][1]} {piece}" for piece in pieces)

@@ -41,7 +41,6 @@ class EvalFolder:
 
     Args:
         settings: which a continued evaluation shares with the one that it continues, but for a larger ``n``.
-        played: episodes that are there already.
     """
 
     path: Path
@@ -77,7 +76,10 @@ class EvalFolder:
         from rollenv.rollout.records.storage import read
 
         found.played = list(read(episodes)) if episodes.exists() else []
-        found.seconds = _seconds(before, file, episodes)
+        known = before.get(_SECONDS)
+        found.seconds = float(known) if isinstance(known, int | float) else 0.0
+        if before.get(_OPEN) and episodes.exists():  # it was cut off, after its last episode was written
+            found.seconds += max(0.0, episodes.stat().st_mtime - file.stat().st_mtime)
         return found
 
     def _lock(self) -> None:
@@ -158,15 +160,6 @@ def _check(path: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -
             raise UsageError(f"{path} holds an evaluation with {key}={old!r}, not {new!r}; name another folder")
         if new < old:
             raise UsageError(f"{path} holds an evaluation with n={old}; n can grow, and {new} is less")
-
-
-def _seconds(before: Mapping[str, Any], file: Path, episodes: Path) -> float:
-    """The time of earlier sessions. One that was cut off lasted at least until its last episode was written."""
-    known = before.get(_SECONDS)
-    seconds = float(known) if isinstance(known, int | float) else 0.0
-    if before.get(_OPEN) and episodes.exists():
-        seconds += max(0.0, episodes.stat().st_mtime - file.stat().st_mtime)
-    return seconds
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def command(
     any_arguments: bool = typer.Option(False, help="Take arguments of environments that name files and programs."),
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
+    from rollenv.serve import auth
     from rollenv.serve.logs import write_to_stderr
     from rollenv.serve.quotas import Quota, SessionLimits
     from rollenv.serve.run import ServedWorkers
@@ -76,7 +77,9 @@ def command(
     from rollenv.serve.server import Settings
 
     if new_token:
-        _print_token(new_token, scopes)
+        token, lines = auth.new_token(new_token, [scope.strip() for scope in scopes.split(",")])
+        error_console.print(f"the token, which is shown this once: {token}", soft_wrap=True, markup=False)
+        console.print(lines, end="", soft_wrap=True, markup=False)
         return
     if (certificate is None) != (key is None):
         raise UsageError("TLS needs both --certificate and --key")
@@ -108,14 +111,6 @@ def command(
 
 
 command.__doc__ = f"{command.__doc__}\n{_EXAMPLES}"
-
-
-def _print_token(name: str, scopes: str) -> None:
-    from rollenv.serve.auth import new_token
-
-    token, lines = new_token(name, [scope.strip() for scope in scopes.split(",")])
-    error_console.print(f"the token, which is shown this once: {token}", soft_wrap=True, markup=False)
-    console.print(lines, end="", soft_wrap=True, markup=False)
 
 
 def _serve(settings: Settings, port: int, workers: ServedWorkers) -> None:

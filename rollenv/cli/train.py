@@ -60,7 +60,9 @@ def command(
 ) -> None:
     """Train an agent; everything is written to one run directory."""
     started = time.perf_counter()
-    _need_train_extra()
+    for package in (Package("torch", "train"), Package("transformers", "train")):
+        if not package.here:
+            raise MissingExtra(f"training needs {package}, which is not installed: {package.hint}")
     from rollenv.trainers.config import load_config
     from rollenv.trainers.run_dir import RunDir
 
@@ -106,12 +108,6 @@ def _write_recipe(config: TrainConfig, file: Path) -> None:
     except OSError as error:
         raise UsageError(f"cannot write {file}: {error.strerror or error}") from error
     console.print(f"wrote {file}; train by it with: rollenv train {file}", soft_wrap=True, markup=False)
-
-
-def _need_train_extra() -> None:
-    for package in (Package("torch", "train"), Package("transformers", "train")):
-        if not package.here:
-            raise MissingExtra(f"training needs {package}, which is not installed: {package.hint}")
 
 
 def _need_everything(config: TrainConfig) -> None:

@@ -25,7 +25,15 @@ def command(
     if serve:
         if len(runs) != 1 or out is not None:
             raise UsageError("--serve takes one folder, and no --out: `rollenv view --serve runs/`")
-        _serve(runs[0], host, port, show)
+        from rollenv.report import make_server
+
+        with make_server(runs[0], host, port) as server:
+            console.print(f"serving {runs[0]} at {server.url} until Ctrl-C", soft_wrap=True, markup=False)
+            if not server.is_private:
+                console.print("anyone who reaches this address can read these runs", style="yellow")
+            if show:
+                webbrowser.open(server.url)
+            server.serve_forever()
         return
     page = write_report(*runs, out=out)
     console.print(str(page), soft_wrap=True, markup=False)
@@ -51,15 +59,3 @@ def write_report(*runs: Path, out: Path | None = None) -> Path:
         return write(runs, target)
     except OSError as error:
         raise UsageError(f"cannot write {target}: {error.strerror or error}; choose another path with --out") from error
-
-
-def _serve(root: Path, host: str, port: int, show: bool) -> None:
-    from rollenv.report import make_server
-
-    with make_server(root, host, port) as server:
-        console.print(f"serving {root} at {server.url} until Ctrl-C", soft_wrap=True, markup=False)
-        if not server.is_private:
-            console.print("anyone who reaches this address can read these runs", style="yellow")
-        if show:
-            webbrowser.open(server.url)
-        server.serve_forever()

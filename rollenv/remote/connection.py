@@ -37,21 +37,19 @@ ANSWER = 600.0
 #: Seconds to send a message.
 _SEND = 60.0
 
-#: Seconds without a byte after which a server is asked whether it is there, and after as many more it is lost.
+#: Seconds without a byte after which a server is pinged, and after as many more it is lost.
 SILENCE = 8.0
 
 #: Seconds in which a server that was lost is asked after all others.
-_SHUNNED = 30.0
+_LOST_SECONDS = 30.0
 
 
 class WebSocket:
     """A WebSocket of a client. For one thread at a time.
 
     Args:
-        url: ``ws://`` or ``wss://``.
         largest: bytes of a message.
         silence: seconds to hear nothing at all, twice, from a server that has an answer to give.
-        subprotocol: offered to the server.
 
     Raises:
         OSError: there is no connection.
@@ -104,17 +102,17 @@ class WebSocket:
             OSError: the connection was lost.
         """
         whole: list[bytes] = []
-        asked = False
+        pinged = False
         while not whole:
             if time.monotonic() > end:
                 raise TimeoutError("it does not answer")
             try:
-                events, asked = self._events(end), False
+                events, pinged = self._events(end), False
             except TimeoutError:
-                if asked:
+                if pinged:
                     raise TimeoutError("it is silent") from None
                 self._wire.send_ping(b"")  # a server that works on the answer says that it is alive
-                events, asked = [], True
+                events, pinged = [], True
             for event in events:
                 if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT):
                     self._parts.append(bytes(event.data))
@@ -185,23 +183,19 @@ class Connection:
         """The answers to what was sent; None while they are not there."""
 
     @property
-    def shunned(self) -> bool:
+    def recently_lost(self) -> bool:
         """True if the server was lost a short while ago, so that others are asked first."""
-        return time.monotonic() - self._lost_at < _SHUNNED
+        return time.monotonic() - self._lost_at < _LOST_SECONDS
 
     def ask(self, operation: str, *args: Any) -> Any:
         """Send a request and wait for its answer; after a lost connection it is sent again.
-
-        Args:
-            operation: see :mod:`rollenv.remote.protocol`.
-            args: of the operation.
 
         Raises:
             RollenvError: the one that the server tells of.
             ServerLost: there was no answer, for as long as the patience lasted.
         """
         began, problem = time.monotonic(), RollenvError()
-        end = began + (self.patience if self.alone or began - self._given_up_at > _SHUNNED else 0.0)
+        end = began + (self.patience if self.alone or began - self._given_up_at > _LOST_SECONDS else 0.0)
         for attempt in itertools.count():
             try:
                 return self.ask_once(operation, *args)
@@ -220,10 +214,6 @@ class Connection:
     def ask_once(self, operation: str, *args: Any) -> Any:
         """Send a request and wait for its answer, without patience.
 
-        Args:
-            operation: see :mod:`rollenv.remote.protocol`.
-            args: of the operation.
-
         Raises:
             RollenvError: the one that the server tells of.
             ServerLost: there was no answer.
@@ -232,9 +222,6 @@ class Connection:
 
     def send_ahead(self, requests: list[list[Any]]) -> list[int]:
         """Send requests in one message, over a connection that stands.
-
-        Args:
-            requests: operation and arguments of each.
 
         Returns:
             Their numbers, for :meth:`collect`; none if there is no connection, or it was just lost.

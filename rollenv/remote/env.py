@@ -8,7 +8,7 @@ import functools
 import operator
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollenv.core import Env, ResetResult, StepResult
@@ -65,11 +65,6 @@ def spec_of(text: str) -> EnvSpec:
 def make_remote(address: str, render_mode: str | None = "text", **kwargs: Any) -> Env:
     """Open a session with a served environment.
 
-    Args:
-        address: ``rollenv+ws://HOST:PORT/ENV_ID``.
-        render_mode: what ``render()`` returns.
-        kwargs: constructor arguments of the environment.
-
     Raises:
         UsageError: wrong arguments.
         ServerFull: no server has room.
@@ -106,14 +101,10 @@ class Servers:
         """All connections: first the one that opens the next session, last those that were lost a short while ago."""
         first = self._turn % len(self.connections)
         turn = [*self.connections[first:], *self.connections[:first]]
-        return sorted(turn, key=lambda connection: connection.shunned)
+        return sorted(turn, key=lambda connection: connection.recently_lost)
 
     def ask(self, operation: str, *args: Any) -> Any:
         """Ask the servers in turn until one answers.
-
-        Args:
-            operation: see :mod:`rollenv.remote.protocol`.
-            args: of the operation.
 
         Raises:
             ServerLost: none answers.
@@ -175,12 +166,7 @@ class RemoteEnv(Env):
     def open(
         cls, addresses: tuple[Address, ...], env_id: str, kwargs: dict[str, Any], history: ReplayLog | None = None
     ) -> RemoteEnv:
-        """A new session, in the state that a history leads to.
-
-        Args:
-            env_id: an id that they know.
-            history: of the episode so far.
-        """
+        """A new session, in the state that a history leads to."""
         about = Servers.of(addresses).ask("spec", env_id)
         names = [name for ability in about["abilities"] for name in _METHODS[ability]]
         env = _class_with(frozenset([*names, *(["num_tasks"] if about["indexed"] else [])]))(
@@ -215,15 +201,14 @@ class RemoteEnv(Env):
         """
         by_server: dict[Connection, list[tuple[RemoteEnv, str]]] = {}
         for env, action in steps:
-            if isinstance(env, RemoteEnv) and env._is_ready() and isinstance(action, str):
+            if not isinstance(env, RemoteEnv) or not isinstance(action, str):
+                continue
+            if env._session and env._pid == os.getpid() and not env._over and env._ahead is None:
                 by_server.setdefault(env._connection(), []).append((env, action))
         for connection, ready in by_server.items():
             requests = [["call", env._session, env._count + 1, "step", [action]] for env, action in ready]
             for (env, action), number in zip(ready, connection.send_ahead(requests), strict=False):
                 env._ahead = (connection, number, action)
-
-    def _is_ready(self) -> bool:
-        return bool(self._session) and self._pid == os.getpid() and not self._over and self._ahead is None
 
     def render(self) -> str:
         return str(self._call("render"))
@@ -317,11 +302,7 @@ class RemoteEnv(Env):
         return next(c for c in servers.connections if c.address == self._where)
 
     def _goes_on(self, connection: Connection, again: bool) -> bool:
-        """Return whether the lost session was resumed at a server.
-
-        Args:
-            again: the call that was lost is made again, and may have been carried out already.
-        """
+        """Return whether the lost session was resumed; with ``again`` its last call may have been carried out."""
         if self._lost is None:
             return False
         session, answered = self._lost
@@ -336,11 +317,7 @@ class RemoteEnv(Env):
         return True
 
     def _begin(self, again: bool = False) -> None:
-        """Go on with the session, or open one and replay what was played.
-
-        Args:
-            again: see :meth:`_goes_on`.
-        """
+        """Go on with the session, or open one and replay what was played."""
 
         def begin(connection: Connection) -> None:
             if self._goes_on(connection, again):
@@ -407,28 +384,12 @@ def _spawn(self: RemoteEnv, same_state: bool = False, **kwargs: Any) -> Env:
     return twin
 
 
-def _num_tasks(self: RemoteEnv) -> int:
-    return int(self._call("num_tasks"))
-
-
-def _sample_random_action(self: RemoteEnv) -> str:
-    return str(self._call("sample_random_action"))
-
-
-def _oracle_action(self: RemoteEnv) -> str:
-    return str(self._call("oracle_action"))
-
-
-def _state_key(self: RemoteEnv) -> str:
-    return str(self._call("state_key"))
-
-
-_ABLE = {
+_ABLE: dict[str, Callable[..., Any]] = {
     "get_state": _get_state,
     "set_state": _set_state,
     "spawn": _spawn,
-    "num_tasks": _num_tasks,
-    "sample_random_action": _sample_random_action,
-    "oracle_action": _oracle_action,
-    "state_key": _state_key,
+    "num_tasks": lambda self: int(self._call("num_tasks")),
+    "sample_random_action": lambda self: str(self._call("sample_random_action")),
+    "oracle_action": lambda self: str(self._call("oracle_action")),
+    "state_key": lambda self: str(self._call("state_key")),
 }

@@ -288,11 +288,7 @@ def error_of(kind: Any, text: Any, details: Any) -> RollenvError:
             {key: value for key, value in details.items() if isinstance(key, str)} if isinstance(details, dict) else {}
         )
         if issubclass(cls, ServerFull):
-            known["retry_after"] = _seconds(known.get("retry_after"))
+            after = known.get("retry_after")  # whatever a server says
+            known["retry_after"] = min(3600.0, float(after)) if isinstance(after, int | float) and after >= 0 else 1.0
         return cls(str(text), **known)
     return cls(str(text))
-
-
-def _seconds(value: Any) -> float:
-    """Return the time of the next attempt, whatever a server says."""
-    return min(3600.0, float(value)) if isinstance(value, int | float) and value >= 0 else 1.0

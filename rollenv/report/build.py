@@ -64,11 +64,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 
 
 def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
-    """Everything that the page shows, except the turns of episodes.
-
-    Args:
-        runs: to show side by side.
-    """
+    """Everything that the page shows, except the turns of episodes."""
     statuses = list(zip(index["columns"]["run"], index["columns"]["status"], strict=True))
     about = []
     for number, (name, run) in enumerate(zip(_names(runs), runs, strict=True)):
@@ -99,7 +95,6 @@ def page(data: dict[str, Any], shards: Sequence[str]) -> str:
     """Render the HTML. Its content policy allows only its own script and, with a folder of shards, the files beside it.
 
     Args:
-        data: contents of the page, from :func:`page_data`.
         shards: JSON of the episodes' turns, embedded in the page; empty where shards are files.
     """
     files = resources.files("rollenv.report") / "page"
@@ -140,16 +135,13 @@ class _Shards:
                 shutil.rmtree(self._partial, ignore_errors=True)
                 self._partial.mkdir(parents=True)
             self.large = True
-            self._write()
-
-    def _write(self) -> None:
-        for text in self.inline:
-            # Text in text: the browser parses it as JSON, not as a program.
-            (self._partial / f"{self._written}.js").write_text(
-                f"rollenvShard({self._written},{json.dumps(text)})\n", encoding="ascii"
-            )
-            self._written += 1
-        self.inline = []
+            for each in self.inline:
+                # Text in text: the browser parses it as JSON, not as a program.
+                (self._partial / f"{self._written}.js").write_text(
+                    f"rollenvShard({self._written},{json.dumps(each)})\n", encoding="ascii"
+                )
+                self._written += 1
+            self.inline = []
 
     def finish(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -73,7 +73,13 @@ class Shelf:
             if key in latest:
                 superseded.add(latest[key])
             latest[key] = row
-            self._store(dumps(writer.episode(episode)))
+            text = dumps(writer.episode(episode))
+            if self._shard and self._size + len(text) > SHARD:
+                self._flush()
+            self.columns["shard"].append(self.shards)
+            self.columns["at"].append(len(self._shard))
+            self._shard.append(text)
+            self._size += len(text)
         if superseded:
             for name, column in self.columns.items():
                 self.columns[name] = [value for row, value in enumerate(column) if row not in superseded]
@@ -91,14 +97,6 @@ class Shelf:
             "shards": self.shards,
         }
 
-    def _store(self, text: str) -> None:
-        if self._shard and self._size + len(text) > SHARD:
-            self._flush()
-        self.columns["shard"].append(self.shards)
-        self.columns["at"].append(len(self._shard))
-        self._shard.append(text)
-        self._size += len(text)
-
     def _flush(self) -> None:
         if self._shard:
             self.put(f"[{','.join(self._shard)}]")
@@ -110,6 +108,7 @@ class Shelf:
         turns = [turn for turn in episode["turns"] if isinstance(turn, dict)]
         status = _status(episode)
         task = self._task(episode["task"])
+        rewards = [reward for turn in turns if isinstance(reward := turn.get("reward"), int | float)]
         values = {
             "run": run,
             "iteration": number(episode.get("iteration"), -1),
@@ -117,7 +116,7 @@ class Shelf:
             "member": number(episode.get("member")),
             "status": status,
             "kind": self._kind(episode) if STATUSES[status] == "error" else -1,
-            "reward": number(episode.get("reward"), sum(_reward(turn) for turn in turns)),
+            "reward": number(episode.get("reward"), sum(rewards, 0.0)),
             "turns": len(turns),
             "tokens": sum(len(_items(turn.get("response_ids"))) for turn in turns),
             "seconds": number(episode.get("seconds")),
@@ -180,7 +179,10 @@ class _Writer:
 
     def _turn(self, turn: Mapping[str, Any], prompt: list[Any] | None, picture: Picture | None) -> dict[str, Any]:
         ids = [i for i in _items(turn.get("response_ids")) if type(i) is int]
-        self._learn(ids)
+        for token in set(ids[:5000]) - self.vocabulary.keys() if self.tokenizer is not None else ():
+            known = self._decode([token])
+            if known is not None:
+                self.vocabulary[token] = known[:100]
         whole = self._decode(ids) if ids else None
         text = _text(turn.get("text"))
         raw = _text(turn.get("raw")) if whole is None else clip(whole)
@@ -227,29 +229,20 @@ class _Writer:
         except (OverflowError, TypeError, ValueError):  # numbers that are not tokens
             return None
 
-    def _learn(self, ids: list[int]) -> None:
-        if self.tokenizer is None:
-            return
-        for token in set(ids[:5000]) - self.vocabulary.keys():
-            text = self._decode([token])
-            if text is not None:
-                self.vocabulary[token] = text[:100]
-
     def view(self, text: str, picture: Picture | None) -> Any:
         """A drawing in letters of the palette, or the text."""
         key = text, picture
         if key not in self._views:
             if len(self._views) > 10_000:
                 self._views.clear()
-            self._views[key] = self._view(text, picture)
+            drawing = draw(picture, text)
+            letters = self._letters(drawing) if drawing else None
+            if drawing is None or letters is None:
+                self._views[key] = clip(text)
+            else:
+                notes = [clip(note) for note in drawing.notes]
+                self._views[key] = [letters, drawing.block, drawing.origin, drawing.across, notes]
         return self._views[key]
-
-    def _view(self, text: str, picture: Picture | None) -> Any:
-        drawing = draw(picture, text)
-        letters = self._letters(drawing) if drawing else None
-        if drawing is None or letters is None:
-            return clip(text)
-        return [letters, drawing.block, drawing.origin, drawing.across, [clip(note) for note in drawing.notes]]
 
     def _letters(self, drawing: Drawing) -> str | None:
         rows = []
@@ -286,11 +279,7 @@ def _tree(record: Any) -> dict[str, Any] | None:
 
 
 def shared_start(a: str, b: str) -> int:
-    """The length of the common prefix of two texts, in characters.
-
-    Args:
-        b: the text to compare ``a`` with.
-    """
+    """The length of the common prefix of two texts, in characters."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -317,11 +306,6 @@ def _status(episode: Mapping[str, Any]) -> int:
     if success:
         return STATUSES.index("solved")
     return STATUSES.index("truncated" if status == "truncated" else "wrong")
-
-
-def _reward(turn: Mapping[str, Any]) -> float:
-    reward = turn.get("reward")
-    return float(reward) if isinstance(reward, int | float) else 0.0
 
 
 def _rounded(value: Any) -> Any:

@@ -37,13 +37,9 @@ def plain(value: Any, depth: int = 0) -> Any:
         return {str(key): plain(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [plain(inner, depth + 1) for inner in value]
-    return clip(_named(value))
-
-
-def _named(value: Any) -> str:
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
-    return hex(value) if isinstance(value, int) and value.bit_length() > 10_000 else str(value)
+    return clip(hex(value) if isinstance(value, int) and value.bit_length() > 10_000 else str(value))
 
 
 def number(value: Any, default: float = 0.0) -> float | str:

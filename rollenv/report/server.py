@@ -81,7 +81,10 @@ class ReportServer(ThreadingHTTPServer):
                 self._count += 1
                 page = write_report([runs[name] for name in names], Path(self._pages.name) / f"{self._count}.html")
                 versions.append((now, page))
-                self._forget(versions)
+                while len(versions) > _VERSIONS:
+                    _, old = versions.pop(0)
+                    old.unlink(missing_ok=True)
+                    shutil.rmtree(old.with_name(f"{old.stem}_files"), ignore_errors=True)
             return versions[-1][1]
 
     def shard_of(self, names: tuple[str, ...], folder: str, number: int) -> Path | None:
@@ -89,12 +92,6 @@ class ReportServer(ThreadingHTTPServer):
         with self._lock:
             folders = [page.with_name(f"{page.stem}_files") for _, page in self._made.get(names, [])]
         return next((found / f"{number}.js" for found in folders if found.name == folder), None)
-
-    def _forget(self, versions: list[tuple[Any, Path]]) -> None:
-        while len(versions) > _VERSIONS:
-            _, page = versions.pop(0)
-            page.unlink(missing_ok=True)
-            shutil.rmtree(page.with_name(f"{page.stem}_files"), ignore_errors=True)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore connections that a browser closed."""
@@ -129,22 +126,22 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, "text/html", index_page(self.server.root).encode(), _INDEX_POLICY)
         elif parts == ["compare"]:
             names = parse_qs(url.query).get("run", [])[:_MOST]
-            self._redirect("/runs/" + "/".join(quote(name, safe="") for name in names) + "/page")
+            self.send_response(HTTPStatus.SEE_OTHER)
+            self.send_header("Location", "/runs/" + "/".join(quote(name, safe="") for name in names) + "/page")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
         elif parts[0] == "runs" and parts[-1] == "page":
-            self._page(tuple(parts[1:-1]))
+            page = self.server.page_of(tuple(parts[1:-1]))
+            if page is None:
+                self._missing()
+            else:
+                self._send(HTTPStatus.OK, "text/html", page.read_bytes())
         elif parts[0] == "runs" and len(parts) > 2 and parts[-2].endswith("_files"):
             self._shard(tuple(parts[1:-2]), *parts[-2:])
         else:
             self._missing()
 
     do_HEAD = do_GET
-
-    def _page(self, names: tuple[str, ...]) -> None:
-        page = self.server.page_of(names)
-        if page is None:
-            self._missing()
-        else:
-            self._send(HTTPStatus.OK, "text/html", page.read_bytes())
 
     def _shard(self, names: tuple[str, ...], folder: str, file: str) -> None:
         number = file.removesuffix(".js")
@@ -164,12 +161,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _missing(self) -> None:
         self._send(HTTPStatus.NOT_FOUND, "text/plain", b"there is no such page; the index is at /")
-
-    def _redirect(self, location: str) -> None:
-        self.send_response(HTTPStatus.SEE_OTHER)
-        self.send_header("Location", location)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes, policy: str = "") -> None:
         self.send_response(status)
@@ -205,8 +196,11 @@ def index_page(root: Path) -> str:
     """The table of all runs, newest first, with boxes to choose some for a comparison."""
     style = (resources.files("rollenv.report") / "page" / "style.css").read_text(encoding="utf-8")
     runs = find_runs(root)
-    rows = sorted(((_changed(path), name, path) for name, path in runs.items()), reverse=True)
-    table = "".join(_index_row(when, name, path) for when, name, path in rows)
+    rows = []
+    for name, path in runs.items():
+        changed = max((nanoseconds for nanoseconds, _ in stamp(path)), default=0) / 1e9
+        rows.append((changed, name, path))
+    table = "".join(_index_row(when, name, path) for when, name, path in sorted(rows, reverse=True))
     head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
     body = (
         f'<form action="/compare"><div class="card scroll"><table><thead><tr>{head}</tr></thead><tbody>{table}</tbody>'
@@ -234,7 +228,3 @@ def _index_row(when: float, name: str, path: Path) -> str:
     )
     cells = (box, link, *(html.escape(str(text)[:200]) for text in texts))
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-
-
-def _changed(path: Path) -> float:
-    return max((nanoseconds for nanoseconds, _ in stamp(path)), default=0) / 1e9

@@ -210,7 +210,8 @@ def curves(metrics: Sequence[Mapping[str, Any]], main: str = "") -> list[dict[st
     shown = [
         {"title": title, "help": text, "series": [{"key": key, "name": name} for key, name in series if key in there]}
         for title, text, series in charts
-        if any(key in there for key, _ in series) and (title != "Errors" or _any_nonzero(metrics, series))
+        if any(key in there for key, _ in series)
+        and (title != "Errors" or any(row.get(key) for row in metrics for key, _ in series))
     ]
     named = {key for _, _, series in charts for key, _ in series}
     named |= {key for key in there if key.startswith("eval/") and key.endswith(("/low", "/high", "_low", "_high"))}
@@ -243,10 +244,6 @@ def _of_domains(keys: Collection[str], main: str) -> list[Chart]:
     ]
     mean = ("Success of all domains", "The share of solved episodes in training.", (("success", "training"),))
     return [("Success by domain", text, tuple(series)), *others, mean]
-
-
-def _any_nonzero(metrics: Sequence[Mapping[str, Any]], series: Sequence[tuple[str, str]]) -> bool:
-    return any(row.get(key) for row in metrics for key, _ in series)
 
 
 def tiles(run: Run, counts: Sequence[int]) -> list[list[str]]:

@@ -190,15 +190,6 @@ class Episode:
         """The environment failed; the failure names it."""
         self._fail(text if self.env_id in text else f"{self.env_id}: {text}", kind)
 
-    def _turns_are_spent(self) -> bool:
-        return self.limits.turns is not None and len(self.trajectory.turns) >= self.limits.turns
-
-    def _tokens_are_spent(self) -> bool:
-        if self.limits.tokens is None:
-            return False
-        drawn = sum(len(turn.response_ids) for turn in self.trajectory.turns)
-        return max(drawn, self.trajectory.metrics.get("completion_tokens", 0)) >= self.limits.tokens
-
     def wanted(self, error: BaseException) -> bool:
         """Return whether a BaseException comes from the user or the rollout, and so ends more than this episode."""
         if isinstance(error, asyncio.CancelledError):
@@ -209,7 +200,10 @@ class Episode:
         trajectory = self.trajectory
         while True:
             result = await self._call_env("reset")
-            session = self._start_session()
+            try:
+                session = self.agent.start(self, trajectory.task.seed * 1_000_003 + trajectory.member)
+            except BaseException as error:
+                raise self.classify_agent_error("start()", error) from error
             try:
                 self.replayable = getattr(session, "replayable", True)
                 result = await self._take_turns(session, result)
@@ -228,32 +222,28 @@ class Episode:
         trajectory.final_view = result.view
 
     async def _take_turns(self, session: Session, result: EnvResult) -> EnvResult:
-        """Play from the first observation on.
-
-        Returns:
-            The last result.
-        """
+        """Play from the first observation on, and return the last result."""
         action: Action | None = None
-        if self.lock_step is not None and self.limits.turns is None and self.limits.tokens is None:
+        limits, turns = self.limits, self.trajectory.turns
+        if self.lock_step is not None and limits.turns is None and limits.tokens is None:
             result, action = await self.lock_step.play(self, session, result)
         while not (result.terminated or result.truncated):
-            if not (self._turns_are_spent() or self._tokens_are_spent()):
+            is_spent = limits.turns is not None and len(turns) >= limits.turns
+            if limits.tokens is not None:
+                drawn = sum(len(turn.response_ids) for turn in turns)
+                counted = self.trajectory.metrics.get("completion_tokens", 0)
+                is_spent = is_spent or max(drawn, counted) >= limits.tokens
+            if not is_spent:
                 action = action or await self._answer(session, result)
             if action is None:
                 result.truncated = True
                 break
             before, result = result, await self._call_env("step", action.text)
-            self.trajectory.turns += turns_of(before, action, result)
+            turns += turns_of(before, action, result)
             action = None
         return result
 
     # -- asking the agent --------------------------------------------------------------------------------------------
-
-    def _start_session(self) -> Session:
-        try:
-            return self.agent.start(self, self.trajectory.task.seed * 1_000_003 + self.trajectory.member)
-        except BaseException as error:
-            raise self.classify_agent_error("start()", error) from error
 
     def _end_session(self, session: Session) -> None:
         """Keep the session's record, and close it."""
@@ -273,7 +263,7 @@ class Episode:
         try:
             oldest = self._version()
             action = session.act(result.observation, result.info)
-            answer = validation.action(await self._heeded(action, self.limits.agent))
+            answer = validation.action(await self._await_answer(action, self.limits.agent))
             for name, value in answer.usage.items():
                 self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
             if self.watchdog.cancelled_inside():
@@ -291,7 +281,7 @@ class Episode:
             self.watchdog.rest()
             self.trajectory.agent_seconds += self.clock() - began
 
-    async def _heeded(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
+    async def _await_answer(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
         """Await the agent or the reward function within its time, also if it ignores its cancellation."""
         self.watchdog.watch(seconds)
         answer = await Cancellable(awaitable, self._over)
@@ -308,11 +298,7 @@ class Episode:
         return bool(self.watchdog.expired) or self.cancelled()
 
     def classify_agent_error(self, what: str, error: BaseException) -> BaseException:
-        """What an exception of the agent's means.
-
-        Args:
-            what: the call that raised it.
-        """
+        """What an exception of the agent's means."""
         if isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired():
             return AgentFailed(f"the agent did not answer within {self.limits.agent} s")
         if isinstance(error, BadValue):
@@ -338,17 +324,6 @@ class Episode:
         self.enter(before)
         return answer
 
-    def _enough(self) -> bool:
-        """Return whether the episode is to be given up."""
-        lost = self.failures["lost"]
-        others = self.failures.total() - lost
-        return (
-            bool(self.failures["differs"])
-            or self.lost_alone
-            or lost > self.limits.max_losses
-            or others > self.limits.max_replays
-        )
-
     # -- asking the environment --------------------------------------------------------------------------------------
 
     async def _call_env(self, method: str, *args: Any) -> Any:
@@ -362,7 +337,11 @@ class Episode:
                 answer = await self._ask(method, args)
             except EnvFailure as failure:
                 self._count(failure)
-                if self._enough():
+                lost = self.failures["lost"]
+                others = self.failures.total() - lost
+                if self.failures["differs"] or self.lost_alone:
+                    raise
+                if lost > self.limits.max_losses or others > self.limits.max_replays:
                     raise
                 self.trajectory.replays += 1
                 if not self.replayable:
@@ -456,7 +435,7 @@ class Episode:
         last = self.trajectory.turns[-1]
         self.watchdog = Watchdog(None)
         try:
-            more = validation.number(await self._heeded(reward(self.trajectory), self.limits.reward), "a reward")
+            more = validation.number(await self._await_answer(reward(self.trajectory), self.limits.reward), "a reward")
             last.reward = validation.number(last.reward + more, "a reward")
         except BaseException as error:
             if self.wanted(error):
@@ -510,8 +489,6 @@ def turns_of(before: EnvResult, action: Action, after: EnvResult) -> list[Turn]:
     """Build the turns of an action: one, or one for each answer of a program that played by itself.
 
     Args:
-        before: what the environment returned last.
-        action: the agent's answer to it.
         after: what the environment returned to it; its reward goes to the last turn.
     """
     if not action.calls:
@@ -522,13 +499,7 @@ def turns_of(before: EnvResult, action: Action, after: EnvResult) -> list[Turn]:
 
 
 def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
-    """Build the turn in which the agent took an action.
-
-    Args:
-        before: what the environment returned last.
-        action: the agent's answer to it.
-        after: what the environment returned to it.
-    """
+    """Build the turn in which the agent took an action."""
     return Turn(
         prompt_ids=action.prompt_ids,
         response_ids=action.response_ids,

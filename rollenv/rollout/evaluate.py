@@ -88,14 +88,11 @@ def evaluate(
     Where tasks are numbered (a data set), those are the first ``n``, each once and in order.
 
     Args:
-        kwargs: constructor arguments of the environment.
         n: tasks; by default all of a data set, and 100 of what is generated.
         k: episodes of each task; they start in the same state and differ in the agent's draws.
-        wrappers: put around the environment; see :class:`Task`.
         manager: plays; a plain one by default.
         played: episodes of an earlier, unfinished evaluation, which are not played again. Failed ones are.
         seconds: that the episodes in ``played`` took; the time of the others is added.
-        watch: called with every trajectory that ends.
 
     Raises:
         UsageError: ``k`` or ``n`` is below 1, ``n`` is above the number of tasks in the data set, the id or an argument
@@ -158,7 +155,6 @@ def tasks_of(
     Args:
         n: number of tasks; by default all of a data set, and 100 of generated tasks.
         seed: of the first task; the others count up.
-        wrappers: around the environment; see :class:`Task`.
 
     Raises:
         UsageError: ``n`` is below 1, or above the number of tasks in the data set.

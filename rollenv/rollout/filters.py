@@ -80,18 +80,15 @@ class Bounded:
             self.dropped += 1
             return False
         if not kept:
-            self._pass_anyway()
+            self.let_through += 1
+            if self._dropped == self.drops:
+                self._dropped += 1  # so that it is logged once a batch
+                logger.warning(
+                    "%d groups were dropped for one batch, the most that are; it is filled with groups that give no "
+                    "learning signal. Try easier tasks, larger groups, or more drops",
+                    self.drops,
+                )
         self._kept += 1
         if self._kept == self.groups:
             self._dropped = self._kept = 0
         return True
-
-    def _pass_anyway(self) -> None:
-        self.let_through += 1
-        if self._dropped == self.drops:
-            self._dropped += 1  # so that it is logged once a batch
-            logger.warning(
-                "%d groups were dropped for one batch, the most that are; it is filled with groups that give no "
-                "learning signal. Try easier tasks, larger groups, or more drops",
-                self.drops,
-            )

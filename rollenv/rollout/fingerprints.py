@@ -22,7 +22,6 @@ def row_fingerprints(env_id: str, kwargs: Mapping[str, Any], n: int | None = Non
     """Return a fingerprint of each row of a data set; none for tasks that are not rows.
 
     Args:
-        kwargs: constructor arguments of the environment.
         n: only of the first rows.
     """
     if not spec(env_id).indexed:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,24 +28,24 @@ class Node:
 
     result: EnvResult
     session: TokenSession
-    """The agent's, before it was asked for this turn's prompt."""
+    """The agent's, before this turn's prompt was made."""
     env: HostedEnv | None
     """In this state; None once it has gone on to a child."""
     parent: Node | None = None
     action: Action | None = None
     """What led here."""
-    asked: TokenSession | None = None
-    """The agent's session after it was asked."""
+    session_after: TokenSession | None = None
+    """The agent's session after the prompt was made."""
     prompt: Ids = ()
     children: dict[int, Node] = field(default_factory=dict)
     """By the token that was drawn."""
 
     def ask(self) -> None:
         """Make the prompt, once."""
-        if self.asked is None:
+        if self.session_after is None:
             session = self.session.fork()
             self.prompt = session.ask(self.result.observation, self.result.info)
-            self.asked = session
+            self.session_after = session
 
     def path(self) -> list[Node]:
         """The nodes from behind the root to this one."""
@@ -186,7 +185,14 @@ class LockStep:
             return result, None
         if result.terminated or result.truncated:
             return result, None
-        key, tree = self._tree(env, session, result)
+        original = env.original
+        shared = original.shared and not original.env_spec.nondeterministic
+        key = id(original) if shared else id(env)
+        tree = self._trees.get(key)
+        if tree is None:
+            first = original.started[0] if shared and original.started else env.hosted
+            tree = self._trees[key] = Tree(Node(result, session.fork(), first), shared)
+        tree.users += 1
         row = Row(episode, session, tree, tree.root, asyncio.get_running_loop().create_future())
         self._waiting[row] = None
         episode.enter("agent")
@@ -198,17 +204,6 @@ class LockStep:
             tree.leave()
             if not tree.users:
                 self._trees.pop(key, None)
-
-    def _tree(self, env: InlineEnv, session: TokenSession, result: EnvResult) -> tuple[int, Tree]:
-        original = env.original
-        shared = original.shared and not original.env_spec.nondeterministic
-        key = id(original) if shared else id(env)
-        tree = self._trees.get(key)
-        if tree is None:
-            first = original.started[0] if shared and original.started else env.hosted
-            tree = self._trees[key] = Tree(Node(result, session.fork(), first), shared)
-        tree.users += 1
-        return key, tree
 
     def _wake(self) -> None:
         """Take a turn once the event loop has nothing else to do."""
@@ -222,8 +217,8 @@ class LockStep:
         rows, self._waiting = [row for row in self._waiting if not row.outcome.done()], {}
         try:
             engine: Any = rows[0].session.engine if rows else None
-            asking = [row for row in rows if self._asks(row, engine)]
-            batches = engine.one_token_batches(asking, lambda row: len(row.node.prompt)) if asking else []
+            ready = [row for row in rows if self._can_answer(row, engine)]
+            batches = engine.one_token_batches(ready, lambda row: len(row.node.prompt)) if ready else []
             for batch in batches:
                 self._answer(engine, batch)
         except BaseException as error:  # none may wait for ever
@@ -240,7 +235,7 @@ class LockStep:
         if self._waiting:
             self._wake()
 
-    def _asks(self, row: Row, engine: LocalEngine) -> bool:
+    def _can_answer(self, row: Row, engine: LocalEngine) -> bool:
         """Return whether a row can be answered now; others go back to their episodes."""
         try:
             row.node.ask()
@@ -257,16 +252,22 @@ class LockStep:
         clock = rows[0].episode.clock
         began = clock()
         number: dict[Node, int] = {}
-        asked = [number.setdefault(row.node, len(number)) for row in rows]
+        numbers = [number.setdefault(row.node, len(number)) for row in rows]
         sessions = [row.session for row in rows]
         try:
             drawn = engine.answer_now(
-                [node.prompt for node in number], asked, [s.sampling for s in sessions], [s.rng for s in sessions]
+                [node.prompt for node in number], numbers, [s.sampling for s in sessions], [s.rng for s in sessions]
             )
         except Exception:  # the engine will fail the episodes' own requests, or not
             drawn = [None] * len(rows)
         answered = clock()
-        self._grow(engine, rows, drawn)
+        new: dict[Node, dict[int, tuple[Row, float]]] = {}  # the children to be made, each once
+        for row, answer in zip(rows, drawn, strict=True):
+            if answer is not None and answer[0] not in row.node.children:
+                new.setdefault(row.node, {}).setdefault(answer[0], (row, answer[1]))
+        for answers in new.values():
+            for token, (row, logprob) in answers.items():
+                self._child(row, (token, logprob), engine, last=token == next(reversed(answers)))
         stepped: Counter[str] = Counter()
         for row, answer in zip(rows, drawn, strict=True):
             row.episode.trajectory.agent_seconds += answered - began
@@ -276,16 +277,6 @@ class LockStep:
         for row in {row.episode.env_id: row for row in rows}.values():
             for record in row.episode.records if stepped[row.episode.env_id] else ():
                 record.ok("step", each, stepped[row.episode.env_id])
-
-    def _grow(self, engine: LocalEngine, rows: Sequence[Row], drawn: Sequence[SampledToken]) -> None:
-        """Make the children that are new, each once."""
-        new: dict[Node, dict[int, tuple[Row, float]]] = {}
-        for row, answer in zip(rows, drawn, strict=True):
-            if answer is not None and answer[0] not in row.node.children:
-                new.setdefault(row.node, {}).setdefault(answer[0], (row, answer[1]))
-        for answers in new.values():
-            for token, (row, logprob) in answers.items():
-                self._child(row, (token, logprob), engine, last=token == next(reversed(answers)))
 
     def _advance(self, row: Row, answer: SampledToken, engine: LocalEngine) -> bool:
         """Carry out the answer to a row; false if it has left without."""
@@ -306,8 +297,8 @@ class LockStep:
     def _child(self, row: Row, answer: tuple[int, float], engine: LocalEngine, *, last: bool) -> Node | None:
         """The node behind an answer; None if the row has left because there is none."""
         node, episode = row.node, row.episode
-        assert node.asked is not None
-        session, (token, logprob) = node.asked.fork(), answer
+        assert node.session_after is not None
+        session, (token, logprob) = node.session_after.fork(), answer
         response = Response([token], [logprob], [engine.version], engine.finish([token], row.session.sampling))
         try:
             action = session.take(node.result.observation, node.prompt, response)

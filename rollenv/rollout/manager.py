@@ -148,11 +148,7 @@ class RolloutManager:
     def play(
         self, trajectories: Sequence[Trajectory], watch: Callable[[Trajectory], None] | None = None
     ) -> Sequence[Trajectory]:
-        """Play trajectories that have a task and a member number and nothing else yet; none is replaced or dropped.
-
-        Args:
-            watch: called with each as it ends.
-        """
+        """Play trajectories that have a task and a member number and nothing else yet; none is replaced or dropped."""
         return self.run(self.play_async(trajectories, watch), "play")
 
     def run(self, coroutine: Coroutine[Any, Any, T], name: str = "") -> T:
@@ -199,11 +195,7 @@ class RolloutManager:
     # -- inside an event loop ----------------------------------------------------------------------------------------
 
     async def collect_async(self, tasks: Sequence[Task], group_size: int = 1, *, extra_members: int = 0) -> list[Group]:
-        """:meth:`collect` inside a running event loop.
-
-        Args:
-            extra_members: more episodes to start per task; the slowest are cancelled.
-        """
+        """:meth:`collect` inside a running event loop."""
         return await self.batch_async(tasks, len(tasks), group_size, extra_members=extra_members)
 
     async def batch_async(
@@ -216,14 +208,7 @@ class RolloutManager:
         extra_members: int = 0,
         keep: Filter | None = None,
     ) -> list[Group]:
-        """:meth:`batch` inside a running event loop.
-
-        Args:
-            source: of tasks; only as many are taken as needed.
-            groups: number of groups to return.
-            extra_groups: more groups to start; the slowest are cancelled.
-            extra_members: more episodes to start per task; the slowest are cancelled.
-        """
+        """:meth:`batch` inside a running event loop."""
         check_sizes(groups, group_size, extra_groups, extra_members)
         tasks = iter(source)
         self.stats = stats = RolloutStats()
@@ -291,7 +276,6 @@ class RolloutManager:
         """As :meth:`play_group`, with what :attr:`group_reward` adds.
 
         Args:
-            extra_members: more episodes to start; the slowest are cancelled.
             play: in place of :meth:`play_group`.
         """
         await (play or self.play_group)(group, size, extra_members)
@@ -361,7 +345,7 @@ class RolloutManager:
         )
         with self.flight.following(episode):
             try:
-                async with self._slot():
+                async with self._slots if self._slots is not None else contextlib.nullcontext():
                     await episode.play()
                 if self.reward is not None and trajectory.complete and trajectory.turns:
                     await episode.add_reward(self.reward)
@@ -378,9 +362,6 @@ class RolloutManager:
             self.on_trajectory(trajectory)
         self.health.ended(episode.env_id, trajectory.worker, episode.outcome, trajectory.error)
         return trajectory
-
-    def _slot(self) -> contextlib.AbstractAsyncContextManager[None]:
-        return self._slots if self._slots is not None else contextlib.nullcontext()
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -417,9 +398,6 @@ class RolloutManager:
 
 def check_sizes(groups: int, group_size: int, extra_groups: int, extra_members: int) -> None:
     """Check the sizes of a batch.
-
-    Args:
-        extra_members: more episodes to start per group.
 
     Raises:
         UsageError: a size is negative, or ``group_size`` is 0.

@@ -39,7 +39,6 @@ class RayShards(Fleet):
         build: makes the manager of a shard, in its actor; it and what it holds can be pickled.
         capacity: groups that a shard plays at the same time.
         actor_options: for ``ray.remote``: ``num_cpus``, ``num_gpus``, ``resources``, ``runtime_env``, ...
-        fleet: arguments of :class:`Fleet`.
 
     Raises:
         UsageError: Ray is not connected, its cluster is too small, or it knows no such option.
@@ -136,14 +135,14 @@ class ActorShard:
         Args:
             patience: seconds after which a warning says that it waits.
         """
-        asked: asyncio.Future[str] = asyncio.ensure_future(self._answer(self.actor.node.remote()))
+        node: asyncio.Future[str] = asyncio.ensure_future(self._answer(self.actor.node.remote()))
         try:
-            await asyncio.wait({asked}, timeout=patience)
-            if not asked.done():
+            await asyncio.wait({node}, timeout=patience)
+            if not node.done():
                 logger.warning("%s has not started for %g s: does the cluster have room for it?", self.name, patience)
-            return await asked
+            return await node
         finally:
-            asked.cancel()
+            node.cancel()
 
     async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
         played: Played = await self._answer(self.actor.play.remote(key, task, size, extra_members))

@@ -65,7 +65,6 @@ class Fleet:
     """The shards of a rollout.
 
     Args:
-        start: starts the shard of a name.
         capacity: groups that a shard plays at the same time.
         max_losses: how often a shard may be lost and started again; after that it stays away.
         backoff: seconds before a lost shard is started again, doubled with every loss, up to a minute.
@@ -158,7 +157,7 @@ class Fleet:
         self._changed.set()
 
     async def _install(self, slot: ShardSlot, shard: Shard) -> None:
-        """Let a new shard play, as the others do. It is asked how it is if that takes long."""
+        """Let a new shard play, as the others do. It is pinged if that takes long."""
 
         async def renewed() -> None:
             await shard.suspend()
@@ -171,7 +170,7 @@ class Fleet:
             renewing = asyncio.ensure_future(renewed())
             try:
                 while not (await asyncio.wait({renewing}, timeout=self.lost_after))[0]:
-                    await self._asked(slot.name, shard)
+                    await self._ping_shard(slot.name, shard)
                 renewing.result()
             finally:
                 renewing.cancel()
@@ -219,25 +218,25 @@ class Fleet:
 
     async def _ping_one(self, slot: ShardSlot, shard: Shard) -> None:
         try:
-            condition = await self._asked(slot.name, shard)
+            condition = await self._ping_shard(slot.name, shard)
             if slot.shard is shard:
                 slot.conditions[-1] = condition
         except ShardLost as lost:
             self.lost(slot, shard, lost)
 
-    async def _asked(self, name: str, shard: Shard) -> Condition:
-        asked = asyncio.ensure_future(shard.ping())
+    async def _ping_shard(self, name: str, shard: Shard) -> Condition:
+        ping = asyncio.ensure_future(shard.ping())
         try:
             for _ in range(2):  # time also passes while the event loop does not run, and there may be an answer already
-                await asyncio.wait({asked}, timeout=self.lost_after / 2)
-            if asked.done():
-                return asked.result()
+                await asyncio.wait({ping}, timeout=self.lost_after / 2)
+            if ping.done():
+                return ping.result()
         except ShardLost:
             raise
         except Exception as error:
             raise ShardLost(f"{name} cannot answer: {type(error).__name__}: {error}") from error
         finally:
-            asked.cancel()
+            ping.cancel()
         raise ShardLost(f"{name} did not answer within {self.lost_after:g} s")
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
@@ -357,7 +356,6 @@ class ShardedManager(RolloutManager):
 
     Args:
         fleet: of shards. The manager ends them when it is closed.
-        thread: as of :class:`RolloutManager`.
         run_dir: as of :class:`RolloutManager`; its ``health.json`` is of all shards.
     """
 

@@ -25,8 +25,6 @@ class RolloutStream:
     than ``max_staleness`` updates. A group that lacks complete members is dropped, and the next task begun.
 
     Args:
-        manager: who plays; its agent is Updatable.
-        groups: the size of a batch.
         extra_groups: groups played at the same time besides; slow ones are finished for a later batch.
         extra_members: trajectories that are begun besides in each group; the slowest are cancelled.
         max_staleness: in updates of the weights.
@@ -108,7 +106,16 @@ class RolloutStream:
         await renew(agent, weights)
         self.updates += 1
         self.version = agent.version
-        self._expire()
+        for number, (group, playing) in list(self._playing.items()):
+            if self._stale(group):
+                del self._playing[number]
+                self._runner.cancel(playing)
+                self._again.append(group.task)
+                self._begun -= 1
+        old = [group for group in self._ready if self._stale(group)]
+        self._ready = deque(group for group in self._ready if not self._stale(group))
+        for group in old:
+            self._drop(group)
         self._admit()
 
     def staleness(self, batch: Iterable[Group]) -> dict[str, float]:
@@ -132,7 +139,10 @@ class RolloutStream:
 
     def _admit(self) -> None:
         """Begin groups while there is room and they will not be too old when their turn comes."""
-        while len(self._playing) < self.groups + self.extra_groups and self._begun < self._allowed():
+        allowed = (self.updates + self.max_staleness + 1) * self.groups + self.extra_groups
+        if self.batches is not None:
+            allowed = min(allowed, self.batches * self.groups)
+        while len(self._playing) < self.groups + self.extra_groups and self._begun < allowed:
             if not self._next_task():
                 break
             task = self._again.popleft()
@@ -141,11 +151,6 @@ class RolloutStream:
             self._playing[group.number] = group, playing
             self._begun += 1
         self._changed.set()
-
-    def _allowed(self) -> int:
-        """Return the number of groups that may have been begun by now."""
-        fresh = (self.updates + self.max_staleness + 1) * self.groups + self.extra_groups
-        return fresh if self.batches is None else min(fresh, self.batches * self.groups)
 
     def _next_task(self) -> bool:
         """Fetch the next task, if there is one."""
@@ -177,19 +182,6 @@ class RolloutStream:
         oldest = self.manager.oldest_version(group)
         return oldest is not None and oldest < self.version - self.max_staleness
 
-    def _expire(self) -> None:
-        """Drop what the last update made too old."""
-        for number, (group, playing) in list(self._playing.items()):
-            if self._stale(group):
-                del self._playing[number]
-                self._runner.cancel(playing)
-                self._again.append(group.task)
-                self._begun -= 1
-        old = [group for group in self._ready if self._stale(group)]
-        self._ready = deque(group for group in self._ready if not self._stale(group))
-        for group in old:
-            self._drop(group)
-
     def _drop(self, group: Group) -> None:
         """A complete group is too old: play its task again."""
         for trajectory in group:
@@ -200,9 +192,6 @@ class RolloutStream:
 
 async def renew(agent: Any, weights: Any = None) -> None:
     """Give an agent new weights, between two tokens.
-
-    Args:
-        weights: as its ``update_weights`` takes them.
 
     Raises:
         UsageError: it is not.

@@ -29,21 +29,17 @@ class Task:
     """Options of the reset, such as ``{"index": 3}``."""
 
     def __post_init__(self) -> None:
-        if type(self.env_id) is not str or type(self.seed) is not int:
-            self._convert()
+        if type(self.env_id) is not str or type(self.seed) is not int:  # such as NumPy's: they become plain ones
+            if not isinstance(self.env_id, str):
+                raise UsageError(f"a task's env_id must be a str, not {self.env_id!r:.80}")
+            if isinstance(self.seed, bool) or not hasattr(type(self.seed), "__index__"):
+                raise UsageError(f"a task's seed must be a whole number, not {self.seed!r:.80}")
+            object.__setattr__(self, "env_id", "".join((self.env_id,)))
+            object.__setattr__(self, "seed", operator.index(self.seed))
         for name in ("kwargs", "wrappers", "options"):
             value = getattr(self, name)
             if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
                 raise UsageError(f"a task's {name} must be a dict with names as keys, not {value!r:.80}")
-
-    def _convert(self) -> None:
-        """Names and seeds of other kinds, as NumPy's, become plain ones."""
-        if not isinstance(self.env_id, str):
-            raise UsageError(f"a task's env_id must be a str, not {self.env_id!r:.80}")
-        if isinstance(self.seed, bool) or not hasattr(type(self.seed), "__index__"):
-            raise UsageError(f"a task's seed must be a whole number, not {self.seed!r:.80}")
-        object.__setattr__(self, "env_id", "".join((self.env_id,)))
-        object.__setattr__(self, "seed", operator.index(self.seed))
 
 
 @dataclass(slots=True, repr=False)

@@ -1,6 +1,6 @@
 """Validation of what environments and agents return: type, size and finiteness of every value, once.
 
-A wrong value is an error of its episode; a valid one is plain Python afterwards.
+A wrong value is an error of its episode, which names it by ``what``; a valid one is plain Python afterwards.
 """
 
 from __future__ import annotations
@@ -57,10 +57,6 @@ def kind(value: Any) -> str:
 def text(value: Any, what: str) -> str:
     """Check a text and convert it to an exact ``str``.
 
-    Args:
-        value: as the environment returned it.
-        what: name of the value in error messages.
-
     Raises:
         BadValue: not a ``str``, too long, or with lone surrogates.
     """
@@ -83,7 +79,6 @@ def number(value: Any, what: str) -> float:
 
     Args:
         value: a number of Python, or a scalar of NumPy.
-        what: name of the value in error messages.
 
     Raises:
         BadValue: not a real number, or not finite.
@@ -103,10 +98,6 @@ def number(value: Any, what: str) -> float:
 
 def flag(value: Any, what: str) -> bool:
     """Check a boolean of Python or NumPy.
-
-    Args:
-        value: as the environment returned it.
-        what: name of the value in error messages.
 
     Raises:
         BadValue: not a boolean.
@@ -128,7 +119,10 @@ def info(value: Any) -> dict[str, Any]:
             checked[name] = text(checked[name], f"info[{name!r}]")
     success = checked.get("success")
     if success is not None and type(success) is not bool:
-        checked["success"] = _yes_or_no(success, "info['success']")
+        found = number(success, "info['success']")
+        if found not in (0.0, 1.0):
+            raise BadValue(f"info['success'] must be True or False, not {found!r}; put a score into the reward")
+        checked["success"] = bool(found)
     if "metrics" in checked:
         checked["metrics"] = _metrics(checked["metrics"], "info['metrics']")
     return checked
@@ -145,10 +139,6 @@ def _metrics(values: Any, what: str) -> dict[str, float]:
 
 def bounded(value: Any, what: str) -> None:
     """Check the size of plain data, as it is where nothing is shared: a small value may hold one list a million times.
-
-    Args:
-        value: as the environment returned it.
-        what: name of the value in error messages.
 
     Raises:
         BadValue: it is too large.
@@ -181,20 +171,8 @@ def _size(value: Any) -> int:
     return 8 * value.size if isinstance(value, np.ndarray) else 8
 
 
-def _yes_or_no(value: Any, what: str) -> bool:
-    """True or False, also as 1 or 0."""
-    found = number(value, what)
-    if found not in (0.0, 1.0):
-        raise BadValue(f"{what} must be True or False, not {found!r}; put a score into the reward")
-    return bool(found)
-
-
 def parts(value: Any, n: int, what: str) -> Sequence[Any]:
     """Check that a value is a tuple of the right length.
-
-    Args:
-        value: as the environment returned it.
-        what: name of the value in error messages.
 
     Raises:
         BadValue: not a tuple of ``n`` items.
@@ -281,12 +259,7 @@ def _integers(values: Any, what: str) -> tuple[int, ...]:
 
 
 def whole(value: Any, what: str) -> int:
-    """Check a non-negative integer that fits 32 bits.
-
-    Args:
-        value: as the environment returned it.
-        what: name of the value in error messages.
-    """
+    """Check a non-negative integer that fits 32 bits."""
     return _integers((value,), what)[0]
 
 

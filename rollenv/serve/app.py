@@ -135,8 +135,13 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = HTTPConnection(scope).headers
+        host, origin, problem = headers.get("host", ""), headers.get("origin", ""), ""
         try:
-            problem = self._problem(headers.get("host", ""), headers.get("origin", ""))
+            name = SANDBOX_HOST.sub("", urlsplit(f"//{host}").hostname or "")
+            if self._settings.local and not (is_local(name) or name in self._settings.hosts):
+                problem = f"this server is not {name!r:.80}; whoever runs it can allow the name with --allow-host"
+            elif origin and urlsplit(origin).netloc != host:
+                problem = f"pages of {origin!r:.80} may not use this server"
         except ValueError as error:
             problem = f"the headers Host and Origin make no sense: {error}"
         length, most = headers.get("content-length", "0"), LARGEST_BODY
@@ -151,14 +156,6 @@ class Guard:
             await denied(send, 403, problem)
         else:
             await self._app(scope, self._limited(receive, most) if scope["type"] == "http" else receive, send)
-
-    def _problem(self, host: str, origin: str) -> str:
-        name = SANDBOX_HOST.sub("", urlsplit(f"//{host}").hostname or "")
-        if self._settings.local and not (is_local(name) or name in self._settings.hosts):
-            return f"this server is not {name!r:.80}; whoever runs it can allow the name with --allow-host"
-        if origin and urlsplit(origin).netloc != host:
-            return f"pages of {origin!r:.80} may not use this server"
-        return ""
 
     @staticmethod
     def _limited(receive: Receive, most: int) -> Receive:

@@ -69,10 +69,6 @@ def build(options: Options | dict[str, Any]) -> Any:
 class Server:
     """A ``rollenv serve`` on this replica's node. Ray Serve replaces the replica when the server is gone.
 
-    Args:
-        port: the first that is tried.
-        options: of ``rollenv serve``.
-
     Raises:
         RuntimeError: the server does not start; its words are in Ray's log of the replica.
     """

@@ -91,9 +91,6 @@ async def export_session(session: Session) -> ExportedSession:
 def import_session(sessions: SessionManager, data: Any) -> None:
     """Go on with a session.
 
-    Args:
-        data: the fields of an :class:`ExportedSession`.
-
     Raises:
         UsageError: it is no session, or there is one of its name.
         ServerFull: there is no room.

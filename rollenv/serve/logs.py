@@ -22,7 +22,7 @@ _audit = logging.getLogger("rollenv.serve.audit")
 FORMS = ("off", "text", "json")
 
 #: The path of the request that is being answered; empty outside of one.
-asked_at: ContextVar[str] = ContextVar("asked_at", default="")
+request_path: ContextVar[str] = ContextVar("request_path", default="")
 
 _NUMBER = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 
@@ -48,7 +48,7 @@ class Requests:
             return
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         number = given if _NUMBER.fullmatch(given) else secrets.token_hex(8).encode()
-        asked_at.set(scope["path"])
+        request_path.set(scope["path"])
         state, began, status = scope.setdefault("state", {}), time.monotonic(), 0
 
         async def numbered(message: Message) -> None:

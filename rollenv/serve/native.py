@@ -82,19 +82,16 @@ class Native:
             await self._room.wait()
 
     def _begin_waiting(self) -> None:
+        """Start requests while there is room. Each keeps its room until its answer is sent."""
         while self._waiting and self._begun < _AT_ONCE:
-            self._begin(*self._waiting.popleft())
+            number, operation, *args = self._waiting.popleft()
+            self._begun += 1
+            if operation != "call" or not self._start_step(number, args):
+                answer = self._answer(number, operation, args)
+                task = asyncio.get_running_loop().create_task(answer, context=self._context.copy())
+                self._running[number] = (task, operation)
 
-    def _begin(self, number: int, operation: Any, *args: Any) -> None:
-        """Start to carry out a request. It keeps its room until its answer is sent."""
-        self._begun += 1
-        if operation == "call" and self._start_step(number, args):
-            return
-        answer = self._answer(number, operation, list(args))
-        task = asyncio.get_running_loop().create_task(answer, context=self._context.copy())
-        self._running[number] = (task, operation)
-
-    def _start_step(self, number: int, args: tuple[Any, ...]) -> bool:
+    def _start_step(self, number: int, args: list[Any]) -> bool:
         """Send a step to its worker at once; return False if that is not possible."""
         if len(args) != 4 or args[2] != "step" or self._limited or number in self._steps:
             return False

@@ -34,7 +34,6 @@ class ReplayedEnv:
     """An environment, its episode so far, and what rebuilds it in another worker.
 
     Args:
-        session: the name of the client's session.
         alone: whether it gets a worker of its own.
     """
 
@@ -179,7 +178,9 @@ class ReplayedEnv:
         if self.pooled is None:
             await self._open()
             if not (method == "set_state" or (method == "reset" and args[0] is not None)):  # which begin anew
-                await self._replay()
+                for number, (recorded, its_args, _) in enumerate(self.history.calls):
+                    answer = await self._ask(recorded, list(its_args))
+                    self.history.check(number, protocol.fingerprint(recorded, answer), self.task.env_id)
         return await self._ask(method, args)
 
     async def _open(self) -> None:
@@ -204,11 +205,6 @@ class ReplayedEnv:
                 async with asyncio.timeout(_ALONE_SECONDS):
                     return await open_in(alone=True)
         return await open_in()
-
-    async def _replay(self) -> None:
-        for number, (method, args, _) in enumerate(self.history.calls):
-            answer = await self._ask(method, list(args))
-            self.history.check(number, protocol.fingerprint(method, answer), self.task.env_id)
 
     async def _ask(self, method: str, args: list[Any]) -> Any:
         """Send a call, and wait for its answer."""

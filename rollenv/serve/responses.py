@@ -132,7 +132,6 @@ class Streamed(Response):
     Args:
         pieces: of the body; when it raises :class:`RollenvError`, the connection ends without an end of the body.
         held: is entered now and left at the end.
-        status: of the answer.
     """
 
     def __init__(

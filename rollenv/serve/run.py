@@ -214,11 +214,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 async def serve(
     settings: Settings, workers: ProcessWorkers, sock: socket.socket, ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Serve until SIGTERM or SIGINT. The first lets sessions end, the second ends them.
-
-    Args:
-        ready: called when clients can come.
-    """
+    """Serve until SIGTERM or SIGINT. The first lets sessions end, the second ends them."""
     server = EnvServer(settings, workers)
     config = uvicorn.Config(
         make_app(server),
@@ -246,14 +242,14 @@ async def serve(
             await server.sessions.drain(settings.drain)
         web.should_exit = True
 
-    def asked_to_stop() -> None:
+    def on_signal() -> None:
         if draining:
             web.should_exit = True
         else:
             draining.append(loop.create_task(stop()))
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked_to_stop)
+        loop.add_signal_handler(number, on_signal)
     gc.freeze()  # modules stay; without them, collections take a tenth of the time
     gc.set_threshold(20_000, 20, 20)
     loop.call_soon(ready)

@@ -194,13 +194,13 @@ class SandboxManager:
         audit("open", owner, sandbox=box.name[:6])
         return box
 
-    def lifetime(self, asked: float | None) -> float:
+    def lifetime(self, seconds: float | None) -> float:
         """Return the seconds of life that a client gets that asks for so many; None for as many as there are."""
-        return _seconds(asked, self.limits.total, self.limits.total)
+        return _seconds(seconds, self.limits.total, self.limits.total)
 
-    def seconds(self, asked: float | None) -> float:
+    def seconds(self, seconds: float | None) -> float:
         """Return the seconds that a call gets that asks for so many; None for what the limits say."""
-        return _seconds(asked, self.limits.limits.seconds, self.limits.longest)
+        return _seconds(seconds, self.limits.limits.seconds, self.limits.longest)
 
     def get(self, name: str, owner: str) -> SandboxSession:
         """A sandbox by its name.
@@ -317,17 +317,16 @@ class SandboxManager:
             self.counters.refused += 1
             raise ServerFull(f"{self.queue.waiting} programs wait already", retry_after=1.0, draining=self.draining)
 
-    def _ended(self) -> Iterator[SandboxSession]:
-        now = time.monotonic()
-        for box in self.by_name.values():
-            idle = now - box.used > self.limits.idle and not box.busy
-            if not box.alive or idle or now - box.opened > self.limits.total:
-                yield box
-
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(_REAP_EVERY)
-            for box in list(self._ended()):
+            now, limits = time.monotonic(), self.limits
+            ended = [
+                box
+                for box in self.by_name.values()
+                if not box.alive or (now - box.used > limits.idle and not box.busy) or now - box.opened > limits.total
+            ]
+            for box in ended:
                 self.counters.expired += 1
                 try:
                     await self.close(box)
@@ -340,9 +339,9 @@ class SandboxManager:
             asyncio.get_running_loop().run_in_executor(self._ending, starting.result().kill)
 
 
-def _seconds(asked: Any, usual: float, most: float) -> float:
-    if asked is None:
+def _seconds(seconds: Any, usual: float, most: float) -> float:
+    if seconds is None:
         return usual
-    if isinstance(asked, bool) or not isinstance(asked, int | float) or not asked > 0:
-        raise UsageError(f"a timeout is a number of seconds above 0, not {asked!r:.40}")
-    return float(min(asked, most))
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise UsageError(f"a timeout is a number of seconds above 0, not {seconds!r:.40}")
+    return float(min(seconds, most))

@@ -159,7 +159,6 @@ class Endpoint:
     Args:
         talk: called with (client, the request to connect, the connection) once that stands.
         scope: what the client's token has to be for, if anything.
-        subprotocol: chosen where the client offers it.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from rollenv.remote.protocol import FAILED, Cancelled, ServerError, SessionGone
 from rollenv.remote.replay_log import new_seed
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, Views
-from rollenv.serve.logs import asked_at
+from rollenv.serve.logs import request_path
 from rollenv.serve.quotas import FairQueue, SessionContext, Turn
 from rollenv.serve.replayed_env import ReplayedEnv
 
@@ -54,7 +54,7 @@ class Session:
         self.opened = self.used = time.monotonic()
         self.left = 0.0
         """When the connection ended that was the last to use it; 0 while there is one, or there was none."""
-        self.via = asked_at.get()
+        self.via = request_path.get()
         """The path of the request that opened it."""
 
     # -- its beginning and its end -------------------------------------------------------------------------------------
@@ -289,7 +289,6 @@ class Step(Turn):
 
     Args:
         session: starts no other call meanwhile.
-        callback: called once with the outcome.
     """
 
     __slots__ = ("_action", "_callback", "_session", "_task", "answer", "count")

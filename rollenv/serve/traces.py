@@ -153,15 +153,9 @@ def _span(
             yield span
         except BaseException as error:
             outcome = type(error).__name__
-            if _ours(error):
+            is_client = status_of(error) < 500 if isinstance(error, RollenvError) else not isinstance(error, Exception)
+            if not is_client:  # nor is it a fault to give up
                 span.set_status(trace.StatusCode.ERROR)
             raise
         finally:
             span.set_attribute("rollenv.outcome", outcome)
-
-
-def _ours(error: BaseException) -> bool:
-    """Return whether an error is the server's or its environment's fault, and not the client's."""
-    if isinstance(error, RollenvError):
-        return status_of(error) >= 500
-    return isinstance(error, Exception)  # who gives up is no fault

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import inspect
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from rollenv.errors import did_you_mean
 from rollenv.tools.function import argument_model, function_schema, text_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -104,14 +104,14 @@ class Backend:
     def functions(cls) -> Mapping[str, Function]:
         """Return the functions by name."""
         marked = [name for name, member in inspect.getmembers(cls) if getattr(member, "__tool__", False)]
-        return {name: _function(name, getattr(cls, name)) for name in marked}
+        models = {name: argument_model(getattr(cls, name)) for name in marked}
+        return {
+            name: Function(name, name, model, function_schema(getattr(cls, name), model))
+            for name, model in models.items()
+        }
 
     def schemas(self, names: Collection[str] | None = None) -> list[dict[str, Any]]:
-        """The functions in the form of OpenAI's ``tools`` parameter.
-
-        Args:
-            names: only these; None for all.
-        """
+        """The functions in the form of OpenAI's ``tools`` parameter."""
         known = self.functions()
         return [dict(known[name].schema) for name in known if names is None or name in names]
 
@@ -124,7 +124,8 @@ class Backend:
         """
         function = self.functions().get(name) if names is None or name in names else None
         if function is None:
-            return Answer(self._unknown(name, names), failed=True)
+            offered = [known for known in self.functions() if names is None or known in names]
+            return Answer(unknown(name, offered), failed=True)
         if wrong := not_arguments(name, arguments):
             return Answer(wrong, failed=True)
         try:
@@ -142,9 +143,6 @@ class Backend:
         except Exception as error:
             self.restore(before)
             return Answer(f"error: {name} failed: {type(error).__name__}: {str(error)[:500]}", failed=True)
-
-    def _unknown(self, name: str, names: Collection[str] | None) -> str:
-        return unknown(name, [known for known in self.functions() if names is None or known in names])
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -190,17 +188,12 @@ class Backend:
 
 def unknown(name: str, known: Collection[str]) -> str:
     """Return the error text for a call of a function that does not exist."""
-    near = difflib.get_close_matches(name[:100], known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
+    hint = did_you_mean(name[:100], known, f"there are {', '.join(known)}.")
     return f"error: there is no function {name[:100]!r}; {hint}"
 
 
 def not_arguments(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return the reason why a call cannot have these arguments; empty if it can.
-
-    Args:
-        arguments: as the agent gave them.
-    """
+    """Return the reason why a call cannot have these arguments; empty if it can."""
     try:
         size = len(json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError, RecursionError) as error:
@@ -234,8 +227,3 @@ def _differences(path: tuple[str, ...], before: Any, after: Any) -> Iterator[Cha
 def _brief(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= 300 else f"{text[:280]}... ({len(text)} characters)"
-
-
-def _function(name: str, method: Callable[..., Any]) -> Function:
-    model = argument_model(method)
-    return Function(name, name, model, function_schema(method, model))

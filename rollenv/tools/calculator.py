@@ -73,9 +73,6 @@ def _parse(expression: str) -> ast.expr:
 def evaluate_tree(tree: ast.expr, names: Mapping[str, int]) -> Number:
     """Evaluate a parsed expression.
 
-    Args:
-        tree: the tree that :func:`parse` returned.
-
     Raises:
         ValueError: see :func:`evaluate`.
     """

@@ -121,7 +121,8 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
         else:
             calls, end = _from_json(text, start)
     except (ValueError, RecursionError) as error:
-        end = _behind(text, closing, mark.end())
+        closed = text.find(closing, mark.end()) if closing else -1
+        end = closed + len(closing) if closed >= 0 else len(text)
         return [ToolCall("", {}, end, str(error)[:300])], end
     behind = _CLOSING.match(text, end).end()  # type: ignore[union-attr]
     rest = text.find(closing, behind) if closing else -1
@@ -132,12 +133,6 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
         behind = rest + len(closing)
     at = end + len(text[end:behind].rstrip())
     return [replace(call, end=at) for call in calls], at
-
-
-def _behind(text: str, closing: str, start: int) -> int:
-    """Return the index behind a malformed call: behind its closing mark, else the end of the text."""
-    end = text.find(closing, start) if closing else -1
-    return end + len(closing) if end >= 0 else len(text)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
@@ -159,11 +154,7 @@ _TRAILING_COMMA = re.compile(r",\s*[}\]]")
 
 
 def _decoded(text: str, start: int) -> tuple[Any, int]:
-    """Decode JSON from its beginning, with commas at the end of lists and objects; return it and its end.
-
-    Raises:
-        ValueError: it is not JSON.
-    """
+    """Decode JSON from its beginning, with commas at the end of lists and objects; return it and its end."""
     for _ in range(MOST_CALLS):
         try:
             return _JSON.raw_decode(text, start)
@@ -183,11 +174,7 @@ _SINGLE_QUOTED = re.compile(r"\{\s*'")
 
 
 def _from_json(text: str, start: int) -> tuple[list[ToolCall], int]:
-    """Read one or several calls in JSON, or in a Python dictionary.
-
-    Raises:
-        ValueError: what stands there is no call.
-    """
+    """Read one or several calls in JSON, or in a Python dictionary."""
     if not text.startswith(("{", "["), start):
         ends = "" if text[start:].strip() else "; the call is not closed"
         raise ValueError(f'the call is not valid JSON of the form {{"name": "...", "arguments": {{...}}}}{ends}')
@@ -264,11 +251,11 @@ _KEYS = sorted({*_NAMES, *_ARGUMENTS, "function_call", "tool_calls", "type", "id
 _CANDIDATE = re.compile(rf'(?:\[\s*)?\{{\s*"({"|".join(_KEYS)})"\s*:(?:\s*"([^"\\]{{1,200}})")?')
 
 
-def json_calls(text: str, asked: bool, known: Collection[str]) -> tuple[list[ToolCall], str, int]:
+def json_calls(text: str, expected: bool, known: Collection[str]) -> tuple[list[ToolCall], str, int]:
     """Find calls in JSON without marks: a text that is nothing else, or calls of known functions between words.
 
     Args:
-        asked: the agent was asked for this form.
+        expected: the agent was asked for this form.
         known: names of the functions that are offered.
 
     Returns:
@@ -276,12 +263,14 @@ def json_calls(text: str, asked: bool, known: Collection[str]) -> tuple[list[Too
     """
     whole = _unfenced(text)
     message = '"tool_calls"' in whole or '"function_call"' in whole
-    if whole.startswith(("{", "[")) and (message or (asked and '"name"' in whole)):
+    if whole.startswith(("{", "[")) and (message or (expected and '"name"' in whole)):
         try:
             data, end = _decoded(whole, 0)
         except ValueError as error:
             return [ToolCall("", {}, len(text), str(error)[:300])], "", 0
-        if end == len(whole) and (asked or (isinstance(data, dict) and data.keys() & {"tool_calls", "function_call"})):
+        if end == len(whole) and (
+            expected or (isinstance(data, dict) and data.keys() & {"tool_calls", "function_call"})
+        ):
             calls = _shaped(data, len(text))
             return (calls, "", 0) if calls else ([], text, len(text))
     calls, around, at, start = [], [], 0, len(text)
@@ -297,7 +286,7 @@ def json_calls(text: str, asked: bool, known: Collection[str]) -> tuple[list[Too
         except ValueError as error:
             end = len(text)
             found = [ToolCall(candidate[2], {}, end, str(error)[:300])] if candidate[2] in known else []
-        if found and (all(call.name in known for call in found) or (asked and not known)):
+        if found and (all(call.name in known for call in found) or (expected and not known)):
             around.append(text[at : candidate.start()])
             calls, at, start = calls + found, end, min(start, candidate.start())
         else:
@@ -442,11 +431,7 @@ def _from_python_list(text: str, start: int) -> tuple[list[ToolCall], int]:
 
 
 def _from_python(text: str, end: int) -> list[ToolCall]:
-    """Read a text that is nothing but calls or lists of calls.
-
-    Raises:
-        ValueError: it is anything else.
-    """
+    """Read a text that is nothing but calls or lists of calls."""
     try:
         statements = ast.parse(text, SOURCE).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import inspect
 import json
 import re
@@ -14,6 +13,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from rollenv.core import UsageError
+from rollenv.errors import did_you_mean
 from rollenv.parsing import well_formed
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
 from rollenv.tools.calls import ToolCall, find_calls
@@ -60,8 +60,7 @@ class CallableTool(BaseTool):
 
 def unknown_tool(name: str, names: Sequence[str]) -> str:
     """Return the answer to a call of a tool that does not exist."""
-    near = difflib.get_close_matches(name[:100], names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}."
+    hint = did_you_mean(name[:100], names, f"there are {', '.join(names)}.")
     return f"There is no tool {name[:100]!r}; {hint}"
 
 

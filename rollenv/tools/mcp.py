@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
+from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -80,11 +81,7 @@ class MCPTool(CallableTool):
 
     @classmethod
     def from_multi_server(cls, servers: Mapping[str, Any], **kwargs: Any) -> Self:
-        """Connect to several servers.
-
-        Args:
-            servers: configuration of each server, by name.
-        """
+        """Connect to several servers."""
         return cls({"mcpServers": dict(servers)}, **kwargs)
 
     def get_available_tools(self) -> list[dict[str, Any]]:
@@ -119,7 +116,8 @@ class MCPTool(CallableTool):
                     self.close()
                     continue
                 return True, f"The call of {call.name} failed: {str(error)[:1000]}"
-            return bool(result.is_error), text_of(_text(result))
+            parts = [getattr(part, "text", None) or f"[{part.type}]" for part in result.content]
+            return bool(result.is_error), text_of("\n".join(parts))
         raise AssertionError("the last attempt returns")
 
     def close(self) -> None:
@@ -142,11 +140,13 @@ class MCPTool(CallableTool):
             up.wait()
             if ready:
                 self._loop = None
-                if isinstance(ready[0], MissingExtra):
-                    raise ready[0]
-                raise MCPError(
-                    f"cannot reach the MCP servers {', '.join(self._servers)}: {_root(ready[0])}"
-                ) from ready[0]
+                error = root = ready[0]
+                if isinstance(error, MissingExtra):
+                    raise error
+                while isinstance(root, BaseExceptionGroup):
+                    root = root.exceptions[0]
+                servers = ", ".join(self._servers)
+                raise MCPError(f"cannot reach the MCP servers {servers}: {type(root).__name__}: {root}") from error
 
     def _serve(self, up: threading.Event, failure: list[BaseException]) -> None:
         try:
@@ -173,7 +173,12 @@ class MCPTool(CallableTool):
                 async with asyncio.timeout(max(self.execution_timeout, _START)):
                     self._clients[name] = client = await stack.enter_async_context(Client(target))
                     found[name] = (await client.list_tools()).tools
-            self._tools = _named(found)
+            counts = Counter(tool.name for tools in found.values() for tool in tools)
+            self._tools = {
+                tool.name if counts[tool.name] == 1 else f"{server}_{tool.name}": (server, tool)
+                for server, tools in found.items()
+                for tool in tools
+            }
             self._stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
             up.set()
             await self._stop.wait()
@@ -218,23 +223,6 @@ _OF_A_URL, _OF_A_COMMAND = {"url", "headers"}, {"command", "args", "env", "cwd"}
 _SAID_ANYWAY = {"type", "transport"}
 
 
-def _named(found: Mapping[str, Sequence[Any]]) -> dict[str, tuple[str, Any]]:
-    counts: dict[str, int] = {}
-    for tools in found.values():
-        for tool in tools:
-            counts[tool.name] = counts.get(tool.name, 0) + 1
-    return {
-        tool.name if counts[tool.name] == 1 else f"{server}_{tool.name}": (server, tool)
-        for server, tools in found.items()
-        for tool in tools
-    }
-
-
-def _text(result: Any) -> str:
-    parts = [getattr(part, "text", None) or f"[{part.type}]" for part in result.content]
-    return "\n".join(parts)
-
-
 def _broken(error: BaseException) -> bool:
     """Return whether the connection is gone, so that a new one may help."""
     names = (
@@ -246,9 +234,3 @@ def _broken(error: BaseException) -> bool:
         "ReadError",
     )
     return isinstance(error, ConnectionError) or type(error).__name__ in names or "closed" in str(error).lower()
-
-
-def _root(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rollenv.core import Env, UsageError
+from rollenv.errors import did_you_mean
 from rollenv.gguf import model_at
 from rollenv.hub import loading
 from rollenv.needs import extra
@@ -77,23 +77,19 @@ def wrap(env: Env, wrappers: Wrappers) -> Env:
     for name, settings in wrappers.items():
         if not isinstance(name, str) or not isinstance(settings, Mapping):
             raise UsageError(f"wrappers are names with settings, as {{'concat': {{}}}}, not {name!r}: {settings!r}")
-        env = _one(env, name, dict(settings))
+        function, given = _found(name), dict(settings)
+        if isinstance(path := given.get("tokenizer"), str):
+            given["tokenizer"] = _tokenizer(path)
+        elif name in TOKENIZER_REQUIRED and path is None:
+            raise UsageError(f"the wrapper {name!r} needs a tokenizer; pass tokenizer=")
+        try:
+            wrapped: Any = function(env, **given)
+        except TypeError as error:
+            raise UsageError(f"the wrapper {name!r} cannot wrap {env} with {given}: {error}") from error
+        if not isinstance(wrapped, Env):
+            raise UsageError(f"the wrapper {name!r} returned {type(wrapped).__name__}, which is not an environment")
+        env = wrapped
     return env
-
-
-def _one(env: Env, name: str, settings: dict[str, Any]) -> Env:
-    function = _found(name)
-    if isinstance(path := settings.get("tokenizer"), str):
-        settings["tokenizer"] = _tokenizer(path)
-    elif name in TOKENIZER_REQUIRED and path is None:
-        raise UsageError(f"the wrapper {name!r} needs a tokenizer; pass tokenizer=")
-    try:
-        wrapped: Any = function(env, **settings)
-    except TypeError as error:
-        raise UsageError(f"the wrapper {name!r} cannot wrap {env} with {settings}: {error}") from error
-    if not isinstance(wrapped, Env):
-        raise UsageError(f"the wrapper {name!r} returned {type(wrapped).__name__}, which is not an environment")
-    return wrapped
 
 
 def _found(name: str) -> WrapperFn:
@@ -105,8 +101,7 @@ def _found(name: str) -> WrapperFn:
             return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise UsageError(f"the wrapper {name!r} cannot be loaded: {error}") from error
-    near = difflib.get_close_matches(name, WRAPPER_FACTORY, n=2)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(WRAPPER_FACTORY)}"
+    hint = did_you_mean(name, WRAPPER_FACTORY, f"there are {', '.join(WRAPPER_FACTORY)}", most=2)
     raise UsageError(f"there is no wrapper {name!r}; {hint}")
 
 
@@ -128,7 +123,6 @@ def with_tokenizer(wrappers: Wrappers, tokenizer: str) -> dict[str, dict[str, An
 
     Args:
         wrappers: by name, with their arguments.
-        tokenizer: path of a model folder.
     """
     return {
         name: {**({"tokenizer": tokenizer} if tokenizer and name in TOKENIZER_REQUIRED else {}), **settings}

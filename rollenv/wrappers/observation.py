@@ -11,11 +11,7 @@ class Tokenizer(Protocol):
     """The part of a Hugging Face tokenizer that is used."""
 
     def apply_chat_template(self, conversation: list[dict[str, str]], **kwargs: Any) -> Any:
-        """Render a conversation with the model's chat template.
-
-        Args:
-            conversation: messages with ``role`` and ``content``.
-        """
+        """Render a conversation with the model's chat template."""
 
 
 class ObservationWrapper(Wrapper):

@@ -33,7 +33,7 @@ class Here(Worker):
     def __init__(self, pool, slot):
         super().__init__(pool, slot)
         self.host = EnvHost() if pool.real else None
-        asyncio.get_running_loop().call_later(pool.rng.random(), self.heard)
+        asyncio.get_running_loop().call_later(pool.rng.random(), self.on_message)
 
     def send(self, request, operation, number, args):
         def give():
@@ -44,7 +44,7 @@ class Here(Worker):
 
     def ping(self):
         if not self.death:
-            self.heard()
+            self.on_message()
 
     def kill(self):
         asyncio.get_running_loop().call_soon(self.over, "it was killed")

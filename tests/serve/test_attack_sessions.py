@@ -542,7 +542,7 @@ def test_a_replay_whose_client_left_before_its_first_line_ends(serve):
 
 
 def test_turns_that_are_watched_have_a_size():
-    from rollenv.serve.protocols.page import _Watched
+    from rollenv.serve.protocols.page.live import _Watched
 
     watched = _Watched()
     for number in range(300):

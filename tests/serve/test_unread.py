@@ -74,10 +74,10 @@ def test_a_server_that_stands_still_is_lost_and_one_that_computes_is_not(serve):
     with pytest.raises(ServerLost, match="silent"):
         connection.ask("call", name, 3, "step", ["x"])
     assert time.monotonic() - began < 20
-    assert connection.shunned
+    assert connection.recently_lost
     served.signal(signal.SIGCONT)
     assert connection.ask("call", name, 3, "step", ["x"])[0] == "turn 2", "it is as good as before"
-    assert not connection.shunned
+    assert not connection.recently_lost
     connection.close()
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from rollenv.arguments import NOTHING, value_of
 from rollenv.core import UsageError
+from rollenv.errors import did_you_mean
 from rollenv.registry import spec
 from rollenv.rollout.group_reward import group_function
 from rollenv.trainers.config.presets import preset
@@ -264,9 +265,8 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
     key = ".".join(map(str, keys))
     if kind == "union_tag_invalid" and (union := _union_above(keys)):
         given = value.get(union.tag) if isinstance(value, dict) else value
-        near = difflib.get_close_matches(str(given), union.variants, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        return f"{key}.{union.tag} is one of {', '.join(union.variants)}, not {given!r}{hint}"
+        hint = did_you_mean(str(given), union.variants, form=repr)
+        return f"{key}.{union.tag} is one of {', '.join(union.variants)}, not {given!r}" + (f"; {hint}" if hint else "")
     if kind in ("model_type", "model_attributes_type") and key:
         return f"{key} is a section, not {value!r}: set {_first_keys(keys, key)}"
     if kind == "value_error":

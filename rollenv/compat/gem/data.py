@@ -60,11 +60,7 @@ _GOLD_KEY: Any = property(lambda env: env.gold_key, lambda env, key: setattr(env
 
 
 def _checked(answer: Any) -> Any:
-    """A right answer, or a list of them.
-
-    Raises:
-        UsageError: (a ``ValueError``) it is something else.
-    """
+    """A right answer, or a list of them."""
     if answer is None or isinstance(answer, dict | tuple):
         raise UsageError(f"a right answer is a text, a number or a list of them, not {type(answer).__name__}")
     return answer

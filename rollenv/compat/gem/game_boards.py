@@ -161,7 +161,7 @@ class SudokuEnv(GemTextGame, Sudoku):
     @board.setter
     def board(self, value: Sequence[Sequence[int]]) -> None:
         self._resume()
-        self.grid = _flat(value)
+        self.grid = [int(digit) for row in value for digit in row]
         self.left = self.grid.count(0)
         self._restored()
 
@@ -378,10 +378,6 @@ class SokobanEnv(GemGame, Sokoban):
     def num_gen_steps(self) -> int:
         """Return the number of steps that GEM would take to make a room of this size."""
         return int(1.7 * sum(self.dim_room))
-
-
-def _flat(rows: Sequence[Sequence[int]]) -> list[int]:
-    return [int(digit) for row in rows for digit in row]
 
 
 def _bits(board: Sequence[Sequence[int]], what: int) -> int:

@@ -137,7 +137,9 @@ def _built(key: _ById, change: _RowFunction | None) -> Any:
 class Answered(GemEnv):
     """One question, and answers to it, each of which is judged for itself."""
 
-    _asked = False
+    seed: int
+    _default_seed = 0
+    _is_posed = False
 
     def reset(self, seed: int | None = None, idx: int | None = None, **given: Any) -> ResetResult:
         """Start an episode with row ``idx``, with one that the seed draws, or with the next.
@@ -149,7 +151,7 @@ class Answered(GemEnv):
         if seed is not None:
             self.seed_stream(seed)
         observation, info = self._ask(None if seed is None else operator.index(seed), index)
-        self._begun = self._asked = True
+        self._begun = self._is_posed = True
         self._over = False
         return observation, info
 
@@ -162,11 +164,25 @@ class Answered(GemEnv):
         return int(index)
 
     def step(self, action: Any) -> StepResult:
-        if not self._asked and not self._has_answer():
+        if not self._is_posed and not self._has_answer():
             self.reset()
         reward, info = self._mark(action if isinstance(action, str) else str(action))
         self._over = True
         return TERMINAL_STATE, reward, True, True, {**info, "success": info["correct"]}
+
+    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
+        """Another over the same rows: in the same state, or at the start of its own order."""
+        if same_state:
+            return self._twin()
+        if self.seed == kwargs.get("seed", self._default_seed):
+            warnings.warn("the new environment has the same seed, so that it asks the same questions", stacklevel=2)
+        child = type(self)(**{**self._arguments(), **kwargs})
+        child.spec = self.spec
+        return child
+
+    def _arguments(self) -> dict[str, Any]:
+        """The constructor's arguments, without the seed."""
+        raise NotImplementedError(f"{type(self).__name__} has no _arguments()")
 
     def _has_answer(self) -> bool:
         """Return whether there is something to judge by, which a program may have set without :meth:`reset`."""
@@ -182,7 +198,6 @@ class Rows(Answered):
 
     dataset: Any
     """The data set that is played, in order; another one may replace it."""
-    seed: int
     idx: int
     """The row that the next reset takes."""
     epoch: int
@@ -258,18 +273,8 @@ class Rows(Answered):
         for name, value in state.items():
             setattr(self, name, value)
         self._current = row or {self.question_key: self.first_obs, self.gold_key: getattr(self, self._answer_name)}
-        self._begun = self._asked = True
+        self._begun = self._is_posed = True
         self._over = False
-
-    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
-        """Another over the same rows: in the same state, or at the start of its own order."""
-        if same_state:
-            return self._twin()
-        if self.seed == kwargs.get("seed", 0):
-            warnings.warn("the new environment has the same seed, so that it asks the same questions", stacklevel=2)
-        child = type(self)(**{**self._arguments(), **kwargs})
-        child.spec = self.spec
-        return child
 
     def _arguments(self) -> dict[str, Any]:
         return {"dataset": self.dataset, "question_key": self.question_key, f"{self._answer_name}_key": self.gold_key}
@@ -295,6 +300,8 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
     ``ds`` is reasoning-gym's data set, ``ds_iter`` its items that are still to come, ``data`` the item that was asked
     and ``reward_fn`` what scores an answer. All of them may be replaced.
     """
+
+    _default_seed = 42
 
     def __init__(self, name: str, size: int = 500, seed: int = 42, **_: Any):
         rg.ReasoningGymEnv.__init__(self, name, size, dataset_seed=seed, seed=seed)
@@ -348,7 +355,14 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
             if (self.idx + 1) % self.size == 0:
                 self._ds_seed, self._given_ds = self.seed + self.idx, None
         else:
-            self._next()
+            item = next(self.ds_iter, None)
+            if item is None:
+                self._begin(self.seed + self.idx)
+                item = next(self.ds_iter)
+            if isinstance(self.ds_iter, _Items):
+                self._load(self.ds_iter.seed, self.ds_iter.index - 1)
+            else:
+                self.data = item
         self.idx += 1
         return self.item["question"], {}
 
@@ -357,16 +371,6 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
             self._load(self._ds_seed, index)
         else:
             self.data = self._given_ds[index]
-
-    def _next(self) -> None:
-        item = next(self.ds_iter, None)
-        if item is None:
-            self._begin(self.seed + self.idx)
-            item = next(self.ds_iter)
-        if isinstance(self.ds_iter, _Items):
-            self._load(self.ds_iter.seed, self.ds_iter.index - 1)
-        else:
-            self.data = item
 
     def _mark(self, action: str) -> tuple[float, dict[str, Any]]:
         answer, raised = extract_last_boxed_answer(action), ""
@@ -400,18 +404,11 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
             self._begin(state["ds_seed"])
             self.ds_iter = _Items(self._source, *state["way"])
         self.idx = state["idx"]
-        self._begun = self._asked = True
+        self._begun = self._is_posed = True
         self._over = False
 
-    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
-        """Another of the same data set: in the same state, or at its start."""
-        if same_state:
-            return self._twin()
-        if self.seed == kwargs.get("seed", 42):
-            warnings.warn("the new environment has the same seed, so that it asks the same questions", stacklevel=2)
-        child = type(self)(**{"name": self.name, "size": self.size, **kwargs})
-        child.spec = self.spec
-        return child
+    def _arguments(self) -> dict[str, Any]:
+        return {"name": self.name, "size": self.size}
 
     def _twin(self) -> Env:
         twin = super()._twin()

@@ -167,9 +167,6 @@ class MCPTool(mcp.MCPTool):
     """The tools of MCP servers, with GEM's arguments.
 
     Args:
-        config: a URL, or ``{"mcpServers": {...}}``.
-        auth: a bearer token, for a URL.
-        max_retries, execution_timeout, validate_on_init, num_workers: see :class:`rollenv.tools.mcp.MCPTool`.
         delay_between_retries: accepted; a connection is tried again at once.
 
     Raises:

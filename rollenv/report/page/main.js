@@ -54,11 +54,11 @@ function start() {
     el("h1", {}, visible(data.title)), several ? summaryOfSeveral() : summaryOfOne(data.runs[0]), charts(), comparison(), section, settings()].filter(Boolean));
   document.body.append(tip);
   if (!total) return;
-  const asked = location.hash.match(/^#episode-(\d+)-(\d+)$/);
-  if (asked && +asked[1] < total) state.current = +asked[1];
+  const match = location.hash.match(/^#episode-(\d+)-(\d+)$/);
+  if (match && +match[1] < total) state.current = +match[1];
   else state.iteration = isTraining && !several ? "all" : state.iteration;
   refilter();
-  if (asked) pane.open(state.current).then(() => pane.go(+asked[2]));
+  if (match) pane.open(state.current).then(() => pane.go(+match[2]));
 }
 
 start();

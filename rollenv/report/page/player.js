@@ -151,14 +151,14 @@ function tokens(turn, turns, now) {
   if (!ids.length) return nothing("This agent's replies have no tokens.");
   const vocabulary = index.vocabulary[columns.run[now.row]] || {};
   const name = id => id in vocabulary ? vocabulary[id] : `#${id}`;
-  const told = n => `token ${ids[n]}: ` + (Number.isFinite(logprobs[n]) ? `probability ${Math.exp(logprobs[n]).toPrecision(3)}, log-probability ${logprobs[n].toFixed(3)}`
+  const titleOf = n => `token ${ids[n]}: ` + (Number.isFinite(logprobs[n]) ? `probability ${Math.exp(logprobs[n]).toPrecision(3)}, log-probability ${logprobs[n].toFixed(3)}`
                                                  : logprobs[n] === undefined ? "no probability is stored" : `log-probability ${logprobs[n]}`);
   const line = el("div", {class: "small dim", "aria-live": "polite"}, "Point at a token for its probability.");
   const box = el("div", {class: "tokens"}, ...ids.map((id, n) => {
     const p = Number.isFinite(logprobs[n]) ? Math.exp(logprobs[n]) : logprobs[n] === undefined ? null : 0;
-    const span = el("span", {title: told(n)}, visible(name(id)).replace(/\n/g, "⏎\n") || "∅");
+    const span = el("span", {title: titleOf(n)}, visible(name(id)).replace(/\n/g, "⏎\n") || "∅");
     if (p !== null) span.style.backgroundColor = `hsl(${Math.round(125 * p)} 75% 50% / 0.3)`;
-    span.addEventListener("mouseenter", () => { line.textContent = told(n); });
+    span.addEventListener("mouseenter", () => { line.textContent = titleOf(n); });
     return span;
   }));
   const rare = ids.map((_, n) => n).filter(n => Number.isFinite(logprobs[n])).sort((a, b) => logprobs[a] - logprobs[b]).slice(0, 8);
@@ -185,9 +185,9 @@ function calls(turn, turns, now, go) {
     return el("div", {style: {marginLeft: `${20 * depth[n]}px`, marginTop: "10px"}}, el("div", {class: "row"}, open, facts),
               ...shown, call.x ? message("model", call.x, "assistant") : null, ...gave);
   });
-  const told = Object.entries(about.matches || {}).map(([kind, n]) => `${n} ${kind}`).join(", ");
+  const matches = Object.entries(about.matches || {}).map(([kind, n]) => `${n} ${kind}`).join(", ");
   const head = el("p", {class: "small dim"}, visible(`${about.harness || "A program"} made ${plural(calls.length, "call")}` +
-    (about.exit === null || about.exit === undefined ? "" : ` and ended with ${about.exit}`) + (told ? `; messages found again: ${told}` : "") + "."));
+    (about.exit === null || about.exit === undefined ? "" : ` and ended with ${about.exit}`) + (matches ? `; messages found again: ${matches}` : "") + "."));
   const end = output ? el("details", {}, el("summary", {}, "What it printed"), pre(output)) : null;
   return [head, ...lines, end].filter(Boolean);
 }

@@ -96,7 +96,8 @@ def from_atif(data: Json) -> Trajectory:
         UsageError: if it is no such document.
     """
     if not isinstance(data, dict) or not str(data.get("schema_version", "")).startswith("ATIF-v1."):
-        raise UsageError(f"this is no ATIF document: its schema_version is {_shown(data)}")
+        version = data.get("schema_version") if isinstance(data, dict) else data
+        raise UsageError(f"this is no ATIF document: its schema_version is {repr(version)[:80]}")
     steps = data.get("steps")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise UsageError("this ATIF document has no list of steps")
@@ -112,7 +113,10 @@ def from_atif(data: Json) -> Trajectory:
             observed = []
         else:
             observed.append(_text(step.get("message")))
-        observed += [_text(each.get("content")) for each in _results(step)]
+        results = _table(step, "observation").get("results") or []
+        if not isinstance(results, list) or not all(isinstance(each, dict) for each in results):
+            raise UsageError("this ATIF document has an observation whose results are no list of objects")
+        observed += [_text(each.get("content")) for each in results]
     plain["final_observation"] = "\n".join(observed)
     return from_plain(Trajectory, plain)
 
@@ -142,13 +146,6 @@ def _table(data: Json, name: str) -> Json:
     return value or {}
 
 
-def _results(step: Json) -> list[Json]:
-    found = _table(step, "observation").get("results") or []
-    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise UsageError("this ATIF document has an observation whose results are no list of objects")
-    return found
-
-
 def _length(several: Any) -> int:
     return len(several) if isinstance(several, list) else 0
 
@@ -160,16 +157,11 @@ def _text(message: Any) -> str:
     return "" if message is None else str(message)
 
 
-def _shown(data: Any) -> str:
-    return repr(data.get("schema_version") if isinstance(data, dict) else data)[:80]
-
-
 def save_atif(trajectory: Trajectory, path: str | Path, **about: str) -> None:
     """Write a trajectory as a JSON file.
 
     Args:
         path: of the file; it is overwritten.
-        about: see :func:`to_atif`.
 
     Raises:
         UsageError: if a number in it is not finite: JSON has none.

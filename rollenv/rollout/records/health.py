@@ -18,12 +18,9 @@ from rollenv.core import RollenvError
 #: Latencies that are remembered of each kind of operation, for the quantiles.
 _REMEMBERED = 512
 
-#: Failed attempts in a row before the next one is delayed or the worker gets nothing new for a while.
-_PATIENCE = 3
-
-
-#: Episodes in a row in which an agent may fail.
-_AGENT_PATIENCE = 64
+#: Failed attempts in a row before the next one is delayed or the worker gets nothing new for a while, and episodes in a
+#: row in which an agent may fail.
+_PATIENCE, _AGENT_PATIENCE = 3, 64
 
 
 class EnvUnhealthy(RollenvError):

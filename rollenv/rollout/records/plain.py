@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rollenv.core import UsageError
@@ -54,7 +54,6 @@ def from_plain(cls: type[T], data: Any, where: str = "") -> T:
     Args:
         cls: a dataclass; fields may be dataclasses, lists and tuples of them, and plain data.
         data: a mapping with its fields; those with a default may be absent.
-        where: put before the text of errors.
 
     Raises:
         UsageError: for an unknown or missing key, or a value of another kind.
@@ -67,14 +66,11 @@ def from_plain(cls: type[T], data: Any, where: str = "") -> T:
         if key not in known and not isinstance(getattr(cls, key, None), property):
             raise UsageError(f"{where}: {cls.__name__} has no field {key!r}; it has {', '.join(known)}")
     values = {name: _value(hint, data[name], f"{where}.{name}") for name, hint in known.items() if name in data}
-    missing = [f.name for f in fields(cls) if f.name not in values and _needed(f)]  # type: ignore[arg-type]
+    needed = [f for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]  # type: ignore[arg-type]
+    missing = [f.name for f in needed if f.name not in values]
     if missing:
         raise UsageError(f"{where}: the field {missing[0]!r} of {cls.__name__} is missing")
     return cls(**values)
-
-
-def _needed(field: Field[Any]) -> bool:
-    return field.default is MISSING and field.default_factory is MISSING
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:

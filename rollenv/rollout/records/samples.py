@@ -99,7 +99,6 @@ def trajectory_samples(trajectory: Trajectory, *, group: int = 0, number: int = 
     """Convert a trajectory to as few samples as possible: a new one starts where a prompt does not continue the last.
 
     Args:
-        trajectory: with token ids.
         group: label of its group, stored in the samples.
         number: of the trajectory, stored in the samples.
 
@@ -121,7 +120,6 @@ def step_samples(trajectory: Trajectory, *, group: int = 0, number: int = 0) -> 
     """Convert a trajectory to one sample per turn.
 
     Args:
-        trajectory: with token ids.
         group: label of its group, stored in the samples.
         number: of the trajectory, stored in the samples.
 

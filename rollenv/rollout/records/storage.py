@@ -39,7 +39,6 @@ def write(path: str | Path, records: Iterable[Trajectory] | Iterable[Group]) -> 
 
     Args:
         path: ends in ``.jsonl`` or ``.parquet``.
-        records: all trajectories, or all groups.
 
     Raises:
         UsageError: the file name has another ending.
@@ -69,7 +68,6 @@ def read(path: str | Path, kind: type[Any] = Trajectory) -> Iterator[Any]:
 
     Args:
         path: a ``.jsonl`` or ``.parquet`` file.
-        kind: ``Trajectory`` or ``Group``.
 
     Raises:
         StorageError: if the file is absent or damaged; the text says where.
@@ -113,7 +111,10 @@ class JsonlWriter:
             UsageError: if something in it is no JSON data.
             StorageError: it cannot be written, because the disk is full, say.
         """
-        rest = memoryview(_line(record))
+        try:
+            rest = memoryview(json.dumps(to_plain(record), separators=(",", ":")).encode() + b"\n")
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"a record of {record.task.env_id} is not JSON data: {error}") from error
         try:
             while rest:  # a disk that fills up takes a part
                 rest = rest[self._file.write(rest) :]
@@ -131,13 +132,6 @@ class JsonlWriter:
         self.close()
 
 
-def _line(record: Trajectory | Group) -> bytes:
-    try:
-        return json.dumps(to_plain(record), separators=(",", ":")).encode() + b"\n"
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"a record of {record.task.env_id} is not JSON data: {error}") from error
-
-
 def _mend(path: Path) -> None:
     """Make the file end with a whole line."""
     if not path.exists() or path.stat().st_size == 0:
@@ -148,11 +142,13 @@ def _mend(path: Path) -> None:
         rest = file.read()
         if rest.endswith(b"\n"):
             return
-        if _parses(rest):
-            file.write(b"\n")
-        else:
+        try:
+            json.loads(rest)
+        except (ValueError, RecursionError):
             file.truncate(start)
             warnings.warn(_cut_text(path, len(rest), "is removed"), stacklevel=3)
+        else:
+            file.write(b"\n")
 
 
 def _last_line(file: Any) -> int:
@@ -180,14 +176,6 @@ def _read_jsonl(path: Path, kind: type[Any]) -> Iterator[Any]:
                 warnings.warn(_cut_text(path, len(line), "is left out"), stacklevel=2)
                 return
             yield from_plain(kind, data, f"{path}: line {number}")
-
-
-def _parses(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _cut_text(path: Path, size: int, what: str) -> str:

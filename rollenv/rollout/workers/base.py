@@ -59,10 +59,6 @@ def validated(
 ) -> EnvResult:
     """Validate everything that an environment returned.
 
-    Args:
-        truncated: whether a limit ended the episode.
-        view: the rendered state, or empty.
-
     Raises:
         BadValue: a value has the wrong type or is out of range.
     """
@@ -133,7 +129,6 @@ class Workers(Protocol):
         """Wait for a free slot for a task's environment, which is made at its first reset.
 
         Args:
-            views: whether to render after every turn.
             avoid: of a worker's name, whether to avoid that worker where there is another one.
             alone: let no other environment share the worker, where workers can be lost.
 
@@ -153,9 +148,6 @@ class Workers(Protocol):
 
 def make_env(env_spec: EnvSpec, task: Task) -> Env:
     """Make the environment of a task, with its wrappers; used by every kind of worker.
-
-    Args:
-        task: with constructor arguments, wrappers and options.
 
     Raises:
         UsageError: the task's arguments, wrappers or options are wrong.
@@ -200,13 +192,9 @@ class HostedEnv:
             UsageError: there is no such option.
         """
         given = {"options": options} if options else {}  # an environment's reset() may not take them
-        try:
+        with self._guarded("reset", (UsageError,)):
             observation, info = validation.parts(self.env.reset(seed, **given), 2, "its result")
             return self._seen(observation, 0.0, False, False, info)
-        except (KeyboardInterrupt, UsageError):
-            raise
-        except BaseException as error:
-            raise failed(self.task.env_id, "reset", error) from error
 
     def about(self) -> dict[str, Any]:
         """Return what a client elsewhere has to know of the environment."""
@@ -258,12 +246,10 @@ class HostedEnv:
     def _seen(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> EnvResult:
         terminated, truncated = validation.flag(terminated, "terminated"), validation.flag(truncated, "truncated")
         key = self.env.state_key() if self.named and not (terminated or truncated) else ""
-        return validated(observation, reward, terminated, truncated, info, key, self._view())
-
-    def _view(self) -> Any:
-        if not self.views:
-            return ""
-        return drawing.board(self.env.picture, self.env.render()) if self.views == "board" else self.env.render()
+        view = self.env.render() if self.views else ""
+        if self.views == "board":
+            view = drawing.board(self.env.picture, view)
+        return validated(observation, reward, terminated, truncated, info, key, view)
 
     @contextlib.contextmanager
     def _guarded(self, what: str, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:

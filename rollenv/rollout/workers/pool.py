@@ -42,7 +42,7 @@ class WorkersBroken(RollenvError):
 
 
 class Worker(ABC):
-    """A running worker. A subclass starts it in its constructor, and calls :meth:`heard` when it answers anything,
+    """A running worker. A subclass starts it in its constructor, and calls :meth:`on_message` when it answers anything,
     :meth:`answered` with every answer, :meth:`seen` when it is known to be alive, and :meth:`over` when it has ended.
     """
 
@@ -54,7 +54,7 @@ class Worker(ABC):
         """Why it ended, or is being ended; empty while it runs."""
         self.ended = False
         self.up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.last_heard = self.last_seen = asyncio.get_running_loop().time()
+        self.last_message = self.last_seen = asyncio.get_running_loop().time()
         self._requests = itertools.count(1)
         self._open: dict[int, tuple[int, Answered]] = {}
         self._blamed = False
@@ -86,9 +86,9 @@ class Worker(ABC):
 
     # -- called by subclasses ------------------------------------------------------------------------------------------
 
-    def heard(self) -> None:
+    def on_message(self) -> None:
         """Record that it answered."""
-        self.last_heard = self.last_seen = self.pool.time()
+        self.last_message = self.last_seen = self.pool.time()
         if not self.ready and not self.death:
             self.ready = True
             self.slot.failed_starts = 0
@@ -138,7 +138,6 @@ class Worker(ABC):
         """Send a request.
 
         Args:
-            operation: see :meth:`EnvHost.answer`.
             done: called once with the answer or the error: EnvFailure "lost" if the worker ends first.
 
         Raises:
@@ -176,7 +175,7 @@ class Worker(ABC):
         while self.pool.time() < began + max(_ANSWER_SECONDS, 2 * self.pool.ping_every) and not self.death:
             self.ping()
             await asyncio.sleep(0.05)
-            if self.last_heard > began:
+            if self.last_message > began:
                 return True
         return False
 
@@ -479,7 +478,6 @@ class PooledEnv:
         """Send a request; the environment is built on first use by "about".
 
         Args:
-            operation: a method of :class:`.base.HostedEnv`.
             done: called once with the answer or the error, perhaps at once.
         """
         self._worker.request(operation, self._number, self._how if operation == "about" else tuple(args), done)

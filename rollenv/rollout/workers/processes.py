@@ -67,7 +67,7 @@ class WorkerProcess(Worker):
 
     def __init__(self, pool: ProcessWorkers, slot: Slot):
         super().__init__(pool, slot)
-        self._link = Link(pool.template, pool.envs_per_worker + 1, self.heard, self._answered, self.over)
+        self._link = Link(pool.template, pool.envs_per_worker + 1, self.on_message, self._answered, self.over)
 
     @property
     def pid(self) -> int | None:
@@ -97,7 +97,6 @@ class Link(asyncio.Protocol):
 
     Args:
         threads: of the process that run environments.
-        heard: called when it answers anything.
         answered: called with the number of a request, the encoded answer, and the microseconds of processor time.
         over: called once, when it has ended, with how.
     """
@@ -106,14 +105,14 @@ class Link(asyncio.Protocol):
         self,
         template: Template,
         threads: int,
-        heard: Callable[[], None],
+        on_message: Callable[[], None],
         answered: Callable[[int, bytes, int], None],
         over: Callable[[str], None],
     ):
         self.pid: int | None = None
         self.computed: Counter[int] = Counter()
         """Microseconds of processor time of each environment, by number."""
-        self._template, self._heard, self._answered, self._over = template, heard, answered, over
+        self._template, self._on_message, self._answered, self._over = template, on_message, answered, over
         self._writer: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
         self._buffer = bytearray()
@@ -183,7 +182,7 @@ class Link(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        self._heard()
+        self._on_message()
         self._buffer += data
         at, header = 0, messages.ANSWER
         while len(self._buffer) >= at + header.size and not self._problem:

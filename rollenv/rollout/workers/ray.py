@@ -92,14 +92,14 @@ class _Process:
 
     def __init__(self, template: Template, threads: int) -> None:
         loop = asyncio.get_running_loop()
-        self.last_heard = time.monotonic()
+        self.last_message = time.monotonic()
         self.up: asyncio.Future[None] = loop.create_future()
         self.over: asyncio.Future[str] = loop.create_future()
         self.answers: dict[int, asyncio.Future[bytes]] = {}
-        self.link = Link(template, threads, self._heard, self._answered, self.over.set_result)
+        self.link = Link(template, threads, self._on_message, self._answered, self.over.set_result)
 
-    def _heard(self) -> None:
-        self.last_heard = time.monotonic()
+    def _on_message(self) -> None:
+        self.last_message = time.monotonic()
         if not self.up.done():
             self.up.set_result(None)
 
@@ -141,7 +141,7 @@ class _Actor:
         process = self.processes[number]
         process.link.ping()
         over = process.over.result() if process.over.done() else ""
-        return time.monotonic() - process.last_heard, process.link.is_running(), over
+        return time.monotonic() - process.last_message, process.link.is_running(), over
 
     async def end(self, number: int) -> str:
         """Kill a process, and return how it ended."""
@@ -194,7 +194,7 @@ class ActorProcess(Worker):
     async def _start(self) -> None:
         with self._actor_may_be_lost():
             self.node = await ray_calls.answer(self.actor.start.remote(self._number))
-            self.heard()
+            self.on_message()
 
     async def _receive(self, request: int, reference: Any) -> None:
         with self._actor_may_be_lost():
@@ -202,7 +202,7 @@ class ActorProcess(Worker):
             if how:
                 self.over(how)
             elif not self.ended:
-                self.heard()
+                self.on_message()
                 self.answered(request, payload)
 
     async def _ping(self) -> None:
@@ -212,7 +212,7 @@ class ActorProcess(Worker):
                 self.over(how)
             elif running:
                 self.seen()
-                self.last_heard = max(self.last_heard, self.pool.time() - silent)
+                self.last_message = max(self.last_message, self.pool.time() - silent)
 
     async def _end(self) -> None:
         try:

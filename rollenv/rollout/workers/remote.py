@@ -74,14 +74,17 @@ class RemoteWorkers:
     async def open(
         self, task: Task, *, views: bool = False, avoid: Avoid = avoid_none, alone: bool = False
     ) -> RemoteWorkerEnv:
-        self._attach()
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None and not self._loop.is_closed():
+                raise UsageError("these workers are used by another event loop; close them there first")
+            self._loop, self._changed, self._settle_by = loop, asyncio.Event(), loop.time() + _SETTLE
+            for server in self.servers:
+                server.start()
         return RemoteWorkerEnv(await self.reserve(avoid), task, views, avoid)
 
     async def reserve(self, avoid: Avoid) -> Server:
         """Wait for a server with room, and reserve it for an environment.
-
-        Args:
-            avoid: see :meth:`open`.
 
         Raises:
             NotAllowed: all servers refuse the token.
@@ -113,18 +116,8 @@ class RemoteWorkers:
         if self._changed is not None:
             self._changed.set()
 
-    def _attach(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        if self._loop is not None and not self._loop.is_closed():
-            raise UsageError("these workers are used by another event loop; close them there first")
-        self._loop, self._changed, self._settle_by = loop, asyncio.Event(), loop.time() + _SETTLE
-        for server in self.servers:
-            server.start()
-
     def _choose(self, avoid: Avoid) -> Server | None:
-        """The server with the least load for its weight; a shunned one only if there is no other."""
+        """The server with the least load for its weight; one to avoid only if there is no other."""
         now = asyncio.get_running_loop().time()
         room = [s for s in self.servers if s.up and s.load < self.envs_per_server and s.full_until <= now]
         return min(room, key=lambda server: (avoid(server.name), server.load / server.weight), default=None)
@@ -149,7 +142,7 @@ class Server:
         self._connection: ClientConnection | None = None
         self._unsent: list[int] = []
         self._sending: set[asyncio.Task[None]] = set()
-        self._heard = 0.0
+        self._last_answer = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -172,16 +165,11 @@ class Server:
     def report(self) -> dict[str, Any]:
         """The state, as plain data."""
         state = "up" if self.up else "down"
-        return {"worker": self.name, "state": state, "envs": self.load, "pid": None} | {
-            "deaths": self.deaths,
-            "last_death": self.last_death,
-        }
+        about = {"worker": self.name, "state": state, "envs": self.load, "pid": None}
+        return about | {"deaths": self.deaths, "last_death": self.last_death}
 
     def ask(self, *request: Any) -> asyncio.Future[Any]:
         """Send a request.
-
-        Args:
-            request: operation and arguments; see :mod:`rollenv.remote.protocol`.
 
         Returns:
             A future of the answer.
@@ -219,7 +207,7 @@ class Server:
             try:
                 async with asyncio.timeout(_CONNECT):
                     connection = await self._connect()
-                self._heard, self.refusal = loop.time(), None
+                self._last_answer, self.refusal = loop.time(), None
                 await self._talk(connection)
                 why = "the connection was closed"
             except NotAllowed as error:
@@ -271,12 +259,18 @@ class Server:
                     self.deaths += 1
                     self._fail(f"it answers {error}")
                     raise
-                self._heard = asyncio.get_running_loop().time()
+                self._last_answer = asyncio.get_running_loop().time()
                 if not self.up:
                     self.up = self.tried = True
                     self.workers.changed()
                 for answer in answers:
-                    self._answered(answer)
+                    _, future = self._pending.pop(answer[0], (None, None))
+                    if future is None or future.done():
+                        continue
+                    if len(answer) == 5:
+                        future.set_exception(protocol.error_of(*answer[2:]))
+                    else:
+                        future.set_result(answer[1])
         finally:
             watch.cancel()
             connection.transport.abort()
@@ -290,9 +284,9 @@ class Server:
             await asyncio.sleep(self.workers.ping_every)
             late = loop.time() - asleep - self.workers.ping_every
             if late > self.workers.ping_every:  # the event loop stood still, so nothing was asked or read
-                self._heard = min(loop.time(), self._heard + late)
-            if loop.time() - self._heard > self.workers.lost_after:
-                self.last_death = f"it was silent for {loop.time() - self._heard:.1f} s"
+                self._last_answer = min(loop.time(), self._last_answer + late)
+            if loop.time() - self._last_answer > self.workers.lost_after:
+                self.last_death = f"it was silent for {loop.time() - self._last_answer:.1f} s"
                 self._fail(self.last_death)
                 self.deaths += 1
                 connection.transport.abort()
@@ -322,15 +316,6 @@ class Server:
             for _, data in protocol.pack_all(messages, protocol.LARGEST_REQUEST):
                 await connection.send(data)
 
-    def _answered(self, answer: list[Any]) -> None:
-        _, future = self._pending.pop(answer[0], (None, None))
-        if future is None or future.done():
-            return
-        if len(answer) == 5:
-            future.set_exception(protocol.error_of(*answer[2:]))
-        else:
-            future.set_result(answer[1])
-
     def _fail(self, why: str) -> None:
         """Let all that wait know that the server is lost."""
         pending, self._pending = self._pending, {}
@@ -343,7 +328,7 @@ class RemoteWorkerEnv:
     """An environment on a server."""
 
     def __init__(self, server: Server, task: Task, views: bool, avoid: Avoid):
-        self._server, self._task, self._views, self._shun = server, task, views, avoid
+        self._server, self._task, self._views, self._avoid = server, task, views, avoid
         self.worker = server.name
         self._session, self._count, self._open, self._begun = "", 0, True, False
 
@@ -354,7 +339,7 @@ class RemoteWorkerEnv:
             settings = {"kwargs": task.kwargs, "wrappers": task.wrappers, "views": self._views}
             while True:
                 try:
-                    await self._asked("open", name, task.env_id, settings)
+                    await self._request("open", name, task.env_id, settings)
                     break
                 except ServerFull as error:  # or about to stop: go to another
                     await self._move(error)
@@ -366,7 +351,7 @@ class RemoteWorkerEnv:
         seconds = float(error.details.get("retry_after", 1.0))
         server, workers = self._server, self._server.workers
         server.full_until = asyncio.get_running_loop().time() + seconds
-        new = await workers.reserve(self._shun)
+        new = await workers.reserve(self._avoid)
         server.load -= 1
         self._server, self.worker = new, new.name
         workers.changed()
@@ -394,9 +379,9 @@ class RemoteWorkerEnv:
 
     async def _call(self, method: str, *args: Any) -> Any:
         self._count += 1
-        return await self._asked("call", self._session, self._count, method, list(args))
+        return await self._request("call", self._session, self._count, method, list(args))
 
-    async def _asked(self, *request: Any) -> Any:
+    async def _request(self, *request: Any) -> Any:
         try:
             return await self._server.ask(*request)
         except EnvBroke as error:

@@ -27,23 +27,23 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         session = await server.sessions.open(session_name(), client.name, _text(body, "env_id"), lasting=True)
         return Json({"sandbox_id": session.name})
 
-    async def asked(request: Request) -> tuple[Session, dict[str, Any]]:
+    async def session_and_body(request: Request) -> tuple[Session, dict[str, Any]]:
         client = server.client(request, "environments")  # first, for a body is read for clients alone
         body = await body_of(request)
         return server.sessions.get(_text(body, "sandbox_id"), client.name), body
 
     async def reset(request: Request) -> Response:
-        session, body = await asked(request)
+        session, body = await session_and_body(request)
         observation, info, *_ = await session.call("reset", [body.get("seed")])
         return Json({"observation": observation, "info": info})
 
     async def step(request: Request) -> Response:
-        session, body = await asked(request)
+        session, body = await session_and_body(request)
         answer = await session.call("step", [_text(body, "action")])
         return Json(dict(zip(("observation", "reward", "terminated", "truncated", "info"), answer, strict=False)))
 
     async def close(request: Request) -> Response:
-        session, _ = await asked(request)
+        session, _ = await session_and_body(request)
         server.sessions.close(session)
         return Json({"sandbox_id": session.name})
 

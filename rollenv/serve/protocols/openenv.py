@@ -135,11 +135,11 @@ def _result(observation: dict[str, Any], reward: float | None = None, done: bool
 
 
 async def _rpc(
-    asked: dict[str, Any], methods: tuple[str, ...], result: Callable[[str, dict[str, Any]], Awaitable[Any]]
+    call: dict[str, Any], methods: tuple[str, ...], result: Callable[[str, dict[str, Any]], Awaitable[Any]]
 ) -> dict[str, Any]:
     """Answer a request of JSON-RPC with the result of a method and its parameters."""
-    number, method, given = asked.get("id"), asked.get("method"), asked.get("params")
-    if asked.get("jsonrpc") != "2.0" or not isinstance(method, str):
+    number, method, given = call.get("id"), call.get("method"), call.get("params")
+    if call.get("jsonrpc") != "2.0" or not isinstance(method, str):
         return _refusal(number, -32600, "not a request of JSON-RPC 2.0")
     if method not in methods:
         return _refusal(number, -32601, f"there is no method {method!r:.40}; there are {', '.join(methods)}")
@@ -217,7 +217,7 @@ class _Service:
     async def mcp(self, request: Request) -> Response:
         client = self.server.client(request, "environments")
         try:
-            asked = await body_of(request)
+            call = await body_of(request)
         except UsageError as error:
             return Json(_refusal(None, -32700, str(error)))
 
@@ -232,7 +232,7 @@ class _Service:
             self.server.sessions.close(session)
             return {}
 
-        return Json(await _rpc(asked, _HTTP_METHODS, result))
+        return Json(await _rpc(call, _HTTP_METHODS, result))
 
     async def talk(self, client: Client, connection: HTTPConnection, socket: WebSocket) -> None:
         """A session that lasts as long as its WebSocket."""

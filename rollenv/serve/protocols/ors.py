@@ -115,9 +115,6 @@ class Play:
     def call(self, work: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> str:
         """Start a call, which goes on if its client does not wait for it.
 
-        Args:
-            work: its result is the answer.
-
         Returns:
             The name of the call.
 
@@ -336,11 +333,11 @@ class _Service:
         if (reward := self.server.group_reward) is None:
             return Json({"detail": "this server was started without --group-reward module:function"}, 404)
         play, _ = await self._play(client, request)
-        asked = validated(_Group, await body_of(request))
-        if (key := asked.task_id) is None:
+        params = validated(_Group, await body_of(request))
+        if (key := params.task_id) is None:
             _, env_id, task = play.about
             played = Task(env_id, task["seed"], options={"index": task["index"]} if "index" in task else {})
-            members = [_trajectory(played, number, given) for number, given in enumerate(asked.candidates)]
+            members = [_trajectory(played, number, given) for number, given in enumerate(params.candidates)]
             where = f"the group reward {reward.name}, for {env_id}"
 
             async def scores() -> dict[str, Any]:
@@ -434,24 +431,20 @@ def _words(blocks: list[_Block]) -> str:
 
 
 def _trajectory(task: Task, number: int, given: _Candidate) -> Trajectory:
-    """A conversation as an episode without rewards: a turn for each message of the assistant.
-
-    Raises:
-        UsageError: there is no such message.
-    """
-    found, heard = Trajectory(task, status="terminated", member=number), ""
+    """A conversation as an episode without rewards: a turn for each message of the assistant."""
+    found, observed = Trajectory(task, status="terminated", member=number), ""
     for message in given.messages:
         if message.role == "assistant":
             calls = [block for block in message.blocks if block.type == "tool_call"]
             texts = calls or [block for block in message.blocks if block.type == "text"]
             raw = _words(message.blocks)
-            found.turns.append(Turn((), (), (), 0.0, _words(texts), heard, raw=raw))
-            heard = ""
+            found.turns.append(Turn((), (), (), 0.0, _words(texts), observed, raw=raw))
+            observed = ""
         elif message.role == "user":
-            heard = "\n".join(filter(None, (heard, _words(message.blocks))))
+            observed = "\n".join(filter(None, (observed, _words(message.blocks))))
     if not found.turns:
         raise UsageError(f"candidate {number} has no message of the assistant, so there is nothing to score")
-    found.final_observation = heard
+    found.final_observation = observed
     return found
 
 

@@ -132,9 +132,9 @@ def unary(
 
     async def answer(box: SandboxSession, request: Request) -> Response:
         try:
-            asked = validated(model, _message(await request.body()))
+            params = validated(model, _message(await request.body()))
             async with asyncio.timeout(_limit(request)):
-                return Json(await method(box, asked))
+                return Json(await method(box, params))
         except (RollenvError, TimeoutError) as error:
             failure = _failure(error)
             return Json(failure, _STATUSES.get(failure["code"], 500))
@@ -181,8 +181,8 @@ def client_stream(
     async def answer(box: SandboxSession, request: Request) -> Response:
         try:
             async with asyncio.timeout(_limit(request)):
-                asked = (validated(model, message) async for message in _envelopes(request))
-                body = _envelope(await method(box, asked)) + _envelope({}, 2)
+                params = (validated(model, message) async for message in _envelopes(request))
+                body = _envelope(await method(box, params)) + _envelope({}, 2)
         except (RollenvError, TimeoutError) as error:
             body = _envelope({"error": _failure(error)}, 2)
         return Response(body, media_type=_STREAM)

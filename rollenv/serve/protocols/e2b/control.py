@@ -66,9 +66,6 @@ class Snapshots:
     async def open(self, owner: str, template: str, env: dict[str, str], **settings: Any) -> SandboxSession:
         """Start a sandbox, with the files and variables of a snapshot where the template is one.
 
-        Args:
-            settings: of :meth:`SandboxManager.open`.
-
         Raises:
             UsageError: there is no such snapshot.
         """
@@ -86,10 +83,10 @@ class Snapshots:
 
     async def make(self, request: Request) -> Response:
         """Keep the files of a sandbox, under a name or instead of the snapshot of that name."""
-        box, asked = self.service.own_box(request), validated(_Snapshot, await body_of(request))
-        if asked.memory:
+        box, params = self.service.own_box(request), validated(_Snapshot, await body_of(request))
+        if params.memory:
             raise UsageError("snapshots of this server keep files, not memory: ask for mode='filesystem', or no mode")
-        snapshot, name = Snapshot(box.name, self.service.details(box).env), asked.name or secrets.token_hex(10)
+        snapshot, name = Snapshot(box.name, self.service.details(box).env), params.name or secrets.token_hex(10)
         mine = self._by_owner.setdefault(box.owner, {})
         if len(mine) >= _SNAPSHOTS and _PREFIX + name not in mine:
             raise ServerFull(f"this client has {_SNAPSHOTS} snapshots; delete one", retry_after=5.0)
@@ -100,8 +97,8 @@ class Snapshots:
     async def every(self, request: Request) -> Response:
         """Those of the client, of one sandbox where the query has its id."""
         mine = self._by_owner.get(self.service.client(request).name, {})
-        asked = request.query_params
-        source, name = asked.get("sandboxID"), asked.get("name", "").removeprefix(_PREFIX)
+        params = request.query_params
+        source, name = params.get("sandboxID"), params.get("name", "").removeprefix(_PREFIX)
         found = [key for key, snapshot in mine.items() if source in (None, snapshot.source)]
         return Json([_snapshot_info(key) for key in found if name in ("", key.removeprefix(_PREFIX))])
 
@@ -113,13 +110,13 @@ class Snapshots:
 
     async def fork(self, request: Request) -> Response:
         """Start sandboxes with the files of one that goes on; each starts, or fails, by itself."""
-        box, asked = self.service.own_box(request), validated(_Fork, await body_of(request))
+        box, params = self.service.own_box(request), validated(_Fork, await body_of(request))
         details = self.service.details(box)
-        settings: dict[str, Any] = {"lifetime": self.service.sandboxes.lifetime(asked.timeout)}
+        settings: dict[str, Any] = {"lifetime": self.service.sandboxes.lifetime(params.timeout)}
         settings["metadata"] = box.metadata
         settings["snapshot"] = await self.service.run(box, lambda sandbox: sandbox.snapshot())
         forks: list[dict[str, Any]] = []
-        for _ in range(asked.count):
+        for _ in range(params.count):
             try:
                 fork = await self.open(box.owner, details.template, details.env, **settings)
             except RollenvError as error:
@@ -207,29 +204,29 @@ class _Control:
 
     async def make(self, request: Request) -> Response:
         client = self.service.client(request)
-        asked = validated(_New, await body_of(request))
-        more = asked.model_extra or {}
+        params = validated(_New, await body_of(request))
+        more = params.model_extra or {}
         for name, what in _MISSING.items():
             if more.get(name):
                 raise UsageError(f"sandboxes of this server cannot have {what}; leave out {name!r}")
         if more.get("allowInternetAccess") or more.get("allow_internet_access"):
             raise UsageError("sandboxes of this server have no access to the internet")
-        settings = {"lifetime": asked.timeout, "metadata": asked.metadata}
-        box = await self.snapshots.open(client.name, asked.templateID, asked.envVars or {}, **settings)
+        settings = {"lifetime": params.timeout, "metadata": params.metadata}
+        box = await self.snapshots.open(client.name, params.templateID, params.envVars or {}, **settings)
         return Json(self.service.keys(box, request), 201)
 
     async def every(self, request: Request) -> Response:
         owner = self.service.client(request).name
-        asked: _Query = validated(_Query, dict(request.query_params))
-        found = [box for box in self.sandboxes.of(owner) if self._wanted(box, asked)]
-        newest_first = asked.order == "desc"
+        params: _Query = validated(_Query, dict(request.query_params))
+        found = [box for box in self.sandboxes.of(owner) if self._wanted(box, params)]
+        newest_first = params.order == "desc"
         found.sort(key=_position, reverse=newest_first)
-        if asked.nextToken:
-            if (cursor := _CURSOR.fullmatch(asked.nextToken)) is None:
+        if params.nextToken:
+            if (cursor := _CURSOR.fullmatch(params.nextToken)) is None:
                 raise UsageError("nextToken is none of this server's")
             after = float(cursor[1]), cursor[2]
             found = [box for box in found if (_position(box) < after if newest_first else _position(box) > after)]
-        page = found[: min(asked.limit, _PAGE)]
+        page = found[: min(params.limit, _PAGE)]
         headers = {"x-next-token": "{:.6f}_{}".format(*_position(page[-1]))} if len(page) < len(found) else {}
         return Json([self._info(box) for box in page], headers=headers)
 
@@ -323,17 +320,17 @@ class _Control:
         last = box.started + self.sandboxes.limits.total
         return min(box.sandbox.sync.expires_at or last, last)
 
-    def _wanted(self, box: SandboxSession, asked: _Query) -> bool:
-        details, states = self.service.details(box), set(filter(None, asked.state.split(",")))
+    def _wanted(self, box: SandboxSession, params: _Query) -> bool:
+        details, states = self.service.details(box), set(filter(None, params.state.split(",")))
         if not states <= {"running", "paused"}:
-            raise UsageError(f"{asked.state!r:.40} are no states: there are running and paused")
+            raise UsageError(f"{params.state!r:.40} are no states: there are running and paused")
         if states and details.state not in states:
             return False
-        if asked.template not in ("", details.template):
+        if params.template not in ("", details.template):
             return False
-        if asked.startedAfter and box.started <= _moment(asked.startedAfter):
+        if params.startedAfter and box.started <= _moment(params.startedAfter):
             return False
-        pairs = parse_qsl(asked.metadata, keep_blank_values=True)
+        pairs = parse_qsl(params.metadata, keep_blank_values=True)
         return all(box.metadata.get(unquote(key)) == unquote(value) for key, value in pairs)
 
 

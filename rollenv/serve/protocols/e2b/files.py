@@ -88,57 +88,57 @@ class _Filesystem:
         self.service = service
         self._watches: PerSandbox[dict[str, WatchHandle]] = PerSandbox(dict)
 
-    async def stat(self, box: SandboxSession, asked: _At) -> Message:
-        return {"entry": _entry(await self.service.run(box, lambda sandbox: sandbox.files.info(asked.path)))}
+    async def stat(self, box: SandboxSession, params: _At) -> Message:
+        return {"entry": _entry(await self.service.run(box, lambda sandbox: sandbox.files.info(params.path)))}
 
-    async def make_dir(self, box: SandboxSession, asked: _At) -> Message:
+    async def make_dir(self, box: SandboxSession, params: _At) -> Message:
         def made(sandbox: Sandbox) -> Entry:
-            if sandbox.files.exists(asked.path):
-                raise FileThere(f"there is {asked.path!r} already")
-            sandbox.files.make_dir(asked.path)
-            return sandbox.files.info(asked.path)
+            if sandbox.files.exists(params.path):
+                raise FileThere(f"there is {params.path!r} already")
+            sandbox.files.make_dir(params.path)
+            return sandbox.files.info(params.path)
 
         return {"entry": _entry(await self.service.run(box, made))}
 
-    async def move(self, box: SandboxSession, asked: _Move) -> Message:
+    async def move(self, box: SandboxSession, params: _Move) -> Message:
         def moved(sandbox: Sandbox) -> Entry:
-            sandbox.files.info(asked.source)
-            sandbox.files.make_dir(posixpath.dirname(asked.destination))
-            sandbox.files.rename(asked.source, asked.destination)
-            return sandbox.files.info(asked.destination)
+            sandbox.files.info(params.source)
+            sandbox.files.make_dir(posixpath.dirname(params.destination))
+            sandbox.files.rename(params.source, params.destination)
+            return sandbox.files.info(params.destination)
 
         return {"entry": _entry(await self.service.run(box, moved))}
 
-    async def list_dir(self, box: SandboxSession, asked: _List) -> Message:
+    async def list_dir(self, box: SandboxSession, params: _List) -> Message:
         found: list[Entry] = []
-        await self.service.run(box, lambda sandbox: _walk(sandbox, asked.path, asked.depth, found))
+        await self.service.run(box, lambda sandbox: _walk(sandbox, params.path, params.depth, found))
         return {"entries": [_entry(entry) for entry in found]}
 
-    async def remove(self, box: SandboxSession, asked: _At) -> Message:
+    async def remove(self, box: SandboxSession, params: _At) -> Message:
         with contextlib.suppress(NotFound):  # what is not there is removed already
-            await self.service.run(box, lambda sandbox: sandbox.files.remove(asked.path))
+            await self.service.run(box, lambda sandbox: sandbox.files.remove(params.path))
         return {}
 
-    async def create_watcher(self, box: SandboxSession, asked: _Watch) -> Message:
-        return {"watcherId": await self._watch(box, asked, None)}
+    async def create_watcher(self, box: SandboxSession, params: _Watch) -> Message:
+        return {"watcherId": await self._watch(box, params, None)}
 
-    async def get_watcher_events(self, box: SandboxSession, asked: _Watcher) -> Message:
-        watch = self._watches(box).get(asked.watcherId)
+    async def get_watcher_events(self, box: SandboxSession, params: _Watcher) -> Message:
+        watch = self._watches(box).get(params.watcherId)
         if watch is None:
             raise NotFound("there is no such watcher")
         return {"events": [_event(event) for event in watch.events() if event.type in _EVENTS]}
 
-    async def remove_watcher(self, box: SandboxSession, asked: _Watcher) -> Message:
-        watch = self._watches(box).pop(asked.watcherId, None)
+    async def remove_watcher(self, box: SandboxSession, params: _Watcher) -> Message:
+        watch = self._watches(box).pop(params.watcherId, None)
         if watch is None:
             raise NotFound("there is no such watcher")
         await asyncio.to_thread(watch.stop)
         return {}
 
-    async def watch_dir(self, box: SandboxSession, asked: _Watch, request: Request) -> AsyncGenerator[Message, None]:
+    async def watch_dir(self, box: SandboxSession, params: _Watch, request: Request) -> AsyncGenerator[Message, None]:
         """Events as they come, until the client has gone."""
         feed = Feed(box.sandbox.sync)
-        name = await self._watch(box, asked, feed.put)
+        name = await self._watch(box, params, feed.put)
         try:
             yield {"start": {}}
             async for event in followed(feed, ping_of(request), timeout_of(request)):
@@ -152,9 +152,9 @@ class _Filesystem:
             if watch is not None:
                 self.service.spawn(asyncio.to_thread(watch.stop))
 
-    async def _watch(self, box: SandboxSession, asked: _Watch, on_event: OnEvent | None) -> str:
+    async def _watch(self, box: SandboxSession, params: _Watch, on_event: OnEvent | None) -> str:
         """Watch a folder; return the name under which that is kept."""
-        if asked.includeEntry:
+        if params.includeEntry:
             raise UsageError("events do not say more of an entry than its name")
         watches, name = self._watches(box), secrets.token_urlsafe(12)
 
@@ -163,7 +163,7 @@ class _Filesystem:
                 watches.pop(other, None)
             if len(watches) >= _WATCHES:
                 raise TooFast(f"{_WATCHES} folders of this sandbox are watched already")
-            watches[name] = sandbox.files.watch(asked.path, recursive=asked.recursive, on_event=on_event)
+            watches[name] = sandbox.files.watch(params.path, recursive=params.recursive, on_event=on_event)
 
         await self.service.run(box, watch)
         return name

@@ -54,9 +54,9 @@ class _NewContext(BaseModel):
 
 
 class _Cell:
-    def __init__(self, box: SandboxSession, asked: _Code):
-        self.box, self.asked, self.begun = box, asked, False
-        self.context = asked.context_id or default_name(asked.language or "python")
+    def __init__(self, box: SandboxSession, params: _Code):
+        self.box, self.params, self.begun = box, params, False
+        self.context = params.context_id or default_name(params.language or "python")
 
 
 def routes(service: E2BService) -> list[BaseRoute]:
@@ -81,20 +81,20 @@ class _Interpreter:
     async def execute(self, request: Request) -> Response:
         """Run a cell; its output comes as lines of JSON."""
         box = self.service.box(request)
-        asked = validated(_Code, await body_of(request))
-        name = asked.context_id
+        params = validated(_Code, await body_of(request))
+        name = params.context_id
         if name is not None:
-            if asked.language is not None:
+            if params.language is not None:
                 raise UsageError("a context has a language of its own; leave out one of the two")
             found = await self.service.run(box, lambda sandbox: sandbox.list_contexts())
             if name != DEFAULT and all(context.name != name for context in found):
                 raise NotFound(f"there is no context {name!r:.80}")
-        return Streamed(self._lines(_Cell(box, asked)), "application/x-ndjson", self.service.request(box))
+        return Streamed(self._lines(_Cell(box, params)), "application/x-ndjson", self.service.request(box))
 
     async def create(self, request: Request) -> Response:
         box = self.service.box(request)
-        asked = validated(_NewContext, await body_of(request))
-        language, cwd = asked.language or "python", asked.cwd
+        params = validated(_NewContext, await body_of(request))
+        language, cwd = params.language or "python", params.cwd
         name = await self.service.run(box, lambda sandbox: sandbox.create_context(language=language, cwd=cwd))
         return Json(_context(Context(name, language, cwd)), 201)
 
@@ -155,14 +155,14 @@ class _Interpreter:
     def _cell(self, cell: _Cell, feed: Feed) -> Execution:
         stderr = _Stderr(feed)
         done = cell.box.sandbox.sync.run_code(
-            cell.asked.code,
-            language=cell.asked.language,
-            context=cell.asked.context_id,
+            cell.params.code,
+            language=cell.params.language,
+            context=cell.params.context_id,
             timeout=self.service.sandboxes.limits.longest,
             on_stdout=lambda text: feed.put(_text("stdout", text)),
             on_stderr=stderr.put,
             on_result=lambda result: feed.put(_result(result)),
-            env=cell.asked.env_vars or {},
+            env=cell.params.env_vars or {},
         )
         stderr.finish(done.error)
         return done

@@ -99,8 +99,10 @@ class Ports(BaseRoute):
         content = request.stream() if body else None
         times = {"timeout": httpx.Timeout(_SECONDS).as_dict()}
         # not the client's build_request, which adds headers of its own
-        asked = httpx.Request(request.method, f"http://{address}", headers=headers, content=content, extensions=times)
-        got = await self._http.send(asked, stream=True)
+        outgoing = httpx.Request(
+            request.method, f"http://{address}", headers=headers, content=content, extensions=times
+        )
+        got = await self._http.send(outgoing, stream=True)
         answer = Streamed(_pieces(got), "", self._service.request(box), got.status_code)
         answer.raw_headers = [pair for pair in got.headers.raw if pair[0].decode().lower() not in _OURS]
         return answer

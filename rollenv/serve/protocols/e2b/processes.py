@@ -125,8 +125,8 @@ class _StreamInput(BaseModel):
 class Running:
     """A process that a client started, and the streams that receive its output."""
 
-    def __init__(self, asked: _Start, seconds: float):
-        self.asked, self.seconds = asked, seconds
+    def __init__(self, params: _Start, seconds: float):
+        self.params, self.seconds = params, seconds
         self.handle: CommandHandle | Terminal | None = None
         self.pid = 0
         self.feeds: list[Feed] = []
@@ -134,9 +134,9 @@ class Running:
         """The message about its end, or the error."""
 
     def start(self, sandbox: Sandbox) -> None:
-        config = self.asked.process
-        if self.asked.pty is not None:
-            size = self.asked.pty.size
+        config = self.params.process
+        if self.params.pty is not None:
+            size = self.params.pty.size
             start: Callable[..., Any] = sandbox.terminals.start
             more: dict[str, Any] = {"rows": size.rows or 24, "columns": size.cols or 80}
             more["on_data"] = functools.partial(self._send, "pty")
@@ -147,7 +147,7 @@ class Running:
         self.handle = handle = start(words, cwd=config.cwd, env=config.envs, timeout=self.seconds, **more)
         with contextlib.suppress(NotFound):  # it has ended
             self.pid = handle.pid
-            if isinstance(handle, CommandHandle) and not self.asked.stdin:
+            if isinstance(handle, CommandHandle) and not self.params.stdin:
                 handle.send_stdin(b"", close=True)
 
     def follow(self, ended: Callable[[], None]) -> None:
@@ -182,8 +182,8 @@ class Running:
             feed.put(event)
 
     def info(self) -> Message:
-        config = self.asked.process.model_dump(exclude_none=True)
-        return {"pid": self.pid, "config": config} | ({} if self.asked.tag is None else {"tag": self.asked.tag})
+        config = self.params.process.model_dump(exclude_none=True)
+        return {"pid": self.pid, "config": config} | ({} if self.params.tag is None else {"tag": self.params.tag})
 
 
 def _end(result: CommandResult | int | None, late: bool) -> dict[str, Any] | Exception:
@@ -227,36 +227,36 @@ class _Processes:
         self._running: PerSandbox[dict[int, Running]] = PerSandbox(dict)
         self._inputs = PerSandbox(lambda: asyncio.Semaphore(_INPUTS))
 
-    async def start(self, box: SandboxSession, asked: _Start, request: Request) -> AsyncGenerator[Message, None]:
+    async def start(self, box: SandboxSession, params: _Start, request: Request) -> AsyncGenerator[Message, None]:
         """Start a process and send what it does. It goes on when the client goes."""
         seconds = self.service.sandboxes.seconds(timeout_of(request) or self.service.sandboxes.limits.longest)
-        running, feed = Running(asked, seconds), Feed(box.sandbox.sync)
+        running, feed = Running(params, seconds), Feed(box.sandbox.sync)
         running.feeds.append(feed)
         await self.service.run(box, lambda sandbox: self._start(running, sandbox, self._running(box)))
         async with contextlib.aclosing(self._events(running, feed, request, None)) as events:
             async for event in events:
                 yield event
 
-    async def connect(self, box: SandboxSession, asked: _Select, request: Request) -> AsyncGenerator[Message, None]:
+    async def connect(self, box: SandboxSession, params: _Select, request: Request) -> AsyncGenerator[Message, None]:
         """Send what a process does from now on."""
-        running, feed = self._find(box, asked), Feed(box.sandbox.sync)
+        running, feed = self._find(box, params), Feed(box.sandbox.sync)
         running.listen(feed)
         async with contextlib.aclosing(self._events(running, feed, request, timeout_of(request))) as events:
             async for event in events:
                 yield event
 
-    async def list(self, box: SandboxSession, asked: _Nothing) -> Message:
+    async def list(self, box: SandboxSession, params: _Nothing) -> Message:
         return {"processes": [running.info() for running in list(self._running(box).values())]}
 
-    async def update(self, box: SandboxSession, asked: _Update) -> Message:
-        terminal, pty = self._find(box, asked).handle, asked.pty
+    async def update(self, box: SandboxSession, params: _Update) -> Message:
+        terminal, pty = self._find(box, params).handle, params.pty
         if pty is None or not isinstance(terminal, Terminal):
             raise UsageError("only terminals have something to change: their size")
         await self.service.run(box, lambda sandbox: terminal.resize(pty.size.rows or 24, pty.size.cols or 80))
         return {}
 
-    async def send_input(self, box: SandboxSession, asked: _SendInput) -> Message:
-        await self._write(box, self._find(box, asked), asked.input.data)
+    async def send_input(self, box: SandboxSession, params: _SendInput) -> Message:
+        await self._write(box, self._find(box, params), params.input.data)
         return {}
 
     async def stream_input(self, box: SandboxSession, messages: AsyncIterator[_StreamInput]) -> Message:
@@ -270,17 +270,17 @@ class _Processes:
                 await self._write(box, running, message.data.input.data)
         return {}
 
-    async def send_signal(self, box: SandboxSession, asked: _SendSignal) -> Message:
-        running = self._find(box, asked)
-        if asked.signal in ("SIGNAL_SIGKILL", 9):
+    async def send_signal(self, box: SandboxSession, params: _SendSignal) -> Message:
+        running = self._find(box, params)
+        if params.signal in ("SIGNAL_SIGKILL", 9):
             await self.service.run(box, lambda sandbox: running.handle and running.handle.kill())
         else:
             command = ["/bin/sh", "-c", f"kill -TERM {running.pid}"]
             await self.service.run(box, lambda sandbox: sandbox.commands.run(command))
         return {}
 
-    async def close_stdin(self, box: SandboxSession, asked: _Select) -> Message:
-        running = self._find(box, asked)
+    async def close_stdin(self, box: SandboxSession, params: _Select) -> Message:
+        running = self._find(box, params)
         if not isinstance(running.handle, CommandHandle):
             raise UsageError("a terminal's input stays open; send it the byte 4")
         await self._write(box, running, b"", close=True)
@@ -304,10 +304,10 @@ class _Processes:
             with contextlib.suppress(ValueError):
                 running.feeds.remove(feed)
 
-    def _find(self, box: SandboxSession, asked: _Select) -> Running:
-        processes, tag, pid = self._running(box), asked.process.tag, asked.process.pid
+    def _find(self, box: SandboxSession, params: _Select) -> Running:
+        processes, tag, pid = self._running(box), params.process.tag, params.process.pid
         if tag is not None:
-            found = next((each for each in list(processes.values()) if each.asked.tag == tag), None)
+            found = next((each for each in list(processes.values()) if each.params.tag == tag), None)
         else:
             found = processes.get(pid) if pid is not None else None
         if found is None:
@@ -315,7 +315,7 @@ class _Processes:
         return found
 
     async def _write(self, box: SandboxSession, running: Running, data: bytes, close: bool = False) -> None:
-        if isinstance(running.handle, CommandHandle) and not running.asked.stdin:
+        if isinstance(running.handle, CommandHandle) and not running.params.stdin:
             raise UsageError("the process was started without an input: pass stdin=True")
         await self.service.run(box, lambda sandbox: running.write(data, close), self._inputs(box))
 

@@ -159,8 +159,8 @@ class E2BService:
 
     def _signed(self, request: HTTPConnection) -> tuple[str, str]:
         """The sandbox whose key signed the URL of a file, and the key. The URL does not name it."""
-        asked = request.query_params
-        path, user, ends = (asked.get(name, "") for name in ("path", "username", "signature_expiration"))
+        params = request.query_params
+        path, user, ends = (params.get(name, "") for name in ("path", "username", "signature_expiration"))
         if ends and not (ends.isascii() and ends.isdecimal() and int(ends[:15]) > time.time()):
             raise NotAllowed("the time of the signed URL is over")
         operation = "read" if request.scope["method"] == "GET" else "write"
@@ -168,7 +168,7 @@ class E2BService:
             key = self.key_of(name)
             text = ":".join([path, operation, user, key, *filter(None, [ends])])
             digest = base64.b64encode(hashlib.sha256(text.encode("utf-8", "replace")).digest()).rstrip(b"=")
-            if hmac.compare_digest(b"v1_" + digest, asked["signature"].encode("utf-8", "replace")):
+            if hmac.compare_digest(b"v1_" + digest, params["signature"].encode("utf-8", "replace")):
                 return name, key
         raise NotAllowed("the URL was not signed for this file with the key of a sandbox that runs")
 

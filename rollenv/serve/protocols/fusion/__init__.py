@@ -106,45 +106,45 @@ class _Service:
             client = self.server.client(request, "sandboxes")
             body = await body_of(request)
             try:
-                asked = model.model_validate(body)
+                params = model.model_validate(body)
             except ValidationError as error:
                 detail = error.errors(include_url=False, include_context=False, include_input=False)
                 return Json({"detail": detail}, 422)
-            return Json(await while_connected(request.receive, call(client.name, asked)))
+            return Json(await while_connected(request.receive, call(client.name, params)))
 
         return handle
 
-    async def run_code(self, owner: str, asked: Program) -> dict[str, Any]:
+    async def run_code(self, owner: str, params: Program) -> dict[str, Any]:
         """Run a program in its own sandbox; a plain one of Python in a warm one."""
-        language, files = LANGUAGES.get(asked.language), asked.contents()
+        language, files = LANGUAGES.get(params.language), params.contents()
         if language is None:
             names = ", ".join(LANGUAGES)
-            return broken(f"the language {asked.language!r:.40} is not offered here; there are {names}")
+            return broken(f"the language {params.language!r:.40} is not offered here; there are {names}")
         try:
-            limits = self._limits(asked.memory_limit_MB)
-            if asked.language != "python" or files or asked.fetch_files or limits:
+            limits = self._limits(params.memory_limit_MB)
+            if params.language != "python" or files or params.fetch_files or limits:
                 async with self.sandboxes.brief(owner, limits) as sandbox:
-                    compiled, ran = await self._run_file(sandbox, asked, language, files)
-                    fetched = await self._fetched(sandbox, asked.fetch_files)
-                if asked.language == "pytest" and ran and ran.exit_code and "No module named pytest" in ran.stderr:
+                    compiled, ran = await self._run_file(sandbox, params, language, files)
+                    fetched = await self._fetched(sandbox, params.fetch_files)
+                if params.language == "pytest" and ran and ran.exit_code and "No module named pytest" in ran.stderr:
                     return broken("the language 'pytest' is not offered here: pytest is not installed")
                 return outcome(ran, compiled) | {"files": fetched}
-            ran = await self.sandboxes.run(owner, asked.code, stdin=asked.stdin or "", timeout=asked.run_timeout)
+            ran = await self.sandboxes.run(owner, params.code, stdin=params.stdin or "", timeout=params.run_timeout)
             return outcome(ran)
         except NotFound as error:
-            return broken(f"the language {asked.language!r} is not offered here: {error}")
+            return broken(f"the language {params.language!r} is not offered here: {error}")
         except SandboxError as error:
             return broken(str(error))
 
-    async def run_jupyter(self, owner: str, asked: Notebook) -> dict[str, Any]:
-        files = asked.contents()
+    async def run_jupyter(self, owner: str, params: Notebook) -> dict[str, Any]:
+        files = params.contents()
         try:
             async with self.sandboxes.brief(owner) as sandbox:
                 await write_files(sandbox, files)
                 began = asyncio.get_running_loop().time()
-                cells, status, problem = await run_cells(sandbox, asked, self.sandboxes.seconds(asked.total_timeout))
+                cells, status, problem = await run_cells(sandbox, params, self.sandboxes.seconds(params.total_timeout))
                 seconds = asyncio.get_running_loop().time() - began
-                fetched = await self._fetched(sandbox, asked.fetch_files)
+                fetched = await self._fetched(sandbox, params.fetch_files)
         except SandboxError as error:
             return broken(str(error)) | {"driver": None, "cells": []}
         code = {"Finished": 0, "Error": 1}.get(status)
@@ -158,28 +158,28 @@ class _Service:
             "files": fetched,
         }
 
-    async def submit(self, owner: str, asked: Submission) -> dict[str, Any]:
-        language = asked.config.language or "python"
-        if asked.config.custom_extract_logic:
+    async def submit(self, owner: str, params: Submission) -> dict[str, Any]:
+        language = params.config.language or "python"
+        if params.config.custom_extract_logic:
             raise UsageError("custom_extract_logic is not offered: it would run on the server itself")
         if language not in LANGUAGES:
             raise UsageError(f"programs in {language!r:.40} are not graded here; there are {', '.join(LANGUAGES)}")
-        code, how = programs.extracted(asked.completion, language)
-        seconds = self.sandboxes.seconds(asked.config.run_timeout or _GRADED_SECONDS)
+        code, how = programs.extracted(params.completion, language)
+        seconds = self.sandboxes.seconds(params.config.run_timeout or _GRADED_SECONDS)
         runner = programs.Queued(
-            self._runner(owner, language, asked.config.compile_timeout), self.sandboxes.limits.longest
+            self._runner(owner, language, params.config.compile_timeout), self.sandboxes.limits.longest
         )
 
         def grade() -> list[programs.Verdict]:
-            env, _ = programs.task(asked, sandbox=runner, timeout=seconds)
+            env, _ = programs.task(params, sandbox=runner, timeout=seconds)
             if language != "python" and not isinstance(env.tests, StdioTests):
                 raise UsageError(f"programs in {language!r} are held to input and output only")
-            every = bool(asked.config.extra.get("run_all_cases"))
+            every = bool(params.config.extra.get("run_all_cases"))
             return programs.graded(env, code, runner, seconds=seconds, every=every) if code else []
 
         verdicts = await self._in_thread(owner, grade, runner)
         return {
-            "id": asked.id,
+            "id": params.id,
             "accepted": bool(verdicts) and all(verdict.passed for verdict in verdicts),
             "extracted_code": code,
             "extracted_type": how,
@@ -189,14 +189,14 @@ class _Service:
             "extra": None,
         }
 
-    async def get_prompts(self, owner: str, asked: Rows) -> list[dict[str, Any]]:
-        return await self._in_thread(owner, lambda: programs.prompts(asked))
+    async def get_prompts(self, owner: str, params: Rows) -> list[dict[str, Any]]:
+        return await self._in_thread(owner, lambda: programs.prompts(params))
 
-    async def get_prompt_by_id(self, owner: str, asked: OneRow) -> dict[str, Any]:
-        return await self._in_thread(owner, lambda: programs.question_of(asked.id, programs.task(asked)[1]))
+    async def get_prompt_by_id(self, owner: str, params: OneRow) -> dict[str, Any]:
+        return await self._in_thread(owner, lambda: programs.question_of(params.id, programs.task(params)[1]))
 
-    async def list_ids(self, owner: str, asked: Rows) -> list[int | str]:
-        return await self._in_thread(owner, lambda: programs.ids(asked)[asked.offset : asked.offset + asked.limit])
+    async def list_ids(self, owner: str, params: Rows) -> list[int | str]:
+        return await self._in_thread(owner, lambda: programs.ids(params)[params.offset : params.offset + params.limit])
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -210,20 +210,20 @@ class _Service:
         return dataclasses.replace(usual, memory_mb=memory_mb)
 
     async def _run_file(
-        self, sandbox: AsyncSandbox, asked: Program, language: Language, files: Mapping[str, bytes]
+        self, sandbox: AsyncSandbox, params: Program, language: Language, files: Mapping[str, bytes]
     ) -> tuple[RunResult | None, RunResult | None]:
         """Return the results of compiling and of running it."""
         name = f"tmp{secrets.token_hex(4)}{language.suffix}"
-        await write_files(sandbox, {**files, name: asked.code.encode()})
+        await write_files(sandbox, {**files, name: params.code.encode()})
         compiled = None
         if language.compile:
             words = [word.format(file=name) for word in language.compile]
-            compiled = await run_words(sandbox, words, "", self.sandboxes.seconds(asked.compile_timeout or None))
+            compiled = await run_words(sandbox, words, "", self.sandboxes.seconds(params.compile_timeout or None))
             if compiled.exit_code or compiled.timed_out:
                 return compiled, None
         words = [word.format(file=name, python=sys.executable) for word in language.run]
-        words += asked.args if asked.language == "pytest" else []
-        return compiled, await run_words(sandbox, words, asked.stdin or "", self.sandboxes.seconds(asked.run_timeout))
+        words += params.args if params.language == "pytest" else []
+        return compiled, await run_words(sandbox, words, params.stdin or "", self.sandboxes.seconds(params.run_timeout))
 
     async def _fetched(self, sandbox: AsyncSandbox, paths: Iterable[str]) -> dict[str, str]:
         """Files in base64. What is none is left out, as in the original."""

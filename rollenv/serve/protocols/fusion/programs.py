@@ -192,7 +192,7 @@ def broken(message: str) -> dict[str, Any]:
     return outcome(None) | {"status": "SandboxError", "message": message}
 
 
-async def run_cells(sandbox: AsyncSandbox, asked: Notebook, total: float) -> tuple[list[dict[str, Any]], str, str]:
+async def run_cells(sandbox: AsyncSandbox, params: Notebook, total: float) -> tuple[list[dict[str, Any]], str, str]:
     """Run cells one after another.
 
     Args:
@@ -204,11 +204,11 @@ async def run_cells(sandbox: AsyncSandbox, asked: Notebook, total: float) -> tup
     loop, size = asyncio.get_running_loop(), 0
     cells: list[dict[str, Any]] = []
     end = loop.time() + total
-    for number, cell in enumerate(asked.cells):
+    for number, cell in enumerate(params.cells):
         left = end - loop.time()
         if left <= 0:
             return cells, "TimeLimitExceeded", f"all cells together ran longer than {total:g} s"
-        done = await sandbox.run_code(cell, timeout=min(left, asked.cell_timeout or left))
+        done = await sandbox.run_code(cell, timeout=min(left, params.cell_timeout or left))
         error, errors, stderr = done.error, [], "".join(done.logs.stderr)
         if error is not None:
             errors.append({"ename": error.name, "evalue": error.value, "traceback": error.traceback.splitlines()})
@@ -406,7 +406,7 @@ KINDS: dict[str, Callable[[Row], dict[str, Any]]] = {
 }
 
 
-def task(asked: OneRow, **settings: Any) -> tuple[CodeEnv, str]:
+def task(params: OneRow, **settings: Any) -> tuple[CodeEnv, str]:
     """An environment at the row that is asked for.
 
     Returns:
@@ -415,12 +415,12 @@ def task(asked: OneRow, **settings: Any) -> tuple[CodeEnv, str]:
     Raises:
         UsageError: there is no such row.
     """
-    config, number = asked.config, asked.id
+    config, number = params.config, params.id
     if not config.provided_data:
-        env = _held(asked.dataset, **settings)
+        env = _held(params.dataset, **settings)
         count = env.num_tasks() or 0
         if not isinstance(number, int) or not 0 <= number < count:
-            raise UsageError(f"{asked.dataset} has no row {number!r:.40}; its ids are 0 to {count - 1}")
+            raise UsageError(f"{params.dataset} has no row {number!r:.40}; its ids are 0 to {count - 1}")
         return env, env.reset(options={"index": number})[0]
     found = _provided(config)
     if isinstance(config.provided_data, list):
@@ -430,21 +430,21 @@ def task(asked: OneRow, **settings: Any) -> tuple[CodeEnv, str]:
     return _given_task(config.dataset_type or _TYPE, found[0], **settings)
 
 
-def prompts(asked: Rows) -> list[dict[str, Any]]:
+def prompts(params: Rows) -> list[dict[str, Any]]:
     """The questions of a data set, at most a thousand."""
-    config, some = asked.config, slice(asked.offset, asked.offset + min(asked.limit, _PROMPTS))
+    config, some = params.config, slice(params.offset, params.offset + min(params.limit, _PROMPTS))
     if not config.provided_data:
-        env = _held(asked.dataset)
-        return [question_of(number, env.reset(options={"index": number})[0]) for number in ids(asked)[some]]
+        env = _held(params.dataset)
+        return [question_of(number, env.reset(options={"index": number})[0]) for number in ids(params)[some]]
     found = [row for row in _provided(config) if isinstance(_id(row), int | str)][some]
     return [question_of(_id(row), _given_task(config.dataset_type or _TYPE, row)[1]) for row in found]
 
 
-def ids(asked: Rows) -> list[int | str]:
+def ids(params: Rows) -> list[int | str]:
     """The ids of the rows of a data set."""
-    if not asked.config.provided_data:
-        return list(range(_held(asked.dataset).num_tasks() or 0))
-    found = map(_id, _provided(asked.config))
+    if not params.config.provided_data:
+        return list(range(_held(params.dataset).num_tasks() or 0))
+    found = map(_id, _provided(params.config))
     return [number for number in found if isinstance(number, int | str)]
 
 

@@ -164,10 +164,10 @@ class McpSession:
 def _id(body: bytes) -> str:
     """The id of a request, as the transport keeps it; nothing for what has none."""
     try:
-        asked = json.loads(body)
+        message = json.loads(body)
     except (ValueError, RecursionError):
         return ""
-    return str(asked["id"]) if isinstance(asked, dict) and isinstance(asked.get("id"), str | int) else ""
+    return str(message["id"]) if isinstance(message, dict) and isinstance(message.get("id"), str | int) else ""
 
 
 def _valid(value: Any) -> Any:

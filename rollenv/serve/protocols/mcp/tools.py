@@ -20,7 +20,7 @@ from rollenv.core import RollenvError, UsageError
 from rollenv.needs import extra
 from rollenv.registry import list_envs
 from rollenv.remote.protocol import SessionGone, session_name
-from rollenv.sandbox.types import CommandResult, Execution, ExecutionError
+from rollenv.sandbox.types import CommandResult, Execution
 from rollenv.serve.auth import Client
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import EnvServer
@@ -386,22 +386,19 @@ async def _played(session: Session, action: str) -> Answer:
 
 
 def _done(box: SandboxSession, stdout: str, stderr: str, done: Execution | CommandResult) -> Done:
-    result = done.text if isinstance(done, Execution) else None
+    result, error = done.text if isinstance(done, Execution) else None, done.error
+    failure: Failure | None = None
+    if error is not None:
+        failure = Failure(name=error.name, value=shortened(error.value), traceback=shortened(error.traceback))
     return Done(
         sandbox=box.name,
         stdout=shortened(stdout),
         stderr=shortened(stderr),
         result=None if result is None else shortened(result),
         exit_code=done.exit_code,
-        error=_failure(done.error),
+        error=failure,
         seconds=round(done.seconds, 3),
     )
-
-
-def _failure(error: ExecutionError | None) -> Failure | None:
-    if error is None:
-        return None
-    return Failure(name=error.name, value=shortened(error.value), traceback=shortened(error.traceback))
 
 
 def _as_text(done: Done) -> str:
@@ -416,7 +413,6 @@ class Tool:
 
     Args:
         scope: what the client's token has to be for.
-        gives: the type of its data.
     """
 
     def __init__(self, scope: str, gives: Any, call: Callable[..., Awaitable[Answer]]):

@@ -17,7 +17,6 @@ from starlette.responses import Response
 from rollenv import cards
 from rollenv.agents.prompts.session import shown
 from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
-from rollenv.env_spec import EnvSpec
 from rollenv.registry import list_envs
 from rollenv.remote.protocol import EnvBroke, SessionGone, error_answer, session_name
 from rollenv.report.plain import clip, plain
@@ -186,17 +185,24 @@ class Catalogue:
         self._made = 0.0
         self._cards: OrderedDict[tuple[str, str], asyncio.Task[dict[str, Any]]] = OrderedDict()
 
-    async def rows(self, client: Client, asked: Nothing) -> Any:
+    async def rows(self, client: Client, params: Nothing) -> Any:
         """All environments; texts that several share are sent once."""
         if not self._rows or time.monotonic() - self._made > _FRESH:
             self._rows = await asyncio.to_thread(_rows)
             self._made = time.monotonic()
         return self._rows
 
-    async def card(self, client: Client, asked: CardRequest) -> Any:
+    async def card(self, client: Client, params: CardRequest) -> Any:
         """All about one environment."""
-        env_spec, kwargs = served(asked.env), asked.arguments
-        facts = _facts(env_spec)
+        env_spec, kwargs = served(params.env), params.arguments
+        facts: dict[str, Any] = {
+            "env": env_spec.id,
+            "abilities": sorted(env_spec.abilities),
+            "needs": [[str(need), getattr(need, "hint", ""), need not in env_spec.missing] for need in env_spec.needs],
+            "levels": plain(list(env_spec.levels)),
+            "indexed": env_spec.indexed,
+            "nondeterministic": env_spec.nondeterministic,
+        }
         if env_spec.missing:
             return facts | {"about": cards.summary(env_spec), "problem": "what it needs is not on this server"}
         try:
@@ -255,17 +261,6 @@ def _rows() -> dict[str, Any]:
     return {"envs": rows, "texts": [f"{text:.300}" for text in texts], "groups": groups}
 
 
-def _facts(env_spec: EnvSpec) -> dict[str, Any]:
-    return {
-        "env": env_spec.id,
-        "abilities": sorted(env_spec.abilities),
-        "needs": [[str(need), getattr(need, "hint", ""), need not in env_spec.missing] for need in env_spec.needs],
-        "levels": plain(list(env_spec.levels)),
-        "indexed": env_spec.indexed,
-        "nondeterministic": env_spec.nondeterministic,
-    }
-
-
 #: Bytes of the turns of a replay, and seconds that it may take.
 TURNS_BYTES, SECONDS = 32 << 20, 300.0
 
@@ -279,68 +274,68 @@ class Episodes:
     def __init__(self, sessions: SessionManager, catalogue: Catalogue):
         self._sessions, self._catalogue = sessions, catalogue
 
-    async def open(self, client: Client, asked: Open) -> Any:
+    async def open(self, client: Client, params: Open) -> Any:
         """Open a session and reset it.
 
         Raises:
             UsageError: there is such a session already.
         """
-        if asked.session in self._sessions.by_name:
+        if params.session in self._sessions.by_name:
             raise UsageError("there is such a session already")
-        _, first = await self._opened(client, asked.session, asked)
+        _, first = await self._opened(client, params.session, params)
         return first
 
-    async def reset(self, client: Client, asked: Reset) -> Any:
+    async def reset(self, client: Client, params: Reset) -> Any:
         """Begin another episode in a session."""
-        return await _turn(self._session(client, asked), "reset", [asked.seed, asked.options])
+        return await _turn(self._session(client, params), "reset", [params.seed, params.options])
 
-    async def step(self, client: Client, asked: Act) -> Any:
+    async def step(self, client: Client, params: Act) -> Any:
         """Play a turn.
 
         Raises:
             UsageError: there is nothing to play in the request.
         """
-        session, action = self._session(client, asked), asked.action
+        session, action = self._session(client, params), params.action
         if action is None:
-            if asked.typed is None:
+            if params.typed is None:
                 raise UsageError("the request needs 'action' or 'typed', a text")
             task = session.env.task
             reader = await self._catalogue.reader(client.name, task.env_id, dict(task.kwargs))
-            action = reader.action(asked.typed)
+            action = reader.action(params.typed)
         return await _turn(session, "step", [action])
 
-    async def suggest(self, client: Client, asked: Suggest) -> Any:
+    async def suggest(self, client: Client, params: Suggest) -> Any:
         """The oracle's action, or a random one."""
-        session = self._session(client, asked)
-        return {"action": await _called(session, _method(asked.kind, session.env.task.env_id), [])}
+        session = self._session(client, params)
+        return {"action": await _called(session, _method(params.kind, session.env.task.env_id), [])}
 
-    async def end(self, client: Client, asked: OfSession) -> Any:
+    async def end(self, client: Client, params: OfSession) -> Any:
         """End a session, also one that is being opened or whose call hangs."""
         with contextlib.suppress(SessionGone):
-            self._sessions.close(self._session(client, asked))
+            self._sessions.close(self._session(client, params))
         return {}
 
-    async def replay(self, client: Client, asked: Replay) -> Response:
+    async def replay(self, client: Client, params: Replay) -> Response:
         """Play an episode: a line of JSON for each turn.
 
         Raises:
             UsageError: the request has no actions and no agent.
         """
-        method = _method(asked.agent, asked.env) if asked.agent else ""
-        if not method and asked.actions is None:
+        method = _method(params.agent, params.env) if params.agent else ""
+        if not method and params.actions is None:
             raise UsageError("the request needs 'actions', a list of texts, or an agent")
-        session, first = await self._opened(client, session_name(), asked)
-        actions = _agent(session, method) if method else _given(asked.actions or [])
+        session, first = await self._opened(client, session_name(), params)
+        actions = _agent(session, method) if method else _given(params.actions or [])
         end = contextlib.ExitStack()
         end.callback(self._sessions.close, session)
         return Streamed(self._replayed(session, first, actions), "application/x-ndjson", end)
 
-    async def _opened(self, client: Client, name: str, asked: Open | Replay) -> tuple[Session, dict[str, Any]]:
+    async def _opened(self, client: Client, name: str, params: Open | Replay) -> tuple[Session, dict[str, Any]]:
         """Return a new session, and its first turn."""
-        settings = {"kwargs": asked.arguments, "views": "board"}
-        session = await self._sessions.open(name, client.name, asked.env, settings)
+        settings = {"kwargs": params.arguments, "views": "board"}
+        session = await self._sessions.open(name, client.name, params.env, settings)
         try:
-            return session, await _turn(session, "reset", [asked.seed, asked.options])
+            return session, await _turn(session, "reset", [params.seed, params.options])
         except BaseException:
             self._sessions.close(session)
             raise
@@ -366,8 +361,8 @@ class Episodes:
         except RollenvError as error:
             yield _problem(error)
 
-    def _session(self, client: Client, asked: OfSession) -> Session:
-        return self._sessions.get(asked.session, client.name)
+    def _session(self, client: Client, params: OfSession) -> Session:
+        return self._sessions.get(params.session, client.name)
 
 
 def _method(kind: str, env_id: str) -> str:

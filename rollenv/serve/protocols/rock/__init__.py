@@ -50,9 +50,7 @@ class Shell:
     """A shell that keeps its state: a session in ROCK's words.
 
     Args:
-        context: its name in the sandbox.
         setup: code that it begins with, and begins with again if its process has ended.
-        passing: whether nobody will close it.
     """
 
     def __init__(self, context: str, setup: str, passing: bool):
@@ -295,8 +293,8 @@ class _Service:
         async def handle(request: Request) -> Response:
             client = self.server.client(request, "sandboxes")
             try:
-                asked = request if model is None else model.model_validate(await body_of(request))
-                return _answer(result=await call(client.name, asked))
+                params = request if model is None else model.model_validate(await body_of(request))
+                return _answer(result=await call(client.name, params))
             except ValidationError as error:
                 return _failure(wrong_fields(error), _BAD, "invalid parameter")
             except (RollenvError, Failed) as error:
@@ -308,11 +306,11 @@ class _Service:
 
     async def start(self, owner: str, request: Request) -> dict[str, Any]:
         """Start a sandbox; the headers say of which experiment it is."""
-        asked = Start.model_validate(await body_of(request))
-        if asked.image_os.lower() != "linux" or asked.num_gpus:
+        params = Start.model_validate(await body_of(request))
+        if params.image_os.lower() != "linux" or params.num_gpus:
             raise UsageError("the sandboxes here have Linux and no GPU")
         labels = {name: request.headers[key][:200] for name, key in _LABELS.items() if key in request.headers}
-        minutes = asked.auto_clear_time_minutes
+        minutes = params.auto_clear_time_minutes
         lease = self.sandboxes.lifetime(60 * minutes if minutes else None)
         usual = self.sandboxes.limits  # work in the background lasts as long as a sandbox
         limits = dataclasses.replace(usual.limits, seconds=usual.total)
@@ -353,21 +351,21 @@ class _Service:
             "auto_stop_time": ends and _time(ends),
         }
 
-    async def stop(self, owner: str, asked: Named) -> None:
-        await self._end(owner, asked.sandbox_id, "stopped")
+    async def stop(self, owner: str, params: Named) -> None:
+        await self._end(owner, params.sandbox_id, "stopped")
 
-    async def delete(self, owner: str, asked: Named) -> None:
+    async def delete(self, owner: str, params: Named) -> None:
         """End a sandbox, or forget one that was stopped."""
-        if (owner, asked.sandbox_id) in self._ended:
-            self._ended[owner, asked.sandbox_id] = "deleted"
+        if (owner, params.sandbox_id) in self._ended:
+            self._ended[owner, params.sandbox_id] = "deleted"
         else:
-            await self._end(owner, asked.sandbox_id, "deleted")
+            await self._end(owner, params.sandbox_id, "deleted")
 
-    async def restart(self, owner: str, asked: Named) -> None:
+    async def restart(self, owner: str, params: Named) -> None:
         """Refused: nothing is kept of a sandbox that was stopped."""
-        if (owner, asked.sandbox_id) in self._ended:
+        if (owner, params.sandbox_id) in self._ended:
             raise UsageError("nothing is kept of a stopped sandbox; start another one")
-        self.sandboxes.get(asked.sandbox_id, owner)
+        self.sandboxes.get(params.sandbox_id, owner)
         raise UsageError("the sandbox is running; only a stopped one could be restarted, and of that nothing is kept")
 
     async def refuse(self, owner: str, request: Request) -> None:
@@ -377,12 +375,12 @@ class _Service:
 
     # -- commands ------------------------------------------------------------------------------------------------------
 
-    async def execute(self, owner: str, asked: Command) -> dict[str, Any]:
+    async def execute(self, owner: str, params: Command) -> dict[str, Any]:
         """Run a command outside of the sessions."""
-        seconds = self.sandboxes.seconds(asked.timeout or self.sandboxes.limits.longest)
-        async with self._use(owner, asked.sandbox_id, seconds) as (sandbox, _):
+        seconds = self.sandboxes.seconds(params.timeout or self.sandboxes.limits.longest)
+        async with self._use(owner, params.sandbox_id, seconds) as (sandbox, _):
             try:
-                done = await sandbox.commands.run(asked.command, cwd=asked.cwd, env=asked.env, timeout=seconds)
+                done = await sandbox.commands.run(params.command, cwd=params.cwd, env=params.env, timeout=seconds)
             except SandboxFileError as error:  # there is no such program or folder
                 return {"stdout": "", "stderr": str(error), "exit_code": -1, "failure_reason": str(error)}
         if done.error is None or done.error.name in ("Exit", "Killed"):
@@ -391,63 +389,63 @@ class _Service:
         stderr = f"{done.stderr}\n{why}".strip()
         return {"stdout": done.stdout, "stderr": stderr, "exit_code": -1, "failure_reason": why}
 
-    async def create_session(self, owner: str, asked: NewSession) -> dict[str, Any]:
-        if asked.remote_user not in (None, "", "root", "user"):
-            raise UsageError(f"a sandbox has one user, and none called {asked.remote_user!r:.40}")
-        exports = [f"export {name}={shlex.quote(value)}" for name, value in (asked.env or {}).items()]
-        sources = [f"source {shlex.quote(path)}" for path in asked.startup_source]
+    async def create_session(self, owner: str, params: NewSession) -> dict[str, Any]:
+        if params.remote_user not in (None, "", "root", "user"):
+            raise UsageError(f"a sandbox has one user, and none called {params.remote_user!r:.40}")
+        exports = [f"export {name}={shlex.quote(value)}" for name, value in (params.env or {}).items()]
+        sources = [f"source {shlex.quote(path)}" for path in params.startup_source]
         setup = "; ".join(["exec 2>&1", _DISOWN, *exports, *sources])
-        async with self._use(owner, asked.sandbox_id, _SECONDS) as (sandbox, details):
+        async with self._use(owner, params.sandbox_id, _SECONDS) as (sandbox, details):
             shells = details.shells
-            if asked.session in shells:
-                raise UsageError(f"session {asked.session!r:.80} already exists")
-            shell = Shell("", setup, PASSING.fullmatch(asked.session) is not None)
-            shells[asked.session] = shell  # at once, for others may ask for the name meanwhile
+            if params.session in shells:
+                raise UsageError(f"session {params.session!r:.80} already exists")
+            shell = Shell("", setup, PASSING.fullmatch(params.session) is not None)
+            shells[params.session] = shell  # at once, for others may ask for the name meanwhile
             try:
                 async with shell.turn(_SECONDS):
                     await details.make_room(sandbox)
                     shell.context = await sandbox.create_context(language="bash")
                     _, output = await shell.run(sandbox, "", self.sandboxes.seconds(_SECONDS))
-                if shells.get(asked.session) is not shell:  # it was closed meanwhile
+                if shells.get(params.session) is not shell:  # it was closed meanwhile
                     await sandbox.remove_context(shell.context)
                     raise UsageError("the session was closed")
             except BaseException:
-                if shells.get(asked.session) is shell:
-                    del shells[asked.session]
+                if shells.get(params.session) is shell:
+                    del shells[params.session]
                 raise
             shell.runs = 0
         return {"output": output, "session_type": "bash"}
 
-    async def run_in_session(self, owner: str, asked: Action) -> dict[str, Any]:
-        seconds = self.sandboxes.seconds(asked.timeout or _SECONDS)
-        shell = self._details(self.sandboxes.get(asked.sandbox_id, owner)).shell(asked.session)
-        async with shell.turn(seconds), self._use(owner, asked.sandbox_id, seconds) as (sandbox, details):
-            if details.shells.get(asked.session) is not shell:
+    async def run_in_session(self, owner: str, params: Action) -> dict[str, Any]:
+        seconds = self.sandboxes.seconds(params.timeout or _SECONDS)
+        shell = self._details(self.sandboxes.get(params.sandbox_id, owner)).shell(params.session)
+        async with shell.turn(seconds), self._use(owner, params.sandbox_id, seconds) as (sandbox, details):
+            if details.shells.get(params.session) is not shell:
                 raise UsageError("the session was closed")
-            done, output = await shell.run(sandbox, asked.command, seconds)
-        code = exit_code(done, asked.command, output)
-        if asked.check == "raise" and code:
-            text = f"Command {asked.command!r} failed with exit code {code}. Here is the output:\n{output!r}"
+            done, output = await shell.run(sandbox, params.command, seconds)
+        code = exit_code(done, params.command, output)
+        if params.check == "raise" and code:
+            text = f"Command {params.command!r} failed with exit code {code}. Here is the output:\n{output!r}"
             raise Failed(text)
         return {
             "session_type": "bash",
             "output": output,
-            "exit_code": None if asked.check == "ignore" else code,
+            "exit_code": None if params.check == "ignore" else code,
             "failure_reason": "",
             "expect_string": "",
         }
 
-    async def close_session(self, owner: str, asked: InSession) -> dict[str, Any]:
-        async with self._use(owner, asked.sandbox_id) as (sandbox, details):
-            await details.close(sandbox, asked.session)
+    async def close_session(self, owner: str, params: InSession) -> dict[str, Any]:
+        async with self._use(owner, params.sandbox_id) as (sandbox, details):
+            await details.close(sandbox, params.session)
         return {"session_type": "bash"}
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    async def write_file(self, owner: str, asked: Written) -> dict[str, Any]:
-        async with self._use(owner, asked.sandbox_id) as (sandbox, _):
-            await sandbox.files.write(asked.path, asked.content)
-        return _written(asked.path)
+    async def write_file(self, owner: str, params: Written) -> dict[str, Any]:
+        async with self._use(owner, params.sandbox_id) as (sandbox, _):
+            await sandbox.files.write(params.path, params.content)
+        return _written(params.path)
 
     async def upload(self, owner: str, request: Request) -> dict[str, Any]:
         try:
@@ -462,23 +460,23 @@ class _Service:
             raise UsageError(f"the form cannot be read: {error.detail}") from error
         return _written(path)
 
-    async def read_file(self, owner: str, asked: Read) -> dict[str, Any]:
-        encoding = asked.encoding or "utf-8"
+    async def read_file(self, owner: str, params: Read) -> dict[str, Any]:
+        encoding = params.encoding or "utf-8"
         with contextlib.suppress(LookupError, ValueError):
             encoding = codecs.lookup(encoding).name
         if encoding not in _ENCODINGS:
             raise UsageError(f"files are not read in {encoding!r:.40}; the encodings are {', '.join(_ENCODINGS)}")
-        async with self._use(owner, asked.sandbox_id) as (sandbox, _):
-            size = (await sandbox.files.info(asked.path)).size
+        async with self._use(owner, params.sandbox_id) as (sandbox, _):
+            size = (await sandbox.files.info(params.path)).size
             if size > _LARGEST_TEXT:
-                raise UsageError(f"{asked.path!r:.200} has {size} bytes; at most {_LARGEST_TEXT} are read as text")
-            data = await sandbox.files.read_bytes(asked.path)
+                raise UsageError(f"{params.path!r:.200} has {size} bytes; at most {_LARGEST_TEXT} are read as text")
+            data = await sandbox.files.read_bytes(params.path)
         if len(data) > _LARGEST_TEXT:
-            raise UsageError(f"{asked.path!r:.200} grew beyond {_LARGEST_TEXT} bytes while it was read")
+            raise UsageError(f"{params.path!r:.200} grew beyond {_LARGEST_TEXT} bytes while it was read")
         try:
-            return {"content": await asyncio.to_thread(data.decode, encoding, asked.errors or "strict")}
+            return {"content": await asyncio.to_thread(data.decode, encoding, params.errors or "strict")}
         except UnicodeDecodeError as error:
-            raise UsageError(f"{asked.path!r:.200} is not text in {encoding}: {error.reason}") from error
+            raise UsageError(f"{params.path!r:.200} is not text in {encoding}: {error.reason}") from error
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

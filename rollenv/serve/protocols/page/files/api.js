@@ -38,9 +38,9 @@ async function send(name, body, {signal, keepalive = false} = {}, patience = 2) 
     return send(name, body, {signal, keepalive}, patience - 1);
   }
   const text = await response.text();
-  let told = {detail: text.slice(0, 2000)};
-  try { told = JSON.parse(text); } catch { /* it is text */ }
-  throw new Refused(response.status, told, +response.headers.get("Retry-After") || 0);
+  let problem = {detail: text.slice(0, 2000)};
+  try { problem = JSON.parse(text); } catch { /* it is text */ }
+  throw new Refused(response.status, problem, +response.headers.get("Retry-After") || 0);
 }
 
 export async function ask(name, body = {}, options = {}) {

@@ -21,7 +21,7 @@ function fill(node, {envs, texts, groups}) {
     return {row, group, marks, words: `${id} ${texts[text]}`.toLowerCase()};
   }).sort((a, b) => a.marks.includes("m") - b.marks.includes("m"));  // what works here comes first
   const list = el("ul", {class: "envs"}, ...rows.map(each => each.row));
-  const told = el("p", {class: "dim small", role: "status"}), none = empty("No environment matches.", "Try fewer words, or another group.");
+  const status = el("p", {class: "dim small", role: "status"}), none = empty("No environment matches.", "Try fewer words, or another group.");
   const search = el("input", {type: "search", placeholder: "sokoban, math, shop…", "aria-label": "Search environments", value: kept.text,
                               oninput: () => { kept.text = search.value; filter(); }});
   search.value = kept.text;
@@ -45,14 +45,14 @@ function fill(node, {envs, texts, groups}) {
       each.row.hidden = !fits;
       count += fits;
     }
-    told.textContent = `${count.toLocaleString("en")} of ${plural(rows.length, "environment")}`;
+    status.textContent = `${count.toLocaleString("en")} of ${plural(rows.length, "environment")}`;
     about.hidden = !group.value;
     about.textContent = visible(groups[group.value] || "");
     list.hidden = !count;
     none.hidden = count > 0;
   };
   filter();
-  node.replaceChildren(el("h1", {}, "Environments"), el("div", {class: "row filters"}, search, group, chips), about, told, list, none);
+  node.replaceChildren(el("h1", {}, "Environments"), el("div", {class: "row filters"}, search, group, chips), about, status, list, none);
 }
 
 // -- a card ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ const EVERY = 3000, SHOWN = 200;
 const FAILURES = ["raised", "wrong", "hung", "lost", "differs"];
 
 export function healthView({denied}) {
-  const told = el("p", {class: "dim small", role: "status"}, "Loading…"), problem = el("div", {}), body = el("div", {}), checks = el("div", {});
+  const status = el("p", {class: "dim small", role: "status"}, "Loading…"), problem = el("div", {}), body = el("div", {}), checks = el("div", {});
   const check = button("Check now", async () => {
     if (check.getAttribute("aria-busy")) return;
     check.setAttribute("aria-busy", "true");
@@ -18,20 +18,20 @@ export function healthView({denied}) {
     check.textContent = "Check now";
   });
   const canaries = el("div", {class: "card", hidden: true}, el("div", {class: "row spread"}, el("h2", {}, "Checks"), check), el("p", {class: "small dim"}, "One environment of every family plays a turn, and a sandbox runs a program; at most every half minute."), checks);
-  const node = el("section", {}, el("h1", {}, "Health"), told, problem, body, canaries);
+  const node = el("section", {}, el("h1", {}, "Health"), status, problem, body, canaries);
   const view = {title: "Health", node};
   let stop = null;
   view.start = () => {
     stop = repeat(async () => {
       const health = await ask("health");
       problem.replaceChildren();
-      told.textContent = `${visible(health.status)}, version ${visible(health.version)}, up for ${since(health.uptime)}`;
+      status.textContent = `${visible(health.status)}, version ${visible(health.version)}, up for ${since(health.uptime)}`;
       const places = [...body.querySelectorAll(".scroll")].map(box => [box.scrollLeft, box.scrollTop]), focused = [...body.querySelectorAll(".scroll")].indexOf(document.activeElement);
       body.replaceChildren(...sections(health));
       [...body.querySelectorAll(".scroll")].forEach((box, n) => { [box.scrollLeft, box.scrollTop] = places[n] || [0, 0]; if (n === focused) box.focus({preventScroll: true}); });
       canaries.hidden = false;
       drawChecks(checks, health.canaries);
-    }, EVERY, error => { told.textContent = ""; problem.replaceChildren(denied(error)); return patience(error); });
+    }, EVERY, error => { status.textContent = ""; problem.replaceChildren(denied(error)); return patience(error); });
   };
   view.close = () => stop?.();
   return view;

@@ -23,12 +23,12 @@ export function repeat(work, every, failed) {
 export const patience = error => error.kind === "not_allowed" || error.status === 404 ? null : Math.max(4000, 1000 * (error.after || 0));
 
 export function sessionsView({denied}) {
-  const rows = new Map(), body = el("tbody"), told = el("p", {class: "dim small", role: "status"}, "Loading…"), problem = el("div", {});
+  const rows = new Map(), body = el("tbody"), status = el("p", {class: "dim small", role: "status"}, "Loading…"), problem = el("div", {});
   const search = el("input", {type: "search", "aria-label": "Search sessions", placeholder: "environment or owner", oninput: () => draw(seen)});
   const grid = el("div", {class: "card scroll", hidden: true, tabindex: "0", role: "region", "aria-label": "Sessions"}, el("table", {class: "wide"}, el("thead", {}, el("tr", {}, ...COLUMNS.map(name => el("th", {scope: "col"}, name)))), body));
   const none = empty("No sessions are open.", "Play an environment, or connect a client: its sessions appear here as they run, and each can be watched.");
   none.hidden = true;
-  const node = el("section", {}, el("h1", {}, "Sessions"), el("div", {class: "row filters"}, search), told, problem, grid, none);
+  const node = el("section", {}, el("h1", {}, "Sessions"), el("div", {class: "row filters"}, search), status, problem, grid, none);
   let seen = [], stop = null;
 
   function row(session) {
@@ -50,7 +50,7 @@ export function sessionsView({denied}) {
       [since(session.age), since(session.idle), String(session.turns), session.reward === null ? "–" : short(session.reward)].forEach((text, n) => { if (cells[n + 3].textContent !== text) cells[n + 3].textContent = text; });
       if (cells[7].textContent !== session.state) cells[7].replaceChildren(el("span", {class: `state ${["busy", "playing", "over", "new"].includes(session.state) ? session.state : ""}`}, visible(session.state)));
     }
-    told.textContent = sessions.length ? plural(sessions.length, "session") + (fits.length < sessions.length ? `, ${fits.length} of them shown` : "") : "";
+    status.textContent = sessions.length ? plural(sessions.length, "session") + (fits.length < sessions.length ? `, ${fits.length} of them shown` : "") : "";
     grid.hidden = !fits.length;
     none.hidden = sessions.length > 0;
   }
@@ -58,7 +58,7 @@ export function sessionsView({denied}) {
   const view = {title: "Sessions", node};
   view.start = () => {
     stop = repeat(async () => { draw((await ask("sessions")).sessions); problem.replaceChildren(); }, EVERY,
-      error => { told.textContent = ""; problem.replaceChildren(denied(error)); return patience(error); });
+      error => { status.textContent = ""; problem.replaceChildren(denied(error)); return patience(error); });
   };
   view.close = () => stop?.();
   return view;
@@ -75,8 +75,8 @@ export function watchView({rest: key, denied}) {
 
   async function linked() {
     try {
-      const told = await ask("link", {key});
-      share.replaceChildren(told.problem ? el("p", {class: "notice", role: "status"}, `This episode cannot be replayed: ${visible(told.problem)}.`) : shared(replayLink(told)));
+      const episode = await ask("link", {key});
+      share.replaceChildren(episode.problem ? el("p", {class: "notice", role: "status"}, `This episode cannot be replayed: ${visible(episode.problem)}.`) : shared(replayLink(episode)));
       share.querySelector("button")?.click();
     } catch (error) { share.replaceChildren(failure(error)); }
   }
@@ -91,7 +91,7 @@ export function watchView({rest: key, denied}) {
     past.scrollTop = past.scrollHeight;
   }
 
-  function told(answer) {
+  function show(answer) {
     const s = answer.session;
     head.replaceChildren(bdi(s.env));
     card.href = envLink(s.env);
@@ -106,7 +106,7 @@ export function watchView({rest: key, denied}) {
 
   const view = {title: "A session", node};
   view.start = () => {
-    stop = repeat(async () => told(await ask("watch", {key, after}, {signal: stopped.signal})), 100, error => {
+    stop = repeat(async () => show(await ask("watch", {key, after}, {signal: stopped.signal})), 100, error => {
       problem.replaceChildren(denied(error));
       return patience(error);
     });

@@ -44,11 +44,11 @@ function meView() {
 
 async function route(focus) {
   leave();
-  const asked = routeOf(location.hash), known = Object.hasOwn(VIEWS, asked.page);
-  const [name, view] = known ? VIEWS[asked.page] : ["", null];
+  const target = routeOf(location.hash), known = Object.hasOwn(VIEWS, target.page);
+  const [name, view] = known ? VIEWS[target.page] : ["", null];
   for (const item of document.querySelectorAll("nav a")) item.dataset.page === name ? item.setAttribute("aria-current", "page") : item.removeAttribute("aria-current");
   if (!known) return show({title: "Not found", node: el("div", {class: "card empty"}, el("h1", {}, "There is no such page"), el("p", {}, el("a", {href: "#/"}, "All environments")))}, focus);
-  show(view({...asked, me, denied}), focus);
+  show(view({...target, me, denied}), focus);
 }
 
 // What a view shows in place of what the token is not for.

@@ -99,9 +99,9 @@ class Game {
     this.acts.setAttribute("aria-busy", "true");
     const slow = setInterval(() => {
       if (this.busy !== mine) return clearInterval(slow);
-      const told = `Waiting for the environment, ${Math.round((Date.now() - began) / 1000)} s`;
-      if (this.notice.firstChild?.dataset.waiting) this.notice.firstChild.firstChild.textContent = told;
-      else this.notice.replaceChildren(el("div", {class: "waiting row", "data-waiting": "1"}, el("span", {role: "status"}, told), button("Give up", () => this.giveUp())));
+      const text = `Waiting for the environment, ${Math.round((Date.now() - began) / 1000)} s`;
+      if (this.notice.firstChild?.dataset.waiting) this.notice.firstChild.firstChild.textContent = text;
+      else this.notice.replaceChildren(el("div", {class: "waiting row", "data-waiting": "1"}, el("span", {role: "status"}, text), button("Give up", () => this.giveUp())));
     }, 1000);
     try {
       const answer = await ask(name, body);
@@ -159,11 +159,11 @@ class Game {
   async suggest(kind) {
     if (!this.session || this.busy || !this.turns.length) return;
     if (this.over) return this.hinted("The episode is over. Restart it, or begin a new one.");
-    const told = await this.call("suggest", {session: this.session, kind});
-    if (!told) return;
-    if (kind === "random") return this.step({action: told.action});
-    const play = button("Play it", () => this.step({action: told.action}), {class: "quiet"});
-    this.hinted("The expert would play ", el("code", {}, visible(told.action.slice(0, 2000))), " ", play);
+    const suggestion = await this.call("suggest", {session: this.session, kind});
+    if (!suggestion) return;
+    if (kind === "random") return this.step({action: suggestion.action});
+    const play = button("Play it", () => this.step({action: suggestion.action}), {class: "quiet"});
+    this.hinted("The expert would play ", el("code", {}, visible(suggestion.action.slice(0, 2000))), " ", play);
   }
 
   key(event) {

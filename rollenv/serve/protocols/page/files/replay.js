@@ -33,8 +33,8 @@ function form(episode) {
   return el("form", {class: "card", onsubmit: event => {
     event.preventDefault();
     try {
-      const told = {env: env.value.trim(), seed: seed.value.trim(), ...fields.values(), ...(agent.value ? {agent: agent.value} : {actions: actionsOf(actions.value)})};
-      const next = replayLink(told);
+      const changed = {env: env.value.trim(), seed: seed.value.trim(), ...fields.values(), ...(agent.value ? {agent: agent.value} : {actions: actionsOf(actions.value)})};
+      const next = replayLink(changed);
       if (location.hash === next) dispatchEvent(new HashChangeEvent("hashchange")); else location.hash = next;
     } catch (error) { problem.replaceChildren(failure(error)); }
   }}, el("div", {class: "row"}, field("Environment", env, {class: "field wide"}), field("Seed", seed), field("Played by", agent)), fields.node, below, problem, el("div", {class: "row"}, el("button", {class: "primary"}, "Replay")));
@@ -56,7 +56,7 @@ class Player {
     this.toggle = press("Play (space)", icon("play"), () => this.play());
     this.bar = el("div", {class: "controls"}, press("First turn (Home)", icon("first"), () => this.go(0)), press("Previous turn (left arrow)", icon("back"), () => this.go(this.at - 1)), this.toggle,
       press("Next turn (right arrow)", icon("next"), () => this.go(this.at + 1)), press("Last turn (End)", icon("last"), () => this.go(this.turns.length - 1)), this.slider, this.place);
-    this.told = el("div", {class: "row statusline", role: "status"}, el("span", {class: "dim"}, "The server plays it again…"));
+    this.status = el("div", {class: "row statusline", role: "status"}, el("span", {class: "dim"}, "The server plays it again…"));
     this.problem = el("div", {});
     this.stage = el("div", {class: "card", hidden: true});
     this.next = el("div", {class: "card next", hidden: true});
@@ -67,7 +67,7 @@ class Player {
       el("div", {class: "row"}, link("Its card", envLink(episode.env), {class: "second"}), link("Play it yourself", playLink(episode.env, episode), {class: "second"}), button("Share", () => this.sharing(), {class: "quiet"}))),
       el("p", {class: "dim small"}, visible(about.join(", ").slice(0, 500))), this.share,
       cut ? failure(new Error("The link is too long, so its end was left out.")) : "", episode.damaged ? failure(new Error("The arguments in the link are damaged and were left out.")) : "",
-      this.told, this.problem, this.bar, this.stage, this.next, el("details", {class: "folded"}, el("summary", {}, "Change the episode"), form(episode)));
+      this.status, this.problem, this.bar, this.stage, this.next, el("details", {class: "folded"}, el("summary", {}, "Change the episode"), form(episode)));
     this.onkey = event => this.key(event);
     document.addEventListener("keydown", this.onkey);
   }
@@ -91,7 +91,7 @@ class Player {
       this.problem.replaceChildren(this.denied(error));
     }
     this.loaded = true;
-    if (this.turns.length) this.draw(); else this.told.replaceChildren();
+    if (this.turns.length) this.draw(); else this.status.replaceChildren();
   }
 
   sharing() {
@@ -144,7 +144,7 @@ class Player {
     this.toggle.replaceChildren(icon(this.timer ? "pause" : "play"));
     this.toggle.setAttribute("aria-label", this.timer ? "Pause (space)" : "Play (space)");
     const end = this.turns.at(-1), won = outcome(end);
-    this.told.replaceChildren(...[stat("Reward", this.at ? short(turn.reward) : "–"), stat("Total", short(total)),
+    this.status.replaceChildren(...[stat("Reward", this.at ? short(turn.reward) : "–"), stat("Total", short(total)),
       this.at === this.turns.length - 1 ? won : null].filter(Boolean));
     this.stage.hidden = this.next.hidden = false;
     this.stage.replaceChildren(stage(turn, {live: !this.timer}));
