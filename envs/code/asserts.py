@@ -178,18 +178,13 @@ def _calls(tree: ast.Module, functions: set[str]) -> tuple[tuple[str, Wanted], .
 
 def _inner(tree: ast.Module) -> tuple[list[ast.stmt], str, str] | None:
     """The statements of ``check(candidate)``, what it calls the function, and the function's name."""
-    match [s for s in tree.body if not _is_metadata(s)]:
+    match [s for s in tree.body if not (isinstance(s, ast.Assign) and _literal(s.value)[0])]:
         case [
             ast.FunctionDef(name=check, args=ast.arguments(args=[only])) as define,
             ast.Expr(ast.Call(ast.Name(called), [ast.Name(function)], [])),
         ] if check == called:
             return define.body, only.arg, function
     return None
-
-
-def _is_metadata(statement: ast.stmt) -> bool:
-    """Return whether it only names a literal."""
-    return isinstance(statement, ast.Assign) and _literal(statement.value)[0]
 
 
 def _is_true(statement: ast.stmt) -> bool:

@@ -330,20 +330,17 @@ class Judge:
         call = buffer.getvalue().hex()
         self.calls.append((call, named))
         if self.first_unknown is None and number < len(self.known) and self.known[number][0] == call:
-            return self._value(self.known[number][1], number, named)
+            try:
+                data = json.loads(self.known[number][1])
+                return Remote(self, number, named) if type(data) is dict and "o" in data else decode(data)
+            except Raised as error:
+                kind = getattr(builtins, str(error.args[0]), None) if len(error.args) == 2 else None
+                if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER_RAISED):
+                    raise kind(error.args[1]) from None
+                raise
         if self.first_unknown is None:
             self.first_unknown = number
         return Later()
-
-    def _value(self, text: str, number: int, named: bool) -> Any:
-        try:
-            data = json.loads(text)
-            return Remote(self, number, named) if type(data) is dict and "o" in data else decode(data)
-        except Raised as error:
-            kind = getattr(builtins, str(error.args[0]), None) if len(error.args) == 2 else None
-            if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER_RAISED):
-                raise kind(error.args[1]) from None
-            raise
 
     def verdict(self, test: str, scope: dict[str, Any]) -> bool:
         """Return whether a test passes. It counts only if every answer that the test asks for is known.

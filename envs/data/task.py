@@ -190,7 +190,15 @@ class RowEnv(AnswerEnv):
         self._epoch = None
 
     def _new_task(self, options: dict[str, Any]) -> None:
-        self._choose(options.get("index"))
+        index = options.get("index")
+        if index is not None:
+            self.idx = checked_index(self, index)
+        elif self._epoch is None or self._epoch.place + 1 >= len(self.rows):
+            self._epoch = Epoch(self.randint(len(self.rows)), self.randint(2**31))
+            self.idx = self._epoch.first
+        else:
+            self._epoch = replace(self._epoch, place=self._epoch.place + 1)
+            self.idx = int(_order(len(self.rows), self._epoch.first, self._epoch.seed)[self._epoch.place])
         if isinstance(self.rows, HubRows):
             self._check_row(self.idx, self.row)
 
@@ -223,19 +231,6 @@ class RowEnv(AnswerEnv):
 
     def _has_gold(self, cell: Any) -> bool:
         return any(not isinstance(value, str) or value.strip() for value in listed(cell))
-
-    def _choose(self, index: Any) -> None:
-        if index is None:
-            self.idx = self._next_row()
-            return
-        self.idx = checked_index(self, index)
-
-    def _next_row(self) -> int:
-        if self._epoch is None or self._epoch.place + 1 >= len(self.rows):
-            self._epoch = Epoch(self.randint(len(self.rows)), self.randint(2**31))
-            return self._epoch.first
-        self._epoch = replace(self._epoch, place=self._epoch.place + 1)
-        return int(_order(len(self.rows), self._epoch.first, self._epoch.seed)[self._epoch.place])
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
         observation, info = super()._reset(options)

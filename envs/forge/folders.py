@@ -135,7 +135,25 @@ def write_task(
         verdict: the tests that it turns red.
         org: first part of the task's name.
     """
-    files = _files(package, baseline, mutant, verdict, f"{org}/{folder.name}")
+    given = {**package.files, mutant.path: mutant.source.encode()}
+    original = package.files[mutant.path]
+    given = {path: data for path, data in given.items() if data != original}  # another copy would be the answer
+    files: dict[str, bytes | str] = {f"environment/app/{path}": data for path, data in given.items()}
+    for path, data in given.items():
+        files[f"tests/given/{path}" if package.of_library(path) else f"tests/project/{path}"] = data
+    pytest, needs = f"pytest=={metadata.version('pytest')}", list(package.requires)
+    files["instruction.md"] = instruction(package, verdict.fail_to_pass, verdict.messages)
+    files["task.toml"] = task_toml(f"{org}/{folder.name}", *_tables(package, baseline, mutant, verdict))
+    paths = ":".join("/app" if path == "." else f"/app/{path}" for path in package.paths)
+    text = _DOCKERFILE.replace("VERSION", f"{sys.version_info[0]}.{sys.version_info[1]}").replace("PATHS", paths)
+    files["environment/Dockerfile"] = text.replace("NEEDED", " ".join(map(_quoted, [pytest, *needs])))
+    files["tests/test.sh"] = _TEST_SH.replace("REQUIRES", " ".join(map(_quoted, [pytest, *needs])))
+    files["tests/task.json"] = json.dumps(_grading(package, baseline, verdict), indent=1) + "\n"
+    for module in (grade, run_tests):
+        program = Path(str(module.__file__))
+        files[f"tests/{program.name}"] = program.read_bytes()
+    files["solution/solve.sh"] = _SOLVE_SH.replace("PATH", _quoted(mutant.path))
+    files["solution/original.py"] = original
     write_folder(folder, files)
 
 
@@ -156,33 +174,6 @@ def write_folder(folder: Path, files: Mapping[str, bytes | str]) -> None:
                 target.chmod(0o755)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(Path(unfinished, folder.name), folder)
-
-
-def _files(package: Package, baseline: Baseline, mutant: Mutant, verdict: Verdict, name: str) -> dict[str, bytes | str]:
-    given = {**package.files, mutant.path: mutant.source.encode()}
-    original = package.files[mutant.path]
-    given = {path: data for path, data in given.items() if data != original}  # another copy would be the answer
-    files: dict[str, bytes | str] = {f"environment/app/{path}": data for path, data in given.items()}
-    for path, data in given.items():
-        files[f"tests/given/{path}" if package.of_library(path) else f"tests/project/{path}"] = data
-    pytest, needs = f"pytest=={metadata.version('pytest')}", list(package.requires)
-    files["instruction.md"] = instruction(package, verdict.fail_to_pass, verdict.messages)
-    files["task.toml"] = task_toml(name, *_tables(package, baseline, mutant, verdict))
-    files["environment/Dockerfile"] = _dockerfile(package, [pytest, *needs])
-    files["tests/test.sh"] = _TEST_SH.replace("REQUIRES", " ".join(map(_quoted, [pytest, *needs])))
-    files["tests/task.json"] = json.dumps(_grading(package, baseline, verdict), indent=1) + "\n"
-    for module in (grade, run_tests):
-        program = Path(str(module.__file__))
-        files[f"tests/{program.name}"] = program.read_bytes()
-    files["solution/solve.sh"] = _SOLVE_SH.replace("PATH", _quoted(mutant.path))
-    files["solution/original.py"] = original
-    return files
-
-
-def _dockerfile(package: Package, needed: list[str]) -> str:
-    paths = ":".join("/app" if path == "." else f"/app/{path}" for path in package.paths)
-    text = _DOCKERFILE.replace("VERSION", f"{sys.version_info[0]}.{sys.version_info[1]}").replace("PATHS", paths)
-    return text.replace("NEEDED", " ".join(map(_quoted, needed)))
 
 
 def _quoted(word: str) -> str:

@@ -58,17 +58,13 @@ def judge(suite: Suite, baseline: Baseline, mutant: Mutant) -> Verdict:
         confirmed |= suite.run(changed, files=files_of(more), select=more, hash_seed=1, seconds=limit).failed & more
     if red != confirmed or not red <= every.failed:
         return Verdict("flaky")
-    return _verdict(baseline, every, red)
+    if len(red) > _MOST_RED * len(baseline.green):
+        return Verdict("ruin")
+    messages = {name: every.outcomes[name][1] for name in sorted(red)}
+    return Verdict("kept", tuple(sorted(red)), tuple(sorted(baseline.green - red)), messages)
 
 
 def _useless(run: Run) -> str:
     if run.hung:
         return "hangs"
     return "uncollected" if run.uncollected or not run.outcomes else ""
-
-
-def _verdict(baseline: Baseline, run: Run, red: frozenset[str]) -> Verdict:
-    if len(red) > _MOST_RED * len(baseline.green):
-        return Verdict("ruin")
-    messages = {name: run.outcomes[name][1] for name in sorted(red)}
-    return Verdict("kept", tuple(sorted(red)), tuple(sorted(baseline.green - red)), messages)

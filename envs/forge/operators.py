@@ -87,14 +87,10 @@ def invert_condition(node: Any) -> Faults:
     """``if x`` becomes ``if not x``."""
     inverted = _negated(node.test)
     if isinstance(inverted, cst.UnaryOperation) and isinstance(node, cst.If | cst.While) and not node.test.lpar:
-        yield Fault(node.test, node.with_changes(test=inverted, **_spaced(node)))
+        name = "whitespace_before_test" if isinstance(node, cst.If) else "whitespace_after_while"
+        yield Fault(node.test, node.with_changes(test=inverted, **{name: cst.SimpleWhitespace(" ")}))
     else:
         yield Fault(node.test, node.with_changes(test=inverted))
-
-
-def _spaced(node: cst.If | cst.While) -> dict[str, cst.SimpleWhitespace]:
-    name = "whitespace_before_test" if isinstance(node, cst.If) else "whitespace_after_while"
-    return {name: cst.SimpleWhitespace(" ")}
 
 
 @operator(cst.BinaryOperation, cst.BooleanOperation, cst.ComparisonTarget, cst.AugAssign)

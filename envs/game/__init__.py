@@ -141,24 +141,8 @@ _LEVELS: dict[str, dict[str, list[Any]]] = {
 
 def register_family() -> None:
     """Register ``game:*``."""
-    _register_sokoban()
-    for name, (module, variants) in GAMES.items():
-        for variant, kwargs in variants.items():
-            env_id = f"game:{name}-v0-{variant}".rstrip("-")
-            register(
-                env_id,
-                f"rollenv.envs.game.{module}:{name}",
-                abilities=ABILITIES,
-                oracle_success=0.0 if env_id in UNWINNABLE else 0.99,
-                levels=_LEVELS.get(name, ()),
-                **kwargs,
-            )
-
-
-def _register_sokoban() -> None:
-    """GEM's ids with GEM's parameters, and a tiny variant."""
     tiny: dict[str, Any] = {"observation": "compact", "action_format": "bare"}
-    for variant, room, boxes, turns, others in (
+    for variant, room, boxes, turns, others in (  # GEM's parameters, and a tiny variant
         ("easy", (6, 6), 2, 20, {}),
         ("hard", (8, 8), 4, 50, {}),
         ("random", None, None, None, {}),
@@ -174,3 +158,14 @@ def _register_sokoban() -> None:
             max_turns=turns,
             **others,
         )
+    for name, (module, variants) in GAMES.items():
+        for variant, kwargs in variants.items():
+            env_id = f"game:{name}-v0-{variant}".rstrip("-")
+            register(
+                env_id,
+                f"rollenv.envs.game.{module}:{name}",
+                abilities=ABILITIES,
+                oracle_success=0.0 if env_id in UNWINNABLE else 0.99,
+                levels=_LEVELS.get(name, ()),
+                **kwargs,
+            )

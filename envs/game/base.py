@@ -36,6 +36,7 @@ class TextGame(Env):
     malformed_ends: ClassVar[bool] = True
 
     max_turns: int
+    _prompt: str
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -62,7 +63,8 @@ class TextGame(Env):
         raise NotImplementedError(f"{type(self).__name__} has no _new_game()")
 
     def _instructions(self) -> str:
-        raise NotImplementedError(f"{type(self).__name__} has no _instructions()")
+        """The text at reset; by default ``_prompt``, which ``_resized`` has set."""
+        return self._prompt
 
     def _write(self, move: str) -> str:
         """The action that names a move."""
@@ -125,7 +127,7 @@ class TextGame(Env):
         """The move in the last box that holds one, or None."""
         text = last_boxed(action)
         move = None if text is None else self._parse(text)
-        return move if move is not None else next(filter(_is_move, map(self._parse, boxes(action))), None)
+        return move if move is not None else next((m for m in map(self._parse, boxes(action)) if m is not None), None)
 
     def _malformed(self) -> StepResult:
         feedback = f"Turn {self.turn}: this has no action in the required form."
@@ -171,10 +173,6 @@ class TextGame(Env):
 def box(text: str) -> str:
     r"""The text in a ``\boxed{}``."""
     return f"\\boxed{{{text}}}"
-
-
-def _is_move(parsed: Any) -> bool:
-    return parsed is not None
 
 
 def numbers(text: str, n: int | None = None) -> list[int] | None:

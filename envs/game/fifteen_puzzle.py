@@ -51,18 +51,19 @@ class FifteenPuzzle(TextGame):
         self._layout = "\n".join(["%3d" * self.num_rows] * self.num_rows)
         self._prompt = _instructions(self.num_rows, self.max_turns)
 
-    def _instructions(self) -> str:
-        return self._prompt
-
     def _new_game(self) -> None:
         n = self.num_rows
         if n > 3:
             self.tiles, self.home = solved(n), []
             self._scramble()
         else:
-            starts, _ = near_positions(n, self.max_turns)
+            starts, way = near_positions(n, self.max_turns)
             self.tiles = starts[self.randint(len(starts))]
-            self.home = self._shortest()
+            tiles, goal, moves = self.tiles, solved(n), []
+            while tiles != goal:
+                moves.append(way[tiles])
+                tiles = _slide(tiles, self._beside[tiles.index(0)][moves[-1]])
+            self.home = moves[::-1]
         self._placed()
 
     def _scramble(self) -> None:
@@ -132,14 +133,6 @@ class FifteenPuzzle(TextGame):
         if self.num_rows <= 3:
             return near_positions(self.num_rows, self.max_turns)[1].get(self.tiles, self.home[-1])
         return self.home[-1]
-
-    def _shortest(self) -> list[str]:
-        _, way = near_positions(self.num_rows, self.max_turns)
-        tiles, goal, moves = self.tiles, solved(self.num_rows), []
-        while tiles != goal:
-            moves.append(way[tiles])
-            tiles = _slide(tiles, self._beside[tiles.index(0)][moves[-1]])
-        return moves[::-1]
 
     def sample_random_action(self) -> str:
         return self._pick(_ACTIONS)

@@ -56,9 +56,6 @@ class Game2048(TextGame):
         self._goal = self.target_tile.bit_length() - 1
         self._prompt = _instructions(self.target_tile, self.max_turns)
 
-    def _instructions(self) -> str:
-        return self._prompt
-
     def _new_game(self) -> None:
         self.rows = ((0,) * self.board_size,) * self.board_size
         self._add_tile()

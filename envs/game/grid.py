@@ -28,12 +28,6 @@ class Rewards:
     """True if such a turn ends the episode."""
 
 
-def _rewards(fields: Mapping[str, Any]) -> Rewards:
-    if unknown := sorted(set(fields) - set(Rewards.__dataclass_fields__)):
-        raise UsageError(f"rewards have no {unknown[0]!r}; they have {', '.join(Rewards.__dataclass_fields__)}")
-    return Rewards(**fields)
-
-
 class GridGame(Env):
     """A game whose actions are directions.
 
@@ -64,7 +58,9 @@ class GridGame(Env):
                 raise UsageError(f"rewards {rewards!r} is unknown; choose from {', '.join(self.reward_schemes)}")
             rewards = self.reward_schemes[rewards]
         elif isinstance(rewards, Mapping):
-            rewards = _rewards(rewards)
+            if unknown := sorted(set(rewards) - set(Rewards.__dataclass_fields__)):
+                raise UsageError(f"rewards have no {unknown[0]!r}; they have {', '.join(Rewards.__dataclass_fields__)}")
+            rewards = Rewards(**rewards)
         if max_turns < 1 or actions_per_turn < 1 or (max_actions is not None and max_actions < 1):
             raise UsageError("max_turns, max_actions and actions_per_turn are at least 1")
         self.max_turns, self.max_actions, self.actions_per_turn = max_turns, max_actions, actions_per_turn

@@ -62,9 +62,6 @@ class GuessTheNumber(TextGame):
             raise UsageError(f"no number from {self.min_number} to {self.max_number} is in split {self.split!r}")
         self._prompt = _instructions(self.min_number, self.max_number, self.max_turns, self.boxed)
 
-    def _instructions(self) -> str:
-        return self._prompt
-
     def _new_game(self) -> None:
         secrets = _of_split(self.min_number, self.max_number, self.split)
         self.secret = self.last = secrets[self.randint(len(secrets))]

@@ -47,9 +47,6 @@ class Hangman(TextGame):
         check_length(self.word_length)
         self._prompt = _instructions(self.word_length, self.max_turns)
 
-    def _instructions(self) -> str:
-        return self._prompt
-
     def _new_game(self) -> None:
         listed = words(self.word_length, self.hardcore)
         self.secret = listed[self.randint(len(listed))]

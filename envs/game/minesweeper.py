@@ -90,10 +90,7 @@ class Minesweeper(TextGame):
             return f"you {'set a flag on' if self.flagged & bit else 'took the flag from'} cell {name}.", 0.0, None
         if self.flagged & bit:
             return f"cell {name} has a flag; remove it to reveal the cell.", 0.0, None
-        return self._reveal(cell)
-
-    def _reveal(self, cell: int) -> tuple[str, float, bool | None]:
-        grid, name = self.tables, self.tables.names[cell]
+        grid = self.tables
         if not self.mines:
             self.mines = self._lay_mines(cell)
         if self.mines >> cell & 1:

@@ -49,9 +49,6 @@ class Sudoku(TextGame):
         self._square = square_of(self.scale)
         self._prompt = _instructions(self.scale, self.max_turns)
 
-    def _instructions(self) -> str:
-        return self._prompt
-
     def _new_game(self) -> None:
         self.solution = self._square.fill(self.np_random)
         self.grid, self.left = self._square.dig(self.solution, self.clues, self.np_random), self.clues

@@ -36,18 +36,16 @@ class Square:
         self.moves = {word: divmod(i, scale) for i, word in enumerate(words)}
         self.moves = {word: (cell, digit + 1) for word, (cell, digit) in self.moves.items()}
         self.actions = tuple(map(box, words))
-        self._layout(block)
 
-    def _layout(self, block: int) -> None:
         def line(head: str, parts: Sequence[str]) -> str:
             groups = (" ".join(parts[i : i + block]) for i in range(0, len(parts), block))
             return f"{head} {' | '.join(groups)}"
 
-        digits = range(1, self.scale + 1)
+        digits = range(1, scale + 1)
         lines = [line("  ", [str(d) for d in digits])]
         for r in digits:
-            lines += [line("  ", ["-"] * self.scale).replace("|", "+")] * (r > 1 and (r - 1) % block == 0)
-            lines.append(line(f"{r}:", ["."] * self.scale))
+            lines += [line("  ", ["-"] * scale).replace("|", "+")] * (r > 1 and (r - 1) % block == 0)
+            lines.append(line(f"{r}:", ["."] * scale))
         self.blank = "\n".join(lines)
         self.offsets = [i for i, char in enumerate(self.blank) if char == "."]
 

@@ -44,9 +44,6 @@ class TowerofHanoi(TextGame):
             raise UsageError(f"num_disks must be 1 to 20, got {self.num_disks}")
         self._prompt = _instructions(self.num_disks, self.max_turns)
 
-    def _instructions(self) -> str:
-        return self._prompt
-
     def _new_game(self) -> None:
         self.where = [0] * self.num_disks
 

@@ -285,7 +285,10 @@ class WikiGame(TextGame):
 
     def _play(self, move: str) -> tuple[str, float, bool | None]:
         if move == BACK and self.variant == "freenav":
-            return self._go_back()
+            if len(self.path) == 1:
+                return "there is no page to go back to.", -0.2, None
+            self.path.pop()
+            return f"you went back to {self.path[-1]}.", -0.05, None
         title = move if move in self.page.links else self._link_like(move)
         if title is None:
             return f"there is no link to {move[:300]} here.", -0.2, None
@@ -300,12 +303,6 @@ class WikiGame(TextGame):
         """The link of this title, ignoring case."""
         wanted = title.lower()
         return next((link for link in self.page.links if link.lower() == wanted), None)
-
-    def _go_back(self) -> tuple[str, float, bool | None]:
-        if len(self.path) == 1:
-            return "there is no page to go back to.", -0.2, None
-        self.path.pop()
-        return f"you went back to {self.path[-1]}.", -0.05, None
 
     def _suffix(self) -> str:
         return self.render()

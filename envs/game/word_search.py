@@ -49,32 +49,24 @@ class WordSearch(TextGame):
         """Return the text of the board about the words to find."""
         return "their lengths are given" if self.hardcore else "they are listed"
 
-    def _instructions(self) -> str:
-        return self._prompt
-
     def _new_game(self) -> None:
-        self.hidden = self._draw_words()
-        letters = sum(map(len, self.hidden))
-        self.side = max(max(map(len, self.hidden)) + 1, math.ceil(math.sqrt(2.5 * letters)))
-        size = self.side**2
-        noise = (self.np_random.random(size) * 26).astype("uint8") + 65
-        background = noise.tobytes().decode("ascii")
-        while True:
-            placed = self._lay_out()
-            if placed:
-                break
-        self.grid = "".join([placed.get(cell, letter) for cell, letter in enumerate(background)])
-        self.marked = []
-        self._restored()
-
-    def _draw_words(self) -> list[str]:
         pool = _pool(self.hardcore)
         chosen: list[str] = []
         while len(chosen) < self.num_words:
             word = pool[self.randint(len(pool))]
             if word not in chosen:
                 chosen.append(word)
-        return sorted(chosen)
+        self.hidden = sorted(chosen)
+        letters = sum(map(len, self.hidden))
+        self.side = max(max(map(len, self.hidden)) + 1, math.ceil(math.sqrt(2.5 * letters)))
+        size = self.side**2
+        noise = (self.np_random.random(size) * 26).astype("uint8") + 65
+        background = noise.tobytes().decode("ascii")
+        while not (placed := self._lay_out()):
+            pass
+        self.grid = "".join([placed.get(cell, letter) for cell, letter in enumerate(background)])
+        self.marked = []
+        self._restored()
 
     def _lay_out(self) -> dict[int, str]:
         """The letters of all words, each at a random place where it agrees with the others; empty if one found none."""

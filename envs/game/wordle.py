@@ -43,9 +43,6 @@ class Wordle(TextGame):
         check_length(self.word_length)
         self._prompt = _instructions(self.word_length, self.max_turns, self._refuses_unknown)
 
-    def _instructions(self) -> str:
-        return self._prompt
-
     def _new_game(self) -> None:
         listed = words(self.word_length)
         self.secret = listed[self.randint(len(listed))]

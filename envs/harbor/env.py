@@ -123,7 +123,9 @@ class HarborEnv(TerminalEnv):
         self._solution_lacks = ""
         if self.offline is None:
             self.offline = Offline()
-        image = self._image = self._built(task)
+        with _building:  # two images that are the same are built once
+            image = self._unconfigured(task)
+        image = self._image = replace(image, workdir=task.workdir or image.workdir)
         limits, hosts = self._limits(task), self._hosts(task)
         machine = Machine.create(image, limits=limits, env=task.env, network=hosts, **self.attached.settings)
         try:
@@ -132,12 +134,6 @@ class HarborEnv(TerminalEnv):
             machine.kill()
             raise
         return Started(self.part.instruction, machine, image.workdir, self._agent)
-
-    def _built(self, task: TaskFolder) -> Image:
-        """The task's image. Two that are the same are built once."""
-        with _building:
-            image = self._unconfigured(task)
-        return replace(image, workdir=task.workdir or image.workdir)
 
     @property
     def _agent(self) -> str:
@@ -210,32 +206,28 @@ class HarborEnv(TerminalEnv):
     def grade(self) -> Graded:
         image, step = self._image, self.part
         assert image is not None
-        separate = None
-        if step.verifier.separate:
-            separate = self._separate(step)
         verdict = verify(
             self.task,
             step,
             self.machine,
             image,
             offline=self.offline,
-            separate=separate,
+            separate=self._separate(step) if step.verifier.separate else None,
             limits=self._limits(self.task),
         )
         if verdict.reward <= 0 and self._solution_lacks:
             raise SolutionNotPlayed(f"{self.task.name}: the solution needs a network: {self._solution_lacks[:300]}")
         self._rewards.append(verdict.reward)
-        done = all(verdict.rewards.get(name, 0.0) >= least for name, least in step.min_reward.items())
-        self._passed = done
+        self._passed = all(verdict.rewards.get(name, 0.0) >= least for name, least in step.min_reward.items())
         reward = self._rewards[-1] if self.task.final_only else sum(self._rewards) / len(self.task.steps)
-        metrics: dict[str, float] = {"steps": len(self._rewards)}
         details = {
             "rewards": verdict.rewards,
             "ended_early": verdict.ended_early,
             "broke_tests": verdict.broke_tests,
             "output": verdict.output,
+            "left_out": verdict.left_out[:20],
         }
-        return Graded(reward, reward >= 1.0, metrics, {"verifier": {**details, "left_out": verdict.left_out[:20]}})
+        return Graded(reward, reward >= 1.0, {"steps": len(self._rewards)}, {"verifier": details})
 
     def _separate(self, step: Step) -> Image:
         dockerfile = step.verifier.find("Dockerfile")
@@ -262,35 +254,25 @@ class HarborEnv(TerminalEnv):
         solution = self.part.solution
         if solution is None:
             raise UsageError(f"{self.task.path} has no solution")
-        folder, name = (solution, "solve.sh") if solution.is_dir() else (solution.parent, solution.name)
-        if solution.is_dir():
-            self.machine.upload(folder, "/solution")
-        else:
-            self.machine.upload(solution, "/solution")
-        self._give_answers()
+        name = "solve.sh" if solution.is_dir() else solution.name
+        self.machine.upload(solution, "/solution")
+        # Files that the image was built without, where the Dockerfile would have put them.
+        for path in [path for hidden in HIDDEN for path in self.task.context.rglob(hidden)]:
+            self.machine.upload(path, f"{self.machine.image.workdir}/{path.name}")
         self.machine.run(["/bin/sh", "-c", "chmod +x /solution/*.sh"], user="0", cwd="/")
         variables = "".join(f"export {key}={shlex.quote(value)}; " for key, value in self.task.solution_env.items())
         return [f"{variables}DEBIAN_FRONTEND=noninteractive bash /solution/{name}"]
 
-    def _give_answers(self) -> None:
-        """Files that the image was built without, where the Dockerfile would have put them."""
-        found = [path for name in HIDDEN for path in self.task.context.rglob(name)]
-        for path in found:
-            self.machine.upload(path, f"{self.machine.image.workdir}/{path.name}")
-
     def _run(self, command: str, seconds: float) -> str:
         if "/solution/" in command and self._plan is not None:
-            return self._run_solution(command, seconds)
+            # The solution has the time that the task gives an agent.
+            done = self.machine.run(
+                ["bash", "-c", command], timeout=max(seconds, self.part.agent_seconds or 0.0), user=self._agent
+            )
+            self.spent += done.seconds
+            self._solution_lacks = lacking(done.stdout + done.stderr)
+            return done.stdout + done.stderr
         return super()._run(command, seconds)
-
-    def _run_solution(self, command: str, seconds: float) -> str:
-        """Run the solution within the time that the task gives an agent."""
-        done = self.machine.run(
-            ["bash", "-c", command], timeout=max(seconds, self.part.agent_seconds or 0.0), user=self._agent
-        )
-        self.spent += done.seconds
-        self._solution_lacks = lacking(done.stdout + done.stderr)
-        return done.stdout + done.stderr
 
 
 def _wait_until_healthy(machine: Machine, check: Healthcheck, task: TaskFolder) -> None:

@@ -56,16 +56,13 @@ class Arithmetic(ProceduralEnv):
 
     def _draw(self) -> str:
         for _ in range(_MOST_DRAWS):
-            self._draw_any()
+            parts = [str(self._between(self.operands))]
+            for _ in range(self._between(self.terms) - 1):
+                parts += [self.operators[self.randint(len(self.operators))], str(self._between(self.operands))]
+            self.task, self.hint = " ".join(parts), ""
             if self.answers is None or self.answers[0] <= self.gold <= self.answers[1]:
                 return self.task
         raise UsageError(f"{self}: of {_MOST_DRAWS} tasks, none had an answer from {self.answers}; widen answers")
-
-    def _draw_any(self) -> None:
-        parts = [str(self._between(self.operands))]
-        for _ in range(self._between(self.terms) - 1):
-            parts += [self.operators[self.randint(len(self.operators))], str(self._between(self.operands))]
-        self.task, self.hint = " ".join(parts), ""
 
     @property
     def gold(self) -> int:

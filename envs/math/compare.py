@@ -185,25 +185,13 @@ def compare(gold: str, answer: str) -> bool | None:
     ours, theirs = without_names(gold, answer)
     if ours == theirs:
         return True
-    return _compare_normal(gold, answer, ours, theirs)
-
-
-@functools.lru_cache(maxsize=4096)
-def without_names(gold: str, answer: str) -> tuple[str, str]:
-    """Two answers in normal form, without the variables that they are values of.
-
-    Returns:
-        The gold answer and the other one.
-    """
-    ours, theirs = normal(gold)[0], normal(answer)[0]
-    if "\\ln" in ours and "\\log" not in ours and "\\" not in answer:  # Python's logarithm
-        theirs = theirs.replace("\\log", "\\ln")
-    return unassigned(ours, theirs) if "=" in ours + theirs else (ours, theirs)
-
-
-def _compare_normal(gold: str, answer: str, ours: str, theirs: str) -> bool | None:
     if (choice := _GOLD_CHOICE.fullmatch(ours)) and (choice[2] or "\\text" in gold or "\\mbox" in gold):
-        return _is_choice(choice[1] or choice[2], answer)
+        picked = _CHOICE.fullmatch(_spelled(answer))
+        return bool(
+            picked
+            and picked[1].lower() == (choice[1] or choice[2]).lower()
+            and not (picked[2] and _OTHER_CHOICE.search(picked[2]))
+        )
     if (based := _BASED.fullmatch(ours)) and (digits := _BASED.fullmatch(theirs)):
         return based.groups() == digits.groups()
     if based and theirs.isdecimal():
@@ -220,15 +208,21 @@ def _compare_normal(gold: str, answer: str, ours: str, theirs: str) -> bool | No
     return False if _says_other(ours, theirs, bool(wanted)) else None
 
 
-def _is_choice(letter: str, answer: str) -> bool:
-    got = _CHOICE.fullmatch(_spelled(answer))
-    return bool(got and got[1].lower() == letter.lower() and not (got[2] and _OTHER_CHOICE.search(got[2])))
+@functools.lru_cache(maxsize=4096)
+def without_names(gold: str, answer: str) -> tuple[str, str]:
+    """Two answers in normal form, without the variables that they are values of.
+
+    Returns:
+        The gold answer and the other one.
+    """
+    ours, theirs = normal(gold)[0], normal(answer)[0]
+    if "\\ln" in ours and "\\log" not in ours and "\\" not in answer:  # Python's logarithm
+        theirs = theirs.replace("\\log", "\\ln")
+    return unassigned(ours, theirs) if "=" in ours + theirs else (ours, theirs)
 
 
 def _says_other(gold: str, answer: str, number: bool) -> bool:
-    """Return whether an answer says what its value does not: words, relations, marks, brackets or parts the gold has
-    not.
-    """
+    """Return whether an answer has words, relations, marks, brackets or parts that the gold has not."""
     if _SET_OPERATOR.search(gold + answer) and _SET.match(gold) and _SET.match(answer):
         return not _letters(answer) <= _letters(gold) | {"i", "e"}
     if not set(_SIGNS.findall(answer)) <= set(_SIGNS.findall(gold)):

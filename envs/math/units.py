@@ -41,9 +41,6 @@ ant bag bee box boy bus car cat cm cow cup day deg dl dog egg eur ft hen hr hrs 
 mins ml mm mph ms oz pen pie pig rad secs toy usd gbp chf yd
 """
 _SHORT = frozenset(_SHORT_TEXT.split())
-_SINGLE_TEXT = """
-A C F J K L N V W g h l m s
-"""
 _SINGLE = frozenset("mghslLNJWVACF")
 _SAME_TEXT = """
 centimeter=cm centimetre=cm millimeter=mm millimetre=mm kilometer=km kilometre=km meter=m metre=m inch=in inche=in

@@ -104,10 +104,6 @@ class MultiAgentEnv(Env):
             {agent: self.truncations[agent] for agent in before},
             {agent: self.infos[agent] for agent in before},
         )
-        self._pass_turn(before)
-        return outcome
-
-    def _pass_turn(self, before: list[str]) -> None:
         mover = self.agent_selector.selected
         for agent in before:
             if self.terminations[agent] or self.truncations[agent]:
@@ -115,6 +111,7 @@ class MultiAgentEnv(Env):
         if mover in self.agents:
             self.agent_selector.next()
         self._over = not self.agents
+        return outcome
 
     def get_state(self, agent: str | None = None) -> Any:
         """An agent's (observation, cumulative reward, terminated, truncated, info); without one, the JSON state."""

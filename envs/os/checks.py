@@ -17,7 +17,7 @@ from typing import IO
 from rollenv.envs.os.items import Item, Script
 from rollenv.envs.terminal.guard import Guard
 from rollenv.envs.terminal.shell import LIMITS, Shell
-from rollenv.sandbox import Image, Machine
+from rollenv.sandbox import Machine
 from rollenv.sandbox.layers import temporary
 
 #: Files that Bash reads at its start; tasks ask for changes of it, and their checks read it where they need it.
@@ -25,14 +25,7 @@ _STARTUP = re.compile(r"/(root|home/[^/]+)/\.(bashrc|bash_\w+|profile)$")
 
 
 class SystemGuard(Guard):
-    """A guard for tasks about the system itself: start-up files of Bash and permissions of programs are kept.
-
-    Args:
-        image: image of the machine that the agent began with.
-    """
-
-    def __init__(self, image: Image):
-        super().__init__(image)
+    """A guard for tasks about the system itself: start-up files of Bash and permissions of programs are kept."""
 
     def _keeps(self, path: str, member: tarfile.TarInfo, contents: IO[bytes] | None) -> bool:
         if _STARTUP.match(path) or (contents is not None and self._is_as_before(path, member, contents)):
@@ -72,7 +65,18 @@ def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[
     if item.answer is not None:
         return answer is not None and _matches(item, answer)
     with fresh() if None in item.check else _copy_of(machine) as sandbox:
-        return _passes(item, str(answer), sandbox)
+        # Each script gets the answer and what those before it printed.
+        arguments = [str(answer).encode("utf-8", "replace").decode()]
+        for each in item.check:
+            script = item.example if each is None else each
+            assert script is not None  # the reader looked
+            if any("\0" in text or len(text.encode()) > _MOST_ARGUMENT for text in arguments):
+                return False
+            printed = _run(script, arguments, sandbox)
+            if printed is None:
+                return False
+            arguments.append(printed)
+        return True
 
 
 def _matches(item: Item, answer: str) -> bool:
@@ -89,21 +93,6 @@ def _copy_of(machine: Machine) -> Iterator[Machine]:
         image = machine.commit(folder / "layer", keep=SystemGuard(machine.image))
         with Machine.create(image, limits=LIMITS, env=_SAFE) as sandbox:
             yield sandbox
-
-
-def _passes(item: Item, answer: str, machine: Machine) -> bool:
-    """Run the scripts one after the other, each with the answer and what those before it printed."""
-    arguments = [answer.encode("utf-8", "replace").decode()]
-    for each in item.check:
-        script = item.example if each is None else each
-        assert script is not None  # the reader looked
-        if any("\0" in text or len(text.encode()) > _MOST_ARGUMENT for text in arguments):
-            return False
-        printed = _run(script, arguments, machine)
-        if printed is None:
-            return False
-        arguments.append(printed)
-    return True
 
 
 def _run(script: Script, arguments: list[str], machine: Machine) -> str | None:

@@ -74,7 +74,15 @@ class InterCodeBackend(MachineBackend):
         command = sendable(command)
         words, cwd, target = ["bash", "-c", command.strip()], self.cwd, ""
         if re.match(r"cd(\s|$)", command):
-            target = _joined(self.cwd, command[3:].strip() or HOME)
+            # The folder that cd leads to, without looking at links, as upstream.
+            target = command[3:].strip() or HOME
+            parts: list[str] = []
+            for part in (target if target.startswith("/") else f"{self.cwd}/{target}").split("/"):
+                if part == "..":
+                    parts = parts[:-1]
+                elif part not in ("", "."):
+                    parts.append(part)
+            target = "/" + "/".join(parts)
             words, cwd = ["bash", "-c", f"cd {target}"], "/"
         ran = run_published(self.machine, words[2], cwd) if self.as_published else run(self.machine, words, cwd)
         self.output = ran.text
@@ -160,14 +168,12 @@ def queries(root: Path) -> Sequence[Query]:
         path = root / "nl2bash" / f"nl2bash_fs_{system}.json"
         try:
             rows = json.loads(path.read_text(encoding="utf-8"))
-            found += [Query(row["query"], _one_command(row["gold"]), system) for row in rows]
+            for row in rows:
+                gold = row["gold"]
+                found.append(Query(row["query"], gold if isinstance(gold, str) else ";".join(gold), system))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} is not a list of objects with query and gold: {error!r}") from error
     return found
-
-
-def _one_command(gold: str | list[str]) -> str:
-    return gold if isinstance(gold, str) else ";".join(gold)
 
 
 def start(root: Path, system: int) -> Machine:
@@ -259,18 +265,3 @@ def _counts(path: str, *_: Any) -> bool:
     """
     parts = path.split("/")[1:]
     return parts[0] not in _IGNORED + _PROGRAMS and not any(part.startswith(".git") for part in parts)
-
-
-def _joined(cwd: str, target: str) -> str:
-    """The folder that ``cd`` leads to, without looking at links, as upstream.
-
-    Args:
-        target: what was given to ``cd``.
-    """
-    parts: list[str] = []
-    for part in (target if target.startswith("/") else f"{cwd}/{target}").split("/"):
-        if part == "..":
-            parts = parts[:-1]
-        elif part not in ("", "."):
-            parts.append(part)
-    return "/" + "/".join(parts)

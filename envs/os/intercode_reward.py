@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 #: The share of each part; 0.01 is for having acted at all.
@@ -48,13 +48,12 @@ def similarity(first: str, second: str) -> float:
     if not counts[0] and not counts[1]:
         return float(first == second)
     once = math.log(3 / 2) + 1
-    one, two = ({word: n * (1 if word in other else once) for word, n in each.items()} for each, other in _both(counts))
+    one, two = (
+        {word: n * (1 if word in other else once) for word, n in each.items()}
+        for each, other in zip(counts, counts[::-1], strict=True)
+    )
     lengths = math.hypot(*one.values()) * math.hypot(*two.values())
     return sum(weight * two[word] for word, weight in one.items() if word in two) / lengths if lengths else 0.0
-
-
-def _both(counts: Sequence[Counter[str]]) -> list[tuple[Counter[str], Counter[str]]]:
-    return [(counts[0], counts[1]), (counts[1], counts[0])]
 
 
 def changes(status: str) -> frozenset[Change]:

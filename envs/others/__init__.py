@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from rollenv.errors import RollenvError
+from rollenv.parsing import last_boxed, well_formed
 
 
 class Misbehaved(RollenvError):
@@ -13,3 +17,21 @@ def one_line(error: BaseException) -> str:
     """An error's kind and text, short enough for a line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__
+
+
+def boxed(reply: str) -> str:
+    """The content of a reply's last box, or all of the reply."""
+    found = last_boxed(reply)
+    return well_formed((reply if found is None else found).strip())
+
+
+def json_of(text: str) -> Any:
+    """JSON data in a reply.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{text!r:.60} cannot be read: {error!s:.80}") from None

@@ -23,10 +23,10 @@ from gymnasium import spaces
 
 from rollenv.core import Env, NoSuchAbility, ResetResult, StepResult
 from rollenv.env_spec import EnvSpec
-from rollenv.envs.others import Misbehaved, one_line
+from rollenv.envs.others import Misbehaved, boxed, json_of, one_line
 from rollenv.envs.others.showing import MOST_NUMBERS, plain, show
 from rollenv.errors import MissingExtra, UnknownEnv, UsageError, did_you_mean
-from rollenv.parsing import last_boxed, last_code_block, well_formed
+from rollenv.parsing import last_code_block, well_formed
 
 #: Spaces whose actions are a JSON value.
 _OF_NUMBERS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
@@ -68,8 +68,7 @@ def found(reply: str, space: gymnasium.Space[Any]) -> str:
     """The part of a reply that is the action."""
     if is_text(space) and (block := last_code_block(reply, None)) is not None:
         return well_formed(block.strip())
-    boxed = last_boxed(reply)
-    return well_formed((reply if boxed is None else boxed).strip())
+    return boxed(reply)
 
 
 def read(text: str, space: gymnasium.Space[Any], names: Names | None = None) -> Any:
@@ -89,9 +88,9 @@ def read(text: str, space: gymnasium.Space[Any], names: Names | None = None) -> 
         value = next((n for n, name in (names or {}).items() if name.lower() == text.lower()), text)
         value = _whole(value) if isinstance(value, str) else value
     elif isinstance(space, _NESTED):
-        value = _json(text)
+        value = json_of(text)
     elif isinstance(space, _OF_NUMBERS):
-        value = _json(text) if text.startswith("[") else [_json(each) for each in re.split(r"[\s,]+", text)]
+        value = json_of(text) if text.startswith("[") else [json_of(each) for each in re.split(r"[\s,]+", text)]
     action = _member(value, space)
     if not space.contains(action):
         raise ValueError(f"{text:.60} is not among {form(space, names)}")
@@ -151,13 +150,6 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{text!r:.60} cannot be read: {error!s:.80}") from None
-
-
 def write(action: Any, space: gymnasium.Space[Any], names: Names | None = None) -> str:
     """A reply that means an action.
 
@@ -181,12 +173,8 @@ def _data(action: Any, space: gymnasium.Space[Any]) -> Any:
     if isinstance(space, spaces.Tuple):
         return [_data(each, inner) for each, inner in zip(action, space.spaces, strict=True)]
     if isinstance(space, spaces.Box) and space.dtype.kind == "f":  # the shortest that is read as the same number
-        return _nested([float(str(n)) for n in np.ravel(action)], space.shape)
+        return np.array([float(str(n)) for n in np.ravel(action)], dtype=np.float64).reshape(space.shape).tolist()
     return action.tolist() if hasattr(action, "tolist") else action
-
-
-def _nested(flat: list[float], shape: tuple[int, ...]) -> Any:
-    return np.array(flat, dtype=np.float64).reshape(shape).tolist()
 
 
 def form(space: gymnasium.Space[Any], names: Names | None = None) -> str:
@@ -196,7 +184,8 @@ def form(space: gymnasium.Space[Any], names: Names | None = None) -> str:
             return ", ".join(names.values())
         return f"the whole numbers from {int(space.start)} to {int(space.start + space.n - 1)}"
     if isinstance(space, spaces.MultiDiscrete):
-        return f"lists of whole numbers below {json.dumps((space.start + space.nvec).tolist())}, from {_low(space)}"
+        low = json.dumps(space.start.tolist()) if np.any(space.start) else "0"
+        return f"lists of whole numbers below {json.dumps((space.start + space.nvec).tolist())}, from {low}"
     if isinstance(space, spaces.MultiBinary):
         return f"lists of {math.prod(space.shape)} numbers, each 0 or 1"
     if isinstance(space, spaces.Box):
@@ -209,10 +198,6 @@ def form(space: gymnasium.Space[Any], names: Names | None = None) -> str:
     if isinstance(space, spaces.Text):
         return f"texts of {space.min_length} to {space.max_length} of the characters {space.characters!r:.300}"
     return "texts"
-
-
-def _low(space: spaces.MultiDiscrete) -> str:
-    return json.dumps(space.start.tolist()) if np.any(space.start) else "0"
 
 
 def _range(space: spaces.Box) -> str:
@@ -327,7 +312,9 @@ class GymnasiumEnv(Env):
         self._seed_used = int(self.np_random.integers(2**31) if self._given is None else self._given)
         observation, info = self._begin()
         how = "a code block" if is_text(self._space) else f"a box, as in {self._example()}"
-        asked = f"Reply with an action in {how}. Actions are {self._form()}. You have {self.max_turns} turns."
+        described = _documented(self.game) if is_text(self._space) else ""
+        actions = described or form(self._space, self.names)
+        asked = f"Reply with an action in {how}. Actions are {actions}. You have {self.max_turns} turns."
         return "\n\n".join(filter(None, [self._about, asked, observation])), info
 
     def _begin(self) -> tuple[str, dict[str, Any]]:
@@ -342,16 +329,13 @@ class GymnasiumEnv(Env):
         try:
             meant = read(text, self._space, self.names)
         except ValueError as error:
-            return self._passed(str(error))
+            self._turn += 1
+            observation = f"This is not one of the actions, so nothing happened: {error!s}.\n{self._observation}"
+            return observation, 0.0, False, self._turn >= self.max_turns, {"valid": False}
         self._turn += 1
         reward, terminated, truncated, info = self._move(meant, text)
         truncated = not terminated and (truncated or self._turn >= self.max_turns)
         return self._observation, reward, terminated, truncated, _with_success(info) | {"valid": True}
-
-    def _passed(self, why: str) -> StepResult:
-        self._turn += 1
-        observation = f"This is not one of the actions, so nothing happened: {why}.\n{self._observation}"
-        return observation, 0.0, False, self._turn >= self.max_turns, {"valid": False}
 
     def _move(self, meant: Any, text: str) -> tuple[float, bool, bool, dict[str, Any]]:
         result = self._asked("step", meant)
@@ -429,12 +413,6 @@ class GymnasiumEnv(Env):
     def _can_return(self) -> None:
         if self.spec is not None and self.spec.nondeterministic:
             raise NoSuchAbility(f"{self} is nondeterministic, so it cannot go back to a state")
-
-    # -- words -------------------------------------------------------------------------------------------------------
-
-    def _form(self) -> str:
-        described = _documented(self.game) if is_text(self._space) else ""
-        return described or form(self._space, self.names)
 
     def _example(self) -> str:
         space = copy.deepcopy(self._space)

@@ -22,11 +22,11 @@ import httpx
 
 from rollenv.core import Env, NoSuchAbility, ResetResult, StepResult, UsageError
 from rollenv.env_spec import EnvSpec
-from rollenv.envs.others import Misbehaved, one_line
+from rollenv.envs.others import Misbehaved, boxed, json_of, one_line
 from rollenv.envs.others.showing import plain, show
 from rollenv.errors import RollenvError
 from rollenv.needs import extra
-from rollenv.parsing import last_boxed, last_code_block, well_formed
+from rollenv.parsing import last_code_block, well_formed
 from rollenv.remote.protocol import NotAllowed, ServerFull, ServerLost
 
 with extra("serve", "An OpenEnv server"):
@@ -234,7 +234,15 @@ class Form:
 
     def __init__(self, schema: Mapping[str, Any], field: str | None = None):
         try:
-            self._take(schema, field)
+            parts = schema.get("properties") or {}
+            known = {n: _resolved(each, schema) for n, each in parts.items() if n != "metadata"}
+            required = [name for name in schema.get("required") or () if name in known]
+            if field is not None and known and field not in known:
+                raise UsageError(f"the server's actions have no field {field!r}; there are {', '.join(known)}")
+            self.fields: dict[str, Mapping[str, Any]] = known
+            self.required = required
+            alone = required or list(known)
+            self.only = field or (alone[0] if len(alone) == 1 else None)
             if self.asked and self.can_sample:
                 self.sample(random.Random(0))
         except UsageError:
@@ -243,17 +251,6 @@ class Form:
             raise UsageError(
                 f"the server's form of actions is not a JSON schema that can be read: {error!r:.100}"
             ) from error
-
-    def _take(self, schema: Mapping[str, Any], field: str | None) -> None:
-        parts = schema.get("properties") or {}
-        known = {n: _resolved(each, schema) for n, each in parts.items() if n != "metadata"}
-        required = [name for name in schema.get("required") or () if name in known]
-        if field is not None and known and field not in known:
-            raise UsageError(f"the server's actions have no field {field!r}; there are {', '.join(known)}")
-        self.fields: dict[str, Mapping[str, Any]] = known
-        self.required = required
-        alone = required or list(known)
-        self.only = field or (alone[0] if len(alone) == 1 else None)
 
     @property
     def _only_schema(self) -> Mapping[str, Any]:
@@ -284,15 +281,15 @@ class Form:
         """
         if self.only is None:
             block = last_code_block(reply, None)
-            found = _json(block if block is not None else _boxed(reply))
+            found = json_of(block if block is not None else boxed(reply))
             if not isinstance(found, dict):
                 raise ValueError("a JSON object is wanted")
             return found
         schema = self._only_schema
         if _is_text(schema):
             return {self.only: well_formed(reply)}
-        text = _boxed(reply)
-        value = text if text in (schema.get("enum") or ()) else _json(text)
+        text = boxed(reply)
+        value = text if text in (schema.get("enum") or ()) else json_of(text)
         if not _fits(value, schema):
             raise ValueError(f"{text!r:.60} is not {_words(schema)}")
         return {self.only: value}
@@ -371,18 +368,6 @@ def _sample(schema: Mapping[str, Any], rng: random.Random) -> Any:
     if schema.get("type") == "boolean":
         return rng.random() < 0.5
     return rng.randint(math.ceil(schema["minimum"]), math.floor(schema["maximum"]))
-
-
-def _boxed(reply: str) -> str:
-    boxed = last_boxed(reply)
-    return well_formed((reply if boxed is None else boxed).strip())
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{text!r:.60} cannot be read: {error!s:.80}") from None
 
 
 #: OpenEnv's own fields, which are not shown.

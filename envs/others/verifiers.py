@@ -142,7 +142,17 @@ class Talk:
         """See ``Agent.interaction`` of verifiers."""
         if self.trace is not None:
             raise Misbehaved("its agent plays more than once, for which verifiers' own runner is needed")
-        self._open(task)
+        records = importlib.import_module("verifiers.v1.trace")
+        types = importlib.import_module("verifiers.v1.types")
+        config = importlib.import_module("verifiers.v1.configs.agent").AgentConfig()
+        state = importlib.import_module("verifiers.v1.state").state_cls(type(task))()
+        about = records.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
+        self.trace = records.Trace(task=about, state=state, agent=records.AgentInfo(config=config, name=self._agent))
+        system, prompt = task.data.system_prompt, task.data.prompt
+        messages = [types.UserMessage(content=prompt)] if isinstance(prompt, str) else list(prompt or [])
+        for each in [*([types.SystemMessage(content=system)] if system else []), *messages]:
+            self._add(each)
+        self._first: list[str] = [text for text in (system, task.data.prompt_text) if text]
         yield self
         trace: Any = self.trace
         trace.is_completed = trace.ok = True
@@ -173,7 +183,7 @@ class Talk:
         for each in new:
             self._add(each)
         shown = "\n\n".join(filter(None, [*self._first, *(types.content_text(each.content) for each in new)]))
-        self._first: list[str] = []
+        self._first = []
         self._reply = self._loop.create_future()
         self._events.put(("shown", show(shown)))
         text = await self._reply
@@ -183,19 +193,6 @@ class Talk:
         answer = types.AssistantMessage(content=text)
         self._add(answer, sampled=True)
         return segment(messages=[answer], root_reply=text)
-
-    def _open(self, task: Any) -> None:
-        records = importlib.import_module("verifiers.v1.trace")
-        types = importlib.import_module("verifiers.v1.types")
-        config = importlib.import_module("verifiers.v1.configs.agent").AgentConfig()
-        state = importlib.import_module("verifiers.v1.state").state_cls(type(task))()
-        about = records.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-        self.trace = records.Trace(task=about, state=state, agent=records.AgentInfo(config=config, name=self._agent))
-        system, prompt = task.data.system_prompt, task.data.prompt
-        messages = [types.UserMessage(content=prompt)] if isinstance(prompt, str) else list(prompt or [])
-        for each in [*([types.SystemMessage(content=system)] if system else []), *messages]:
-            self._add(each)
-        self._first = [text for text in (system, task.data.prompt_text) if text]
 
     def _add(self, message: Any, sampled: bool = False) -> None:
         nodes = self.trace.nodes
@@ -266,22 +263,18 @@ class VerifiersEnv(Env):
             self.env = loaders.load_environment(loaders.resolve_env_config(config))
         except (Exception, SystemExit) as error:
             raise UsageError(f"verifiers:{package} cannot be made with {settings}: {one_line(error)}") from error
-        self._agent = self._only_agent()
-        bounded = self.env.taskset.bounded
-        self._coming, self._most = _each(self.env.taskset), None if bounded else tasks
-        self._tasks: list[Any] = []
-        self._talk: Talk | None = None
-        self._turn, self._observation = 0, ""
-
-    def _only_agent(self) -> str:
-        """The name of the agent that gets the replies."""
         kind = importlib.import_module("verifiers.v1.env").Env
         changed = [n for n in ("finalize", "setup", "start") if getattr(type(self.env), n) is not getattr(kind, n)]
         names = list(self.env._agent_specs)
         if len(names) != 1 or changed:
             why = f"it has {', '.join(changed)} of its own" if changed else f"it has the agents {', '.join(names)}"
             raise UsageError(f"verifiers:{self.package} needs verifiers' own runner: {why}")
-        return str(names[0])
+        self._agent = str(names[0])
+        bounded = self.env.taskset.bounded
+        self._coming, self._most = _each(self.env.taskset), None if bounded else tasks
+        self._tasks: list[Any] = []
+        self._talk: Talk | None = None
+        self._turn, self._observation = 0, ""
 
     def num_tasks(self) -> int:
         """Tasks of the taskset."""

@@ -43,15 +43,11 @@ def normalize(text: str) -> str:
     text = re.sub(r"^-\s+(?=\d)", "-", plain_characters(text).lower().translate(_SIGNS).strip())
     words = _PUNCTUATION.sub("", _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text))
     if ("." in words or "e" in words) and _DECIMAL.fullmatch(words):
-        return _decimal(words)
+        value = Decimal(words)
+        if len(value.as_tuple().digits) > _FLOAT_DIGITS and "." in words:  # 0.30000000000000004
+            value = Context(prec=_FLOAT_DIGITS).plus(value)
+        return f"{value.normalize():f}" if value else "0"
     return " ".join(_ARTICLES.sub(" ", words).split()) or " ".join(words.split()) or text
-
-
-def _decimal(text: str) -> str:
-    value = Decimal(text)
-    if len(value.as_tuple().digits) > _FLOAT_DIGITS and "." in text:  # 0.30000000000000004
-        value = Context(prec=_FLOAT_DIGITS).plus(value)
-    return f"{value.normalize():f}" if value else "0"
 
 
 def exact_match(answer: str, accepted: Iterable[str]) -> float:

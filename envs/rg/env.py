@@ -347,7 +347,15 @@ def _level_settings(name: str, level: int) -> dict[str, Any]:
 def _template(name: str, size: int, level: int | None, text: str) -> Any:
     """A template that is never played; copies of it with other seeds are, because loading its files is slow."""
     dataset = _build((name, size, level, text), seed=0)
-    _steady(dataset, name)
+    # Some draw from sets, whose order would follow the process's hash seed.
+    if name in ("isomorphic_strings", "ransom_note"):
+        dataset.letters = _InOrder(dataset.letters)
+    elif name == "word_ladder":
+        neighbours = dataset._get_neighbors
+        dataset._get_neighbors = lambda word, words: sorted(neighbours(word, words))
+    elif name == "polynomial_multiplication":
+        monomials = dataset._get_monomials
+        dataset._get_monomials = lambda rng: sorted(monomials(rng), key=str)
     return dataset
 
 
@@ -394,18 +402,6 @@ class _InOrder(frozenset[str]):
 
     def __sub__(self, other: Any) -> _InOrder:
         return _InOrder(super().__sub__(other))
-
-
-def _steady(dataset: Any, name: str) -> None:
-    """Give the sets that some data sets draw from an order, which would otherwise follow the process's hash seed."""
-    if name in ("isomorphic_strings", "ransom_note"):
-        dataset.letters = _InOrder(dataset.letters)
-    elif name == "word_ladder":
-        neighbours = dataset._get_neighbors
-        dataset._get_neighbors = lambda word, words: sorted(neighbours(word, words))
-    elif name == "polynomial_multiplication":
-        monomials = dataset._get_monomials
-        dataset._get_monomials = lambda rng: sorted(monomials(rng), key=str)
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------

@@ -79,7 +79,11 @@ _ODD = (
 
 def _members(data: bytes, kind: str) -> dict[str, bytes]:
     if kind == "zip":
-        return _zip_members(data)
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = [one for one in archive.infolist() if not one.is_dir()]
+            if len(members) > _MOST_MEMBERS or sum(one.file_size for one in members) > _MOST_BYTES:
+                raise ValueError("the archive is too large")
+            return {one.filename.removeprefix("./"): archive.read(one) for one in members}
     if kind != "tar":
         data = _unzipped(data)
     return {"": data} if kind == "gz" else _tar_members(data)
@@ -108,14 +112,6 @@ def _tar_members(data: bytes) -> dict[str, bytes]:
             if inner:
                 found[member.name.removeprefix("./")] = inner.read(_MOST_BYTES)
     return found
-
-
-def _zip_members(data: bytes) -> dict[str, bytes]:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = [one for one in archive.infolist() if not one.is_dir()]
-        if len(members) > _MOST_MEMBERS or sum(one.file_size for one in members) > _MOST_BYTES:
-            raise ValueError("the archive is too large")
-        return {one.filename.removeprefix("./"): archive.read(one) for one in members}
 
 
 def _bytes(files: Mapping[str, str]) -> dict[str, bytes]:

@@ -269,7 +269,10 @@ class TextArena(ReplayState):
         moves = candidates(shown[:_LOOK] + shown[_LOOK:][-_LOOK:], draws)
         with copy.deepcopy(self._globals).swapped_in(silent=True):
             for _, move in zip(range(_TRIES), moves, strict=False):
-                trial = self._trial_copy()
+                # A copy without the history, which is most of what a game holds.
+                state = self._state
+                no_news: dict[Any, list[Any]] = {player: [] for player in state.observations}
+                trial = copy.deepcopy(self._game, {id(state.logs): [], id(state.observations): no_news})
                 try:
                     trial.step(move)
                 except Exception:  # then it is not a move
@@ -277,12 +280,6 @@ class TextArena(ReplayState):
                 if not _was_invalid(trial.state, seat):
                     return move
         return None
-
-    def _trial_copy(self) -> Any:
-        """A copy of the game without its history, which is most of what it holds."""
-        state = self._state
-        no_news: dict[Any, list[Any]] = {player: [] for player in state.observations}
-        return copy.deepcopy(self._game, {id(state.logs): [], id(state.observations): no_news})
 
 
 def _was_invalid(state: Any, seat: int) -> bool:

@@ -46,7 +46,6 @@ _TOOLS: list[dict[str, Any]] = [
         },
     },
 ]
-_ANY = {"additionalProperties": True}
 _PARAMETERS: dict[str, dict[str, Any]] = {tool["function"]["name"]: tool["function"]["parameters"] for tool in _TOOLS}
 _PLAIN_HELP = (
     f"Each of your messages is a command for bash, as it stands; the single word {SUBMIT} says that the task is done."

@@ -117,7 +117,7 @@ class Guard:
             return False  # a folder or a link there would keep a copy of the tests away
         if not member.isdir() and (_WAYS.match(path) or name in ("site-packages", "dist-packages")):
             return False
-        if before is not None and _is_folder(before) and not member.isdir():
+        if before is not None and stat.S_ISDIR(os.lstat(before).st_mode) and not member.isdir():
             return path.count("/") > 2 and not self._is_system(path)  # /app, a home or a system's folder stays a folder
         if (site := _SITE.search(path)) and not self._package(site[1], name, contents):
             return False
@@ -242,7 +242,3 @@ def tampered(machine: Machine) -> list[str]:
                 if name and ours and not guard(path, member, contents):
                     found.append(path)
     return found
-
-
-def _is_folder(path: Path) -> bool:
-    return stat.S_ISDIR(os.lstat(path).st_mode)

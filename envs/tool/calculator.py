@@ -77,26 +77,23 @@ class CalculatorTask(Arithmetic):
     def _judge(self, action: str) -> Verdict:
         call = last_tagged(action, "tool_call")
         if call is not None:
-            return self._call(call)
+            self.calls += 1
+            try:
+                expression = _expression(call)
+            except ValueError as error:
+                return Verdict(0.0, f"The call was not understood: {error}.", valid=False)
+            try:
+                result = str(evaluate(expression))
+                self.results += 1
+            except ValueError as error:
+                result = f"error: {error}"
+            self.hint += f"\n{expression} = {result}"
+            return Verdict(0.0, f"<tool_response>\n{result}\n</tool_response>")
         answer = last_boxed(action)
         if answer is None:
             return Verdict(0.0, "This is neither a <tool_call> nor an answer in \\boxed{}.", valid=False)
         right = bool(INTEGER.fullmatch(answer)) and int(answer) == self.gold
         return Verdict(float(right), "That is right." if right else "That is wrong.", final=True)
-
-    def _call(self, call: str) -> Verdict:
-        self.calls += 1
-        try:
-            expression = _expression(call)
-        except ValueError as error:
-            return Verdict(0.0, f"The call was not understood: {error}.", valid=False)
-        try:
-            result = str(evaluate(expression))
-            self.results += 1
-        except ValueError as error:
-            result = f"error: {error}"
-        self.hint += f"\n{expression} = {result}"
-        return Verdict(0.0, f"<tool_response>\n{result}\n</tool_response>")
 
     def render(self) -> str:
         return f"{super().render()}, {self.calls} calls, {self.results} results"

@@ -158,11 +158,7 @@ class Problem:
 
 
 def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, int]:
-    """Return the number of wanted changes that were made, and of changes made elsewhere.
-
-    Returns:
-        The two counts.
-    """
+    """Return the number of wanted changes that were made, and of changes made elsewhere."""
     aims = {change.path: change.after for change in wanted}
     met = sum(change.path in aims and aims[change.path] == change.after for change in changed)
     return met, sum(change.path not in aims for change in changed)

@@ -161,7 +161,13 @@ class _Writer:
         if product.instruction is not None and product.instruction_attributes and product.combinations:
             self.instructed.append(number)
             self.combinations.append(product.combinations)
-            self._compare(len(self.instructed) - 1, product)
+            # Goals of this product may read like others.
+            position = len(self.instructed) - 1
+            first = self.instructions.setdefault(hash(product.instruction), position)
+            if first != position:
+                self.alike |= {first, position}
+            if any(len(set(values)) < len(values) for values in product.options.values()):
+                self.alike.add(position)
         for which, instruction in enumerate(product.human):
             if instruction.attributes:
                 self.human.extend((number, which))
@@ -172,14 +178,6 @@ class _Writer:
         ):
             for name in names:
                 self.lists[what].setdefault(name, array("i")).append(number)
-
-    def _compare(self, position: int, product: Product) -> None:
-        """Note whether goals of this product may read like others."""
-        first = self.instructions.setdefault(hash(product.instruction), position)
-        if first != position:
-            self.alike |= {first, position}
-        if any(len(set(values)) < len(values) for values in product.options.values()):
-            self.alike.add(position)
 
     def save(self, folder: Path) -> None:
         asins = np.array(self.asins, dtype="S10")

@@ -164,21 +164,18 @@ class WebShopEnv(Env):
         if self.history:
             self._past = [*self._past, before, action[:MAX_QUERY]][-2 * self.history :]
         if self.view.page == "done":
-            return self._buy()
+            product = self.shop.catalogue.product(self.view.product)
+            price = product.price(self.price_seed)
+            self.reward, details = purchase_reward(product, self.goal, price, self.view.options, self.rules)
+            self._show()
+            info = {**self._info(True), "success": self.reward == 1.0, "reward_details": details}
+            return self._observe(), self.reward, True, False, info
         ended = self.error_tolerance is not None and self.errors >= self.error_tolerance and not valid
         truncated = not ended and self.turn >= self.max_steps
         info = self._info(valid)
         if ended or truncated:
             info["success"] = False
         return self._observe(), reward, ended, truncated, info
-
-    def _buy(self) -> StepResult:
-        product = self.shop.catalogue.product(self.view.product)
-        price = product.price(self.price_seed)
-        self.reward, details = purchase_reward(product, self.goal, price, self.view.options, self.rules)
-        self._show()
-        info = {**self._info(True), "success": self.reward == 1.0, "reward_details": details}
-        return self._observe(), self.reward, True, False, info
 
     def _act(self, action: str) -> bool:
         """Carry out an action; False if it changes nothing."""
@@ -207,7 +204,10 @@ class WebShopEnv(Env):
         elif view.page == "results" and name in (NEXT.lower(), PREVIOUS.lower()):
             view.number += 1 if name == NEXT.lower() else -1
         elif name == PREVIOUS.lower():
-            self._previous()
+            if view.page == "item":
+                view.page, view.product, view.options = "results", -1, {}
+            else:
+                view.page = "item"
         elif name in SUB_PAGES:
             view.page = name
         elif node.kind == "product":
@@ -218,13 +218,6 @@ class WebShopEnv(Env):
                 view.visited.append(node.text)
         else:
             view.options[node.option] = name
-
-    def _previous(self) -> None:
-        """Go back: from a page about the item to the item, from there to the results."""
-        if self.view.page == "item":
-            self.view.page, self.view.product, self.view.options = "results", -1, {}
-        else:
-            self.view.page = "item"
 
     # -- what is seen ------------------------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ def _product(style: Style, seed: int, number: int) -> Product:
     brand = f"{_word(rng.randrange(style.brands), 'brand').capitalize()} " if style.brands else ""
     title = f"{brand}{' '.join(qualities)} {kind}"
     return Product(
-        asin=_asin(style, number),
+        asin=f"P{number + 1:0{len(str(style.products))}d}" if style.products < 10**6 else f"B{number:09d}",
         title=title,
         description=_words(rng, style.words),
         bullets=tuple(f"{rng.choice(qualities)} {_words(rng, style.words)}" for _ in range(style.bullets)),
@@ -140,10 +140,6 @@ def _product(style: Style, seed: int, number: int) -> Product:
         instruction=f"{' '.join(qualities)} {kind}",
         instruction_attributes=qualities,
     )
-
-
-def _asin(style: Style, number: int) -> str:
-    return f"P{number + 1:0{len(str(style.products))}d}" if style.products < 10**6 else f"B{number:09d}"
 
 
 def _options(style: Style, rng: random.Random) -> dict[str, tuple[str, ...]]:

@@ -262,15 +262,6 @@ def price_limit(price: float, key: str) -> float | None:
     return max(above[first], above[second + (second >= first)])
 
 
-# -- the best purchase -----------------------------------------------------------------------------------------------
-
-
-def _clickable_options(product: Product, buttons: frozenset[str]) -> dict[str, str]:
-    """The name of the option that a click on a value sets: the last that has it; none where a button has the name."""
-    names = {value: name for name, values in product.options.items() for value in values}
-    return {value: name for value, name in names.items() if value not in buttons}
-
-
 #: The buttons of an item page, which take precedence over options of the same name.
 ITEM_BUTTONS = frozenset(("back to search", "< prev", "description", "features", "reviews", "buy now"))
 
@@ -278,7 +269,8 @@ ITEM_BUTTONS = frozenset(("back to search", "< prev", "description", "features",
 def _plan(product: Product, goal: Goal, price_seed: int, rules: RewardRules) -> tuple[tuple[str, ...], float]:
     """The best clicks found, and what they pay."""
     price = product.price(price_seed)
-    names = _clickable_options(product, ITEM_BUTTONS)
+    names = {value: name for name, values in product.options.items() for value in values}
+    names = {value: name for value, name in names.items() if value not in ITEM_BUTTONS}
 
     def pays(clicks: tuple[str, ...]) -> float:
         chosen = {names[value]: value for value in clicks if value in names}

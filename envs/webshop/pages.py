@@ -143,15 +143,11 @@ def render(page: Sequence[Node], view: View, mode: str, show_selected: bool = Fa
         separator: between the parts in ``text``.
     """
     if mode == "text":
-        return _text(page, view if show_selected else None, separator)
+        texts = [node.text.strip() for node in page]
+        if show_selected and view.options:
+            texts = [f"{t} (selected)" if _is_chosen(n, view) else t for t, n in zip(texts, page, strict=True)]
+        return separator.join(filter(None, texts))
     return _rich(page, view) if mode == "text_rich" else _html(page, view)
-
-
-def _text(page: Sequence[Node], view: View | None, separator: str) -> str:
-    texts = [node.text.strip() for node in page]
-    if view is not None and view.options:
-        texts = [f"{t} (selected)" if _is_chosen(n, view) else t for t, n in zip(texts, page, strict=True)]
-    return separator.join(filter(None, texts))
 
 
 def _is_chosen(node: Node, view: View) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -176,30 +176,6 @@ def _wanted(option: str | tuple[str, str], rules: RewardRules) -> str:
     return next((colour for colour in COLOURS if colour in option), None) or repr(option)
 
 
-def _matched_options(
-    purchased: Iterable[str], wanted: Iterable[str | tuple[str, str]], rules: RewardRules = PUBLISHED
-) -> int:
-    """Return the number of wanted options that a purchased one matches."""
-    had = [normalize_colour(value) for value in purchased]
-    return sum(
-        any(similarity(value, option) > rules.threshold for value in had)
-        for option in (_wanted(option, rules) for option in wanted)
-    )
-
-
-def _matched_attributes(product: Product, wanted: Sequence[str], rules: RewardRules = PUBLISHED) -> int:
-    """Return the number of wanted attributes that the product has, in its list or as a part of its texts."""
-    texts: list[str] = []
-    found = 0
-    for attribute in wanted:
-        if any(similarity(own, attribute) > rules.threshold for own in product.attributes):
-            found += 1
-            continue
-        texts = texts or [t.lower() for t in (product.title, " ".join(product.bullets), product.description)]
-        found += any(attribute in text for text in texts)
-    return found
-
-
 def _type_reward(product: Product, goal: Goal, rules: RewardRules = PUBLISHED) -> dict[str, Any]:
     """Return the match of the kind of product: ``r_type`` and its parts."""
     nouns = nouns_from(rules.nouns)
@@ -233,9 +209,20 @@ def purchase_reward(
         The reward in [0, 1], and its parts under the published names, with the source of the nouns as ``nouns``.
     """
     kind = _type_reward(product, goal, rules)
-    attributes = _matched_attributes(product, goal.attributes, rules)
+    texts: list[str] = []
+    attributes = 0
+    for attribute in goal.attributes:
+        if any(similarity(own, attribute) > rules.threshold for own in product.attributes):
+            attributes += 1
+            continue
+        texts = texts or [t.lower() for t in (product.title, " ".join(product.bullets), product.description)]
+        attributes += any(attribute in text for text in texts)
     wanted = goal.wanted_options
-    chosen = _matched_options(options.values(), wanted, rules)
+    had = [normalize_colour(value) for value in options.values()]
+    chosen = sum(
+        any(similarity(value, option) > rules.threshold for value in had)
+        for option in (_wanted(option, rules) for option in wanted)
+    )
     cheap = price <= goal.price_upper
     parts = len(goal.attributes) + len(wanted) + 1
     details = {

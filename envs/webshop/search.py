@@ -156,7 +156,10 @@ def write_index(catalogue: Catalogue, folder: Path) -> None:
         folder: where to write; it has to exist.
     """
     counts = _count(catalogue, folder / "postings.bin")
-    _save_words(counts.words, folder)
+    # The words in ascending order of their bytes, in which they are looked up.
+    packed = sorted(word.encode("utf-8", "surrogatepass") for word in counts.words)
+    (folder / "words.bin").write_bytes(b"".join(packed) or b"\0")
+    np.save(folder / "word_starts.npy", np.cumsum([0, *map(len, packed)]))
     _save_scores(counts, len(catalogue), folder)
     (folder / "postings.bin").unlink()
     parameters = {
@@ -238,13 +241,6 @@ def _batches(catalogue: Catalogue, numbers: _Numbers) -> Iterator[tuple[int, NDA
     yield first, np.array(words, np.int32), np.array(lengths, np.int64)
 
 
-def _save_words(words: list[str], folder: Path) -> None:
-    """Save words in ascending order of their bytes, in which they are looked up."""
-    packed = sorted(word.encode("utf-8", "surrogatepass") for word in words)
-    (folder / "words.bin").write_bytes(b"".join(packed) or b"\0")
-    np.save(folder / "word_starts.npy", np.cumsum([0, *map(len, packed)]))
-
-
 def _save_scores(counts: _Counts, documents: int, folder: Path) -> None:
     """The share of each word in each document's score, word by word, as bm25s reads it."""
     packed = [word.encode("utf-8", "surrogatepass") for word in counts.words]
@@ -276,9 +272,7 @@ def _save_scores(counts: _Counts, documents: int, folder: Path) -> None:
 
 
 def _length_penalty(lengths: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the addition to a word's count below the fraction; the mean is over documents that have words, as in
-    Lucene.
-    """
+    """Lucene's addition to a word's count below the fraction; its mean is over documents that have words."""
     mean = lengths.sum() / max(1, int(np.count_nonzero(lengths)))
     unique, inverse = np.unique(lengths, return_inverse=True)
     stored = np.array([stored_length(int(length)) for length in unique])[inverse]

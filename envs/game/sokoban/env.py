@@ -87,15 +87,7 @@ class Sokoban(GridGame):
         self.num_boxes = num_boxes or 0
         self.observation, self.split = observation, split
         self.min_moves = (min_moves, min_moves) if isinstance(min_moves, int) else tuple(min_moves)
-        self._check_sizes(generated=levels is None)
-        self.levels = None if levels is None else load_levels(levels)
-        self.board: Board
-        self.state: State
-        self._plan: tuple[State, list[int]] | None = None
-        self._solver: Solver | None = None
-
-    def _check_sizes(self, generated: bool) -> None:
-        if generated and (len(self.dim_room) != 2 or min(self.dim_room) < 5 or self.num_boxes < 1):
+        if levels is None and (len(self.dim_room) != 2 or min(self.dim_room) < 5 or self.num_boxes < 1):
             raise UsageError(
                 f"a room needs at least 5 x 5 cells, walls included, and one box; "
                 f"got dim_room={self.dim_room}, num_boxes={self.num_boxes}"
@@ -103,6 +95,11 @@ class Sokoban(GridGame):
         low, high = self.min_moves if len(self.min_moves) == 2 else (0, 0)
         if not 1 <= low <= high:
             raise UsageError(f"min_moves must be a number from 1 or a pair (low, high), got {self.min_moves}")
+        self.levels = None if levels is None else load_levels(levels)
+        self.board: Board
+        self.state: State
+        self._plan: tuple[State, list[int]] | None = None
+        self._solver: Solver | None = None
 
     reset_options = frozenset({"index"})
     _changed_in_place = ()  # boards, states, levels and text are replaced
@@ -177,10 +174,6 @@ class Sokoban(GridGame):
         chars[player // width * down + player % width * across] = "S" if targets >> player & 1 else "P"
         return "".join(chars)
 
-    def _coordinates(self, cells: int, symbol: str) -> str:
-        width = self.board.width
-        return " ".join(f"{symbol}{i // width},{i % width}" for i in bits(cells))
-
     def _letters(self, cells: int, symbol: str) -> str:
         """Row and column inside the outer wall as letters: one token each under the usual pre-tokenisers."""
         width = self.board.width
@@ -193,7 +186,8 @@ class Sokoban(GridGame):
             return f"{walls}\n{self._letters(1 << player, 'P')} {self._letters(boxes, 'X')} {targets}"
         if self.observation == "coords":
             cells = ((1 << player, "P"), (boxes, "X"), (self.board.targets, "O"))
-            coordinates = " ".join(self._coordinates(c, symbol) for c, symbol in cells)
+            width = self.board.width
+            coordinates = " ".join(f"{symbol}{i // width},{i % width}" for c, symbol in cells for i in bits(c))
             return f"The room now:\n{self._draw()}\nAs (row,column) from 0: {coordinates}\n"
         return f"The room now:\n{self._draw()}\n"
 

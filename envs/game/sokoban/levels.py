@@ -82,7 +82,17 @@ def generate(rules: Rules, random: Random, tries: int = 2000) -> Level:
 
 def _room(rules: Rules, random: Random) -> tuple[Board | None, list[int]]:
     """A carved room and its floor cells in random order, the targets first; None if the room is too small."""
-    floor = _carve(rules.height, rules.width, random)
+    # A random walk with a changing brush, as in gym-sokoban: mostly straight, 35 % turns.
+    brushes, walks, inside = _brushes(rules.height, rules.width)
+    cell = (1 + int(random() * (rules.height - 2))) * rules.width + 1 + int(random() * (rules.width - 2))
+    walk = walks[int(random() * 4)]
+    floor = 0
+    for _ in range(int(2.5 * (rules.height + rules.width))):
+        if random() < 0.35:
+            walk = walks[int(random() * 4)]
+        floor |= brushes[int(random() * 8)] << cell
+        cell = walk[cell]
+    floor &= inside
     cells = list(bits(floor))
     n = rules.boxes
     if len(cells) < 2 * n + 3:
@@ -92,20 +102,6 @@ def _room(rules: Rules, random: Random) -> tuple[Board | None, list[int]]:
         cells[i], cells[j] = cells[j], cells[i]
     walls = (1 << rules.height * rules.width) - 1 & ~floor
     return Board(rules.height, rules.width, walls, sum(1 << c for c in cells[:n])), cells
-
-
-def _carve(height: int, width: int, random: Random) -> int:
-    """Floor left by a random walk with a changing brush, as in gym-sokoban: mostly straight, 35 % turns."""
-    brushes, walks, inside = _brushes(height, width)
-    cell = (1 + int(random() * (height - 2))) * width + 1 + int(random() * (width - 2))
-    walk = walks[int(random() * 4)]
-    floor = 0
-    for _ in range(int(2.5 * (height + width))):
-        if random() < 0.35:
-            walk = walks[int(random() * 4)]
-        floor |= brushes[int(random() * 8)] << cell
-        cell = walk[cell]
-    return floor & inside
 
 
 @functools.lru_cache(64)

@@ -106,7 +106,12 @@ class Solver:
         for weight in weights:
             plan, exhausted = self._run(state, weight, budget)
             if plan is not None:
-                return _moves(self.board, state, plan)
+                moves: list[int] = []
+                for box, step in plan:
+                    moves += _walk(self.board, state, box - step)
+                    moves.append(step)
+                    state = State(box, state.boxes ^ (1 << box) ^ (1 << box + step))
+                return moves
             if exhausted:
                 break
         return None
@@ -181,13 +186,3 @@ class Solver:
             state, box, step = parent[state]
             out.append((box, step))
         return out[::-1]
-
-
-def _moves(board: Board, state: State, plan: list[tuple[int, int]]) -> list[int]:
-    """The player's moves that carry out the pushes of a plan."""
-    moves: list[int] = []
-    for box, step in plan:
-        moves += _walk(board, state, box - step)
-        moves.append(step)
-        state = State(box, state.boxes ^ (1 << box) ^ (1 << box + step))
-    return moves

@@ -24,16 +24,16 @@ from rollenv.errors import MissingExtra
 from rollenv.tools.backend import Answer, Change, differences, not_arguments, unknown
 from rollenv.tools.function import text_of
 
-#: Classes, their modules, and the files that describe their functions.
+#: Classes, and the name of both their modules and the files that describe their functions.
 CLASSES = {
-    "GorillaFileSystem": ("gorilla_file_system", "gorilla_file_system"),
-    "MathAPI": ("math_api", "math_api"),
-    "MessageAPI": ("message_api", "message_api"),
-    "TwitterAPI": ("posting_api", "posting_api"),
-    "TicketAPI": ("ticket_api", "ticket_api"),
-    "TradingBot": ("trading_bot", "trading_bot"),
-    "TravelAPI": ("travel_booking", "travel_booking"),
-    "VehicleControlAPI": ("vehicle_control", "vehicle_control"),
+    "GorillaFileSystem": "gorilla_file_system",
+    "MathAPI": "math_api",
+    "MessageAPI": "message_api",
+    "TwitterAPI": "posting_api",
+    "TicketAPI": "ticket_api",
+    "TradingBot": "trading_bot",
+    "TravelAPI": "travel_booking",
+    "VehicleControlAPI": "vehicle_control",
 }
 _SOURCES = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
 
@@ -61,7 +61,7 @@ class _Frozen(datetime.datetime):
 @functools.cache
 def _class(name: str) -> Any:
     """A class from a private copy of its module."""
-    module = CLASSES[name][0]
+    module = CLASSES[name]
     try:
         spec = importlib.util.find_spec(f"{_SOURCES}.{module}")
     except ImportError:
@@ -112,10 +112,14 @@ class Services:
             inspect.signature(method).bind(**arguments)
         except TypeError as error:
             return f"error: {name}: {error}"
-        if type(method.__self__).__name__ == "MathAPI" and not _calculable(arguments):
-            return (
-                f"error: {name}: numbers go to {_MOST_NUMBER:g}, and those for digits and exponents to {_MOST_EFFORT}"
-            )
+        if type(method.__self__).__name__ != "MathAPI":
+            return ""
+        for key, value in arguments.items():
+            most = _MOST_EFFORT if key in _EFFORT else _MOST_NUMBER
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, int | float) and not abs(each) <= most:
+                    limits = f"numbers go to {_MOST_NUMBER:g}, and those for digits and exponents to {_MOST_EFFORT}"
+                    return f"error: {name}: {limits}"
         return ""
 
     def run(self, name: str, arguments: Mapping[str, Any]) -> str:
@@ -153,15 +157,6 @@ class Services:
     def shown(self) -> dict[str, Any]:
         """The public attributes as JSON data, for people."""
         return {name: _plain(attributes) for name, attributes in self.public().items()}
-
-
-def _calculable(arguments: Mapping[str, Any]) -> bool:
-    numbers = [(k, each) for k, v in arguments.items() for each in (v if isinstance(v, list) else [v])]
-    return all(
-        abs(each) <= (_MOST_EFFORT if name in _EFFORT else _MOST_NUMBER)
-        for name, each in numbers
-        if isinstance(each, int | float)
-    )
 
 
 _PRECISION = threading.Lock()
@@ -211,7 +206,7 @@ class Expected(NamedTuple):
 
 
 def _offered(entry: Entry) -> list[Entry]:
-    return documented(MULTI, [CLASSES[name][1] for name in entry["involved_classes"]])
+    return documented(MULTI, [CLASSES[name] for name in entry["involved_classes"]])
 
 
 def _names(entry: Entry) -> list[str]:

@@ -13,7 +13,7 @@ from rollenv.core import StepResult, UsageError
 from rollenv.envs.tools.base import Judgement, Problem, ToolEnv
 from rollenv.envs.tools.bfcl import SINGLE, need
 from rollenv.tools.backend import Backend
-from rollenv.tools.calls import ToolCall, find_calls
+from rollenv.tools.calls import find_calls
 
 Entry = Mapping[str, Any]
 
@@ -176,12 +176,13 @@ def _fits(about: Mapping[str, Any], value: Any, possible: Sequence[Any]) -> bool
         return value in possible
     if expected is dict:
         return _fits_dict(value, possible)
-    if expected is list:
-        return (
-            _fits_dicts(value, possible)
-            if inner is dict
-            else _folded_each(value) in [_folded_each(each) for each in possible]
+    if inner is dict:
+        return any(
+            len(value) == len(each) and all(_fits_dict(v, [one]) for v, one in zip(value, each, strict=True))
+            for each in possible
         )
+    if expected is list:
+        return _folded_each(value) in [_folded_each(each) for each in possible]
     if expected is str:
         return _folded(value) in [_folded(each) for each in possible if type(each) is str]
     return value in possible
@@ -211,19 +212,11 @@ def _folded_each(values: Iterable[Any]) -> list[Any]:
 
 
 def _fits_dict(value: Mapping[str, Any], possible: Sequence[Any]) -> bool:
-    return any(_fits_keys(value, each) for each in possible if each != "")
-
-
-def _fits_keys(value: Mapping[str, Any], possible: Mapping[str, Sequence[Any]]) -> bool:
-    if not all(key in possible and _folded(each) in _folded_each(possible[key]) for key, each in value.items()):
-        return False
-    return all(key in value or "" in each for key, each in possible.items())
-
-
-def _fits_dicts(values: Sequence[Mapping[str, Any]], possible: Sequence[Any]) -> bool:
     return any(
-        len(values) == len(each) and all(_fits_dict(value, [one]) for value, one in zip(values, each, strict=True))
+        all(key in each and _folded(v) in _folded_each(each[key]) for key, v in value.items())
+        and all(key in value or "" in values for key, values in each.items())
         for each in possible
+        if each != ""
     )
 
 
@@ -301,19 +294,17 @@ class BFCLEnv(ToolEnv):
         found, message = find_calls(action, self.calls, self.current.backend.schemas())
         self.called, self.failed = len(found), sum(bool(call.problem) for call in found)
         self.messages.append(message)
-        wrong = self._wrong(self.entries[self.key], found)
+        entry = self.entries[self.key]
+        if self.category == "irrelevance":
+            wrong = "no function fits, but one is called" if found else ""
+        elif problems := [call.problem for call in found if call.problem]:
+            wrong = problems[0]
+        else:
+            names = {plain_name(about["name"]): about["name"] for about in entry["function"]}
+            calls = [(names.get(call.name, call.name), call.arguments) for call in found]
+            wrong = check(entry["function"], calls, self.answers[entry["id"]])
         self.last = self.problem_seen = wrong.encode(errors="replace").decode()  # names may hold lone surrogates
         return self._after(ended=True, valid=not self.failed, info={"use_tool": bool(found)})
-
-    def _wrong(self, entry: Entry, found: list[ToolCall]) -> str:
-        """Return what is wrong with the reply; empty if nothing is."""
-        if self.category == "irrelevance":
-            return "no function fits, but one is called" if found else ""
-        if problems := [call.problem for call in found if call.problem]:
-            return problems[0]
-        names = {plain_name(about["name"]): about["name"] for about in entry["function"]}
-        calls = [(names.get(call.name, call.name), call.arguments) for call in found]
-        return check(entry["function"], calls, self.answers[entry["id"]])
 
     def judge(self, problem: Problem) -> Judgement:
         right = not self.problem_seen

@@ -94,8 +94,8 @@ def _team(draw: Draw, key: int | None = None) -> dict[str, Any]:
     return draw.rng.choice(teams) if key is None else next(team for team in teams if team["id"] == key)
 
 
-def _run(query: str, **values: object) -> list[Call]:
-    return [("run_sql", {"query": query.format(**values)})]
+def _run(query: str) -> list[Call]:
+    return [("run_sql", {"query": query})]
 
 
 def _reads(*tables: str) -> list[Path]:
@@ -109,41 +109,39 @@ def _salary(draw: Draw, breaks: bool) -> Goal | None:
     one = draw.rng.choice(_rows(draw, "staff"))
     most = one["salary"] * (100 + _MOST_RAISE) // 100
     salary = draw.rng.randint(most + 50, most + 2000) if breaks else draw.rng.randint(one["salary"] - 500, most - 1)
-    ask = draw.say("Change the salary of {who}", "{who} gets another salary", who=one["name"])
+    ask = draw.say(f"Change the salary of {one['name']}", f"{one['name']} gets another salary")
     fact = Fact(("salary", "much", "earn"), f"It is {salary} from now on.", f"{ask}.", "What is the new salary?")
-    look = [_TABLES, _run("SELECT id, salary FROM staff WHERE name = '{who}'", who=one["name"])]
-    act = _run("UPDATE staff SET salary = {salary} WHERE id = {id}", salary=salary, id=one["id"])
+    look = [_TABLES, _run(f"SELECT id, salary FROM staff WHERE name = '{one['name']}'")]
+    act = _run(f"UPDATE staff SET salary = {salary} WHERE id = {one['id']}")
     return Goal(f"{ask}: {salary}.", look, act, fact=fact, reads=_reads("staff"))
 
 
 def _raise_all(draw: Draw, breaks: bool) -> Goal | None:
     team, more = _team(draw), draw.rng.randint(11, 199)
     ask = draw.say(
-        "Everybody in the team {team} earns {more} more.",
-        "Raise all salaries in the team {team} by {more}.",
-        team=team["name"],
-        more=more,
+        f"Everybody in the team {team['name']} earns {more} more.",
+        f"Raise all salaries in the team {team['name']} by {more}.",
     )
-    look = [_TABLES, _run("SELECT id FROM teams WHERE name = '{name}'", name=team["name"])]
-    act = _run("UPDATE staff SET salary = salary + {more} WHERE team_id = {id}", more=more, id=team["id"])
+    look = [_TABLES, _run(f"SELECT id FROM teams WHERE name = '{team['name']}'")]
+    act = _run(f"UPDATE staff SET salary = salary + {more} WHERE team_id = {team['id']}")
     return Goal(ask, look, act, reads=_reads("staff", "teams"))
 
 
 def _delete(draw: Draw, breaks: bool) -> Goal | None:
     project = draw.one([one for one in _rows(draw, "projects") if one["done"] != breaks])
     ask = draw.say(
-        "Delete the project {title}.", "The project {title} can go from the database.", title=project["title"]
+        f"Delete the project {project['title']}.", f"The project {project['title']} can go from the database."
     )
-    look = [_TABLES, _run("SELECT id, done FROM projects WHERE title = '{title}'", title=project["title"])]
-    return Goal(ask, look, _run("DELETE FROM projects WHERE id = {id}", id=project["id"]), reads=_reads("projects"))
+    look = [_TABLES, _run(f"SELECT id, done FROM projects WHERE title = '{project['title']}'")]
+    return Goal(ask, look, _run(f"DELETE FROM projects WHERE id = {project['id']}"), reads=_reads("projects"))
 
 
 def _change_team(draw: Draw, breaks: bool) -> Goal | None:
     one, team = draw.rng.choice(_rows(draw, "staff")), _team(draw)
-    ask = draw.say("{who} changes to another team", "Put {who} into another team", who=one["name"])
+    ask = draw.say(f"{one['name']} changes to another team", f"Put {one['name']} into another team")
     fact = Fact(("team", "which", "where"), f"It is the team {team['name']}.", f"{ask}.", "Which team?")
-    look = [_TABLES, _run("SELECT id FROM teams WHERE name = '{team}'", team=team["name"])]
-    act = _run("UPDATE staff SET team_id = {id} WHERE name = '{who}'", id=team["id"], who=one["name"])
+    look = [_TABLES, _run(f"SELECT id FROM teams WHERE name = '{team['name']}'")]
+    act = _run(f"UPDATE staff SET team_id = {team['id']} WHERE name = '{one['name']}'")
     return Goal(f"{ask}: {team['name']}.", look, act, fact=fact, reads=_reads("staff", "teams"))
 
 
@@ -152,34 +150,22 @@ def _hire(draw: Draw, breaks: bool) -> Goal | None:
     name = f"{draw.rng.choice(words.FIRST)} {words.name(draw.rng)}"
     hired = words.day("2031-01-01", draw.rng.randint(0, 300))
     ask = draw.say(
-        "Enter {name} into staff: team {team}, salary {salary}, hired {hired}.",
-        "{name} joined the team {team} on {hired} and earns {salary}; add that to staff.",
-        name=name,
-        team=team["name"],
-        salary=salary,
-        hired=hired,
+        f"Enter {name} into staff: team {team['name']}, salary {salary}, hired {hired}.",
+        f"{name} joined the team {team['name']} on {hired} and earns {salary}; add that to staff.",
     )
-    look = [_TABLES, _run("SELECT id FROM teams WHERE name = '{team}'", team=team["name"])]
-    act = _run(
-        "INSERT INTO staff (name, team_id, salary, hired) VALUES ('{name}', {id}, {salary}, '{hired}')",
-        name=name,
-        id=team["id"],
-        salary=salary,
-        hired=hired,
-    )
+    look = [_TABLES, _run(f"SELECT id FROM teams WHERE name = '{team['name']}'")]
+    act = _run(f"INSERT INTO staff (name, team_id, salary, hired) VALUES ('{name}', {team['id']}, {salary}, '{hired}')")
     return Goal(ask, look, act, reads=_reads("teams", "staff"))
 
 
 def _finish(draw: Draw, breaks: bool) -> Goal | None:
     team, limit = _team(draw), draw.rng.randint(20, 90) * 1000
     ask = draw.say(
-        "Set done to 1 for all projects of the team {team} that cost less than {limit}.",
-        "All projects of the team {team} with a cost below {limit} are done; set done to 1.",
-        team=team["name"],
-        limit=limit,
+        f"Set done to 1 for all projects of the team {team['name']} that cost less than {limit}.",
+        f"All projects of the team {team['name']} with a cost below {limit} are done; set done to 1.",
     )
-    look = [_TABLES, _run("SELECT id FROM teams WHERE name = '{team}'", team=team["name"])]
-    act = _run("UPDATE projects SET done = 1 WHERE team_id = {id} AND cost < {limit}", id=team["id"], limit=limit)
+    look = [_TABLES, _run(f"SELECT id FROM teams WHERE name = '{team['name']}'")]
+    act = _run(f"UPDATE projects SET done = 1 WHERE team_id = {team['id']} AND cost < {limit}")
     return Goal(ask, look, act, reads=_reads("projects", "teams"))
 
 
@@ -201,13 +187,10 @@ def _payroll(draw: Draw, breaks: bool) -> Goal | None:
     sums = _sums(_rows(draw, "staff"), "team_id", "salary")
     total = sums.get(team["id"])
     ask = draw.say(
-        "What do all members of the team {team} earn together?",
-        "Tell me the sum of the salaries in the team {team}.",
-        team=team["name"],
+        f"What do all members of the team {team['name']} earn together?",
+        f"Tell me the sum of the salaries in the team {team['name']}.",
     )
-    query = _run(
-        "SELECT SUM(salary) FROM staff JOIN teams ON team_id = teams.id WHERE teams.name = '{team}'", team=team["name"]
-    )
+    query = _run(f"SELECT SUM(salary) FROM staff JOIN teams ON team_id = teams.id WHERE teams.name = '{team['name']}'")
     return _answer(ask, query, total, _reads("staff", "teams"), [*sums.values()]) if total else None
 
 
@@ -219,11 +202,10 @@ def _mean_cost(draw: Draw, breaks: bool) -> Goal | None:
     means = [round(sum(each) / len(each), 2) for each in costs]
     word = "done" if done else "not done"
     ask = draw.say(
-        "What do projects that are {word} cost on average, to two decimals?",
-        "Give me the mean cost of the projects that are {word}, to two decimals.",
-        word=word,
+        f"What do projects that are {word} cost on average, to two decimals?",
+        f"Give me the mean cost of the projects that are {word}, to two decimals.",
     )
-    query = _run("SELECT ROUND(AVG(cost), 2) FROM projects WHERE done = {done}", done=done)
+    query = _run(f"SELECT ROUND(AVG(cost), 2) FROM projects WHERE done = {done}")
     return _answer(ask, query, means[done], _reads("projects"), means)
 
 
@@ -234,14 +216,11 @@ def _best_paid(draw: Draw, breaks: bool) -> Goal | None:
         return None
     best = max(members, key=lambda one: int(one["salary"]))["name"]
     ask = draw.say(
-        "Who earns most in the team {team}?",
-        "Tell me who has the highest salary in the team {team}.",
-        team=team["name"],
+        f"Who earns most in the team {team['name']}?", f"Tell me who has the highest salary in the team {team['name']}."
     )
     query = _run(
-        "SELECT staff.name FROM staff JOIN teams ON team_id = teams.id WHERE teams.name = '{team}' "
-        "ORDER BY salary DESC LIMIT 1",
-        team=team["name"],
+        f"SELECT staff.name FROM staff JOIN teams ON team_id = teams.id WHERE teams.name = '{team['name']}' "
+        "ORDER BY salary DESC LIMIT 1"
     )
     return _answer(ask, query, best, _reads("staff", "teams"), [one["name"] for one in _rows(draw, "staff")])
 
@@ -250,11 +229,9 @@ def _budget(draw: Draw, breaks: bool) -> Goal | None:
     one = draw.rng.choice(_rows(draw, "staff"))
     team = _team(draw, one["team_id"])
     ask = draw.say(
-        "What is the budget of the team that {who} is in?", "How high is the budget of {who}'s team?", who=one["name"]
+        f"What is the budget of the team that {one['name']} is in?", f"How high is the budget of {one['name']}'s team?"
     )
-    query = _run(
-        "SELECT budget FROM teams JOIN staff ON team_id = teams.id WHERE staff.name = '{who}'", who=one["name"]
-    )
+    query = _run(f"SELECT budget FROM teams JOIN staff ON team_id = teams.id WHERE staff.name = '{one['name']}'")
     return _answer(
         ask, query, team["budget"], _reads("staff", "teams"), [one["budget"] for one in _rows(draw, "teams")]
     )
@@ -266,13 +243,10 @@ def _city_cost(draw: Draw, breaks: bool) -> Goal | None:
     sums = _sums(open_ones, "city", "cost")
     total = sums.get(city)
     ask = draw.say(
-        "What do the projects of teams in {city} cost in all that are not done?",
-        "Add up the costs of all projects that are not done and belong to teams in {city}.",
-        city=city,
+        f"What do the projects of teams in {city} cost in all that are not done?",
+        f"Add up the costs of all projects that are not done and belong to teams in {city}.",
     )
-    query = _run(
-        "SELECT SUM(cost) FROM projects JOIN teams ON team_id = teams.id WHERE city = '{city}' AND done = 0", city=city
-    )
+    query = _run(f"SELECT SUM(cost) FROM projects JOIN teams ON team_id = teams.id WHERE city = '{city}' AND done = 0")
     return _answer(ask, query, total, _reads("projects", "teams"), [*sums.values()]) if total else None
 
 

@@ -231,7 +231,7 @@ def _move(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw)
     folder = _folder(draw, posixpath.dirname(path))
     target = posixpath.join(folder, _name(path))
-    ask = draw.say("Move {name} to another folder", "{name} is in the wrong folder; move it", name=_name(path))
+    ask = draw.say(f"Move {_name(path)} to another folder", f"{_name(path)} is in the wrong folder; move it")
     fact = Fact(("where", "folder", "which"), f"To the folder {_name(folder)}.", f"{ask}.", "To which folder?")
     act = [("move", {"source": path, "target": target})]
     look = [_find(path, folder)]
@@ -241,7 +241,7 @@ def _move(draw: Draw, breaks: bool) -> Goal | None:
 def _rename(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw)
     new = f"{words.name(draw.rng).lower()}{posixpath.splitext(path)[1]}"
-    ask = draw.say("Rename {name}", "Give {name} another name", name=_name(path))
+    ask = draw.say(f"Rename {_name(path)}", f"Give {_name(path)} another name")
     fact = Fact(("name", "what", "how"), f"Call it {new}", f"{ask}.", "What is the new name?")
     act = [("move", {"source": path, "target": posixpath.join(posixpath.dirname(path), new)})]
     blocks = ["move", "delete_file"]
@@ -252,11 +252,8 @@ def _copy(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw)
     folder, new = _folder(draw), f"{words.name(draw.rng).lower()}{posixpath.splitext(path)[1]}"
     ask = draw.say(
-        "Copy {name} into the folder {folder}; call the copy {new}",
-        "I need a copy of {name} in the folder {folder}, with the name {new}",
-        name=_name(path),
-        folder=_name(folder),
-        new=new,
+        f"Copy {_name(path)} into the folder {_name(folder)}; call the copy {new}",
+        f"I need a copy of {_name(path)} in the folder {_name(folder)}, with the name {new}",
     )
     act = [("copy_file", {"source": path, "target": posixpath.join(folder, new)})]
     return Goal(ask, [_find(path, folder)], act, blocks=["copy_file", "write_file"], reads=_at(path))
@@ -264,7 +261,7 @@ def _copy(draw: Draw, breaks: bool) -> Goal | None:
 
 def _delete(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt", "# keep", breaks)
-    ask = draw.say("Delete {name}", "{name} can go; delete it", name=_name(path))
+    ask = draw.say(f"Delete {_name(path)}", f"{_name(path)} can go; delete it")
     act = [("delete_file", {"path": path})]
     return Goal(ask, [_find(path), _read(path)], act, blocks=["delete_file"], reads=_at(path))
 
@@ -272,9 +269,7 @@ def _delete(draw: Draw, breaks: bool) -> Goal | None:
 def _delete_by_code(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt", "# keep", breaks)
     code = _value(draw, path, "code: ")
-    ask = draw.say(
-        "Delete the file with the code {code}", "The file that has the code {code} is to be deleted", code=code
-    )
+    ask = draw.say(f"Delete the file with the code {code}", f"The file that has the code {code} is to be deleted")
     look = [[("search_text", {"text": code})], _read(path)]
     return Goal(ask, look, [("delete_file", {"path": path})], blocks=["delete_file"], reads=[("files",)])
 
@@ -286,7 +281,7 @@ def _value(draw: Draw, path: str, before: str) -> str:
 def _append(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt")
     line = f"seen: {words.name(draw.rng)} {draw.rng.randint(10, 99)}"
-    ask = draw.say("Add a line at the end of {name}", "{name} needs one more line at its end", name=_name(path))
+    ask = draw.say(f"Add a line at the end of {_name(path)}", f"{_name(path)} needs one more line at its end")
     fact = Fact(("line", "what", "text", "which"), f'The line is "{line}".', f"{ask}.", "What is the line?")
     act = [("append_line", {"path": path, "line": line})]
     blocks = ["append_line", "write_file", "replace_text"]
@@ -297,7 +292,7 @@ def _set(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".cfg", "# locked", breaks)
     name, old = draw.rng.choice(re.findall(r"(\w+) = (\d+)", draw.state["files"][path]))
     new = str(draw.rng.randint(1000, 9999))
-    ask = draw.say("Change {key} in {name}", "In {name}, {key} has to have another value", key=name, name=_name(path))
+    ask = draw.say(f"Change {name} in {_name(path)}", f"In {_name(path)}, {name} has to have another value")
     fact = Fact(("value", "what", "which", name), f"Set it to {new}.", f"{ask}.", "What is the new value?")
     act = [("replace_text", {"path": path, "old": f"{name} = {old}", "new": f"{name} = {new}"})]
     look = [_find(path), _read(path)]
@@ -308,10 +303,7 @@ def _set(draw: Draw, breaks: bool) -> Goal | None:
 def _make_folder(draw: Draw, breaks: bool) -> Goal | None:
     folder, new = _folder(draw), words.name(draw.rng).lower()
     ask = draw.say(
-        "Make a folder {new} in the folder {folder}",
-        "The folder {folder} needs a folder {new} in it",
-        new=new,
-        folder=_name(folder),
+        f"Make a folder {new} in the folder {_name(folder)}", f"The folder {_name(folder)} needs a folder {new} in it"
     )
     act = [("make_folder", {"path": posixpath.join(folder, new)})]
     return Goal(ask, [_find(folder)], act, blocks=["make_folder"])
@@ -324,12 +316,10 @@ def _collect(draw: Draw, breaks: bool) -> Goal | None:
     one, two = draw.rng.sample(paths, 2)
     folder, new = _folder(draw), f"{words.name(draw.rng).lower()}.txt"
     ask = draw.say(
-        "Write a file {new} in the folder {folder} with two lines: the code that {one} gives, then that of {two}",
-        "Put the codes from {one} and {two}, in this order, one a line, into a new file {new} in the folder {folder}",
-        new=new,
-        folder=_name(folder),
-        one=_name(one),
-        two=_name(two),
+        f"Write a file {new} in the folder {_name(folder)} with two lines: "
+        f"the code that {_name(one)} gives, then that of {_name(two)}",
+        f"Put the codes from {_name(one)} and {_name(two)}, in this order, one a line, "
+        f"into a new file {new} in the folder {_name(folder)}",
     )
     text = "\n".join(_value(draw, path, "code: ") for path in (one, two))
     act = [("write_file", {"path": posixpath.join(folder, new), "text": text})]
@@ -340,9 +330,7 @@ def _collect(draw: Draw, breaks: bool) -> Goal | None:
 def _ask_value(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".cfg")
     name, value = draw.rng.choice(re.findall(r"(\w+) = (\d+)", draw.state["files"][path]))
-    ask = draw.say(
-        "What is the value of {key} in {name}?", "Tell me what {key} is set to in {name}.", key=name, name=_name(path)
-    )
+    ask = draw.say(f"What is the value of {name} in {_name(path)}?", f"Tell me what {name} is set to in {_name(path)}.")
     return Goal(
         ask,
         [_find(path), _read(path)],
@@ -356,7 +344,7 @@ def _ask_value(draw: Draw, breaks: bool) -> Goal | None:
 def _ask_code(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt")
     code = _value(draw, path, "code: ")
-    ask = draw.say("Which code does {name} give?", "What is the code in {name}?", name=_name(path))
+    ask = draw.say(f"Which code does {_name(path)} give?", f"What is the code in {_name(path)}?")
     return Goal(
         ask,
         [_find(path), _read(path)],
@@ -370,9 +358,7 @@ def _ask_code(draw: Draw, breaks: bool) -> Goal | None:
 def _ask_file(draw: Draw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt")
     code = _value(draw, path, "code: ")
-    ask = draw.say(
-        "Which file has the code {code}?", "Find the file with the code {code} and tell me its name.", code=code
-    )
+    ask = draw.say(f"Which file has the code {code}?", f"Find the file with the code {code} and tell me its name.")
     look = [[("search_text", {"text": code})]]
     return Goal(
         ask,

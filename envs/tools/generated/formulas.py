@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 #: Cells by column and row: numbers, texts, and formulas that begin with "=".
 Cells = Mapping[str, Mapping[str, float | str]]
@@ -160,7 +160,11 @@ class Evaluation:
                         raise FormulaError("the result is too large")
                     return result
                 case ast.Call(func=ast.Name(id=name)) if name in _FUNCTIONS and not node.keywords:
-                    return self._call(name, node.args)
+                    arguments = [self._argument(each) for each in node.args]
+                    try:
+                        return float(_FUNCTIONS[name](*arguments))
+                    except (TypeError, ValueError, ZeroDivisionError, IndexError, OverflowError):
+                        raise FormulaError(f"{name} cannot be computed from these arguments") from None
             raise FormulaError(
                 f"a formula has numbers, cells, + - * / and the functions {', '.join(sorted(_FUNCTIONS))}"
             )
@@ -174,13 +178,6 @@ class Evaluation:
                 raise FormulaError(f"{value[:40]!r} is not a number")
             return 0.0
         return float(value)
-
-    def _call(self, name: str, nodes: Sequence[ast.expr]) -> float:
-        arguments = [self._argument(node) for node in nodes]
-        try:
-            return float(_FUNCTIONS[name](*arguments))
-        except (TypeError, ValueError, ZeroDivisionError, IndexError, OverflowError):
-            raise FormulaError(f"{name} cannot be computed from these arguments") from None
 
     def _argument(self, node: ast.expr) -> list[Value]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -201,17 +198,9 @@ def _matching(where: list[Value], like: list[Value]) -> list[int]:
     return [n for n, one in enumerate(where) if (one.lower() if isinstance(one, str) else one) == wanted]
 
 
-def _sum_if(where: list[Value], like: list[Value], what: list[Value]) -> float:
-    return sum(_numbers([what[n] for n in _matching(where, like)]))
-
-
 def _average(*arguments: list[Value]) -> float:
     numbers = _numbers(*arguments)
     return sum(numbers) / len(numbers)
-
-
-def _round(number: list[Value], digits: list[Value]) -> float:
-    return round(float(number[0]), int(digits[0]))
 
 
 _FUNCTIONS: Mapping[str, Callable[..., float]] = {
@@ -220,7 +209,7 @@ _FUNCTIONS: Mapping[str, Callable[..., float]] = {
     "MIN": lambda *arguments: min(_numbers(*arguments)),
     "MAX": lambda *arguments: max(_numbers(*arguments)),
     "COUNT": lambda *arguments: len(_numbers(*arguments)),
-    "SUMIF": _sum_if,
+    "SUMIF": lambda where, like, what: sum(_numbers([what[n] for n in _matching(where, like)])),
     "COUNTIF": lambda where, like: len(_matching(where, like)),
-    "ROUND": _round,
+    "ROUND": lambda number, digits: round(float(number[0]), int(digits[0])),
 }

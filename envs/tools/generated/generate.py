@@ -119,8 +119,15 @@ class GeneratedToolEnv(ToolEnv):
         **settings: Any,
     ):
         super().__init__(**settings)
-        self.size = _size(size)
-        self.goals = _range(goals)
+        records = SIZES.get(size, size) if isinstance(size, str) else size
+        if isinstance(records, bool) or not isinstance(records, int) or not 4 <= records <= 500:
+            raise UsageError(f"size={size!r} is not {', '.join(SIZES)} or a number of records from 4 to 500")
+        self.size = records
+        both = (goals, goals) if isinstance(goals, int) else tuple(goals) if isinstance(goals, list | tuple) else ()
+        whole = len(both) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in both)
+        if not whole or not 1 <= both[0] <= both[1] <= 8:
+            raise UsageError(f"goals={goals!r} is not a number from 1 to 8 or a pair of them, the lower one first")
+        self.goals = both[0], both[1]
         _whole("distractors", distractors, len(DISTRACTIONS))
         _whole("long_context", long_context, 1_000_000)
         if missing not in ("none", "functions", "parameters"):
@@ -129,12 +136,8 @@ class GeneratedToolEnv(ToolEnv):
             raise UsageError(f"policy={policy!r} is not true or false")
         if policy and not any(template.rule for template in self.templates):
             raise UsageError(f"{type(self).__name__} has no rules; leave out policy=True")
-        self.distractors, self.missing, self.long_context, self.policy = (
-            distractors,
-            missing,
-            long_context,
-            policy,
-        )
+        self.distractors, self.missing = distractors, missing
+        self.long_context, self.policy = long_context, policy
 
     # -- what an author defines ----------------------------------------------------------------------------------------
 
@@ -149,10 +152,9 @@ class GeneratedToolEnv(ToolEnv):
         for _ in range(_WORLDS):
             world = self.world(rng)
             if goals := self._goals(Draw(rng, world)):
-                return self._problem(rng, world, goals)
-        raise UsageError(f"{self}: its settings leave no tasks; allow more records, or fewer options at once")
-
-    def _problem(self, rng: random.Random, world: World, goals: list[Goal]) -> GeneratedProblem:
+                break
+        else:
+            raise UsageError(f"{self}: its settings leave no tasks; allow more records, or fewer options at once")
         facts = [goal.fact for goal in goals if goal.fact]
         given = [((*fact.words, *_ASKING), fact.answer) for fact in facts]
         return GeneratedProblem(
@@ -271,22 +273,6 @@ def joined(rng: random.Random, asks: Sequence[str]) -> str:
     """Requests as one text."""
     words = rng.sample(("Also: ", "Then: ", "One more thing: ", "Besides: ", "And: "), 5)
     return "\n".join([asks[0], *(f"{words[n % 5]}{ask}" for n, ask in enumerate(asks[1:]))])
-
-
-def _size(size: str | int) -> int:
-    if isinstance(size, str) and size in SIZES:
-        return SIZES[size]
-    if isinstance(size, bool) or not isinstance(size, int) or not 4 <= size <= 500:
-        raise UsageError(f"size={size!r} is not {', '.join(SIZES)} or a number of records from 4 to 500")
-    return size
-
-
-def _range(goals: int | Sequence[int]) -> tuple[int, int]:
-    both = (goals, goals) if isinstance(goals, int) else tuple(goals) if isinstance(goals, list | tuple) else ()
-    whole = len(both) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in both)
-    if not whole or not 1 <= both[0] <= both[1] <= 8:
-        raise UsageError(f"goals={goals!r} is not a number from 1 to 8 or a pair of them, the lower one first")
-    return both[0], both[1]
 
 
 def _whole(name: str, value: int, most: int) -> None:

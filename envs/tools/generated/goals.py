@@ -20,7 +20,12 @@ _RATES = {"EUR": 1.0, "USD": 1.08, "GBP": 0.86, "JPY": 161.0, "CHF": 0.95}
 _METRES = {"m": 1.0, "km": 1000.0, "cm": 0.01, "mile": 1609.344, "foot": 0.3048, "inch": 0.0254}
 
 
-def _date(text: str) -> datetime.date:
+def date_of(text: str) -> datetime.date:
+    """The date of a text of the form 2031-05-14.
+
+    Raises:
+        ToolError: it is no date.
+    """
     try:
         return datetime.date.fromisoformat(text[:20])
     except ValueError:
@@ -74,12 +79,12 @@ class Distractions(Backend):
             first: as in 2031-05-14.
             second: as in 2031-05-14.
         """
-        return {"days": (_date(second) - _date(first)).days}
+        return {"days": (date_of(second) - date_of(first)).days}
 
     @tool
     def weekday_of(self, date: str) -> str:
         """The day of the week of a date."""
-        return _date(date).strftime("%A")
+        return date_of(date).strftime("%A")
 
     @tool
     def count_words(self, text: str) -> dict[str, int]:
@@ -135,7 +140,6 @@ class Distractions(Backend):
         return year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
 
 
-#: Their names.
 DISTRACTIONS = tuple(Distractions.functions())
 
 
@@ -225,10 +229,6 @@ class Fact:
     """The question that an expert asks."""
 
 
-def _none(state: Mapping[str, Any]) -> Iterable[object]:
-    return ()
-
-
 def column(table: str, field: str) -> Callable[[Mapping[str, Any]], list[object]]:
     """All values of a field of a table, from a state."""
     return lambda state: [one[field] for one in state[table].values()]
@@ -247,7 +247,7 @@ class Goal:
     """The expert's last message."""
     answers: Sequence[str] = ()
     """Texts that the last message has to contain."""
-    rivals: Callable[[Mapping[str, Any]], Iterable[object]] = _none
+    rivals: Callable[[Mapping[str, Any]], Iterable[object]] = lambda state: ()
     """Wrong answers that the state at the start suggests; a message that lists some is a guess."""
     reads: Sequence[Path] = ()
     """Parts of the state that the request or its answer depends on; no other goal of the task changes them."""
@@ -323,13 +323,9 @@ class Draw:
         records: Mapping[str, Any] = self.state[table]
         return self.rng.choice(list(records.items()))
 
-    def say(self, *forms: str, **values: object) -> str:
-        """One of several phrasings.
-
-        Args:
-            forms: with the names of values in braces.
-        """
-        return self.rng.choice(forms).format(**values)
+    def say(self, *forms: str) -> str:
+        """One of several phrasings."""
+        return self.rng.choice(forms)
 
 
 class Fitted(NamedTuple):

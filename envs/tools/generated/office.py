@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import random
 import re
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from pydantic import Field
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
-from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, NothingFits, Template, World, column
+from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, NothingFits, Template, World, column, date_of
 from rollenv.tools.backend import ToolError, tool
 
 Minutes = Annotated[int, Field(ge=5, le=600)]
@@ -31,13 +30,6 @@ def _time(text: str) -> str:
     if not _TIME.fullmatch(text):
         raise ToolError(f"{text[:40]!r} is not a time of the form 09:30")
     return text
-
-
-def _date(text: str) -> str:
-    try:
-        return str(datetime.date.fromisoformat(text[:20]))
-    except ValueError:
-        raise ToolError(f"{text[:40]!r} is not a date of the form 2031-05-14") from None
 
 
 def _email(text: str) -> str:
@@ -78,7 +70,7 @@ class Office(World):
     @tool
     def list_events(self, date: str) -> list[dict[str, Any]]:
         """All events of a day, with all their data."""
-        day = _date(date)
+        day = str(date_of(date))
         found = [{"id": key, **one} for key, one in self.state["events"].items() if one["date"] == day]
         return sorted(found, key=lambda one: (str(one["start"]), str(one["id"])))
 
@@ -100,7 +92,7 @@ class Office(World):
         key, title = self.next_id("events"), " ".join(title.split())[:100]
         self.state["events"][key] = {
             "title": title.lower(),
-            "date": _date(date),
+            "date": str(date_of(date)),
             "start": _time(start),
             "minutes": minutes,
             "place": "",
@@ -117,7 +109,7 @@ class Office(World):
             date: as in 2031-05-14.
             start: as in 09:30.
         """
-        self.record("events", event_id).update(date=_date(date), start=_time(start))
+        self.record("events", event_id).update(date=str(date_of(date)), start=_time(start))
         return f"event {event_id} is moved"
 
     @tool
@@ -226,35 +218,28 @@ def make_office(rng: random.Random, size: int) -> Office:
     emails = [one["email"] for one in contacts.values()]
     titles = words.pairs(rng, words.TOPICS, words.KINDS, count)
     events = {
-        key: _event(rng, title, today, emails) for key, title in zip(words.ids(rng, "E", count), titles, strict=True)
+        key: {
+            "title": title,
+            "date": words.day(today, rng.randint(1, 6)),
+            "start": f"{rng.randint(8, 17):02}:{rng.choice(('00', '30'))}",
+            "minutes": rng.choice((30, 60, 90)),
+            "place": f"room {words.code(rng, 4)}",
+            "participants": sorted(rng.sample(emails, rng.randint(1, min(6, len(emails) - 1)))),
+        }
+        for key, title in zip(words.ids(rng, "E", count), titles, strict=True)
     }
     subjects = words.pairs(rng, words.COLOURS, words.THINGS, count)
     mails = {
-        key: _mail(rng, subject, rng.choice(emails))
+        key: {
+            "sender": rng.choice(emails),
+            "subject": subject,
+            "text": f"About the {subject}: the reference is {words.code(rng)}. Please keep it at hand.",
+            "flagged": rng.random() < 0.4,
+            "confidential": rng.random() < 0.4,
+        }
         for key, subject in zip(words.ids(rng, "M", count), subjects, strict=True)
     }
     return Office({"today": today, "contacts": contacts, "events": events, "mails": mails, "sent": []})
-
-
-def _event(rng: random.Random, title: str, today: str, emails: list[str]) -> dict[str, Any]:
-    return {
-        "title": title,
-        "date": words.day(today, rng.randint(1, 6)),
-        "start": f"{rng.randint(8, 17):02}:{rng.choice(('00', '30'))}",
-        "minutes": rng.choice((30, 60, 90)),
-        "place": f"room {words.code(rng, 4)}",
-        "participants": sorted(rng.sample(emails, rng.randint(1, min(6, len(emails) - 1)))),
-    }
-
-
-def _mail(rng: random.Random, subject: str, sender: str) -> dict[str, Any]:
-    return {
-        "sender": sender,
-        "subject": subject,
-        "text": f"About the {subject}: the reference is {words.code(rng)}. Please keep it at hand.",
-        "flagged": rng.random() < 0.4,
-        "confidential": rng.random() < 0.4,
-    }
 
 
 _MOST_PARTICIPANTS = 4
@@ -289,7 +274,7 @@ def _slot(draw: Draw, minutes: int, taken: bool, but: str = "") -> tuple[str, st
 def _move(draw: Draw, breaks: bool) -> Goal | None:
     key, event = draw.any("events")
     date, start = _slot(draw, event["minutes"], breaks, key)
-    ask = draw.say("Move the {title}", "The {title} has to take place at another time", title=event["title"])
+    ask = draw.say(f"Move the {event['title']}", f"The {event['title']} has to take place at another time")
     when = f"{date} at {start}"
     fact = Fact(
         ("when", "time", "date", "day"), f"On {when}.", f"{ask}.", "When should it take place, at what date and time?"
@@ -306,12 +291,8 @@ def _create(draw: Draw, breaks: bool) -> Goal | None:
     if not title:
         return None
     ask = draw.say(
-        "Put {title} into the calendar, {date} at {start}, for {minutes} minutes.",
-        "Plan {title} of {minutes} minutes on {date} at {start}.",
-        title=words.a(title),
-        date=slot[0],
-        start=slot[1],
-        minutes=minutes,
+        f"Put {words.a(title)} into the calendar, {slot[0]} at {slot[1]}, for {minutes} minutes.",
+        f"Plan {words.a(title)} of {minutes} minutes on {slot[0]} at {slot[1]}.",
     )
     act = [("create_event", {"title": title, "date": slot[0], "start": slot[1], "minutes": minutes})]
     look = [[("list_events", {"date": slot[0]})]]
@@ -331,10 +312,9 @@ def _first_free(draw: Draw, breaks: bool) -> Goal | None:
     if not title or not hours:
         return None
     ask = draw.say(
-        "Plan {title} of 60 minutes on {date}, at the first full hour from 08:00 on that is free for all of it.",
-        "On {date} we need {title} of 60 minutes: take the earliest free full hour from 08:00 on.",
-        title=words.a(title),
-        date=date,
+        f"Plan {words.a(title)} of 60 minutes on {date}, "
+        "at the first full hour from 08:00 on that is free for all of it.",
+        f"On {date} we need {words.a(title)} of 60 minutes: take the earliest free full hour from 08:00 on.",
     )
     act = [("create_event", {"title": title, "date": date, "start": hours[0], "minutes": 60})]
     return Goal(ask, [[("list_events", {"date": date})]], act, blocks=["create_event"], reads=[("events",)])
@@ -342,7 +322,7 @@ def _first_free(draw: Draw, breaks: bool) -> Goal | None:
 
 def _cancel(draw: Draw, breaks: bool) -> Goal | None:
     key, event = draw.any("events")
-    ask = draw.say("Cancel the {title}.", "The {title} will not take place; cancel it.", title=event["title"])
+    ask = draw.say(f"Cancel the {event['title']}.", f"The {event['title']} will not take place; cancel it.")
     return Goal(
         ask, [_find(event)], [("cancel_event", {"event_id": key})], blocks=["cancel_event"], reads=[("events", key)]
     )
@@ -358,10 +338,8 @@ def _cancel_with(draw: Draw, breaks: bool) -> Goal | None:
     if who is None:
         return None
     ask = draw.say(
-        "Cancel the event with {who} on {date}.",
-        "On {date} there is an event with {who}; call it off.",
-        who=who,
-        date=event["date"],
+        f"Cancel the event with {who} on {event['date']}.",
+        f"On {event['date']} there is an event with {who}; call it off.",
     )
     look = [[("find_contacts", {"name": who}), ("list_events", {"date": event["date"]})]]
     return Goal(ask, look, [("cancel_event", {"event_id": key})], blocks=["cancel_event"], reads=[("events",)])
@@ -370,7 +348,7 @@ def _cancel_with(draw: Draw, breaks: bool) -> Goal | None:
 def _place(draw: Draw, breaks: bool) -> Goal | None:
     key, event = draw.any("events")
     place = f"room {words.code(draw.rng, 4)}"
-    ask = draw.say("The {title} takes place somewhere else", "Change the place of the {title}", title=event["title"])
+    ask = draw.say(f"The {event['title']} takes place somewhere else", f"Change the place of the {event['title']}")
     fact = Fact(("where", "place", "room"), f"In {place}.", f"{ask}.", "Where does it take place?")
     act = [("set_place", {"event_id": key, "place": place})]
     return Goal(f'{ask}: "{place}".', [_find(event)], act, blocks=["set_place"], fact=fact, reads=[("events", key)])
@@ -380,7 +358,7 @@ def _invite(draw: Draw, breaks: bool) -> Goal | None:
     key, event = draw.record("events", lambda one: (len(one["participants"]) >= _MOST_PARTICIPANTS) == breaks)
     guest = draw.record("contacts", lambda one: one["email"] not in event["participants"])
     name, email = guest[1]["name"], guest[1]["email"]
-    ask = draw.say("Invite another one to the {title}", "Someone has to be added to the {title}", title=event["title"])
+    ask = draw.say(f"Invite another one to the {event['title']}", f"Someone has to be added to the {event['title']}")
     fact = Fact(("who", "name", "person"), f"It is {name}.", f"{ask}.", "Who is it?")
     look = [[*_find(event), ("find_contacts", {"name": name})], [("get_event", {"event_id": key})]]
     act = [("add_participant", {"event_id": key, "email": email})]
@@ -392,10 +370,7 @@ def _uninvite(draw: Draw, breaks: bool) -> Goal | None:
     email = draw.one(event["participants"])
     who = next(one["name"] for one in draw.state["contacts"].values() if one["email"] == email)
     ask = draw.say(
-        "{who} will not come to the {title}; take the name off.",
-        "Remove {who} from the {title}.",
-        who=who,
-        title=event["title"],
+        f"{who} will not come to the {event['title']}; take the name off.", f"Remove {who} from the {event['title']}."
     )
     look = [[*_find(event), ("find_contacts", {"name": who})]]
     act = [("remove_participant", {"event_id": key, "email": email})]
@@ -404,7 +379,7 @@ def _uninvite(draw: Draw, breaks: bool) -> Goal | None:
 
 def _ask_place(draw: Draw, breaks: bool) -> Goal | None:
     key, event = draw.any("events")
-    ask = draw.say("Where is the {title}?", "In which room does the {title} take place?", title=event["title"])
+    ask = draw.say(f"Where is the {event['title']}?", f"In which room does the {event['title']} take place?")
     room = _room(event)
     look = [_find(event), [("get_event", {"event_id": key})]]
     return Goal(
@@ -421,27 +396,12 @@ def _room(event: Mapping[str, Any]) -> str:
     return str(event["place"]).removeprefix("room ")
 
 
-#: Templates of goals.
-CALENDAR = (
-    Template(_move, "An event is never moved to a time at which another event takes place."),
-    Template(_create, "A new event is never put at a time at which another event takes place."),
-    Template(_first_free),
-    Template(_cancel),
-    Template(_cancel_with),
-    Template(_place),
-    Template(_invite, f"Nobody is invited to an event that has {_MOST_PARTICIPANTS} participants or more."),
-    Template(_uninvite),
-    Template(_ask_place),
-)
-
-
 def _forward(draw: Draw, breaks: bool) -> Goal | None:
     mail = draw.record("mails", lambda one: one["confidential"] == breaks)
     to = draw.rng.choice(list(draw.state["contacts"].values()))
     ask = draw.say(
-        "Forward the mail about the {subject}",
-        "Somebody needs the mail about the {subject}; forward it",
-        subject=mail[1]["subject"],
+        f"Forward the mail about the {mail[1]['subject']}",
+        f"Somebody needs the mail about the {mail[1]['subject']}; forward it",
     )
     fact = Fact(("who", "whom", "to", "recipient"), f"To {to['name']}.", f"{ask}.", "To whom?")
     look = [
@@ -454,12 +414,9 @@ def _forward(draw: Draw, breaks: bool) -> Goal | None:
 
 def _reply(draw: Draw, breaks: bool) -> Goal | None:
     key, mail = draw.any("mails")
-    text = draw.say(
-        "We will take {n}.", "The offer of {n} is fine.", "Please call at {n}.", n=draw.rng.randint(100, 999)
-    )
-    ask = draw.say(
-        "Answer the mail about the {subject}", "Reply to the mail about the {subject}", subject=mail["subject"]
-    )
+    n = draw.rng.randint(100, 999)
+    text = draw.say(f"We will take {n}.", f"The offer of {n} is fine.", f"Please call at {n}.")
+    ask = draw.say(f"Answer the mail about the {mail['subject']}", f"Reply to the mail about the {mail['subject']}")
     fact = Fact(("what", "text", "say", "write", "answer"), f'Just write "{text}"', f"{ask}.", "What should I write?")
     look = [[("find_mails", {"subject": mail["subject"]})]]
     act = [("reply_to_mail", {"mail_id": key, "text": text})]
@@ -469,9 +426,8 @@ def _reply(draw: Draw, breaks: bool) -> Goal | None:
 def _delete(draw: Draw, breaks: bool) -> Goal | None:
     mail = draw.record("mails", lambda one: one["flagged"] == breaks)
     ask = draw.say(
-        "Delete the mail about the {subject}.",
-        "The mail about the {subject} can go; delete it.",
-        subject=mail[1]["subject"],
+        f"Delete the mail about the {mail[1]['subject']}.",
+        f"The mail about the {mail[1]['subject']} can go; delete it.",
     )
     look = [[("find_mails", {"subject": mail[1]["subject"]})], [("read_mail", {"mail_id": mail[0]})]]
     return Goal(ask, look, [("delete_mail", {"mail_id": mail[0]})], blocks=["delete_mail"], reads=[("mails", mail[0])])
@@ -480,7 +436,7 @@ def _delete(draw: Draw, breaks: bool) -> Goal | None:
 def _phone(draw: Draw, breaks: bool) -> Goal | None:
     key, contact = draw.any("contacts")
     number = words.phone(draw.rng)
-    ask = draw.say("{who} has a new phone number", "Change the phone number of {who}", who=contact["name"])
+    ask = draw.say(f"{contact['name']} has a new phone number", f"Change the phone number of {contact['name']}")
     fact = Fact(("number", "phone"), f"It is {number}.", f"{ask}.", "What is the new number?")
     look = [[("find_contacts", {"name": contact["name"]})]]
     act = [("set_phone", {"contact_id": key, "phone": number})]
@@ -490,7 +446,7 @@ def _phone(draw: Draw, breaks: bool) -> Goal | None:
 def _ask_phone(draw: Draw, breaks: bool) -> Goal | None:
     key, contact = draw.any("contacts")
     ask = draw.say(
-        "What is the phone number of {who}?", "I need to call {who}; tell me the number.", who=contact["name"]
+        f"What is the phone number of {contact['name']}?", f"I need to call {contact['name']}; tell me the number."
     )
     look = [[("find_contacts", {"name": contact["name"]})], [("get_contact", {"contact_id": key})]]
     number = contact["phone"]
@@ -507,9 +463,8 @@ def _ask_phone(draw: Draw, breaks: bool) -> Goal | None:
 def _ask_reference(draw: Draw, breaks: bool) -> Goal | None:
     key, mail = draw.any("mails")
     ask = draw.say(
-        "What reference does the mail about the {subject} give?",
-        "Tell me the reference in the mail about the {subject}.",
-        subject=mail["subject"],
+        f"What reference does the mail about the {mail['subject']} give?",
+        f"Tell me the reference in the mail about the {mail['subject']}.",
     )
     code = _reference(mail)
     look = [[("find_mails", {"subject": mail["subject"]})], [("read_mail", {"mail_id": key})]]
@@ -532,7 +487,15 @@ class OfficeEnv(GeneratedToolEnv):
 
     intro = "You look after the calendar, the mail and the contacts of an office. Today is {today}."
     templates = (
-        *CALENDAR,
+        Template(_move, "An event is never moved to a time at which another event takes place."),
+        Template(_create, "A new event is never put at a time at which another event takes place."),
+        Template(_first_free),
+        Template(_cancel),
+        Template(_cancel_with),
+        Template(_place),
+        Template(_invite, f"Nobody is invited to an event that has {_MOST_PARTICIPANTS} participants or more."),
+        Template(_uninvite),
+        Template(_ask_place),
         Template(_forward, "Confidential mails are never forwarded."),
         Template(_reply),
         Template(_delete, "Flagged mails are never deleted."),

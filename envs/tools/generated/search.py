@@ -49,18 +49,11 @@ town | mayor | person | the mayor of {x} | The mayor of {x} is {y}. | {x} electe
 town | twin | town | the twin town of {x} | {x} is twinned with {y}. | The twin town of {x} is {y}.
 town | postcode |  | the postcode of {x} | {x} has the postcode {y}. | Letters to {x} bear the postcode {y}.
 """
-
-
-def _relations() -> dict[str, tuple[Relation, ...]]:
-    rows = [[cell.strip() for cell in line.split("|")] for line in _TABLE.strip().splitlines()]
-    kinds = dict.fromkeys(row[0] for row in rows)
-    return {
-        kind: tuple(Relation(row[1], row[2], row[3], tuple(row[4:])) for row in rows if row[0] == kind)
-        for kind in kinds
-    }
-
-
-RELATIONS = _relations()
+_ROWS = [[cell.strip() for cell in line.split("|")] for line in _TABLE.strip().splitlines()]
+RELATIONS = {
+    kind: tuple(Relation(row[1], row[2], row[3], tuple(row[4:])) for row in _ROWS if row[0] == kind)
+    for kind in dict.fromkeys(row[0] for row in _ROWS)
+}
 #: Sentences that name somebody else, so that a name in a document is not always the answer.
 _BESIDES = {
     "person": "{x} has also met {y}.",
@@ -123,19 +116,14 @@ def make_corpus(rng: random.Random, size: int) -> Corpus:
     keys = [f"D{n}" for n in rng.sample(range(100, 1000), len(made))]
     kinds = {key: kind for key, (kind, _) in zip(keys, made, strict=True)}
     titles = {key: title for key, (_, title) in zip(keys, made, strict=True)}
-    links = _links(rng, kinds)
-    texts = {key: _text(rng, key, kinds, titles, links) for key in keys}
-    order = sorted(keys)
-    return Corpus(titles, {key: kinds[key] for key in order}, {key: texts[key] for key in order}, links)
-
-
-def _links(rng: random.Random, kinds: dict[str, str]) -> dict[tuple[str, str], str]:
     links = {}
     for key, kind in kinds.items():
         for relation in RELATIONS[kind]:
             ends = [other for other in kinds if kinds[other] == relation.target and other != key]
             links[key, relation.name] = rng.choice(ends) if relation.target else words.code(rng, 7)
-    return links
+    texts = {key: _text(rng, key, kinds, titles, links) for key in keys}
+    order = sorted(keys)
+    return Corpus(titles, {key: kinds[key] for key in order}, {key: texts[key] for key in order}, links)
 
 
 def _text(
@@ -199,7 +187,8 @@ def _question(draw: Draw, breaks: bool) -> Goal | None:
         seen.append(key)
     last = next(one for one in RELATIONS[corpus.kinds[key]] if not one.target)
     value = corpus.links[key, last.name]
-    ask = draw.say("What is {phrase}?", "Find out {phrase}.", "Tell me {phrase}.", phrase=last.phrase.format(x=phrase))
+    phrase = last.phrase.format(x=phrase)
+    ask = draw.say(f"What is {phrase}?", f"Find out {phrase}.", f"Tell me {phrase}.")
     look: list[list[Call]] = []
     for one in seen:
         look += [[("search", {"query": corpus.titles[one]})], [("open", {"id": one})]]

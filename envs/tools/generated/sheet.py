@@ -280,7 +280,7 @@ def _correct(draw: Draw, breaks: bool) -> Goal | None:
     name, value = draw.rng.choice(
         (("units", float(draw.rng.randint(1000, 1999))), ("price", draw.rng.randint(100, 999) + 0.5))
     )
-    ask = draw.say("Correct the {name} of the {item}", "The {name} of the {item} is wrong", name=name, item=row.item)
+    ask = draw.say(f"Correct the {name} of the {row.item}", f"The {name} of the {row.item} is wrong")
     fact = Fact(
         ("what", "value", "number", name), f"It has to be {_number(value)}.", f"{ask}.", "What is the right value?"
     )
@@ -295,10 +295,7 @@ def _add(draw: Draw, breaks: bool) -> Goal | None:
     row = draw.rng.choice(_rows(draw))
     more = draw.rng.randint(5, 80)
     ask = draw.say(
-        "Add {more} to the units of the {item}.",
-        "The {item} has {more} units more than the table says.",
-        more=more,
-        item=row.item,
+        f"Add {more} to the units of the {row.item}.", f"The {row.item} has {more} units more than the table says."
     )
     look = [
         [*_DESCRIBE, ("find_rows", {"column": "A", "text": row.item})],
@@ -311,12 +308,7 @@ def _add(draw: Draw, breaks: bool) -> Goal | None:
 def _whole(draw: Draw, breaks: bool) -> Goal | None:
     function, word = draw.rng.choice((("SUM", "sum"), ("MAX", "highest"), ("MIN", "lowest")))
     name, target, last = draw.rng.choice(("units", "price")), _target(draw), len(_rows(draw)) + 1
-    ask = draw.say(
-        "Write the {word} of all {name} values",
-        "We need the {word} of the column {name}; write it",
-        word=word,
-        name=name,
-    )
+    ask = draw.say(f"Write the {word} of all {name} values", f"We need the {word} of the column {name}; write it")
     letter = _NUMBERS[name]
     fact = Fact(("where", "cell", "which"), f"Into {target}.", f"{ask} into the cell meant for it.", "Into which cell?")
     act = [("set_cell", {"cell": target, "content": f"={function}({letter}2:{letter}{last})"})]
@@ -333,10 +325,8 @@ def _whole(draw: Draw, breaks: bool) -> Goal | None:
 def _of_region(draw: Draw, breaks: bool) -> Goal | None:
     region, target, last = draw.rng.choice(REGIONS), _target(draw), len(_rows(draw)) + 1
     ask = draw.say(
-        "Write into {target} how many units the region {region} has in all.",
-        "Into the cell {target}: the sum of the units of the region {region}.",
-        target=target,
-        region=region,
+        f"Write into {target} how many units the region {region} has in all.",
+        f"Into the cell {target}: the sum of the units of the region {region}.",
     )
     act = [("set_cell", {"cell": target, "content": f'=SUMIF(B2:B{last}, "{region}", C2:C{last})'})]
     return Goal(ask, [_DESCRIBE], act, blocks=["set_cell", "fill_down"], reads=_columns("B", "C"))
@@ -365,9 +355,7 @@ def _sort(draw: Draw, breaks: bool) -> Goal | None:
         if descending
         else "the lowest first"
     )
-    ask = draw.say(
-        "Sort the table by {name}, {order}.", "Put the rows in order by {name}, {order}.", name=name, order=order
-    )
+    ask = draw.say(f"Sort the table by {name}, {order}.", f"Put the rows in order by {name}, {order}.")
     column = {"item": "A", **_NUMBERS}[name]
     act = [("sort_table", {"column": column, "descending": descending})]
     return Goal(ask, [_DESCRIBE], act, reads=_columns(*"ABCD"))
@@ -376,9 +364,7 @@ def _sort(draw: Draw, breaks: bool) -> Goal | None:
 def _clear(draw: Draw, breaks: bool) -> Goal | None:
     row = draw.rng.choice(_rows(draw))
     ask = draw.say(
-        "Empty the row of the {item}, from A to D.",
-        "The {item} is no longer sold; empty its row, A to D.",
-        item=row.item,
+        f"Empty the row of the {row.item}, from A to D.", f"The {row.item} is no longer sold; empty its row, A to D."
     )
     look = [[*_DESCRIBE, ("find_rows", {"column": "A", "text": row.item})]]
     act = [("clear_range", {"range": f"A{row.number}:D{row.number}"})]
@@ -390,7 +376,7 @@ def _append(draw: Draw, breaks: bool) -> Goal | None:
     item = words.name(draw.rng).lower() + " " + draw.rng.choice(words.THINGS)
     values = (item, draw.rng.choice(REGIONS), draw.rng.randint(10, 99), draw.rng.randint(10, 99) + 0.25)
     row = ", ".join(map(str, values))
-    ask = draw.say("Add a row below the last one: {row}.", "The table needs a new last row: {row}.", row=row)
+    ask = draw.say(f"Add a row below the last one: {row}.", f"The table needs a new last row: {row}.")
     act: list[Call] = [
         ("set_cell", {"cell": f"{letter}{last}", "content": v}) for letter, v in zip("ABCD", values, strict=True)
     ]
@@ -403,9 +389,7 @@ def _average(draw: Draw, breaks: bool) -> Goal | None:
     means = {each: f"{sum(getattr(row, each) for row in _rows(draw)) / (last - 1):.2f}" for each in _NUMBERS}
     value, rivals = means[name], list(means.values())
     ask = draw.say(
-        "What is the average {name}, to two decimals?",
-        "Tell me the average of the column {name}, to two decimals.",
-        name=name,
+        f"What is the average {name}, to two decimals?", f"Tell me the average of the column {name}, to two decimals."
     )
     look = [_DESCRIBE, [("calculate", {"formula": f"=AVERAGE({letter}2:{letter}{last})"})]]
     done, reads = f"The average is {value}.", _columns(letter)
@@ -415,9 +399,8 @@ def _average(draw: Draw, breaks: bool) -> Goal | None:
 def _revenue(draw: Draw, breaks: bool) -> Goal | None:
     row = draw.rng.choice(_rows(draw))
     ask = draw.say(
-        "What are all units of the {item} worth, at its price?",
-        "How much is the stock of the {item} worth: units times price?",
-        item=row.item,
+        f"What are all units of the {row.item} worth, at its price?",
+        f"How much is the stock of the {row.item} worth: units times price?",
     )
     look = [
         [*_DESCRIBE, ("find_rows", {"column": "A", "text": row.item})],
@@ -437,9 +420,7 @@ def _which(draw: Draw, breaks: bool) -> Goal | None:
     rows, name = _rows(draw), draw.rng.choice(("units", "price"))
     function, word = draw.rng.choice((("MAX", "highest"), ("MIN", "lowest")))
     found = (max if function == "MAX" else min)(rows, key=lambda row: getattr(row, name))
-    ask = draw.say(
-        "Which item has the {word} {name}?", "Tell me the item with the {word} {name}.", word=word, name=name
-    )
+    ask = draw.say(f"Which item has the {word} {name}?", f"Tell me the item with the {word} {name}.")
     letter, value = _NUMBERS[name], _number(getattr(found, name))
     look = [
         _DESCRIBE,

@@ -248,11 +248,9 @@ def _an_order(draw: Draw, status: str, fits: Callable[[_Order], bool] = lambda o
 def _cancel(draw: Draw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "pending")
     ask = draw.say(
-        "Cancel the order of {who} for the {what}.",
-        "{who} does not want the {what} any more; please cancel that order.",
-        "Please call off {who}'s order of the {what}.",
-        who=order.who,
-        what=order.what,
+        f"Cancel the order of {order.who} for the {order.what}.",
+        f"{order.who} does not want the {order.what} any more; please cancel that order.",
+        f"Please call off {order.who}'s order of the {order.what}.",
     )
     return Goal(
         ask, order.look, [("cancel_order", {"order_id": order.key})], blocks=["cancel_order"], reads=[order.path]
@@ -263,11 +261,9 @@ def _refund(draw: Draw, breaks: bool) -> Goal | None:
     limit = words.day(draw.state["today"], -_REFUND_DAYS)
     order = _an_order(draw, "delivered", lambda one: (one.data["delivered"] < limit) == breaks)
     ask = draw.say(
-        "{who} wants the money back for the {what}; refund the order.",
-        "Please refund {who}'s order of the {what}.",
-        "Give {who} a refund for the {what}.",
-        who=order.who,
-        what=order.what,
+        f"{order.who} wants the money back for the {order.what}; refund the order.",
+        f"Please refund {order.who}'s order of the {order.what}.",
+        f"Give {order.who} a refund for the {order.what}.",
     )
     act = [("refund_order", {"order_id": order.key})]
     return Goal(ask, [*order.look, order.see], act, blocks=["refund_order"], reads=[order.path])
@@ -275,8 +271,11 @@ def _refund(draw: Draw, breaks: bool) -> Goal | None:
 
 def _address(draw: Draw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "pending")
-    address, names = words.address(draw.rng), {"who": order.who, "what": order.what}
-    ask = draw.say("Send the {what} that {who} ordered to another address", "Change where {who}'s {what} goes", **names)
+    address = words.address(draw.rng)
+    ask = draw.say(
+        f"Send the {order.what} that {order.who} ordered to another address",
+        f"Change where {order.who}'s {order.what} goes",
+    )
     fact = Fact(("address", "where"), f"The new address is {address}.", f"{ask}.", "What is the new address?")
     act = [("change_address", {"order_id": order.key, "address": address})]
     return Goal(f"{ask}: {address}.", order.look, act, blocks=["change_address"], fact=fact, reads=[order.path])
@@ -286,10 +285,8 @@ def _quantity(draw: Draw, breaks: bool) -> Goal | None:
     number = draw.rng.randint(5, 35)  # drawn first, so that it does not tell whether it is allowed
     order = _an_order(draw, "pending", lambda one: (one.product["stock"] < number) == breaks)
     ask = draw.say(
-        "{who} wants another number of the {what}",
-        "Change how many pieces of the {what} {who} gets",
-        who=order.who,
-        what=order.what,
+        f"{order.who} wants another number of the {order.what}",
+        f"Change how many pieces of the {order.what} {order.who} gets",
     )
     fact = Fact(("how many", "number", "quantity", "pieces"), f"Make it {number}.", f"{ask}.", "How many pieces?")
     act = [("set_quantity", {"order_id": order.key, "quantity": number})]
@@ -302,10 +299,8 @@ def _discount(draw: Draw, breaks: bool) -> Goal | None:
     percent = draw.rng.randint(_MOST_DISCOUNT["standard"] + 1, _MOST_DISCOUNT["gold"])  # allowed to some
     order = _an_order(draw, "pending", lambda one: (_MOST_DISCOUNT[one.customer["tier"]] < percent) == breaks)
     ask = draw.say(
-        "Give {who} a discount on the pending order of the {what}",
-        "{who} gets a discount on the {what}",
-        who=order.who,
-        what=order.what,
+        f"Give {order.who} a discount on the pending order of the {order.what}",
+        f"{order.who} gets a discount on the {order.what}",
     )
     fact = Fact(
         ("discount", "percent", "much", "%"), f"{percent} percent.", f"{ask}.", "How much discount, in percent?"
@@ -319,10 +314,8 @@ def _discount(draw: Draw, breaks: bool) -> Goal | None:
 def _tracking(draw: Draw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "shipped")
     ask = draw.say(
-        "What is the tracking code of {who}'s {what}?",
-        "{who} asks for the tracking code of the {what}.",
-        who=order.who,
-        what=order.what,
+        f"What is the tracking code of {order.who}'s {order.what}?",
+        f"{order.who} asks for the tracking code of the {order.what}.",
     )
     code = order.data["tracking"]
     return Goal(
@@ -338,10 +331,8 @@ def _tracking(draw: Draw, breaks: bool) -> Goal | None:
 def _total(draw: Draw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "pending")
     ask = draw.say(
-        "How much does {who} pay for the order of the {what}, after the discount?",
-        "What does {who}'s order of the {what} come to, with the discount taken off?",
-        who=order.who,
-        what=order.what,
+        f"How much does {order.who} pay for the order of the {order.what}, after the discount?",
+        f"What does {order.who}'s order of the {order.what} come to, with the discount taken off?",
     )
     look = [*order.look, order.see, [("get_product", {"product_id": order.data["product"]})]]
     amount = _to_pay(draw.state, order.key)
@@ -362,18 +353,6 @@ def _to_pay(state: Mapping[str, Any], key: str) -> str:
     return f"{price * order['quantity'] * (100 - order['discount']) / 100:.2f}"
 
 
-#: Templates of goals.
-ORDERS = (
-    Template(_cancel),
-    Template(_refund, f"Refund an order only within {_REFUND_DAYS} days of its delivery."),
-    Template(_address),
-    Template(_quantity, "An order is never changed to more pieces than there are in stock."),
-    Template(_discount, "Customers of the tier standard get at most 10 percent discount, those of gold 25."),
-    Template(_tracking),
-    Template(_total),
-)
-
-
 def _find(product: dict[str, Any]) -> list[Call]:
     return [("find_products", {"name": product["name"]})]
 
@@ -384,7 +363,7 @@ def _price(draw: Draw, breaks: bool) -> Goal | None:
     key, product = draw.record(
         "products", lambda one: abs(one["price"] - least) >= 1 and (one["price"] > least) == breaks
     )
-    ask = draw.say("Change the price of the {what}", "The {what} gets a new price", what=product["name"])
+    ask = draw.say(f"Change the price of the {product['name']}", f"The {product['name']} gets a new price")
     fact = Fact(
         ("price", "much", "cost"), f"It costs {price / 100:.2f} from now on.", f"{ask}.", "What is the new price?"
     )
@@ -398,9 +377,8 @@ def _restock(draw: Draw, breaks: bool) -> Goal | None:
     key, product = draw.any("products")
     pieces = draw.rng.randint(2, 90)
     ask = draw.say(
-        "A delivery of the {what} has arrived; add it to the stock",
-        "Book in new pieces of the {what}",
-        what=product["name"],
+        f"A delivery of the {product['name']} has arrived; add it to the stock",
+        f"Book in new pieces of the {product['name']}",
     )
     fact = Fact(("how many", "number", "quantity", "pieces"), f"There are {pieces}.", f"{ask}.", "How many pieces?")
     act = [("add_stock", {"product_id": key, "pieces": pieces})]
@@ -413,7 +391,7 @@ def _email(draw: Draw, breaks: bool) -> Goal | None:
     key = draw.rng.choice(list(draw.state["customers"]))
     who = draw.state["customers"][key]["name"]
     email = f"{words.name(draw.rng).lower()}{draw.rng.randint(10, 99)}@example.org"
-    ask = draw.say("{who} has a new email address", "Update the email address of {who}", who=who)
+    ask = draw.say(f"{who} has a new email address", f"Update the email address of {who}")
     fact = Fact(("email", "address"), f"It is {email}", f"{ask}.", "What is the new email address?")
     act = [("set_email", {"customer_id": key, "email": email})]
     look = [[("find_customers", {"name": who})]]
@@ -427,12 +405,8 @@ def _place(draw: Draw, breaks: bool) -> Goal | None:
     key = draw.one([key for key in fits if key not in known])  # a second order of one product would be ambiguous
     product, who, address = fits[key], about["name"], words.address(draw.rng)
     ask = draw.say(
-        "Order the {what} for {who}: {number} of them, to {address}.",
-        "{who} wants {number} of the {what}, sent to {address}; please place a new order.",
-        who=who,
-        what=product["name"],
-        number=number,
-        address=address,
+        f"Order the {product['name']} for {who}: {number} of them, to {address}.",
+        f"{who} wants {number} of the {product['name']}, sent to {address}; please place a new order.",
     )
     order = {"customer_id": customer, "product_id": key, "quantity": number, "address": address}
     look = [[("find_customers", {"name": who}), *_find(product)], [("get_product", {"product_id": key})]]
@@ -444,7 +418,9 @@ def _place(draw: Draw, breaks: bool) -> Goal | None:
 def _number(draw: Draw, breaks: bool) -> Goal | None:
     key = draw.rng.choice(list(draw.state["customers"]))
     customer = draw.state["customers"][key]
-    ask = draw.say("What is {who}'s customer number?", "Tell me the customer number of {who}.", who=customer["name"])
+    ask = draw.say(
+        f"What is {customer['name']}'s customer number?", f"Tell me the customer number of {customer['name']}."
+    )
     look = [[("find_customers", {"name": customer["name"]})], [("get_customer", {"customer_id": key})]]
     return Goal(
         ask,
@@ -461,7 +437,13 @@ class ShopEnv(GeneratedToolEnv):
 
     intro = "You work in the back office of a shop. Today is {today}."
     templates = (
-        *ORDERS,
+        Template(_cancel),
+        Template(_refund, f"Refund an order only within {_REFUND_DAYS} days of its delivery."),
+        Template(_address),
+        Template(_quantity, "An order is never changed to more pieces than there are in stock."),
+        Template(_discount, "Customers of the tier standard get at most 10 percent discount, those of gold 25."),
+        Template(_tracking),
+        Template(_total),
         Template(_price, "A price is never lowered to less than half of what it is."),
         Template(_restock),
         Template(_email),

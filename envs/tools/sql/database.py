@@ -72,8 +72,9 @@ def _opened(prepare: Prepare | None) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
+@functools.lru_cache(maxsize=64)
 def data_of(image: bytes) -> dict[str, Any]:
-    """A database as JSON data: ``tables`` with their SQL and rows, and the SQL of everything else in ``schema``."""
+    """A database as JSON data, not to be changed: ``tables`` with SQL and rows, and ``schema``, the SQL of the rest."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         if image:
             connection.deserialize(image)
@@ -136,7 +137,11 @@ def _fill(connection: sqlite3.Connection, table: str, rows: Mapping[str, Mapping
     computed = {column[1] for column in kinds if column[6] in (2, 3)}
     if table == "sqlite_sequence":
         connection.execute("DELETE FROM sqlite_sequence")
-    numbered = _has_rowid(connection, source)
+    numbered = True
+    try:
+        connection.execute(f"SELECT rowid FROM {source} LIMIT 0")
+    except sqlite3.OperationalError:
+        numbered = False
     for number, row in rows.items():
         cells = {name: value for name, value in row.items() if name not in computed}
         names = (["rowid"] if numbered else []) + [quoted(name) for name in cells]
@@ -145,14 +150,6 @@ def _fill(connection: sqlite3.Connection, table: str, rows: Mapping[str, Mapping
             ("CAST(? AS TEXT)" if isinstance(value, Mapping) and "text" in value else "?") for value in cells.values()
         ]
         connection.execute(f"INSERT INTO {source} ({', '.join(names)}) VALUES ({', '.join(marks)})", values)
-
-
-def _has_rowid(connection: sqlite3.Connection, source: str) -> bool:
-    try:
-        connection.execute(f"SELECT rowid FROM {source} LIMIT 0")
-    except sqlite3.OperationalError:
-        return False
-    return True
 
 
 #: A query may take so many steps of SQLite's virtual machine; a million take 0.02 to 0.2 seconds.
@@ -324,7 +321,7 @@ class Database:
                     connection.deserialize(self._image)
                 for pragma in _PREPARED:
                     connection.execute(f"PRAGMA {pragma}")
-                connection.text_factory = _decoded
+                connection.text_factory = lambda text: text.decode("utf-8", "replace")
                 for limit, value in LIMITS.items():
                     connection.setlimit(limit, value)
                 self._helper = sqlite3.connect(":memory:", check_same_thread=False)
@@ -360,15 +357,6 @@ class Database:
         if isinstance(error, MemoryError):
             return "the query needs too much memory"
         return str(error)[:1000].encode("utf-8", "backslashreplace").decode()
-
-
-def _decoded(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
-
-
-@functools.lru_cache(maxsize=64)
-def _data(image: bytes) -> dict[str, Any]:
-    return data_of(image)
 
 
 class SqlBackend(Backend):
@@ -407,7 +395,7 @@ class SqlBackend(Backend):
         self.state = marshal.loads(state)
 
     def data(self) -> dict[str, Any]:
-        return {**_data(self.database.image), **self.state}
+        return {**data_of(self.database.image), **self.state}
 
     def load(self, data: Mapping[str, Any]) -> None:
         if data != self.data():

@@ -351,7 +351,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "least": lambda *values: min(values, key=as_number),
     "truncate": _truncated,
     "regexp": _regexp,
-    "str_to_date": lambda value, form: _read_moment(value, form),
+    "str_to_date": _read_moment,
     "from_unixtime": lambda value: str(datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=as_number(value))),
     "md5": lambda text: hashlib.md5(as_text(text).encode(), usedforsecurity=False).hexdigest(),
     "now": lambda: NOW,
