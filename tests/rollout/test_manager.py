@@ -438,7 +438,7 @@ def test_the_flight_recorder_tells_what_every_environment_does(tmp_path, capfd):
         manager = RolloutManager(SlowTasks(), run_dir=tmp_path)
         playing = asyncio.create_task(manager.collect_async([Task(ID, s) for s in range(3)], 2))
         async with asyncio.timeout(60):
-            while len(rows := manager.flight.now()) != 2 or any(r["phase"] != "agent" for r in rows):
+            while [(r["group"], r["phase"]) for r in (rows := manager.flight.now())] != [(0, "agent")] * 2:
                 await asyncio.sleep(0.01)
         os.kill(os.getpid(), signal.SIGUSR1)
         await asyncio.sleep(0)
