@@ -206,7 +206,10 @@ class ChatSession(Session):
         self._pictures = images or self._pictures
         if self.agent.prompt is None:
             if info.get("use_tool") and self._calls:
-                for call, text in zip(self._calls, self._responses(observation, info), strict=True):
+                texts = info.get("tool_responses")
+                if not isinstance(texts, list) or len(texts) != len(self._calls):
+                    texts = [shown(observation, info), *["(answered above)"] * (len(self._calls) - 1)]
+                for call, text in zip(self._calls, map(str, texts), strict=True):
                     self.messages.append({"role": "tool", "tool_call_id": call.id, "content": well_formed(text)})
                 if images:  # answers of tools have none
                     self.messages.append({"role": "user", "content": images})
@@ -218,13 +221,6 @@ class ChatSession(Session):
         text = self.agent.prompt.render(self._instructions, self._turns, observation, info)
         examples = [{"role": role, "content": well_formed(turn)} for role, turn in as_chat(self.agent.prompt.examples)]
         return [*examples, {"role": "user", "content": content(text, self._pictures)}]
-
-    def _responses(self, observation: str, info: dict[str, Any]) -> list[str]:
-        """A result for each call: its own from ``info["tool_responses"]``, else the observation for the first."""
-        apart = info.get("tool_responses")
-        if isinstance(apart, list) and len(apart) == len(self._calls):
-            return [str(text) for text in apart]
-        return [shown(observation, info), *["(answered above)"] * (len(self._calls) - 1)]
 
     def _action(self, reply: Reply) -> tuple[str, str]:
         """The action of an answer, and the reason of its end."""
