@@ -51,9 +51,6 @@ class RunDir:
     def create(cls, config: TrainConfig, recipe: str) -> RunDir:
         """Create a folder: ``config.run_dir``, or the next free ``runs/RECIPE-N``.
 
-        Args:
-            config: settings, saved in the folder.
-
         Raises:
             UsageError: the folder exists.
             RunDirError: it cannot be created.
@@ -161,9 +158,6 @@ class RunDir:
 
         Prompts repeat much of each other; beyond :data:`MOST_PROMPT_IDS` they are left out, those of successful
         episodes first.
-
-        Args:
-            iteration: at which they were played.
 
         Raises:
             RunDirError: they cannot be written.

@@ -116,7 +116,9 @@ def sharded(module: M | None, ranks: Ranks, precision: torch.dtype = torch.float
     bare: M = ranks.share(None if module is None else twin(module, lambda t: t.to("meta")))
     mesh = init_device_mesh(ranks.device.type, (ranks.count,))
     types = MixedPrecisionPolicy(param_dtype=precision, reduce_dtype=torch.float32)
-    for part in [*_layers(bare), bare]:
+    whole = {name for m in bare.modules() for name in getattr(m, "_no_split_modules", None) or ()}
+    layers = [m for m in bare.modules() if type(m).__name__ in whole]
+    for part in [*reversed(layers), bare]:  # the innermost first
         fully_shard(part, mesh=mesh, mp_policy=types)
         assert isinstance(part, FSDPModule)
         part.set_gradient_divide_factor(1.0)
@@ -124,12 +126,6 @@ def sharded(module: M | None, ranks: Ranks, precision: torch.dtype = torch.float
     bare.to_empty(device=ranks.device)
     _fill(bare, module, mesh)
     return bare
-
-
-def _layers(module: nn.Module) -> list[nn.Module]:
-    """Return the modules that are whole at a time: the layers of the models in a module, innermost first."""
-    names = {name for m in module.modules() for name in getattr(m, "_no_split_modules", None) or ()}
-    return [m for m in module.modules() if type(m).__name__ in names][::-1]
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]
