@@ -210,7 +210,7 @@ def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 
 
 class _WayOut(ConnectionServer):
-    """Carries connections of one machine to the outside."""
+    """Carries connections to a socket that listens in a machine to the outside."""
 
     def _joined(self, client: socket.socket, server: socket.socket, first: bytes = b"") -> None:
         """Carry bytes both ways, the first of them to the server."""
@@ -230,12 +230,7 @@ class _WayOut(ConnectionServer):
 
 
 class Tunnel(_WayOut):
-    """Leads from a port of the machine to an address here.
-
-    Args:
-        listening: a socket that listens in the machine; it is closed at the end.
-        address: the other end here, as ``HOST:PORT``.
-    """
+    """Leads from a port of the machine to an address here, ``HOST:PORT``."""
 
     def __init__(self, listening: socket.socket, address: str):
         host, _, port = address.rpartition(":")
@@ -247,11 +242,7 @@ class Tunnel(_WayOut):
 
 
 class Gateway(_WayOut):
-    """An HTTP proxy.
-
-    Args:
-        listening: a socket that listens in the machine; it is closed at the end.
-    """
+    """An HTTP proxy."""
 
     def __init__(self, listening: socket.socket, allowed: AllowList):
         self.allowed = allowed

@@ -182,7 +182,17 @@ class ChatSession(Session):
             )
         text, finish = self._action(reply)
         new = tuple(body["messages"][self._sent :])
-        self._remember(observation, text, reply)
+        if agent.prompt is None:
+            message: dict[str, Any] = {"role": "assistant", "content": well_formed(reply.text)}
+            self._calls = reply.calls
+            if self._calls:
+                message["tool_calls"] = [
+                    {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                    for call in self._calls
+                ]
+            self.messages.append(message)
+        elif agent.prompt.history_length:
+            self._turns.append((observation, text))
         self._sent = 0 if agent.prompt else len(agent.first) + len(self.messages)
         thoughts = f"<think>{reply.thoughts}</think>" if reply.thoughts else ""
         raw = "\n".join(part for part in (thoughts, reply.text, *map(call_text, reply.calls)) if part)
@@ -231,20 +241,6 @@ class ChatSession(Session):
                 self.agent.template_opens_thoughts = True
             finish = "unfinished" if unfinished or (reply.thoughts and not text and not reply.calls) else finish
         return "\n".join(part for part in (text, *map(call_text, reply.calls)) if part), finish
-
-    def _remember(self, observation: str, text: str, reply: Reply) -> None:
-        if self.agent.prompt is not None:
-            if self.agent.prompt.history_length:
-                self._turns.append((observation, text))
-            return
-        message: dict[str, Any] = {"role": "assistant", "content": well_formed(reply.text)}
-        self._calls = reply.calls
-        if self._calls:
-            message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in self._calls
-            ]
-        self.messages.append(message)
 
 
 def call_text(call: ToolCall) -> str:

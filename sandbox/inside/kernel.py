@@ -38,11 +38,9 @@ class Kernel(LimitEnforcer):
     """Serves one channel until it ends.
 
     Args:
-        inward: a file descriptor that requests come from.
-        outward: the channel for answers; may be the same.
+        inward, outward: file descriptors of requests and of answers; they may be the same.
         new_namespace: makes a namespace; None where there is only ``common``.
         common: the one namespace of a container.
-        idle_seconds: processor time that what stays between requests may use.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rollenv.trainers.losses.types import LossInput, TokenLoss, divergence, ratio_of, require, segment_mean, segment_sum
 
+#: The policy whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 Policy = Literal["proximal", "current"]
 
 
@@ -41,7 +42,6 @@ def tis(x: LossInput, *, cap: float | None = 2.0, floor: float = 0.0, policy: Po
     Args:
         cap: largest weight, above ``floor``; None for no limit.
         floor: smallest weight, at least 0; 0 raises none.
-        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -58,7 +58,6 @@ def seq_tis(x: LossInput, *, cap: float = 2.0, policy: Policy = "proximal") -> C
 
     Args:
         cap: largest weight of a sample, above 0.
-        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -77,7 +76,6 @@ def mis(
     Args:
         cap: the largest ρ that counts, above 0.
         level: "token" for the ρ of each token, "sequence" for the product over its sample.
-        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -98,7 +96,6 @@ def geo(x: LossInput, *, band: float = 1e-3, policy: Policy = "proximal") -> Cor
 
     Args:
         band: how far from 1 the mean ratio of a sample may be, above 0.
-        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -115,7 +112,6 @@ def icepop(x: LossInput, *, low: float = 0.5, high: float = 5.0, policy: Policy 
     Args:
         low: the smallest ρ that counts, at least 0; 0 drops none for being small.
         high: the largest ρ that counts, above ``low``.
-        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -134,7 +130,6 @@ def opsm(x: LossInput, *, delta: float = 1e-4, policy: Policy = "current") -> Co
 
     Args:
         delta: how far a sample's mean of log μ - log π may be above 0, at least 0.
-        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
         UsageError: a setting is out of its range.
