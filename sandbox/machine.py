@@ -155,9 +155,8 @@ class Machine(BaseSandbox):
             SandboxError: if the machine could not take them.
             UsageError: if there is no such file or folder.
         """
-        path = Path(source)
-        paths = sorted(path.iterdir()) if path.is_dir() else [path]
-        if not path.is_dir() and not path.is_file():
+        root = Path(source)
+        if not root.is_dir() and not root.is_file():
             raise UsageError(f"there is no file or folder {source} to upload")
 
         def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -169,7 +168,7 @@ class Machine(BaseSandbox):
 
         with tempfile.TemporaryFile() as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                for path in paths:
+                for path in sorted(root.iterdir()) if root.is_dir() else [root]:
                     archive.add(path, path.name, filter=as_root)
             file.seek(0)
             self.unpack(file.read(), target)

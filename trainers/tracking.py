@@ -414,13 +414,13 @@ def trackers_of(settings: TrackersConfig) -> list[Tracker]:
     return [*made, *([AlertTracker(settings.alerts)] if settings.alerts else [])]
 
 
-def episode_rows(trajectories: Sequence[Trajectory], most: int = MOST_EPISODES) -> list[dict[str, Any]]:
+def episode_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
     """Some episodes for a table, spread evenly over those given.
 
     Returns:
         Rows with the same keys: plain numbers and texts.
     """
-    n = len(trajectories)
+    n, most = len(trajectories), MOST_EPISODES
     chosen = trajectories if n <= most else [trajectories[i * n // most] for i in range(most)]
     return [
         {

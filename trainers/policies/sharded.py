@@ -33,10 +33,8 @@ class ShardedPolicy(LocalPolicy):
         model: to begin with, on the first rank; it is not changed itself. The others get it from there.
         defer: add up the gradients of a step before they are summed over the ranks. That is less to send, but they
             are whole on every rank.
-        precision: of the products: float32, bfloat16 or float16 (with loss scaling).
-        max_grad_norm: gradients are cut to this norm.
-        gradient_checkpointing: compute activations twice and keep few of them.
-        how: further arguments of :class:`~rollenv.trainers.policies.local.Scorer`.
+        how: further arguments of :class:`~rollenv.trainers.policies.local.Scorer`; the others are those of
+            :class:`~rollenv.trainers.policies.local.LocalPolicy`.
 
     Raises:
         UsageError: the model's logits are not its head's output.
