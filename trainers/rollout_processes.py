@@ -197,7 +197,9 @@ class _RolloutProcess:
         owner.take(manager, played)
         for (group, future), trajectories in itertools.zip_longest(requests.values(), played.groups):
             if trajectories is not None:
-                group.trajectories = [_whole(trajectory, turns, group.task) for trajectory, turns in trajectories]
+                for trajectory, turns in trajectories:
+                    trajectory.turns, trajectory.task = [Turn(*values) for values in turns], group.task
+                group.trajectories = [trajectory for trajectory, _ in trajectories]
             if not future.done():
                 future.set_result(trajectories is not None)
 
@@ -217,11 +219,6 @@ class _RolloutProcess:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
-
-
-def _whole(trajectory: Trajectory, turns: Sequence[tuple[Any, ...]], task: Task) -> Trajectory:
-    trajectory.turns, trajectory.task = [Turn(*values) for values in turns], task
-    return trajectory
 
 
 def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: Limits) -> None:

@@ -295,12 +295,11 @@ def evaluated(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
     own = EnvConfig(id=config.env.id, kwargs=config.eval.kwargs, wrappers=wrappers)
     main = EvalPart(env=own, episodes=config.eval.episodes)
     tokenizer = "" if config.model.path == "tiny" else config.model.path
-    return [main, *(_named(part, tokenizer) for part in config.eval.parts)]
-
-
-def _named(part: EvalPart, tokenizer: str) -> EvalPart:
-    env = part.env.model_copy(update={"wrappers": with_tokenizer(part.env.wrappers, tokenizer)})
-    return part.model_copy(update={"name": f"{part.name or part.env.id}/", "env": env})
+    parts = [main]
+    for part in config.eval.parts:
+        env = part.env.model_copy(update={"wrappers": with_tokenizer(part.env.wrappers, tokenizer)})
+        parts.append(part.model_copy(update={"name": f"{part.name or part.env.id}/", "env": env}))
+    return parts
 
 
 @contextlib.contextmanager
