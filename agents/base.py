@@ -104,7 +104,6 @@ class Agent(Protocol):
         """Start a session for one episode.
 
         Args:
-            env: the environment of the episode.
             seed: of every draw that the session makes.
         """
         ...

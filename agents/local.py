@@ -110,7 +110,7 @@ class LocalAgent(OwnsEngine):
     def conversation(self) -> Conversation:
         """A chat with the model, with the prompt's system message."""
         if self._format is None:
-            self._format = ChatFormat.asked(self.tokenizer, self.prompt.template_args)
+            self._format = ChatFormat.from_settings(self.tokenizer, self.prompt.template_args)
         prompt = self.prompt if isinstance(self.prompt, ChatPrompt) else ChatPrompt()
         context = self.engine.max_context
         return Conversation(
@@ -132,7 +132,9 @@ class LocalAgent(OwnsEngine):
 
     def _encode(self, text: str) -> tuple[int, ...]:
         if self._chats and (self.tokenizer.chat_template or self.prompt.template_args):
-            return ChatFormat.asked(self.tokenizer, self.prompt.template_args).prompt(text, self.prompt.examples)
+            return ChatFormat.from_settings(self.tokenizer, self.prompt.template_args).prompt(
+                text, self.prompt.examples
+            )
         text = as_text(self.prompt.examples, text)
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:

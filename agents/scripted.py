@@ -120,13 +120,9 @@ def values_in(text: str) -> dict[str, list[str]]:
     names."""
     text = text[:20_000]
     found = {kind: [m[m.lastindex or 0] for m in each.finditer(text)] for kind, each in _VALUES.items()}
-    return found | {"phrase": _phrases(text)}
-
-
-def _phrases(text: str) -> list[str]:
-    """Return the likely subjects of a request: words between small words, from the end."""
+    # Likely subjects: words between small words, from the end.
     runs = [run.strip() for run in _SMALL.split(text.splitlines()[0] if text else "")]
-    return [run for run in reversed(runs) if run][:2]
+    return found | {"phrase": [run for run in reversed(runs) if run][:2]}
 
 
 #: Words between the things that a request is about, and signs.

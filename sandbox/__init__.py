@@ -21,7 +21,7 @@ from rollenv.sandbox.images import Image
 from rollenv.sandbox.machine import Machine
 from rollenv.sandbox.network import Forward
 from rollenv.sandbox.pool import Pool, shared_pool
-from rollenv.sandbox.sandbox import AsyncSandbox, Sandbox
+from rollenv.sandbox.sandbox import AsyncSandbox, BaseSandbox, Sandbox
 from rollenv.sandbox.types import (
     CommandResult,
     Context,
@@ -39,6 +39,7 @@ from rollenv.sandbox.types import (
 
 __all__ = [
     "AsyncSandbox",
+    "BaseSandbox",
     "CommandHandle",
     "CommandResult",
     "Context",

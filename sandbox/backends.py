@@ -237,7 +237,9 @@ def start(
         raise UsageError(f"there is no sandbox backend {backend!r}; choose from {', '.join(BACKENDS)}")
     if unknown := [name for name in require if name not in PROPERTIES]:
         raise UsageError(f"there is no isolation property {unknown[0]!r}; choose from {', '.join(PROPERTIES)}")
-    worker = _start(backend, limits, packages, settings)
+    if backend == "local" and settings:
+        raise UsageError(f"the local sandbox takes no setting {next(iter(settings))!r}")
+    worker = docker.start(limits, packages, **settings) if backend == "docker" else local.start(limits, packages)
     if missing := [name for name in packages if name not in worker.about["loaded"]]:
         worker.close()
         raise UsageError(f"Python in the {backend} sandbox cannot import {', '.join(missing)}, listed in packages=")
@@ -256,11 +258,3 @@ def start(
         lacking = "; ".join(f"{name} ({PROPERTIES[name]})" for name in missing)
         raise IsolationError(f"the {backend} sandbox cannot provide what was requested on this machine: {lacking}")
     return worker
-
-
-def _start(backend: str, limits: Limits, packages: Sequence[str], settings: dict[str, Any]) -> Worker:
-    if backend == "docker":
-        return docker.start(limits, packages, **settings)
-    if settings:
-        raise UsageError(f"the local sandbox takes no setting {next(iter(settings))!r}")
-    return local.start(limits, packages)

@@ -17,13 +17,13 @@ from rollenv.sandbox.types import CommandResult, OnText, Output, Process, comman
 from rollenv.sandbox.worker import Stream
 
 if TYPE_CHECKING:
-    from rollenv.sandbox.sandbox import Sandbox
+    from rollenv.sandbox.sandbox import BaseSandbox
 
 
 class CommandHandle:
     """A command in the background."""
 
-    def __init__(self, sandbox: Sandbox, key: str, follow: Callable[[], Finished], output: Output, seconds: float):
+    def __init__(self, sandbox: BaseSandbox, key: str, follow: Callable[[], Finished], output: Output, seconds: float):
         self._sandbox, self.key, self._output, self._seconds = sandbox, key, output, seconds
         self._done: Finished | None = None
         self._pid = 0
@@ -79,11 +79,7 @@ class CommandHandle:
         return self._thread.is_alive()
 
     def send_stdin(self, text: str | bytes, close: bool = False) -> None:
-        """Write to the command's standard input; blocks while it has 1 MiB unread.
-
-        Args:
-            close: whether to close standard input afterwards.
-        """
+        """Write to the command's standard input, and ``close`` it afterwards; blocks while it has 1 MiB unread."""
         data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
         self._sandbox._worker.write_input(self.key, data, close)
 
@@ -95,7 +91,7 @@ class CommandHandle:
 class Commands:
     """Programs in a sandbox."""
 
-    def __init__(self, sandbox: Sandbox):
+    def __init__(self, sandbox: BaseSandbox):
         self._sandbox = sandbox
         self._numbers = itertools.count(1)
         self._running: dict[str, CommandHandle] = {}
@@ -146,15 +142,7 @@ class Commands:
         on_stdout: OnText | None = None,
         on_stderr: OnText | None = None,
     ) -> CommandHandle:
-        """Start a command in the background, with an open standard input. See :meth:`run`.
-
-        Args:
-            command: for the shell, or a program with its arguments.
-            timeout: seconds; by default from the limits.
-            user: user of a :class:`Machine` that runs it.
-            on_stdout: called with each piece of text from standard output.
-            on_stderr: called with each piece of text from standard error.
-        """
+        """Start a command in the background, with an open standard input. See :meth:`run`."""
         seconds = self._sandbox._seconds(timeout)
         key, output, sandbox = self._new_key(), Output(on_stdout, on_stderr), self._sandbox
         request = self._request(command, cwd, env, seconds, user, key)
@@ -184,10 +172,6 @@ class Commands:
     def connect(self, pid: int, *, on_stdout: OnText | None = None, on_stderr: OnText | None = None) -> CommandHandle:
         """Attach to a command that :meth:`start` started; later output goes to these callbacks as well.
 
-        Args:
-            on_stdout: called with each piece of text from standard output.
-            on_stderr: called with each piece of text from standard error.
-
         Raises:
             NotFound: no such command is running.
         """
@@ -206,11 +190,7 @@ class Commands:
         return False
 
     def send_stdin(self, pid: int, text: str | bytes, close: bool = False) -> None:
-        """Write to the standard input of a background command. See :meth:`CommandHandle.send_stdin`.
-
-        Args:
-            close: whether to close standard input afterwards.
-        """
+        """Write to the standard input of a background command. See :meth:`CommandHandle.send_stdin`."""
         self.connect(pid).send_stdin(text, close)
 
     def _request(
@@ -242,7 +222,7 @@ KEPT = 1 << 20
 class Terminal:
     """A program at a terminal, in the background."""
 
-    def __init__(self, sandbox: Sandbox, stream: Stream, on_data: OnData | None):
+    def __init__(self, sandbox: BaseSandbox, stream: Stream, on_data: OnData | None):
         self._sandbox, self._stream, self._on_data = sandbox, stream, on_data
         self._shown = bytearray()
         self._failure: SandboxError | None = None
@@ -304,7 +284,7 @@ class Terminal:
 class Terminals:
     """Starts programs at terminals."""
 
-    def __init__(self, sandbox: Sandbox):
+    def __init__(self, sandbox: BaseSandbox):
         self._sandbox = sandbox
 
     def start(

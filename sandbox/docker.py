@@ -110,7 +110,6 @@ def start(
     """Start a container.
 
     Args:
-        limits: of every run in it.
         packages: modules that every run finds already imported, where the image has them.
         image: with a Python of 3.9 or later; it is never pulled.
         python: that Python's path in the image.

@@ -81,10 +81,14 @@ def parse(text: str) -> list[Instruction]:
         if not joined.strip():
             continue
         name, *after = joined.split(maxsplit=1)
-        flags, rest = _flags(after[0].strip() if after else "")
+        rest = after[0].strip() if after else ""
+        flags: list[tuple[str, str]] = []
+        while match := _FLAG.match(rest):
+            flags.append((match[1], match[2] or ""))
+            rest = rest[match.end() :]
         words = split(rest, escape) if name.upper() in _WITH_HEREDOCS else []
         heredocs, at = _heredocs(words, lines, at, f"line {first}: {name.upper()}")
-        found.append(Instruction(name.upper(), rest, first, flags, heredocs, escape))
+        found.append(Instruction(name.upper(), rest, first, tuple(flags), heredocs, escape))
     return found
 
 
@@ -100,14 +104,6 @@ def _joined(lines: list[str], at: int, escape: str) -> tuple[str, int]:
             return text + line, at
         text += line[: -len(escape)]
     return text, at
-
-
-def _flags(rest: str) -> tuple[tuple[tuple[str, str], ...], str]:
-    found = []
-    while match := _FLAG.match(rest):
-        found.append((match[1], match[2] or ""))
-        rest = rest[match.end() :]
-    return tuple(found), rest.strip()
 
 
 def _heredocs(words: list[str], lines: list[str], at: int, where: str) -> tuple[tuple[tuple[str, str, bool], ...], int]:
@@ -168,7 +164,11 @@ class _WordReader:
             if char == "$":
                 found.append(self._variable())
             elif char == "'" and self.quotes:
-                found.append(self._single())
+                text, quote, _ = self.text[self.at :].partition("'")
+                if not quote:
+                    raise UsageError(f"{self.text!r}: a ' is missing")
+                self.at += len(text) + 1
+                found.append(text)
             elif char == '"' and self.quotes:
                 found.append(self._double())
             elif char == self.escape:
@@ -183,13 +183,6 @@ class _WordReader:
         char = self.text[self.at : self.at + 1]
         self.at += 1
         return char
-
-    def _single(self) -> str:
-        text, end, _ = self.text[self.at :].partition("'")
-        if not end:
-            raise UsageError(f"{self.text!r}: a ' is missing")
-        self.at += len(text) + 1
-        return text
 
     def _double(self) -> str:
         found: list[str] = []

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollenv.sandbox.errors import NotFound, SandboxError, SandboxFileError
 from rollenv.sandbox.inside import protocol
@@ -16,7 +16,7 @@ from rollenv.sandbox.types import Entry
 from rollenv.sandbox.worker import PIECE, Stream
 
 if TYPE_CHECKING:
-    from rollenv.sandbox.sandbox import Sandbox
+    from rollenv.sandbox.sandbox import BaseSandbox
 
 _Operation = TypeVar("_Operation", bound=protocol.FileOperation)
 #: Seconds for an operation on files: inside, and until the sandbox counts as failed.
@@ -110,7 +110,7 @@ class Files:
     Every operation has code's own rights: it sees what code sees, and is refused what code is refused.
     """
 
-    def __init__(self, sandbox: Sandbox):
+    def __init__(self, sandbox: BaseSandbox):
         self._sandbox = sandbox
 
     def _perform(self, request: protocol.FileOperation, data: bytes = b"", most: int = _MAX_LISTING) -> bytes:
@@ -252,15 +252,8 @@ def _entry(line: bytes, base: str) -> Entry:
     """The entry that a line describes; a program in the sandbox may have written the line."""
     try:
         fields = json.loads(line)
-        wanted: dict[str, type | tuple[type, ...]] = {
-            "name": str,
-            "type": str,
-            "size": int,
-            "mode": int,
-            "modified": (int, float),
-            "owner": int,
-        }
-        wanted["group"] = int
+        wanted: dict[str, Any] = {"name": str, "type": str, "modified": (int, float)}
+        wanted |= dict.fromkeys(("size", "mode", "owner", "group"), int)
         if not all(isinstance(fields[name], kind) for name, kind in wanted.items()):
             raise TypeError
         target = fields.get("target")

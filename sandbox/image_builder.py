@@ -317,18 +317,14 @@ class _Builder:
 
         return key, get, archives
 
-    def _other_image(self, name: str) -> Image | None:
-        if _UV.match(name) and (image := self.offline.uv()):
-            return image
-        return (self.base(name) if self.base else None) or _standing_for(name)
-
     def _from_stage(
         self, stage: _Stage, name: str, names: list[str]
     ) -> tuple[list[str], Callable[[], list[image_copy.Source]]]:
         """Return what the layer depends on, and the sources."""
         number = int(name) if name.isdecimal() else len(self.stages)
         other = self.stages[number] if number < len(self.stages) else self.named.get(name.lower())
-        image = other.image if other else self._other_image(name)
+        image = other.image if other else (self.offline.uv() if _UV.match(name) else None)
+        image = image or (self.base(name) if self.base else None) or _standing_for(name)
         if image is None or other is stage:
             raise UsageError(f"there is no stage or image {name!r} before this one")
 
@@ -445,11 +441,7 @@ def _why(done: CommandResult) -> str:
 
 
 def _pairs(step: Instruction) -> list[tuple[str, str]]:
-    """Names and values of an ENV: ``A=1 B=2``, or the old ``A 1``.
-
-    Raises:
-        UsageError: if it is neither.
-    """
+    """Names and values of an ENV: ``A=1 B=2``, or the old ``A 1``."""
     words = split(step.text, step.escape)
     if words and "=" not in words[0]:
         name, _, rest = step.text.replace("\t", " ").partition(" ")

@@ -141,8 +141,11 @@ def _write(root: Path) -> None:
             users.setdefault(pwd.getpwnam(user).pw_uid, user)
         with contextlib.suppress(KeyError):
             groups.setdefault(grp.getgrnam(group).gr_gid, group)
+    homes, nowhere = {0: "/root:/bin/bash"}, "/nonexistent:/usr/sbin/nologin"
     accounts = {
-        "passwd": "".join(f"{name}:x:{n}:{min(n, 65534)}:{name}:{_home(n)}\n" for n, name in users.items()),
+        "passwd": "".join(
+            f"{name}:x:{n}:{min(n, 65534)}:{name}:{homes.get(n, nowhere)}\n" for n, name in users.items()
+        ),
         "group": "".join(f"{name}:x:{n}:\n" for n, name in groups.items()),
         "shadow": "".join(f"{name}:*:19000:0:99999:7:::\n" for name in users.values()),
         "gshadow": "".join(f"{name}:*::\n" for name in groups.values()),
@@ -161,10 +164,6 @@ def _overrides() -> str:
         return _OVERRIDES.read_text()
     except OSError:
         return ""
-
-
-def _home(number: int) -> str:
-    return "/root:/bin/bash" if number == 0 else "/nonexistent:/usr/sbin/nologin"
 
 
 def _copy(source: str, target: Path) -> None:
@@ -255,9 +254,14 @@ class Image:
 
     def find(self, path: str) -> Path | None:
         """The host's file behind a path of the image, or None. Links are not followed, so give no path through one."""
-        for mount_point, lower in sorted(self.mounts, key=lambda mount: -len(mount[0])):
-            if f"{path}/".startswith(f"{mount_point}/"):
-                return _in_layers(lower, path[len(mount_point) :].strip("/"))
+        mounts = [mount for mount in self.mounts if f"{path}/".startswith(f"{mount[0]}/")]
+        mount_point, lower = max(mounts, key=lambda mount: len(mount[0]), default=("", ()))
+        for layer in lower:
+            found = Path(layer, path[len(mount_point) :].strip("/"))
+            if os.path.lexists(found):
+                info = os.lstat(found)
+                removed = stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
+                return None if removed else found
         return None
 
     def names(self, folder: str) -> set[str]:
@@ -285,17 +289,6 @@ def _libraries(image: Image) -> frozenset[str]:
     folders = ["/lib", "/usr/lib", "/usr/local/lib", "/lib64", "/usr/lib64"]
     folders += [f"/usr/lib/{name}" for name in image.names("/usr/lib") if name.endswith("-linux-gnu")]
     return frozenset(name for folder in folders for name in image.names(folder) if ".so" in name)
-
-
-def _in_layers(lower: tuple[str, ...], name: str) -> Path | None:
-    """The topmost file of a name in folders that lie over each other; None if a layer has removed it."""
-    for layer in lower:
-        path = Path(layer, name)
-        if not os.path.lexists(path):
-            continue
-        info = os.lstat(path)
-        return None if stat.S_ISCHR(info.st_mode) and info.st_rdev == 0 else path
-    return None
 
 
 def _listed(folder: str) -> list[str]:

@@ -78,11 +78,7 @@ def temporary(parent: Path | None = None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """While a folder is locked by this process.
-
-    Raises:
-        OSError: if another process holds it.
-    """
+    """While a folder is locked by this process."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

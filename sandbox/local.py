@@ -248,10 +248,8 @@ def start(
     """Start a jail.
 
     Args:
-        limits: of every run in it.
         packages: modules that every run finds already imported.
         machine: a root file system, see :mod:`rollenv.sandbox.inside.machine`.
-        network: what a machine can reach.
         tunnels: ports of a machine's loopback that lead to addresses (``HOST:PORT``) of this one.
 
     Raises:

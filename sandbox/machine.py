@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import posixpath
@@ -20,7 +19,7 @@ from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.machine import CAPABILITIES
 from rollenv.sandbox.layers import Entry, Keep, layer_of, unpack
 from rollenv.sandbox.network import AllowList
-from rollenv.sandbox.sandbox import Sandbox
+from rollenv.sandbox.sandbox import BaseSandbox
 from rollenv.sandbox.types import CommandResult, Limits
 from rollenv.sandbox.worker import Json
 
@@ -44,18 +43,18 @@ _MASKED = (
 )
 
 
-class Machine(Sandbox):
-    """A sandbox whose code is root of a system of its own: it may install, change and remove anything in it.
+class Machine(BaseSandbox):
+    """A sandbox whose programs may be root of a system of its own, and install, change and remove anything in it.
 
     It has no network but its own loopback, unless ``network`` lists hosts that it may reach. What it leaves running
     stays until the machine ends. Its root is nobody outside. Commands, files, terminals and ports work as in a
-    :class:`Sandbox`; there are no contexts for cells.
+    :class:`~rollenv.sandbox.Sandbox`; code runs by the machine's own interpreters, see :meth:`run`.
     """
 
     image: Image
 
     @classmethod
-    def create(  # type: ignore[override]
+    def create(
         cls,
         image: Image | None = None,
         *,
@@ -131,10 +130,6 @@ class Machine(Sandbox):
     def _cwd_and_user(self, cwd: str | None, user: str | None) -> Json:
         return {"cwd": cwd or self.image.workdir, "user": user or self.image.user}
 
-    def run_code(self, *_: Any, **__: Any) -> Any:
-        """Not here: a machine has its own interpreters, see :meth:`run`."""
-        raise UsageError("a machine runs commands with its own programs: machine.run('python3 -c ...')")
-
     def run(self, command: str | Sequence[str], **settings: Any) -> CommandResult:
         """Run a command to its end, as :meth:`Commands.run` does.
 
@@ -158,18 +153,28 @@ class Machine(Sandbox):
 
         Raises:
             SandboxError: if the machine could not take them.
+            UsageError: if there is no such file or folder.
         """
+        root = Path(source)
+        if not root.is_dir() and not root.is_file():
+            raise UsageError(f"there is no file or folder {source} to upload")
+
+        def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            if mode is not None and member.isreg():
+                member.mode = mode
+            return member
+
         with tempfile.TemporaryFile() as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-                _add(archive, Path(source), mode)
+                for path in sorted(root.iterdir()) if root.is_dir() else [root]:
+                    archive.add(path, path.name, filter=as_root)
             file.seek(0)
             self.unpack(file.read(), target)
 
     def unpack(self, archive: bytes, target: str) -> None:
         """Unpack a tar archive into a folder of the machine, as root.
-
-        Args:
-            archive: the bytes of a .tar.
 
         Raises:
             SandboxError: if the machine could not take them.
@@ -229,27 +234,17 @@ class Machine(Sandbox):
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile() as file:
-            with self._still():
+            paused = self._worker.paused
+            if not paused:
+                self.pause()
+            try:
                 self.pack(file)
+            finally:
+                if not paused:
+                    self.resume()
             file.seek(0)
             layer_of(file, target, [mount for mount, _ in self.image.mounts], keep)
         return self.image.over(target)
-
-    @contextlib.contextmanager
-    def _still(self) -> Iterator[None]:
-        """While nothing in it changes."""
-        if self._worker.paused:
-            yield
-            return
-        self.pause()
-        try:
-            yield
-        finally:
-            self.resume()
-
-    def snapshot(self) -> bytes:
-        """Not here: see :meth:`commit`, which makes an image."""
-        raise UsageError("a machine's snapshot is an image: machine.commit(folder), then Machine.create(image)")
 
 
 @functools.cache
@@ -266,25 +261,6 @@ def _absolute(path: str) -> str:
     if not path.startswith("/"):
         raise UsageError(f"a path in a machine must be absolute, got {path!r}")
     return path
-
-
-def _add(archive: tarfile.TarFile, source: Path, mode: int | None) -> None:
-    """A file under its name, or the contents of a folder; everything as root's."""
-
-    def own(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.uid = member.gid = 0
-        member.uname = member.gname = ""
-        if mode is not None and member.isreg():
-            member.mode = mode
-        return member
-
-    if source.is_dir():
-        for inner in sorted(source.iterdir()):
-            archive.add(inner, inner.name, filter=own)
-    elif source.is_file():
-        archive.add(source, source.name, filter=own)
-    else:
-        raise UsageError(f"there is no file or folder {source} to upload")
 
 
 def _harmless(archive: tarfile.TarFile, most: int) -> Iterator[Entry]:

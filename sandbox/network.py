@@ -1,7 +1,7 @@
 """Connections into a sandbox, to servers on its ports, and out of a machine, to the hosts on a list and no others.
 
 A machine has no network but its own loopback. There it finds the proxy: a socket that listens inside, and that this
-process, which has a network, accepts from. Programs that heed HTTPS_PROXY and HTTP_PROXY use it: pip, curl, git, npm.
+process, which has a network, accepts from. Programs that follow HTTPS_PROXY and HTTP_PROXY use it: pip, curl, git, npm.
 A connection to a port is carried by a process in the sandbox: nothing in it can begin one to the outside.
 """
 
@@ -24,7 +24,11 @@ from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.worker import Stream
 
 if TYPE_CHECKING:
-    from rollenv.sandbox.sandbox import Sandbox
+    from rollenv.sandbox.sandbox import BaseSandbox
+
+
+#: Connections of a machine at a time.
+MAX_CONNECTIONS = 64
 
 
 class ConnectionServer:
@@ -35,7 +39,7 @@ class ConnectionServer:
         most: connections at a time; others wait.
     """
 
-    def __init__(self, listening: socket.socket, most: int):
+    def __init__(self, listening: socket.socket, most: int = MAX_CONNECTIONS):
         self._listening = listening
         self._slots = threading.BoundedSemaphore(most)
         self._open: set[socket.socket] = set()
@@ -77,8 +81,6 @@ class ConnectionServer:
 
 logger = logging.getLogger(__name__)
 
-#: Connections of a machine at a time.
-MAX_CONNECTIONS = 64
 #: Ports that an entry without one allows.
 PORTS = (80, 443)
 #: Bytes of a request's head; seconds until it is there and until a host answers; seconds of silence in a connection.
@@ -136,18 +138,15 @@ class AllowList:
         self.names: list[_Entry] = []
         self.ranges: list[tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, int | None]] = []
         for entry in self.hosts:
-            self._add(entry)
-
-    def _add(self, entry: str) -> None:
-        host, port = _with_port(entry)
-        try:
-            self.ranges.append((ipaddress.ip_network(host), port))
-            return
-        except ValueError:
-            pass
-        if not _NAME.fullmatch(host.lower()):
-            raise UsageError(f"network entry {entry!r} is not a host name, *.NAME, an address or a range of addresses")
-        self.names.append(_Entry(host.lower(), port))
+            host, port = _with_port(entry)
+            try:
+                self.ranges.append((ipaddress.ip_network(host), port))
+            except ValueError:
+                if not _NAME.fullmatch(host.lower()):
+                    raise UsageError(
+                        f"network entry {entry!r} is not a host name, *.NAME, an address or a range of addresses"
+                    ) from None
+                self.names.append(_Entry(host.lower(), port))
 
     def addresses(self, host: str, port: int) -> list[str]:
         """Return the addresses at which a host may be reached.
@@ -158,7 +157,13 @@ class AllowList:
         literal = _address(host)
         if literal is None and not any(entry.allows(host.lower().rstrip("."), port) for entry in self.names):
             raise Refused("403 Forbidden", f"{host}:{port} is not on this machine's list: {', '.join(self.hosts)}")
-        found = [host] if literal else _resolved(host, port)
+        found = [host]
+        if literal is None:
+            try:
+                answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            except (OSError, UnicodeError) as error:
+                raise Refused("502 Bad Gateway", f"{host} has no address: {error}") from error
+            found = list(dict.fromkeys(str(each[4][0]) for each in answers))
         good = [address for address in found if self._reachable(address, port, literal is None)]
         if not good:
             raise Refused("403 Forbidden", f"{host}:{port} is at {', '.join(found)}, which this machine may not reach")
@@ -204,23 +209,8 @@ def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
     return all(_is_public(ipaddress.IPv4Address(each)) for each in inner)
 
 
-def _resolved(host: str, port: int) -> list[str]:
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise Refused("502 Bad Gateway", f"{host} has no address: {error}") from error
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
-
-
 class _WayOut(ConnectionServer):
-    """Carries connections of one machine to the outside.
-
-    Args:
-        listening: a socket that listens in the machine; it is closed at the end.
-    """
-
-    def __init__(self, listening: socket.socket):
-        super().__init__(listening, MAX_CONNECTIONS)
+    """Carries connections to a socket that listens in a machine to the outside."""
 
     def _joined(self, client: socket.socket, server: socket.socket, first: bytes = b"") -> None:
         """Carry bytes both ways, the first of them to the server."""
@@ -240,12 +230,7 @@ class _WayOut(ConnectionServer):
 
 
 class Tunnel(_WayOut):
-    """Leads from a port of the machine to an address here.
-
-    Args:
-        listening: a socket that listens in the machine; it is closed at the end.
-        address: the other end here, as ``HOST:PORT``.
-    """
+    """Leads from a port of the machine to an address here, ``HOST:PORT``."""
 
     def __init__(self, listening: socket.socket, address: str):
         host, _, port = address.rpartition(":")
@@ -257,11 +242,7 @@ class Tunnel(_WayOut):
 
 
 class Gateway(_WayOut):
-    """An HTTP proxy.
-
-    Args:
-        listening: a socket that listens in the machine; it is closed at the end.
-    """
+    """An HTTP proxy."""
 
     def __init__(self, listening: socket.socket, allowed: AllowList):
         self.allowed = allowed
@@ -287,7 +268,7 @@ class Gateway(_WayOut):
                     raise Refused("400 Bad Request", "the request has no end")
                 data += more
             head, _, rest = data.partition(b"\r\n\r\n")
-            host, port, first = _asked(head)
+            host, port, first = _parse_request(head)
             server = self._connected(host, port)
         except Refused as refused:
             logger.info("a machine was refused: %s", refused)
@@ -309,7 +290,7 @@ class Gateway(_WayOut):
         raise Refused("502 Bad Gateway", f"{host}:{port} could not be reached: {why}")
 
 
-def _asked(head: bytes) -> tuple[str, int, bytes]:
+def _parse_request(head: bytes) -> tuple[str, int, bytes]:
     """Host and port of a request, and the head that the host gets; nothing of it for CONNECT."""
     first, *lines = head.split(b"\r\n")
     words = _REQUEST.fullmatch(first)
@@ -351,7 +332,7 @@ _TO_A_PORT = 16
 class Forward(ConnectionServer):
     """A port of this machine's loopback that leads to a port in the sandbox. Everybody on this machine can use it."""
 
-    def __init__(self, sandbox: Sandbox, port: int):
+    def __init__(self, sandbox: BaseSandbox, port: int):
         self.port, self._sandbox = port, sandbox
         self._streams: set[Stream] = set()
         listening = socket.create_server(("127.0.0.1", 0))
@@ -400,7 +381,7 @@ class Forward(ConnectionServer):
 class Ports:
     """The ports of a sandbox."""
 
-    def __init__(self, sandbox: Sandbox):
+    def __init__(self, sandbox: BaseSandbox):
         self._sandbox = sandbox
         self._forwards: dict[int, Forward] = {}
         self._lock = threading.Lock()

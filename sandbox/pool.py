@@ -284,7 +284,6 @@ class AdaptiveTimeout:
         """Record the time of a program that ended by itself.
 
         Args:
-            case: key of the test case.
             correct: whether its answer was right; others are ignored.
         """
         if correct:

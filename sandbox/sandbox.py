@@ -152,23 +152,151 @@ class Contexts:
         self._worker.run(protocol.OpenContext(**fields))
 
 
-class Sandbox:
-    """An isolated environment with an interpreter, a shell and a scratch folder. Threads may share one.
-
-    Create one with :meth:`create`, and end it with :meth:`kill` or a ``with`` block.
-    """
+class BaseSandbox:
+    """Files, programs, terminals and ports of a :class:`Sandbox` or :class:`~rollenv.sandbox.machine.Machine`."""
 
     def __init__(self, worker: Worker, backend: str, env: Mapping[str, str] | None = None):
         self._worker, self.backend, self._env = worker, backend, dict(env or {})
         self.commands, self.files = Commands(self), Files(self)
         self.terminals, self.ports = Terminals(self), Ports(self)
-        self._contexts = Contexts(worker, self._env)
         self._killed = False
         self._shell: Sequence[str] = ("/bin/sh", "-c")
         self._timer: threading.Timer | None = None
         self._timer_lock = threading.Lock()
         self._expires_at: float | None = None
         self._measured = (time.monotonic(), 0.0)
+
+    @property
+    def isolation(self) -> dict[str, bool]:
+        """The verified isolation of this kind of sandbox: each property, and whether it holds."""
+        return dict(self._worker.about["isolation"])
+
+    @property
+    def alive(self) -> bool:
+        """Return whether it still runs."""
+        return self._worker.alive
+
+    def set_timeout(self, seconds: float | None) -> None:
+        """End the sandbox this many seconds from now, even if something runs in it; None for never."""
+        if seconds is not None and not seconds > 0:
+            raise UsageError(f"a sandbox's lifetime must be above 0 seconds, got {seconds!r}; kill() ends it now")
+        self._set_timer(seconds)
+
+    def _set_timer(self, seconds: float | None) -> None:
+        with self._timer_lock:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._expires_at = None
+            if seconds is not None:
+                self._expires_at = time.time() + seconds
+                self._timer = threading.Timer(seconds, self.kill)
+                self._timer.daemon = True
+                self._timer.start()
+
+    @property
+    def expires_at(self) -> float | None:
+        """The end of its lifetime in seconds since 1970; None for never."""
+        return self._expires_at
+
+    def metrics(self) -> Metrics:
+        """Return what it uses now."""
+        used, limits, now = self._worker.ask(protocol.GetMetrics()), self._worker.limits, time.monotonic()
+        before, self._measured = self._measured, (now, float(used["cpu_seconds"]))
+        spent = max(0.0, self._measured[1] - before[1])  # what has ended no longer counts
+        return Metrics(
+            cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            cpu_seconds=self._measured[1],
+            cpu_percent=100 * spent / max(now - before[0], 1e-6),
+            memory_used=int(used["memory_used"]),
+            memory_total=limits.memory_mb << 20,
+            disk_used=int(used["disk_used"]),
+            disk_total=limits.disk_mb << 20,
+            processes=int(used["processes"]),
+            timestamp=time.time(),
+        )
+
+    def pause(self) -> None:
+        """Stop everything that runs; it stays in memory. No time limit but the sandbox's own lifetime counts the pause.
+
+        Until :meth:`resume`, every method that runs code or touches files raises :class:`SandboxPaused`.
+        """
+        self._worker.paused = True  # nothing has to answer any more
+        self._worker.ask(protocol.Pause())
+
+    def resume(self) -> None:
+        """Resume everything; without a pause, nothing happens."""
+        self._worker.ask(protocol.Resume())
+        self._worker.resumed_at, self._worker.paused = time.monotonic(), False
+
+    def kill(self) -> None:
+        """End the sandbox and everything in it; calling it again does nothing."""
+        self._killed = True
+        self._set_timer(None)
+        self.ports.close()
+        self._worker.close()
+
+    close = kill
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+
+    def _run(
+        self, request: protocol.Start | protocol.Cell, seconds: float, output: Output, data: bytes = b""
+    ) -> Finished:
+        """A request that runs code. Code that takes the sandbox with it has failed; so has code without room."""
+        if not self._worker.alive:
+            raise SandboxDied("the sandbox has ended")
+        try:
+            results = output.show if output.on_result else None
+            return self._worker.run(request, data, wait=seconds + _GRACE, on_bytes=output.take, on_result=results)
+        except SandboxDied:
+            return self._died()
+        except SandboxFileError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            return no_process(str(error))
+
+    def _follow(self, number: int, inbox: Inbox, seconds: float, output: Output) -> Finished:
+        """The same for a worker that was started before."""
+        try:
+            done = self._worker.receive(inbox, seconds + _GRACE, output.take)
+            assert isinstance(done, Finished)
+            return done
+        except SandboxDied:
+            return self._died()
+        finally:
+            self._worker.forget(number)
+
+    def _died(self) -> Finished:
+        if self._killed:
+            raise SandboxDied("the sandbox was ended while this ran in it")
+        return died()
+
+    def _seconds(self, timeout: float | None) -> float:
+        seconds = self._worker.limits.seconds if timeout is None else timeout
+        if not seconds > 0:
+            raise UsageError(f"a timeout must be above 0 seconds, got {timeout!r}; leave it out for the limit")
+        return seconds
+
+    def _cwd_and_user(self, cwd: str | None, user: str | None) -> Json:
+        """Return the working directory and user of a program."""
+        if user is not None:
+            raise UsageError("programs of a sandbox have one user; a Machine has more (Machine.create)")
+        return {"cwd": cwd}
+
+
+class Sandbox(BaseSandbox):
+    """An isolated environment with an interpreter, a shell and a scratch folder. Threads may share one.
+
+    Create one with :meth:`create`, and end it with :meth:`kill` or a ``with`` block.
+    """
+
+    def __init__(self, worker: Worker, backend: str, env: Mapping[str, str] | None = None):
+        super().__init__(worker, backend, env)
+        self._contexts = Contexts(worker, self._env)
 
     @classmethod
     def create(
@@ -211,16 +339,6 @@ class Sandbox:
             worker.close()
             raise
         return sandbox
-
-    @property
-    def isolation(self) -> dict[str, bool]:
-        """The verified isolation of this kind of sandbox: each property, and whether it holds."""
-        return dict(self._worker.about["isolation"])
-
-    @property
-    def alive(self) -> bool:
-        """Return whether it still runs."""
-        return self._worker.alive
 
     def run_code(
         self,
@@ -281,50 +399,6 @@ class Sandbox:
             self._contexts.reopen(context)
         return no_process("its interpreter was ended again and again before it could begin: memory is short")
 
-    def _run(
-        self, request: protocol.Start | protocol.Cell, seconds: float, output: Output, data: bytes = b""
-    ) -> Finished:
-        """A request that runs code. Code that takes the sandbox with it has failed; so has code without room."""
-        if not self._worker.alive:
-            raise SandboxDied("the sandbox has ended")
-        try:
-            results = output.show if output.on_result else None
-            return self._worker.run(request, data, wait=seconds + _GRACE, on_bytes=output.take, on_result=results)
-        except SandboxDied:
-            return self._died()
-        except SandboxFileError as error:
-            if error.errno != errno.EAGAIN:
-                raise
-            return no_process(str(error))
-
-    def _follow(self, number: int, inbox: Inbox, seconds: float, output: Output) -> Finished:
-        """The same for a worker that was started before."""
-        try:
-            done = self._worker.receive(inbox, seconds + _GRACE, output.take)
-            assert isinstance(done, Finished)
-            return done
-        except SandboxDied:
-            return self._died()
-        finally:
-            self._worker.forget(number)
-
-    def _died(self) -> Finished:
-        if self._killed:
-            raise SandboxDied("the sandbox was ended while this ran in it")
-        return died()
-
-    def _seconds(self, timeout: float | None) -> float:
-        seconds = self._worker.limits.seconds if timeout is None else timeout
-        if not seconds > 0:
-            raise UsageError(f"a timeout must be above 0 seconds, got {timeout!r}; leave it out for the limit")
-        return seconds
-
-    def _cwd_and_user(self, cwd: str | None, user: str | None) -> Json:
-        """Return the working directory and user of a program."""
-        if user is not None:
-            raise UsageError("programs of a sandbox have one user; a Machine has more (Machine.create)")
-        return {"cwd": cwd}
-
     def create_context(self, name: str | None = None, *, language: str = "python", cwd: str | None = None) -> str:
         """Start a new process for cells, with its own namespace, and return its name.
 
@@ -358,58 +432,6 @@ class Sandbox:
         with contextlib.suppress(NotFound):
             self._worker.ask(protocol.Signal(f"context-{context}", int(signal.SIGINT)))
 
-    def set_timeout(self, seconds: float | None) -> None:
-        """End the sandbox this many seconds from now, even if something runs in it; None for never."""
-        if seconds is not None and not seconds > 0:
-            raise UsageError(f"a sandbox's lifetime must be above 0 seconds, got {seconds!r}; kill() ends it now")
-        self._set_timer(seconds)
-
-    def _set_timer(self, seconds: float | None) -> None:
-        with self._timer_lock:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._expires_at = None
-            if seconds is not None:
-                self._expires_at = time.time() + seconds
-                self._timer = threading.Timer(seconds, self.kill)
-                self._timer.daemon = True
-                self._timer.start()
-
-    @property
-    def expires_at(self) -> float | None:
-        """The end of its lifetime in seconds since 1970; None for never."""
-        return self._expires_at
-
-    def metrics(self) -> Metrics:
-        """Return what it uses now."""
-        used, limits, now = self._worker.ask(protocol.GetMetrics()), self._worker.limits, time.monotonic()
-        before, self._measured = self._measured, (now, float(used["cpu_seconds"]))
-        spent = max(0.0, self._measured[1] - before[1])  # what has ended no longer counts
-        return Metrics(
-            cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            cpu_seconds=self._measured[1],
-            cpu_percent=100 * spent / max(now - before[0], 1e-6),
-            memory_used=int(used["memory_used"]),
-            memory_total=limits.memory_mb << 20,
-            disk_used=int(used["disk_used"]),
-            disk_total=limits.disk_mb << 20,
-            processes=int(used["processes"]),
-            timestamp=time.time(),
-        )
-
-    def pause(self) -> None:
-        """Stop everything that runs; it stays in memory. No time limit but the sandbox's own lifetime counts the pause.
-
-        Until :meth:`resume`, every method that runs code or touches files raises :class:`SandboxPaused`.
-        """
-        self._worker.paused = True  # nothing has to answer any more
-        self._worker.ask(protocol.Pause())
-
-    def resume(self) -> None:
-        """Resume everything; without a pause, nothing happens."""
-        self._worker.ask(protocol.Resume())
-        self._worker.resumed_at, self._worker.paused = time.monotonic(), False
-
     def snapshot(self) -> bytes:
         """The files of the scratch folder and of ``/tmp`` now, as an archive for ``create(snapshot=...)``.
 
@@ -418,21 +440,6 @@ class Sandbox:
         return self.files._perform(
             protocol.PackScratch(path="the scratch folder"), most=4 * self._worker.limits.disk_mb << 20
         )
-
-    def kill(self) -> None:
-        """End the sandbox and everything in it; calling it again does nothing."""
-        self._killed = True
-        self._set_timer(None)
-        self.ports.close()
-        self._worker.close()
-
-    close = kill
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.kill()
 
 
 T = TypeVar("T")
@@ -448,20 +455,11 @@ class AsyncSandbox:
 
     @classmethod
     async def create(cls, *args: Any, **kwargs: Any) -> Self:
-        """Create a sandbox as :meth:`Sandbox.create` does.
-
-        Args:
-            args: positional arguments of :meth:`Sandbox.create`.
-            kwargs: keyword arguments of :meth:`Sandbox.create`.
-        """
+        """Create a sandbox as :meth:`Sandbox.create` does."""
         return cls(await asyncio.to_thread(Sandbox.create, *args, **kwargs))
 
     async def run_code(self, code: str, **kwargs: Any) -> Execution:
-        """Run code as :meth:`Sandbox.run_code` does. Cancelling the task interrupts the code.
-
-        Args:
-            kwargs: further arguments of :meth:`Sandbox.run_code`.
-        """
+        """Run code as :meth:`Sandbox.run_code` does. Cancelling the task interrupts the code."""
         context = kwargs.get("context") or default_name(kwargs.get("language") or "python")
         return await _ended(partial(self.sync.run_code, code, **kwargs), partial(self.sync.interrupt, context))
 
@@ -509,7 +507,6 @@ class AsyncCommands(_Awaited):
 
         Args:
             command: for the shell, or a program with its arguments.
-            kwargs: further arguments of :meth:`Commands.run`.
         """
         key = self._inner._new_key()
         return await _ended(partial(self._inner.run, command, _key=key, **kwargs), partial(self._inner._end, key))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from rollenv.core import UsageError
-from rollenv.sandbox.inside.protocol import Finished
+from rollenv.sandbox.inside.protocol import MIME, Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +109,6 @@ class Result:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
         """A notebook shows it as the value itself would be shown."""
         return {MIME[name]: getattr(self, name) for name in self.formats() if name in MIME} | self.extra
-
-
-#: The MIME types of representations.
-MIME = {
-    "text": "text/plain",
-    "html": "text/html",
-    "markdown": "text/markdown",
-    "svg": "image/svg+xml",
-    "png": "image/png",
-    "jpeg": "image/jpeg",
-    "pdf": "application/pdf",
-    "latex": "text/latex",
-    "json": "application/json",
-    "javascript": "application/javascript",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +254,7 @@ class Output:
         self._decoders = {name: decoder("backslashreplace") for name in self.pieces}
 
     def listen(self, on_stdout: OnText | None, on_stderr: OnText | None) -> None:
-        """Add callbacks for later output.
-
-        Args:
-            on_stdout: called with each piece of text from standard output.
-            on_stderr: called with each piece of text from standard error.
-        """
+        """Add callbacks for later output."""
         for name, callback in (("stdout", on_stdout), ("stderr", on_stderr)):
             if callback is not None:
                 self._callbacks[name].append(callback)
@@ -284,7 +264,6 @@ class Output:
 
         Args:
             data: the stream's next bytes, which may end inside a character.
-            final: whether the stream ends here.
         """
         if text := self._decoders[name].decode(data, final):
             self.pieces[name].append(text)
@@ -318,11 +297,7 @@ def no_process(message: str) -> Finished:
 
 
 def execution(done: Finished, output: Output, seconds: float) -> Execution:
-    """Build the result of a cell.
-
-    Args:
-        seconds: time limit of the cell.
-    """
+    """Build the result of a cell with a time limit of ``seconds``."""
     output.end()
     results = [result(representations) for representations in done.results]
     logs = Logs(output.pieces["stdout"], output.pieces["stderr"])
@@ -331,11 +306,7 @@ def execution(done: Finished, output: Output, seconds: float) -> Execution:
 
 
 def command_result(done: Finished, output: Output, seconds: float) -> CommandResult:
-    """Build the result of a command.
-
-    Args:
-        seconds: time limit of the command.
-    """
+    """Build the result of a command with a time limit of ``seconds``."""
     output.end()
     code = 128 + done.signal if done.signal else done.exit_code or 0
     return CommandResult(output.text("stdout"), output.text("stderr"), code, _error(done, seconds), done.seconds)

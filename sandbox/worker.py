@@ -46,6 +46,8 @@ OnResult = Callable[[Json], None]
 #: Answers to a request, each with its data; None if the sandbox has ended.
 Inbox = queue.SimpleQueue[tuple[Any, bytes]]
 
+#: Seconds for a kernel to be ready.
+_START = 30.0
 #: Seconds for an operation of the kernel itself.
 OPERATION = 30.0
 #: Bytes of input that go in one message.
@@ -73,13 +75,12 @@ class Worker:
 
     Args:
         channel: to a kernel that has not spoken yet.
-        start_timeout: seconds for the kernel to say that it is ready.
 
     Raises:
         SandboxError: if it refuses or does not become ready.
     """
 
-    def __init__(self, channel: Channel, limits: Limits, start_timeout: float = 30.0):
+    def __init__(self, channel: Channel, limits: Limits):
         self.channel, self.limits = channel, limits
         self.env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/home/user", "LANG": "C.UTF-8"}
         self._numbers = itertools.count(1)
@@ -92,9 +93,9 @@ class Worker:
         self._reader = threading.Thread(target=self._read, name="sandbox-reader", daemon=True)
         self._reader.start()
         try:
-            first, _ = self._waiting[0].get(timeout=start_timeout)
+            first, _ = self._waiting[0].get(timeout=_START)
         except queue.Empty:
-            first = Refused(f"it was not ready after {start_timeout:g} s")
+            first = Refused(f"it was not ready after {_START:g} s")
         if not isinstance(first, Ready):
             self.close()
             reason = first.reason if isinstance(first, Refused) else "it ended"
@@ -109,8 +110,6 @@ class Worker:
         """Send a request that starts nothing, and return what the answer holds.
 
         Args:
-            request: a message of :mod:`rollenv.sandbox.inside.protocol`.
-            data: input that goes with it.
             wait: seconds without an answer until the sandbox is ended; None waits forever.
 
         Raises:
@@ -337,11 +336,7 @@ class Stream:
             self.done = message
 
     def send(self, data: bytes, last: bool = False) -> None:
-        """Write to standard input; blocks while 1 MiB is unread.
-
-        Args:
-            last: whether to close standard input afterwards.
-        """
+        """Write to standard input, and close it after the ``last`` piece; blocks while 1 MiB is unread."""
         self._worker.write_input(self.key, data, last)
 
     def close(self) -> None:

@@ -60,19 +60,15 @@ def alarms(metrics: Row, history: Rows, limits: Limits | None = None) -> list[Al
     limits = limits or Limits()
     rows = [*history, metrics]
     found = []
+    recent = range(max(len(rows) - limits.quiet, 0), len(rows))
     for rule in RULES:
         alarm = rule(rows, limits)
-        if alarm is not None and not _lasts(rule, rows, limits):
+        if alarm is not None and all(rule(rows[:end], limits) is None for end in recent):
             found.append(alarm)
     return found + _not_finite(rows, limits)
 
 
 Rule = Callable[[Rows, Limits], Alarm | None]
-
-
-def _lasts(rule: Rule, rows: Rows, limits: Limits) -> bool:
-    starts = range(max(len(rows) - limits.quiet, 0), len(rows))
-    return any(rule(rows[:end], limits) is not None for end in starts)
 
 
 def _last(rows: Rows, name: str, n: int = 1) -> list[float]:

@@ -69,7 +69,6 @@ def save(
         iteration: number of the iteration, part of the name.
         agent: model, tokenizer and prompt format.
         states: objects with ``state_dict``, by the name under which their state is saved.
-        keep: number of checkpoints to keep.
         more: JSON data saved with the checkpoint.
         ranks: that have the states; the others follow.
         adapter: saved besides, for the model that training began with; that of the agent has it in its weights.
@@ -131,7 +130,7 @@ def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
     except RollenvError:
         raise
     except Exception as error:  # torch, transformers and safetensors raise their own kinds
-        raise CheckpointError(_damaged(folder, f"it cannot be read: {type(error).__name__}: {error}")) from error
+        raise damaged(folder, f"it cannot be read: {type(error).__name__}: {error}") from error
     return agent, state, about
 
 
@@ -163,31 +162,26 @@ def _check_manifest(folder: Path) -> None:
         manifest = json.loads((folder / MANIFEST).read_text())
         known = {name: (about["bytes"], about["sha256"]) for name, about in manifest.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CheckpointError(_damaged(folder, f"its {MANIFEST} cannot be read ({error})")) from error
+        raise damaged(folder, f"its {MANIFEST} cannot be read ({error})") from error
     for name, (size, digest) in known.items():
         path = folder / name
         if not path.is_file():
-            raise CheckpointError(_damaged(folder, f"{name} is missing"))
+            raise damaged(folder, f"{name} is missing")
         if path.stat().st_size != size:
-            raise CheckpointError(_damaged(folder, f"{name} has {path.stat().st_size} of {size} bytes"))
+            raise damaged(folder, f"{name} has {path.stat().st_size} of {size} bytes")
         if _sha256(path) != digest:
-            raise CheckpointError(_damaged(folder, f"the contents of {name} have changed"))
+            raise damaged(folder, f"the contents of {name} have changed")
 
 
 def damaged(folder: Path, why: str) -> CheckpointError:
-    """The error for a checkpoint that training cannot resume from.
-
-    Args:
-        why: what is wrong with it.
-    """
-    return CheckpointError(_damaged(folder, why))
-
-
-def _damaged(folder: Path, why: str) -> str:
+    """The error for a checkpoint that training cannot resume from."""
     older = [p for p in checkpoints(folder.parent) if p.name < folder.name]
-    if older:
-        return f"the checkpoint {folder} is damaged: {why}. Delete that folder to resume from {older[-1]}"
-    return f"the checkpoint {folder} is damaged: {why}. There is no older one; start again with another run_dir"
+    what_next = (
+        f"Delete that folder to resume from {older[-1]}"
+        if older
+        else "There is no older one; start again with another run_dir"
+    )
+    return CheckpointError(f"the checkpoint {folder} is damaged: {why}. {what_next}")
 
 
 def _sha256(path: Path) -> str:

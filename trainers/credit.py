@@ -56,7 +56,12 @@ class Shaper:
                 longer = adv.overlong_penalty(lengths, limit=self.max_new_tokens, buffer=self.settings.overlong)
                 row[:] = [r + p for r, p in zip(row, longer.tolist(), strict=True)]
         totals = np.array([sum(row) for row in rewards], dtype=np.float64)
-        for row, total, wanted in zip(rewards, totals, self._totals(totals, data), strict=True):
+        settings, shifted = self.settings, totals + self.settings.shift
+        if "running" in (settings.mean, settings.std):
+            self.running.update(shifted)
+        if (settings.mean, settings.std) != ("none", "none"):
+            shifted = adv.normalize(shifted, data.groups, mean=settings.mean, std=settings.std, running=self.running)
+        for row, total, wanted in zip(rewards, totals, shifted, strict=True):
             if row:
                 row[-1] += wanted - total
             if self.settings.clip:
@@ -68,16 +73,6 @@ class Shaper:
         if not self.settings.success_only:
             return [scale * turn.reward for turn in trajectory.turns]
         return [0.0] * (len(trajectory.turns) - 1) + [scale * trajectory.success][: len(trajectory.turns)]
-
-    def _totals(self, totals: Floats, data: Experience) -> Floats:
-        """Returns after shifting and normalising."""
-        settings = self.settings
-        totals = totals + settings.shift
-        if "running" in (settings.mean, settings.std):
-            self.running.update(totals)
-        if (settings.mean, settings.std) != ("none", "none"):
-            totals = adv.normalize(totals, data.groups, mean=settings.mean, std=settings.std, running=self.running)
-        return totals
 
 
 def _held_within(rewards: list[float], limit: float) -> list[float]:
@@ -148,11 +143,7 @@ def anchor_keys(turns: Sequence[Turn]) -> list[str]:
 
 
 def recurring(turns: Sequence[Turn], groups: Sequence[int]) -> float:
-    """Return the share of turns whose anchor state occurs more than once in its group: only these get step credit.
-
-    Args:
-        groups: of each turn.
-    """
+    """Return the share of turns whose anchor state occurs more than once in its group: only these get step credit."""
     states = list(zip(groups, anchor_keys(turns), strict=True))
     counts = Counter(states)
     return sum(counts[state] > 1 for state in states) / max(len(states), 1)

@@ -52,18 +52,17 @@ def effective_sample_size(weights: Any) -> float:
     return float(w.sum() ** 2 / (len(w) * (w**2).sum()))
 
 
-def quantiles(name: str, values: Any, levels: Sequence[float] = LEVELS) -> dict[str, float]:
+def quantiles(name: str, values: Any) -> dict[str, float]:
     """Quantiles of ``values`` (n,), as ``name/q00`` to ``name/q100``.
 
     Args:
         name: of the metrics, before the slash.
         values: (n,); without any there are no metrics.
-        levels: which quantiles, each from 0 to 1: 0 is the smallest value, 0.5 the median, 1 the largest.
     """
     v = floats(values)
     if not len(v):
         return {}
-    return {f"{name}/q{round(100 * q):02d}": float(at) for q, at in zip(levels, np.quantile(v, levels), strict=True)}
+    return {f"{name}/q{round(100 * q):02d}": float(at) for q, at in zip(LEVELS, np.quantile(v, LEVELS), strict=True)}
 
 
 def explained_variance(values: Any, returns: Any) -> float:

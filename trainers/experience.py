@@ -320,7 +320,10 @@ def with_successful_sibling(data: Experience, context: int) -> tuple[Experience,
         of_trajectory.setdefault(sample.trajectory, []).append(sample.ids)
     taught = []
     for i, sample in enumerate(data.samples):
-        sibling = _next_successful(data, sample.trajectory, of_trajectory)
+        mine = sample.trajectory
+        members = np.flatnonzero(data.groups == data.groups[mine]).tolist()
+        others = [*(m for m in members if m > mine), *(m for m in members if m < mine)]
+        sibling = next((m for m in others if m in of_trajectory and data.trajectories[m].success), None)
         if sibling is None or len(before := np.concatenate(of_trajectory[sibling])) + len(sample) > context:
             continue
         shown.samples[i] = _after(before, sample)
@@ -328,12 +331,6 @@ def with_successful_sibling(data: Experience, context: int) -> tuple[Experience,
         shown.keys[i] = shown.inputs[i].tobytes()
         taught.append(i)
     return shown, taught
-
-
-def _next_successful(data: Experience, mine: int, drawn: dict[int, list[Ints]]) -> int | None:
-    members = np.flatnonzero(data.groups == data.groups[mine]).tolist()
-    others = [*(m for m in members if m > mine), *(m for m in members if m < mine)]
-    return next((m for m in others if m in drawn and data.trajectories[m].success), None)
 
 
 def _after(before: Ints, sample: Sample) -> Sample:

@@ -69,12 +69,21 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> Result:
         loudness = logging.getLogger("rollenv").getEffectiveLevel()
         task = _Task(config, run.path.resolve(), registry.added_specs(), board, loudness)
         scratch = run.path.resolve() / "ray"
+        backend = placement.backend
+        if backend == "auto":
+            backend = "nccl" if gpu else "gloo"  # torch calls RCCL of ROCm nccl too
+        failures: dict[str, Any] = {
+            "max_failures": placement.max_failures,
+            "controller_failure_limit": math.ceil(placement.wait / _START_SECONDS),
+        }
         trainer = TorchTrainer(
             _work,
             train_loop_config={"task": task},
-            torch_config=TorchConfig(backend=_backend(placement, gpu), timeout_s=_COLLECTIVE_SECONDS),
+            torch_config=TorchConfig(backend=backend, timeout_s=_COLLECTIVE_SECONDS),
             scaling_config=_scaling(placement, gpu),
-            run_config=_running(placement, scratch),
+            run_config=RunConfig(
+                name=str(time.time_ns()), storage_path=str(scratch), failure_config=FailureConfig(**failures)
+            ),
         )
         try:
             return _fitted(trainer, board, run, watch)
@@ -86,14 +95,6 @@ def _scaling(placement: PlacementConfig, gpu: bool) -> ScalingConfig:
     count: Any = (placement.min_ranks, placement.ranks) if placement.min_ranks else placement.ranks
     resources = {"CPU": placement.cpus, "GPU": placement.gpus if gpu else 0}
     return ScalingConfig(num_workers=count, use_gpu=gpu, resources_per_worker=resources)
-
-
-def _running(placement: PlacementConfig, scratch: Path) -> RunConfig:
-    failures: dict[str, Any] = {
-        "max_failures": placement.max_failures,
-        "controller_failure_limit": math.ceil(placement.wait / _START_SECONDS),
-    }
-    return RunConfig(name=str(time.time_ns()), storage_path=str(scratch), failure_config=FailureConfig(**failures))
 
 
 def _fitted(trainer: TorchTrainer, board: Any, run: RunDir, watch: Watch) -> Result:
@@ -138,14 +139,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _on_gpus(placement: PlacementConfig, others: float) -> bool:
-    """Return whether ranks get GPUs.
-
-    Args:
-        others: CPUs that playing needs besides.
-
-    Raises:
-        UsageError: the cluster has too few devices.
-    """
+    """Return whether ranks get GPUs."""
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     gpu = placement.devices == "gpu" or (placement.devices == "auto" and resources.get("GPU", 0) > 0)
     needed = placement.min_ranks or placement.ranks
@@ -161,12 +155,6 @@ def _on_gpus(placement: PlacementConfig, others: float) -> bool:
             ": lower placement.ranks or placement.cpus"
         )
     return gpu
-
-
-def _backend(placement: PlacementConfig, gpu: bool) -> str:
-    if placement.backend != "auto":
-        return placement.backend
-    return "nccl" if gpu else "gloo"  # torch calls RCCL of ROCm nccl too
 
 
 # -- what ranks say ---------------------------------------------------------------------------------------------------
@@ -283,7 +271,12 @@ def _train(task: _Task) -> None:
     threads = task.config.threads or max(1, len(os.sched_getaffinity(0)) // beside)
     torch.set_num_threads(threads)
     config, run = task.config.model_copy(update={"threads": threads}), RunDir(task.path)
-    _check_folder(run, ranks)
+    if not all(found := ranks.gather(run.config_file.exists())):
+        missing = [number for number, exists in enumerate(found) if not exists]
+        raise UsageError(
+            f"ranks {missing} do not see the run's folder {run.path}: put run_dir where all machines of the cluster "
+            "find it under the same path"
+        )
     if not ranks.first:
         logging.getLogger("rollenv").setLevel(logging.ERROR)  # the first one says the same
         run_worker_rank(config, run, ranks)
@@ -301,17 +294,3 @@ def _train(task: _Task) -> None:
         ray.get(task.board.write.remote("result", result))
     finally:
         logs.removeHandler(posted)
-
-
-def _check_folder(run: RunDir, ranks: Any) -> None:
-    """See whether all ranks have the run's folder.
-
-    Raises:
-        UsageError: one has not.
-    """
-    if not all(found := ranks.gather(run.config_file.exists())):
-        missing = [number for number, exists in enumerate(found) if not exists]
-        raise UsageError(
-            f"ranks {missing} do not see the run's folder {run.path}: put run_dir where all machines of the cluster "
-            "find it under the same path"
-        )

@@ -41,7 +41,7 @@ from rollenv.trainers.experience import (
 )
 from rollenv.trainers.objective import Objective
 from rollenv.trainers.policies.averaged import Averaged
-from rollenv.trainers.policies.base import HIDDEN, Reader
+from rollenv.trainers.policies.base import HIDDEN, Output, Reader
 from rollenv.trainers.policies.packed import Packed, pack
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import task_seed
@@ -75,11 +75,7 @@ class Totals:
     """Places of response tokens in the batch, and the entropy at each."""
 
     def add(self, name: str, value: float) -> None:
-        """Add to a sum.
-
-        Args:
-            value: a sum over some of the tokens.
-        """
+        """Add a sum over some of the tokens."""
         self.sums[name] = self.sums.get(name, 0.0) + value
 
     def means(self) -> dict[str, float]:
@@ -155,8 +151,8 @@ class Learner:
         self._score(data, metrics)
         if state.reference:
             shaped.kl = self._kl_penalty(data, metrics)
-        if state.critic:
-            data.columns["values"] = self._values(data)
+        if critic := state.critic:
+            data.columns["values"] = self._read(data, lambda batch: critic.values(batch, self._hidden(batch)))
         credit.assign(data, shaped, config.algorithm)
         if config.algorithm.name in ("gigpo", "hgpo"):
             metrics["recurring_states"] = credit.recurring(data.turns, np.repeat(data.groups, data.lengths).tolist())
@@ -234,12 +230,6 @@ class Learner:
 
         return self._read(data, compute, samples, reader=policy)
 
-    def _values(self, data: Experience) -> Floats:
-        """Return the critic's (R,) values before each response token."""
-        critic = self.state.critic
-        assert critic is not None
-        return self._read(data, lambda batch: critic.values(batch, self._hidden(batch)))
-
     def _read(
         self,
         data: Experience,
@@ -313,11 +303,14 @@ class Learner:
         dropped = credit.dropped(data, config.rewards, self.vocabulary)
         useful = self._trainable(data, dropped)
         if not useful.any():
+            equal = "no member succeeded beside another" if self.objective.taught_alone else "all advantages were 0"
+            left_out = ", ".join(f"{int(them.sum())} by rewards.drop_{why}" for why, them in dropped.items())
             logger.warning(
-                "iteration %d gave no learning signal: %s; look at the sampled episodes, and try easier tasks, larger "
-                "groups or a longer warm-up",
+                "iteration %d gave no learning signal: %s%s; look at the sampled episodes, and try easier tasks, "
+                "larger groups or a longer warm-up",
                 state.iteration + 1,
-                self._no_signal_reason(dropped),
+                equal,
+                f" in the episodes that were not dropped ({left_out})" if dropped else "",
             )
         totals = Totals()
         for _ in range(config.optimizer.epochs if useful.any() else 0):
@@ -346,11 +339,6 @@ class Learner:
             useful &= ~them[[s.trajectory for s in data.samples]]
         return useful
 
-    def _no_signal_reason(self, dropped: Mapping[str, NDArray[np.bool_]]) -> str:
-        equal = "no member succeeded beside another" if self.objective.taught_alone else "all advantages were 0"
-        counts = (f"{int(them.sum())} by rewards.drop_{why}" for why, them in dropped.items())
-        return equal + (f" in the episodes that were not dropped ({', '.join(counts)})" if dropped else "")
-
     def _step(self, data: Experience, step: list[int], steps: int, totals: Totals) -> None:
         """One optimizer step over some samples. If a gradient is not finite all weights stay as they were."""
         state = self.state
@@ -362,7 +350,12 @@ class Learner:
             state.policy.last_piece(piece.last)
             metrics = self._backward(piece.batch, observed / steps, max(targets, 1))
             if piece.counts:
-                self._add_metrics(found, data.rows(piece.samples), metrics)
+                rows = data.rows(piece.samples)
+                for name, values in metrics.items():
+                    found.add(name, float(values.double().sum()))
+                if "entropy" in metrics:
+                    found.entropies.append((rows, floats(metrics["entropy"])))
+                found.tokens += len(rows)
                 found.computed += len(piece.batch.ids)
                 found.whole += sum(len(data.inputs[i]) for i in piece.samples)
         of_ranks = state.ranks.gather((found.tokens, found.computed, found.whole, found.sums))
@@ -381,15 +374,6 @@ class Learner:
             totals.tokens += tokens
             for name, value in sums.items():
                 totals.add(name, value)
-
-    @staticmethod
-    def _add_metrics(found: Totals, rows: Ints, metrics: dict[str, torch.Tensor]) -> None:
-        """Add a micro-batch's metrics to those of the step."""
-        for name, values in metrics.items():
-            found.add(name, float(values.double().sum()))
-        if "entropy" in metrics:
-            found.entropies.append((rows, floats(metrics["entropy"])))
-        found.tokens += len(rows)
 
     def _optimizer_step(self) -> float:
         """Policy and critic step together, or neither does; the norm of the policy's gradients, or one not finite."""
@@ -414,8 +398,9 @@ class Learner:
         metrics: dict[str, torch.Tensor] = {}
         hidden = None
         if self._learns:
-            wanted = (*self.objective.outputs, *(HIDDEN if critic else ()))
-            out = state.policy.logprobs(batch, wanted, entropy_gradient=self.config.loss.entropy > 0)
+            settings = self.config.loss
+            wanted: tuple[Output, ...] = ("logprobs", "entropy", *(HIDDEN if critic else ()))
+            out = state.policy.logprobs(batch, wanted, entropy_gradient=settings.entropy > 0)
             loss, metrics = self.objective(batch, out, entropy=self._entropy_bonus(), observed=observed)
             state.policy.backward(loss)
             hidden = out.hidden

@@ -68,7 +68,12 @@ def update_memory(shape: Shape, update: Update) -> dict[str, int]:
     weights = _FULL * shape.parameters
     trained = _FULL * adapter_parameters(shape, update.lora) if update.lora else weights
     cast = update.product * shape.parameters
-    out = {
+    layer = layer_bytes(shape, _FULL if update.critic == "model" else update.product)  # a critic computes in float32
+    held = shape.layers * layer
+    if update.checkpointing:  # the layers' inputs, and all of one layer
+        held = shape.layers * _FULL * shape.width + layer
+    chunk = min(update.tokens, max(1, update.most_logits // shape.vocabulary)) * shape.vocabulary
+    return {
         "weights in float32": 0 if update.lora else weights,
         "Adam's two moments": int(update.moments * trained) // _FULL,
         "gradients": trained,
@@ -78,10 +83,9 @@ def update_memory(shape: Shape, update: Update) -> dict[str, int]:
         "the teacher in float32": _FULL * update.teacher,
         "the critic with Adam and gradients": 4 * weights if update.critic == "model" else 0,
         "weights in the type of products": cast if update.lora or update.product != _FULL else 0,
-    }
-    return out | {
-        "activations": _activations(shape, update),
-        "logits at a time": _logits(shape, update),
+        "activations": update.tokens * held,
+        # the chunk as it comes and in float32, divided by the temperature, and two more in the backward pass
+        "logits at a time": chunk * (update.product + 4 * _FULL),
     }
 
 
@@ -122,20 +126,6 @@ def layer_bytes(shape: Shape, product: int) -> int:
     """
     states = 2 * 2 * _FULL + (2 * _FULL if product == _FULL else (3 + 2) * product)
     return states * shape.width + product * (3 * shape.queries + 2 * shape.keys + 4 * shape.intermediate)
-
-
-def _activations(shape: Shape, update: Update) -> int:
-    """Bytes of activations: those of all layers, or with checkpointing the layers' inputs and all of one layer."""
-    product = _FULL if update.critic == "model" else update.product  # a critic computes in float32
-    one = layer_bytes(shape, product)
-    held = shape.layers * _FULL * shape.width + one if update.checkpointing else shape.layers * one
-    return update.tokens * held
-
-
-def _logits(shape: Shape, update: Update) -> int:
-    """The chunk as it comes and in float32, divided by the temperature, and two more in the backward pass."""
-    chunk = min(update.tokens, max(1, update.most_logits // shape.vocabulary)) * shape.vocabulary
-    return chunk * (update.product + 4 * _FULL)
 
 
 def update_of(

@@ -13,7 +13,7 @@ from rollenv.trainers import losses
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.losses import KlLoss, NoDistill
 from rollenv.trainers.losses import Correction, LossInput, TokenLoss
-from rollenv.trainers.policies.base import Output, Outputs
+from rollenv.trainers.policies.base import Outputs
 from rollenv.trainers.policies.packed import Packed
 from rollenv.trainers.policies.routing import NAMES
 
@@ -51,13 +51,8 @@ class Objective:
     config: TrainConfig
 
     @property
-    def outputs(self) -> tuple[Output, ...]:
-        """The outputs that it needs of the policy."""
-        return ("logprobs", "entropy")
-
-    @property
     def recomputes(self) -> bool:
-        """True if the policy at the start of an update has to be asked for its own log-probabilities."""
+        """True if the policy at the start of an update has to compute its own log-probabilities."""
         how, corrects = self.config.optimizer.old_logprobs, self.config.correction.name != "none"
         return how == "recomputed" or (how == "sampled" and corrects)
 
@@ -88,9 +83,12 @@ class Objective:
         """
         assert out.logprobs is not None
         columns, config = batch.columns, self.config
+        proximal = columns.get("proximal", columns["behavior"])  # what ratios are taken to
+        if config.optimizer.old_logprobs == "interpolated":
+            proximal = losses.interpolated(out.logprobs, columns["behavior"], columns["staleness"])
         x = LossInput(
             out.logprobs,
-            self._proximal(out.logprobs, columns),
+            proximal,
             columns["behavior"],
             columns["advantages"],
             batch.sequences,
@@ -121,12 +119,6 @@ class Objective:
         if out.observations is not None:
             total = total + losses.echo(out.observations, config.loss.observations).values.sum() / max(observed, 1)
         return total, metrics
-
-    def _proximal(self, logprobs: Tensor, columns: dict[str, Tensor]) -> Tensor:
-        """(n,) what ratios are taken to."""
-        if self.config.optimizer.old_logprobs == "interpolated":
-            return losses.interpolated(logprobs, columns["behavior"], columns["staleness"])
-        return columns.get("proximal", columns["behavior"])
 
     def _main(self, x: LossInput, teacher: Tensor | None) -> TokenLoss:
         """Return the loss of the rewards and of a teacher."""

@@ -42,11 +42,7 @@ class Player(Updatable, Protocol):
         ...
 
     def start(self, env: EnvHandle, seed: int) -> Session:
-        """See :class:`~rollenv.agents.base.Agent`.
-
-        Args:
-            env: the environment of the episode.
-        """
+        """See :class:`~rollenv.agents.base.Agent`."""
         ...
 
 

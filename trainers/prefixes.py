@@ -56,7 +56,9 @@ def tree(inputs: Iterable[bytes], *, share: bool = True) -> tuple[list[Segment],
             segments.append(Segment(above, before, depths[node], leaves[node - 1] if node <= len(leaves) else b""))
         else:
             kept[node] = above
-    _name_owners(segments)
+    for segment in reversed(segments):  # one that others continue gets the owner of one of them
+        if segment.parent >= 0 and not segments[segment.parent].owner:
+            segments[segment.parent] = segments[segment.parent]._replace(owner=segment.owner)
     return segments, {one: kept[1 + number] for one, number in leaf_of.items()}
 
 
@@ -89,13 +91,6 @@ def _branches(leaves: Sequence[bytes]) -> tuple[list[int], list[int]]:
         parents[node] = path[-1]
         path.append(node)
     return depths, parents
-
-
-def _name_owners(segments: list[Segment]) -> None:
-    """Give each segment that others continue the owner of one of them."""
-    for segment in reversed(segments):
-        if segment.parent >= 0 and not segments[segment.parent].owner:
-            segments[segment.parent] = segments[segment.parent]._replace(owner=segment.owner)
 
 
 def path_to(segments: Sequence[Segment], number: int) -> list[int]:

@@ -61,13 +61,9 @@ class RemoteReader:
     def logprobs(
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
     ) -> Outputs:
-        """See :class:`~rollenv.trainers.policies.base.Reader`; without gradients.
-
-        Args:
-            entropy_gradient: ignored, since there are no gradients.
-        """
-        asked = on("cpu", Packed(batch.ids, batch.row, batch.drawn, batch.observed, batch.sequences, batch.turns, {}))
-        read: Outputs = self._answer(self.actor.logprobs.remote(asked, tuple(outputs)))
+        """See :class:`~rollenv.trainers.policies.base.Reader`; without gradients."""
+        sent = on("cpu", Packed(batch.ids, batch.row, batch.drawn, batch.observed, batch.sequences, batch.turns, {}))
+        read: Outputs = self._answer(self.actor.logprobs.remote(sent, tuple(outputs)))
         return on(batch.ids.device, read)
 
     def _answer(self, reference: Any) -> Any:

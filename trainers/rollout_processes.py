@@ -132,37 +132,37 @@ class _RolloutProcess:
         self._process = context.Process(target=_serve, args=(others, self._pipe, player, limits), daemon=True)
         self._process.start()
         others.close()
-        self._asked: dict[int, tuple[Group, asyncio.Future[bool]]] = {}
+        self._requests: dict[int, tuple[Group, asyncio.Future[bool]]] = {}
         self._batches = 0
 
     async def play(self, owner: RolloutProcesses, manager: RolloutManager, group: Group, size: int) -> bool:
         if self._pipe.closed:
             return False
         loop = asyncio.get_running_loop()
-        if not self._asked:
+        if not self._requests:
             loop.call_soon(self._send, owner, manager, size)
         future: asyncio.Future[bool] = loop.create_future()
-        self._asked[group.number] = group, future
+        self._requests[group.number] = group, future
         return await future
 
     def _send(self, owner: RolloutProcesses, manager: RolloutManager, size: int) -> None:
         self._batches += 1
-        player, asked, self._asked = owner.player, self._asked, {}
-        tasks = [(number, group.task) for number, (group, _) in asked.items()]
+        player, requests, self._requests = owner.player, self._requests, {}
+        tasks = [(number, group.task) for number, (group, _) in requests.items()]
         if self._is_stopped():  # it reads nothing, and what is sent could be more than the pipe holds
-            self._failed(asked, "is stopped")
+            self._failed(requests, "is stopped")
             return
         try:
             self._pipe.send(WorkBatch(self._batches, player.version, player.sampling, size, tasks))
         except OSError:
-            self._ended(asked)
+            self._ended(requests)
             return
         except (ValueError, TypeError, AttributeError, pickle.PicklingError) as error:
-            self._failed(asked, f"cannot be asked: {error!r}")
+            self._failed(requests, f"cannot be asked: {error!r}")
             return
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._pipe.fileno(), self._receive, owner, manager, asked)
-        loop.call_later(LOOK_EVERY, self._look, self._batches, asked, False)
+        loop.add_reader(self._pipe.fileno(), self._receive, owner, manager, requests)
+        loop.call_later(LOOK_EVERY, self._look, self._batches, requests, False)
 
     def _is_stopped(self) -> bool:
         """True if a signal has stopped the process: it has not ended, and says nothing until another lets it go on."""
@@ -171,43 +171,45 @@ class _RolloutProcess:
         except psutil.Error:
             return False
 
-    def _look(self, number: int, asked: dict[int, tuple[Group, asyncio.Future[bool]]], was_stopped: bool) -> None:
+    def _look(self, number: int, requests: dict[int, tuple[Group, asyncio.Future[bool]]], was_stopped: bool) -> None:
         """Give up a process that is stopped while its groups are waited for."""
-        if number != self._batches or self._pipe.closed or all(future.done() for _, future in asked.values()):
+        if number != self._batches or self._pipe.closed or all(future.done() for _, future in requests.values()):
             return
         loop, stopped = asyncio.get_running_loop(), self._is_stopped()
         if stopped and was_stopped:
             loop.remove_reader(self._pipe.fileno())
-            self._ended(asked, "is stopped, and was ended")
+            self._ended(requests, "is stopped, and was ended")
         else:
-            loop.call_later(LOOK_EVERY, self._look, number, asked, stopped)
+            loop.call_later(LOOK_EVERY, self._look, number, requests, stopped)
 
     def _receive(
-        self, owner: RolloutProcesses, manager: RolloutManager, asked: dict[int, tuple[Group, asyncio.Future[bool]]]
+        self, owner: RolloutProcesses, manager: RolloutManager, requests: dict[int, tuple[Group, asyncio.Future[bool]]]
     ) -> None:
         try:
             played: Played = self._pipe.recv()
         except (EOFError, OSError):
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
-            self._ended(asked)
+            self._ended(requests)
             return
         if played.number != self._batches:  # of a batch that was given up
             return
         asyncio.get_running_loop().remove_reader(self._pipe.fileno())
         owner.take(manager, played)
-        for (group, future), trajectories in itertools.zip_longest(asked.values(), played.groups):
+        for (group, future), trajectories in itertools.zip_longest(requests.values(), played.groups):
             if trajectories is not None:
-                group.trajectories = [_whole(trajectory, turns, group.task) for trajectory, turns in trajectories]
+                for trajectory, turns in trajectories:
+                    trajectory.turns, trajectory.task = [Turn(*values) for values in turns], group.task
+                group.trajectories = [trajectory for trajectory, _ in trajectories]
             if not future.done():
                 future.set_result(trajectories is not None)
 
-    def _ended(self, asked: dict[int, tuple[Group, asyncio.Future[bool]]], why: str = "has ended") -> None:
-        self._failed(asked, why)
+    def _ended(self, requests: dict[int, tuple[Group, asyncio.Future[bool]]], why: str = "has ended") -> None:
+        self._failed(requests, why)
         self.close()
 
-    def _failed(self, asked: dict[int, tuple[Group, asyncio.Future[bool]]], why: str) -> None:
+    def _failed(self, requests: dict[int, tuple[Group, asyncio.Future[bool]]], why: str) -> None:
         logger.warning("a process that plays %s; its groups are played by the others", why)
-        for _, future in asked.values():
+        for _, future in requests.values():
             if not future.done():
                 future.set_result(False)
 
@@ -217,11 +219,6 @@ class _RolloutProcess:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
-
-
-def _whole(trajectory: Trajectory, turns: Sequence[tuple[Any, ...]], task: Task) -> Trajectory:
-    trajectory.turns, trajectory.task = [Turn(*values) for values in turns], task
-    return trajectory
 
 
 def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: Limits) -> None:

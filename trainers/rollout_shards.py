@@ -49,9 +49,6 @@ class Build:
 class TrainingShards(RayShards):
     """The shards of a run, as its player, on the cluster that this process is connected to.
 
-    Args:
-        base_agent: the model at its beginning.
-
     Raises:
         UsageError: the cluster is too small.
     """

@@ -51,9 +51,6 @@ class RunDir:
     def create(cls, config: TrainConfig, recipe: str) -> RunDir:
         """Create a folder: ``config.run_dir``, or the next free ``runs/RECIPE-N``.
 
-        Args:
-            config: settings, saved in the folder.
-
         Raises:
             UsageError: the folder exists.
             RunDirError: it cannot be created.
@@ -162,9 +159,6 @@ class RunDir:
         Prompts repeat much of each other; beyond :data:`MOST_PROMPT_IDS` they are left out, those of successful
         episodes first.
 
-        Args:
-            iteration: at which they were played.
-
         Raises:
             RunDirError: they cannot be written.
         """
@@ -173,7 +167,14 @@ class RunDir:
             left -= sum(len(turn.prompt_ids) for turn in trajectories[number].turns)
             if left >= 0:
                 full.add(number)
-        self.append(self.episodes_file, *(_row(iteration, t, i in full) for i, t in enumerate(trajectories)))
+        rows = []
+        for number, trajectory in enumerate(trajectories):
+            plain: dict[str, Any] = to_plain(trajectory)
+            if number not in full:
+                for turn in plain["turns"]:
+                    turn["prompt_ids"] = []
+            rows.append({"iteration": iteration, **plain, "reward": trajectory.reward})
+        self.append(self.episodes_file, *rows)
 
     def cut_back(self, iteration: int) -> None:
         """Drop what was logged after ``iteration``, and lines that cannot be read, as an incomplete last one."""
@@ -196,14 +197,6 @@ def fingerprints(config: TrainConfig) -> dict[str, str]:
     for path in (config.model.path, getattr(config.distill, "path", None) or ""):
         found[f"the model {path}"] = model_fingerprint(path)
     return {name: value for name, value in found.items() if value}
-
-
-def _row(iteration: int, trajectory: Trajectory, prompts: bool) -> dict[str, Any]:
-    plain: dict[str, Any] = to_plain(trajectory)
-    if not prompts:
-        for turn in plain["turns"]:
-            turn["prompt_ids"] = []
-    return {"iteration": iteration, **plain, "reward": trajectory.reward}
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:

@@ -38,12 +38,7 @@ class Tracker(Protocol):
     """Receives what a run logs. Times are iterations; metrics have the names of ``metrics.jsonl``."""
 
     def start(self, run_path: Path, config: dict[str, Any]) -> None:
-        """Begin, or continue what an earlier process began.
-
-        Args:
-            run_path: the run's folder, which exists.
-            config: the settings, as JSON data.
-        """
+        """Begin, or continue what an earlier process began."""
         ...
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -51,11 +46,7 @@ class Tracker(Protocol):
         ...
 
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
-        """Log some of the episodes, to be read.
-
-        Args:
-            iteration: at which they were played.
-        """
+        """Log some of the episodes, to be read."""
         ...
 
     def finish(self, artifacts: Sequence[Path]) -> None:
@@ -423,13 +414,13 @@ def trackers_of(settings: TrackersConfig) -> list[Tracker]:
     return [*made, *([AlertTracker(settings.alerts)] if settings.alerts else [])]
 
 
-def episode_rows(trajectories: Sequence[Trajectory], most: int = MOST_EPISODES) -> list[dict[str, Any]]:
+def episode_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
     """Some episodes for a table, spread evenly over those given.
 
     Returns:
         Rows with the same keys: plain numbers and texts.
     """
-    n = len(trajectories)
+    n, most = len(trajectories), MOST_EPISODES
     chosen = trajectories if n <= most else [trajectories[i * n // most] for i in range(most)]
     return [
         {

@@ -30,7 +30,7 @@ from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
 from rollenv.trainers.cpu_threads import CpuThreads
 from rollenv.trainers.learner import Learner
-from rollenv.trainers.player_engines import Player, close, concurrent_harnesses, limits_of, make_player, with_harness
+from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.rewards.configured import domain_rewards
 from rollenv.trainers.rollout_processes import RolloutProcesses, start_rollout_processes
@@ -68,55 +68,51 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, run: RunDir, watch: Watch = lambda *_: None, ranks: Ranks = ALONE):
         self.config, self.run, self.watch = config, run, watch
-        streams = config.batches.kind == "stream"
-        self.threads = CpuThreads(config.threads, sharers=2 if streams and not config.rollout.shards else 1)
+        streams, rollout = config.batches.kind == "stream", config.rollout
+        self.threads = CpuThreads(config.threads, sharers=2 if streams and not rollout.shards else 1)
+        own_tokenizer = "" if config.model.path == "tiny" else config.model.path  # the tiny one's is not made yet
+        self.wrappers = with_tokenizer(config.env.wrappers, own_tokenizer)
+        self.begun: dict[str, float] = {}
         with contextlib.ExitStack() as stack:
             if config.placement.roles.used:
                 from rollenv.ray_calls import connected
 
                 stack.enter_context(connected(cpus=config.actor_cpus))
             self.rewards = domain_rewards(config)
-            own_tokenizer = "" if config.model.path == "tiny" else config.model.path  # the tiny one's is not made yet
-            self.wrappers = with_tokenizer(config.env.wrappers, own_tokenizer)
-            self.begun: dict[str, float] = {}
             with timed("begin", self.begun):
-                found = restore(config, run, self.wrappers, self._report_warm_up, ranks)
-                run.cut_back(found.iteration if found else -1)
+                restored = restore(config, run, self.wrappers, self._report_warm_up, ranks)
+                run.cut_back(restored.iteration if restored else -1)
                 self.rows = read_rows(run.metrics_file)
-                self.state = found or begin(config, self.wrappers, self._report_warm_up, ranks)
-            if not config.plays_here:
-                self.state.base_agent.save(run.path / "player")
-            for part in (self.rewards, self.state.reference, self.state.teacher):
+                self.state = state = restored or begin(config, self.wrappers, self._report_warm_up, ranks)
+            for part in (self.rewards, state.reference, state.teacher):
                 stack.callback(close, part)
-            self.manager = self._shards(stack) if config.rollout.shards else self._manager(stack)
+
+            if not config.plays_here:
+                state.base_agent.save(run.path / "player")
+            self.manager = manager = self._shards(stack) if rollout.shards else self._manager(stack)
             if config.rewards.group:
-                self.manager.group_reward = GroupReward(
-                    group_function(config.rewards.group), self.manager.limits.reward
-                )
-            self.learner = Learner(config, self.state, run)
-            if found and config.played_rank:
-                self._send_adapter()
-            left = config.iterations - self.state.iteration
-            self.batches = batches_of(config, self.manager, self.state.source, self.state.again, left)
+                manager.group_reward = GroupReward(group_function(config.rewards.group), manager.limits.reward)
+            self.learner = Learner(config, state, run)
+            if restored and config.played_rank:  # the player began with the model below the checkpoint's adapter
+                manager.run(renew(state.player, state.sync.weights(state.policy)))
+                state.player.version = state.base_agent.version
+
+            left = config.iterations - state.iteration
+            self.batches = batches_of(config, manager, state.source, state.again, left)
             stack.callback(self.batches.close)
-            self._playing_since = time.perf_counter(), self.state.player.tokens
-            self.processes = self._start_processes(stack)
+            self._playing_since = time.perf_counter(), state.player.tokens
+            self.processes: RolloutProcesses | None = None
+            if rollout.workers == "inline" and config.plays_here and not streams:
+                self.processes = start_rollout_processes(rollout.processes, state.base_agent, manager.limits)
+            if processes := self.processes:
+                stack.callback(processes.close)
+                manager.processes = processes
+                self.threads.own_processes = lambda: processes.seconds
+
             self.trackers = Trackers(trackers_of(config.trackers))
             self.trackers.start(run.path, config.model_dump(mode="json"))
             stack.callback(self._finish)
             self._held = stack.pop_all()
-
-    def _start_processes(self, stack: contextlib.ExitStack) -> RolloutProcesses | None:
-        """Start the processes that play beside this one, where the recipe asks for them."""
-        rollout = self.config.rollout
-        if rollout.workers != "inline" or not self.config.plays_here or self.config.batches.kind == "stream":
-            return None
-        processes = start_rollout_processes(rollout.processes, self.state.base_agent, self.manager.limits)
-        if processes:
-            stack.callback(processes.close)
-            self.manager.processes = processes
-            self.threads.own_processes = lambda: processes.seconds
-        return processes
 
     def _manager(self, stack: contextlib.ExitStack) -> RolloutManager:
         """The manager of a player in this process."""
@@ -193,12 +189,6 @@ class Trainer:
         last_checkpoint = str(checkpoint.checkpoints(self.run.checkpoints)[-1])
         return Result(history[0], history[-1], time.perf_counter() - started, last_checkpoint)
 
-    def _send_adapter(self) -> None:
-        """Give a player that began with the model below it the adapter of the checkpoint."""
-        state = self.state
-        self.manager.run(renew(state.player, state.sync.weights(state.policy)))
-        state.player.version = state.base_agent.version
-
     def _evaluations(self) -> list[dict[str, Any]]:
         return [row for row in self.rows if "eval/success" in row]
 
@@ -226,7 +216,9 @@ class Trainer:
         settings = self.config.eval
         metrics: dict[str, float] = {}
         played: list[Trajectory] = []
-        player = self._evaluation_player()
+        player = copy.copy(self.state.player)  # that of the training may go on beside it
+        if settings.temperature is not None:
+            player.sampling = dataclasses.replace(player.sampling, temperature=settings.temperature, routes=False)
         manager = self.manager.beside(player, keep_views=True)
         with timed("eval", metrics):
             for part in evaluated(self.config, self.wrappers):
@@ -256,13 +248,6 @@ class Trainer:
         """Drop what evaluations left in a cache: a run that is resumed here has not played them."""
         if self.config.plays_here:
             self.state.base_agent.engine.forget()
-
-    def _evaluation_player(self) -> Player:
-        """The player as it plays in evaluations; that of the training may go on beside it."""
-        player, temperature = copy.copy(self.state.player), self.config.eval.temperature
-        if temperature is not None:
-            player.sampling = dataclasses.replace(player.sampling, temperature=temperature, routes=False)
-        return player
 
     def _sharing_cores(self) -> contextlib.AbstractContextManager[None]:
         return self.processes.sharing(self.threads.count) if self.processes else contextlib.nullcontext()
@@ -310,12 +295,11 @@ def evaluated(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
     own = EnvConfig(id=config.env.id, kwargs=config.eval.kwargs, wrappers=wrappers)
     main = EvalPart(env=own, episodes=config.eval.episodes)
     tokenizer = "" if config.model.path == "tiny" else config.model.path
-    return [main, *(_named(part, tokenizer) for part in config.eval.parts)]
-
-
-def _named(part: EvalPart, tokenizer: str) -> EvalPart:
-    env = part.env.model_copy(update={"wrappers": with_tokenizer(part.env.wrappers, tokenizer)})
-    return part.model_copy(update={"name": f"{part.name or part.env.id}/", "env": env})
+    parts = [main]
+    for part in config.eval.parts:
+        env = part.env.model_copy(update={"wrappers": with_tokenizer(part.env.wrappers, tokenizer)})
+        parts.append(part.model_copy(update={"name": f"{part.name or part.env.id}/", "env": env}))
+    return parts
 
 
 @contextlib.contextmanager

@@ -87,7 +87,6 @@ class TrainingState:
         """Write a checkpoint.
 
         Args:
-            keep: number of checkpoints to keep.
             batches: the state of what gives batches.
 
         Raises:

@@ -16,7 +16,6 @@ def run_worker_rank(config: TrainConfig, run: RunDir, ranks: Ranks) -> None:
     """Run the commands of the first rank until it ends the run.
 
     Args:
-        config: the settings of the run.
         run: its folder, which all ranks see.
         ranks: the ranks that train; this one is not the first.
 

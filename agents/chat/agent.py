@@ -182,7 +182,17 @@ class ChatSession(Session):
             )
         text, finish = self._action(reply)
         new = tuple(body["messages"][self._sent :])
-        self._remember(observation, text, reply)
+        if agent.prompt is None:
+            message: dict[str, Any] = {"role": "assistant", "content": well_formed(reply.text)}
+            self._calls = reply.calls
+            if self._calls:
+                message["tool_calls"] = [
+                    {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                    for call in self._calls
+                ]
+            self.messages.append(message)
+        elif agent.prompt.history_length:
+            self._turns.append((observation, text))
         self._sent = 0 if agent.prompt else len(agent.first) + len(self.messages)
         thoughts = f"<think>{reply.thoughts}</think>" if reply.thoughts else ""
         raw = "\n".join(part for part in (thoughts, reply.text, *map(call_text, reply.calls)) if part)
@@ -206,7 +216,10 @@ class ChatSession(Session):
         self._pictures = images or self._pictures
         if self.agent.prompt is None:
             if info.get("use_tool") and self._calls:
-                for call, text in zip(self._calls, self._responses(observation, info), strict=True):
+                texts = info.get("tool_responses")
+                if not isinstance(texts, list) or len(texts) != len(self._calls):
+                    texts = [shown(observation, info), *["(answered above)"] * (len(self._calls) - 1)]
+                for call, text in zip(self._calls, map(str, texts), strict=True):
                     self.messages.append({"role": "tool", "tool_call_id": call.id, "content": well_formed(text)})
                 if images:  # answers of tools have none
                     self.messages.append({"role": "user", "content": images})
@@ -219,13 +232,6 @@ class ChatSession(Session):
         examples = [{"role": role, "content": well_formed(turn)} for role, turn in as_chat(self.agent.prompt.examples)]
         return [*examples, {"role": "user", "content": content(text, self._pictures)}]
 
-    def _responses(self, observation: str, info: dict[str, Any]) -> list[str]:
-        """A result for each call: its own from ``info["tool_responses"]``, else the observation for the first."""
-        apart = info.get("tool_responses")
-        if isinstance(apart, list) and len(apart) == len(self._calls):
-            return [str(text) for text in apart]
-        return [shown(observation, info), *["(answered above)"] * (len(self._calls) - 1)]
-
     def _action(self, reply: Reply) -> tuple[str, str]:
         """The action of an answer, and the reason of its end."""
         text, finish = reply.text, reply.finish
@@ -235,20 +241,6 @@ class ChatSession(Session):
                 self.agent.template_opens_thoughts = True
             finish = "unfinished" if unfinished or (reply.thoughts and not text and not reply.calls) else finish
         return "\n".join(part for part in (text, *map(call_text, reply.calls)) if part), finish
-
-    def _remember(self, observation: str, text: str, reply: Reply) -> None:
-        if self.agent.prompt is not None:
-            if self.agent.prompt.history_length:
-                self._turns.append((observation, text))
-            return
-        message: dict[str, Any] = {"role": "assistant", "content": well_formed(reply.text)}
-        self._calls = reply.calls
-        if self._calls:
-            message["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in self._calls
-            ]
-        self.messages.append(message)
 
 
 def call_text(call: ToolCall) -> str:

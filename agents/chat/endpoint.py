@@ -16,7 +16,7 @@ import httpx
 
 from rollenv.agents.base import AgentFailed, ContextFull, Refused
 from rollenv.agents.chat.limits import RateLimiter, Window
-from rollenv.agents.chat.refusals import asked_wait, context_full, words
+from rollenv.agents.chat.refusals import context_full, requested_wait, words
 from rollenv.agents.chat.replies import (
     BadReply,
     ErrorInReply,
@@ -230,10 +230,10 @@ class Endpoint:
             self.totals.retries += 1
             await asyncio.sleep(wait)
         self.totals.failures += 1
-        asked = f"; it asks to wait {wait:.0f} s" if problem.after is not None and wait > left else ""
+        pause = f"; it asks to wait {wait:.0f} s" if problem.after is not None and wait > left else ""
         raise AgentFailed(
             f"{without_login(self.url)} gave no answer in {failures + limits} attempts over "
-            f"{time.monotonic() - started:.1f} s. The last: {problem}{asked}. "
+            f"{time.monotonic() - started:.1f} s. The last: {problem}{pause}. "
             "Check that the server is up; if it is overloaded, lower concurrency or set "
             "requests_per_minute"
         )
@@ -246,7 +246,8 @@ class Endpoint:
     async def _attempt(self, bound: _Bound, body: Mapping[str, Any]) -> Reply:
         async with bound.slots:
             self.budget.check(self.totals)
-            taken = await bound.limiter.enter(_estimate(body))
+            answer = int(body.get("max_completion_tokens") or body.get("max_tokens") or 256)
+            taken = await bound.limiter.enter(_tokens(body.get("messages"), body.get("tools")) + answer)
             self.totals.requests += 1
             try:
                 async with asyncio.timeout(self.patience.timeout):
@@ -270,10 +271,14 @@ class Endpoint:
             kind = response.headers.get("content-type", "")
             if response.status_code == 200 and kind.startswith("text/event-stream"):
                 return await read_events(_lines(response))
-            content = await _read(response)
+            content = bytearray()
+            async for part in response.aiter_bytes():
+                content += part
+                if len(content) > _LARGEST:
+                    raise BadReply(f"the answer is longer than {_LARGEST} bytes")
             if response.status_code == 200:
-                return parse_json(content, kind)
-            raise self._refusal(response.status_code, response.reason_phrase, response.headers, content, body)
+                return parse_json(bytes(content), kind)
+            raise self._refusal(response.status_code, response.reason_phrase, response.headers, bytes(content), body)
 
     def _refusal(
         self, status: int, reason: str, headers: Mapping[str, str], content: bytes, body: Mapping[str, Any]
@@ -296,15 +301,15 @@ class Endpoint:
             where = headers.get("location", "nowhere")
             return UsageError(f"{problem}. The endpoint redirects to {where}; set base_url to where it is")
         if status in (200, 400, 413, 422) or status >= 500:
-            asked = body.get("max_completion_tokens") or body.get("max_tokens")
-            longest_answer = asked if isinstance(asked, int) else None
+            limit = body.get("max_completion_tokens") or body.get("max_tokens")
+            longest_answer = limit if isinstance(limit, int) else None
             if context_full(everything[:4000] + " request too large" * (status == 413), longest_answer):
                 return ContextFull(f"{problem}. Play shorter episodes, or a bounded prompt (StepPrompt)")
         if (status == 200 or status >= 500 or status in MAY_PASS) and not _NO_MONEY.search(code):
-            after = asked_wait(headers, text)
-            limit = status == 429 or (status == 200 and bool(_RATE_LIMIT.search(f"{code} {everything}")))
-            kind = "rate_limit" if limit else "server_error"
-            return _Transient(kind, problem, after, limit or status == 529 or (status == 503 and after is not None))
+            after = requested_wait(headers, text)
+            limited = status == 429 or (status == 200 and bool(_RATE_LIMIT.search(f"{code} {everything}")))
+            kind = "rate_limit" if limited else "server_error"
+            return _Transient(kind, problem, after, limited or status == 529 or (status == 503 and after is not None))
         return Refused(problem)
 
     def _redact(self, text: str) -> str:
@@ -335,18 +340,14 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         self._check_loop(loop)
         if self._bound is None:
-            client = self._client()
+            timeout = httpx.Timeout(self.patience.timeout, connect=min(10.0, self.patience.timeout), pool=None)
+            headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+            most = httpx.Limits(max_connections=self.concurrency)
+            client = httpx.AsyncClient(timeout=timeout, limits=most, headers=headers)
             slots, limiter = asyncio.Semaphore(self.concurrency), RateLimiter(*self._windows)
             self._bound = _Bound(loop, client, _lifetime(client), slots, limiter)
             await anext(self._bound.lifetime)
         return self._bound
-
-    def _client(self) -> httpx.AsyncClient:
-        timeout = httpx.Timeout(self.patience.timeout, connect=min(10.0, self.patience.timeout), pool=None)
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        return httpx.AsyncClient(
-            timeout=timeout, limits=httpx.Limits(max_connections=self.concurrency), headers=headers
-        )
 
     def _check_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._bound and self._bound.loop is not loop:
@@ -380,7 +381,13 @@ def checked_url(text: str) -> None:
     Raises:
         UsageError: if it is.
     """
-    if not _is_url(text):
+    try:
+        url = httpx.URL(text)
+        url.host.encode("idna")
+        right = " " not in text and re.match(r"https?://[^/]", text) and url.host and (url.port or 80) < 1 << 16
+    except (httpx.InvalidURL, UnicodeError):
+        right = False
+    if not right:
         raise UsageError(f"base_url must be a URL such as http://127.0.0.1:8000/v1, not {without_login(text)!r}")
 
 
@@ -389,34 +396,10 @@ def without_login(url: str) -> str:
     return re.sub(r"//[^/]*@", "//", url)
 
 
-def _is_url(text: str) -> bool:
-    try:
-        url = httpx.URL(text)
-        url.host.encode("idna")
-    except (httpx.InvalidURL, UnicodeError):
-        return False
-    return " " not in text and bool(re.match(r"https?://[^/]", text)) and bool(url.host) and (url.port or 80) < 1 << 16
-
-
-def _estimate(body: Mapping[str, Any]) -> int:
-    """Tokens of a request and its answer, which has 256 unless it is limited."""
-    answer = int(body.get("max_completion_tokens") or body.get("max_tokens") or 256)
-    return _tokens(body.get("messages"), body.get("tools")) + answer
-
-
 def _tokens(*parts: Any) -> int:
     """About the number of tokens in texts or data: four bytes make one."""
     data = (part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts if part)
     return -(-sum(len(text.encode("utf-8", "replace")) for text in data) // 4)
-
-
-async def _read(response: httpx.Response) -> bytes:
-    content = bytearray()
-    async for part in response.aiter_bytes():
-        content += part
-        if len(content) > _LARGEST:
-            raise BadReply(f"the answer is longer than {_LARGEST} bytes")
-    return bytes(content)
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:

@@ -102,7 +102,7 @@ _WAIT = re.compile(rf"(?:retry|again|wait|reset)[a-z\s\"'_:,-]{{0,30}}?((?:{_PAR
 _AFTER = re.compile(r"retry[_ -]?after([_ -]?ms)?\W{1,4}(\d+(?:\.\d+)?)(?![\w.])")
 
 
-def asked_wait(headers: Mapping[str, str], content: str) -> float | None:
+def requested_wait(headers: Mapping[str, str], content: str) -> float | None:
     """Seconds that a refusal asks to wait; None if it does not say.
 
     Args:

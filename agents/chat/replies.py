@@ -193,23 +193,19 @@ def _add_event(whole: dict[str, Any], event: dict[str, Any]) -> None:
     for key in ("content", "refusal", *_THOUGHTS):
         if (text := _text(delta.get(key))) is not None:
             message[key] = (message.get(key) or "") + text
-    for call in delta.get("tool_calls") or ():
-        _add_call(message.setdefault("tool_calls", []), _mapping(call))
+    for each in delta.get("tool_calls") or ():  # names and ids come once, arguments in pieces
+        calls, new = message.setdefault("tool_calls", []), _mapping(each)
+        index, function = new.get("index"), _mapping(new.get("function"))
+        if not calls or (isinstance(index, int) and index >= len(calls)):
+            calls.append({"id": "", "function": {"name": "", "arguments": ""}})
+        call = calls[index if isinstance(index, int) and 0 <= index < len(calls) else -1]
+        call["id"] = new.get("id") or call["id"]
+        call["function"]["name"] += function.get("name") or ""
+        call["function"]["arguments"] += _json_text(function.get("arguments") or "")
     choice["token_ids"] += part.get("token_ids") or ()
     choice["logprobs"]["content"] += _mapping(part.get("logprobs")).get("content") or ()
     for key in ("finish_reason", "error", "usage"):
         choice[key] = part.get(key) or choice.get(key)
-
-
-def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
-    """Names and ids come once, arguments in pieces."""
-    index, function = part.get("index"), _mapping(part.get("function"))
-    if not calls or (isinstance(index, int) and index >= len(calls)):
-        calls.append({"id": "", "function": {"name": "", "arguments": ""}})
-    call = calls[index if isinstance(index, int) and 0 <= index < len(calls) else -1]
-    call["id"] = part.get("id") or call["id"]
-    call["function"]["name"] += function.get("name") or ""
-    call["function"]["arguments"] += _json_text(function.get("arguments") or "")
 
 
 def _text(content: Any) -> str | None:

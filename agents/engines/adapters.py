@@ -74,21 +74,22 @@ class Adapter:
             raise UsageError(f"the model has no {min(left).removeprefix(_PREFIX)!r}, which the adapter changes")
 
     def _change(self, module: str) -> torch.Tensor:
-        """Return the change of a module's weight, (out, in)."""
-        down, up = (self.tensors[f"{module}.lora_{side}.weight"].float() for side in "AB")
-        change: torch.Tensor = self._scale(module.removeprefix(_PREFIX)) * (up @ down)
-        return change.T if self.config.get("fan_in_fan_out") else change
+        """Return the change of a module's weight, (out, in).
 
-    def _scale(self, module: str) -> float:
-        """lora_alpha / r, or / sqrt(r) with rsLoRA (arXiv 2312.03732); patterns match ends of names, as peft's do."""
+        It is lora_alpha / r, or / sqrt(r) with rsLoRA (arXiv 2312.03732), times B A; patterns match ends of names, as
+        peft's do.
+        """
+        name = module.removeprefix(_PREFIX)
         rank, alpha = (
-            next((n for key, n in patterns.items() if re.match(rf"(.*\.)?({key})$", module)), self.config[name])
-            for name, patterns in (
+            next((n for key, n in patterns.items() if re.match(rf"(.*\.)?({key})$", name)), self.config[setting])
+            for setting, patterns in (
                 ("r", self.config.get("rank_pattern") or {}),
                 ("lora_alpha", self.config.get("alpha_pattern") or {}),
             )
         )
-        return float(alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank))
+        down, up = (self.tensors[f"{module}.lora_{side}.weight"].float() for side in "AB")
+        change: torch.Tensor = float(alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)) * (up @ down)
+        return change.T if self.config.get("fan_in_fan_out") else change
 
 
 def save_weights(weights: Iterable[tuple[str, torch.Tensor]], file: Path) -> None:

@@ -78,12 +78,7 @@ def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) ->
 
 
 def stopped(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
-    """Return whether the last token of a response completed a stop text.
-
-    Args:
-        ids: tokens of the response.
-        decode: turns token ids into text.
-    """
+    """Return whether the last token of a response completed a stop text."""
     longest = max(len(text.encode()) for text in stop)
     tail = decode(ids[-longest - _MARGIN :])
     return any(text in tail for text in stop)
@@ -277,7 +272,6 @@ def versions_of(spans: Iterable[tuple[str, int, int]], count: int, newest: int) 
     """The version of each token, from vLLM's (label, begin, end) of each stretch.
 
     Args:
-        count: how many tokens there are.
         newest: version that the engine was given.
 
     Raises:

@@ -117,10 +117,6 @@ class LocalEngine:
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
         """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
 
-        Args:
-            prompt: token ids of the whole prompt.
-            session: not needed here; prefixes are found by their tokens.
-
         Raises:
             ContextFull: the prompt leaves no room for a response.
             EngineFailed: the model raised.
@@ -252,13 +248,13 @@ class LocalEngine:
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def answer_now(
-        self, prompts: Sequence[Ids], asked: Sequence[int], samplings: Sequence[Sampling], rngs: Sequence[random.Random]
+        self, prompts: Sequence[Ids], rows: Sequence[int], samplings: Sequence[Sampling], rngs: Sequence[random.Random]
     ) -> list[tuple[int, float] | None]:
         """Draw responses of one token in a plain call, as :meth:`generate` does for requests that wait together.
 
         Args:
             prompts: different ones, each with room for a token behind it.
-            asked: of every response, the number of its prompt.
+            rows: of every response, the number of its prompt.
 
         Returns:
             The token of every response and its log-probability; None, and nothing drawn, where the logits are not
@@ -266,18 +262,18 @@ class LocalEngine:
         """
         logits = self._known_logits(prompts)
         good = (~logits.isnan().any(-1)).tolist()
-        finite_rows = [row for row, prompt in enumerate(asked) if good[prompt]]
-        answers: list[tuple[int, float] | None] = [None] * len(asked)
-        if finite_rows:
-            index = torch.tensor([asked[row] for row in finite_rows], device=logits.device)
-            drawing = [samplings[row] for row in finite_rows]
+        finite = [i for i, row in enumerate(rows) if good[row]]
+        answers: list[tuple[int, float] | None] = [None] * len(rows)
+        if finite:
+            index = torch.tensor([rows[i] for i in finite], device=logits.device)
+            drawing = [samplings[i] for i in finite]
             if all(sampling is drawing[0] for sampling in drawing):  # then once for every prompt
                 every = distributions(logits, drawing[:1] * len(prompts))[index]
             else:
                 every = distributions(logits[index], drawing)
-            tokens, chosen = self._drawn(every, drawing, [rngs[row] for row in finite_rows])
-            for row, answer in zip(finite_rows, zip(tokens, chosen, strict=True), strict=True):
-                answers[row] = answer if math.isfinite(answer[1]) else None
+            tokens, chosen = self._drawn(every, drawing, [rngs[i] for i in finite])
+            for i, answer in zip(finite, zip(tokens, chosen, strict=True), strict=True):
+                answers[i] = answer if math.isfinite(answer[1]) else None
         return answers
 
     @property
@@ -349,13 +345,20 @@ class LocalEngine:
     def _start(self, batch: list[Joining]) -> None:
         """Compute the new tokens of all prompts in one pass, and draw the first tokens of the responses."""
         first = len(self._running)
-        self._load(first, batch)
+        # Copy the known prefixes of the prompts into rows, from the cache and from the rows of others.
+        for new in batch:
+            if new.like and not new.like.usable:
+                new.shared, new.like = 0, None
+        self._kept.load(self._batch, first, [[] if new.shared else new.cached for new in batch])
+        if shared := max(new.shared for new in batch):
+            rows = {row: new.like.row for row, new in enumerate(batch, first) if new.like}
+            self._batch.copy(list(rows.values()), list(rows), shared)
         logits = self._batch.forward(first, [n.tokens[n.known :] for n in batch], [len(n.tokens) for n in batch])
         again = [(source, request) for source, new in enumerate(batch) for request in new.requests[1:]]
         if again:
             longest = max(len(batch[source].tokens) for source, _ in again)
-            rows = range(first + len(batch), first + len(batch) + len(again))
-            self._batch.copy([first + source for source, _ in again], rows, longest)
+            targets = range(first + len(batch), first + len(batch) + len(again))
+            self._batch.copy([first + source for source, _ in again], targets, longest)
         requests = [new.requests[0] for new in batch] + [request for _, request in again]
         sources = [*range(len(batch)), *(source for source, _ in again)]
         self._running += requests
@@ -365,16 +368,6 @@ class LocalEngine:
         self.stats.reused += sum(len(new.tokens) * len(new.requests) - new.cost for new in batch)
         self.stats.found += sum(len(new.cached) for new in batch if not new.shared)
         self._draw(requests, logits[torch.tensor(sources, device=logits.device)])
-
-    def _load(self, first: int, batch: list[Joining]) -> None:
-        """Copy the known prefixes of the prompts into rows, from the cache and from the rows of others."""
-        for new in batch:
-            if new.like and not new.like.usable:
-                new.shared, new.like = 0, None
-        self._kept.load(self._batch, first, [[] if new.shared else new.cached for new in batch])
-        if shared := max(new.shared for new in batch):
-            sources = {row: new.like.row for row, new in enumerate(batch, first) if new.like}
-            self._batch.copy(list(sources.values()), list(sources), shared)
 
     def _settle(self, started: list[list[Joining]]) -> None:
         """Keep the prompts that took long, others may want them soon; end responses that are complete with a token."""
@@ -431,11 +424,7 @@ class LocalEngine:
         return bool(full) or self.finish(request.response.ids, request.sampling) == "stop"
 
     def finish(self, ids: Sequence[int], sampling: Sampling) -> str:
-        """Return the reason why a response ends here, "stop" or "length"; empty if it does not.
-
-        Args:
-            ids: tokens of the response so far.
-        """
+        """Return the reason why a response that ends here does: "stop" or "length"."""
         texts = sampling.stop
         ends = ids[-1] in self.stop or (texts and self._decode and stopped(ids, texts, self._decode))
         return "stop" if ends else "length"

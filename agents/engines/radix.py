@@ -73,10 +73,21 @@ class RadixTree:
             return start, [], 0
         inside = start - sum(len(node.tokens) for node in path[:-1])
         if path and inside < len(path[-1].tokens):
-            path[-1] = self._split(path[-1], inside)
+            # Give the node a parent that takes its first tokens.
+            lower = path[-1]
+            path[-1] = upper = Node(
+                lower.tokens[:inside], lower.slots[:inside], lower.parent, {lower.tokens[inside]: lower}
+            )
+            lower.parent.children[lower.tokens[0]] = upper
+            lower.tokens, lower.slots, lower.parent = lower.tokens[inside:], lower.slots[inside:], upper
         self._touch(path)
         dropped = self._make_room(len(tokens) - start, path[-1] if path else None)
-        slots = self._take(min(len(tokens) - start, self.bound - self.tokens))
+        count = min(len(tokens) - start, self.bound - self.tokens)
+        again = min(count, len(self._free))
+        slots = self._free[len(self._free) - again :]
+        del self._free[len(self._free) - again :]
+        slots += range(self.size, self.size + count - again)
+        self.size += count - again
         if slots:
             parent = path[-1] if path else self._root
             node = parent.children[tokens[start]] = Node(tokens[start : start + len(slots)], slots, parent)
@@ -96,13 +107,6 @@ class RadixTree:
             node = child
         return path, length
 
-    def _split(self, node: Node, at: int) -> Node:
-        """Give a node a parent that takes its first tokens; the parent."""
-        upper = Node(node.tokens[:at], node.slots[:at], node.parent, {node.tokens[at]: node})
-        node.parent.children[node.tokens[0]] = upper
-        node.tokens, node.slots, node.parent = node.tokens[at:], node.slots[at:], upper
-        return upper
-
     def _touch(self, path: list[Node]) -> None:
         for node in reversed(path):
             self._nodes[node] = None
@@ -117,13 +121,6 @@ class RadixTree:
             self._free += oldest.slots
             dropped += len(oldest.slots)
         return dropped
-
-    def _take(self, count: int) -> list[int]:
-        again = min(count, len(self._free))
-        slots = self._free[len(self._free) - again :]
-        del self._free[len(self._free) - again :]
-        self.size += count - again
-        return slots + list(range(self.size - count + again, self.size))
 
 
 class PrefixCache:
@@ -214,11 +211,7 @@ class PrefixCache:
 
 
 def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
-    """The length of the common prefix of two sequences, in tokens.
-
-    Args:
-        two: second sequence.
-    """
+    """The length of the common prefix of two sequences, in tokens."""
     low, high = 0, min(len(one), len(two))
     while low < high:  # all before low is equal
         middle = (low + high + 1) // 2

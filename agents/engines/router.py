@@ -77,7 +77,6 @@ class Router:
     Args:
         busier: see above; the emptiest counts as having at least one session.
         prefix: how many first tokens of a prompt are compared.
-        remembered: how many beginnings are remembered.
         rest: seconds that a replica rests after its first failure; at most a minute after many.
         patience: seconds that a replica has to suspend, to update its weights or to resume; one that takes longer has
             failed. One that is left out already has at most a minute.
@@ -146,10 +145,6 @@ class Router:
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
         """Draw a response on one of the replicas (see :class:`rollenv.agents.engines.base.Engine`).
 
-        Args:
-            prompt: token ids of the whole prompt.
-            session: requests of one session go to the same replica; -1 for none.
-
         Raises:
             ContextFull: the prompt leaves no room for a response.
             EngineFailed: no replica is left.
@@ -163,9 +158,15 @@ class Router:
         response = Response()
         while True:
             replica = self._choose(prompt, session, response)
+            left = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(response.ids))
+            replica.loose += session < 0
             try:
-                self._add(response, await self._ask(replica, prompt, sampling, rng, session, response))
-                self._take_back(replica)
+                more = await replica.engine.generate((*prompt, *response.ids), left, rng, session=session)
+                self._add(response, more)
+                replica.wait, replica.lost = 0.0, False
+                if not replica.alive:
+                    replica.alive = True
+                    logger.warning("engine %d answers again and is back in use", replica.number)
                 return response
             except (UsageError, ContextFull, AgentFailed):  # the request's own fault
                 raise
@@ -173,22 +174,8 @@ class Router:
                 if isinstance(error, EngineFailed):
                     self._add(response, error.response)
                 self._leave_out(replica, error)
-
-    async def _ask(
-        self,
-        replica: _ReplicaState,
-        prompt: Ids,
-        sampling: Sampling,
-        rng: random.Random,
-        session: int,
-        so_far: Response,
-    ) -> Response:
-        replica.loose += session < 0
-        try:
-            left = replace(sampling, max_new_tokens=sampling.max_new_tokens - len(so_far.ids))
-            return await replica.engine.generate((*prompt, *so_far.ids), left, rng, session=session)
-        finally:
-            replica.loose -= session < 0
+            finally:
+                replica.loose -= session < 0
 
     def _add(self, response: Response, more: Response) -> None:
         response.ids += more.ids
@@ -247,12 +234,6 @@ class Router:
                 replica.retry_at = now + replica.wait
                 return replica
         return None
-
-    def _take_back(self, replica: _ReplicaState) -> None:
-        replica.wait, replica.lost = 0.0, False
-        if not replica.alive:
-            replica.alive = True
-            logger.warning("engine %d answers again and is back in use", replica.number)
 
     def _leave_out(self, replica: _ReplicaState, error: BaseException) -> None:
         replica.wait = min(_LONGEST_REST, 2 * replica.wait) if replica.wait else self.rest

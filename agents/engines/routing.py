@@ -58,11 +58,7 @@ def _route(router: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> t
 
 
 def _sums_to_one(probabilities: Tensor, weights: Tensor) -> bool:
-    """Return whether a router divides the probabilities of the chosen experts by their sum.
-
-    Raises:
-        UsageError: its weights are something else.
-    """
+    """Return whether a router divides the probabilities of the chosen experts by their sum."""
     for divides in (True, False):
         expected = probabilities / probabilities.sum(-1, keepdim=True) if divides else probabilities
         if torch.allclose(weights, expected, atol=0.01):

@@ -25,18 +25,11 @@ def score(
     prompts: Sequence[Ids],
     responses: Sequence[Ids],
     temperature: float = 1.0,
-    *,
-    entropy_gradient: bool = False,
 ) -> Scores:
-    """Compute log-probabilities and entropies of response tokens, with gradients.
+    """Compute log-probabilities of response tokens, with gradients, and entropies without.
 
     Rows with the same model input (prompt and all response tokens but the last) go through the model once, and logits
     are computed for response positions only.
-
-    Args:
-        prompts: token ids of each row.
-        responses: token ids of each row.
-        entropy_gradient: whether the entropy has gradients as well.
     """
     device = model.device
     where: dict[Ids, int] = {}
@@ -51,7 +44,7 @@ def score(
         logits_to_keep=longest,
     )
     distribution = (out.logits.float() / temperature).log_softmax(-1)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+    with torch.no_grad():
         entropy = -(distribution.exp() * distribution).sum(-1)
     index = torch.tensor(rows, device=device)
     targets, response_mask = pad_left(responses, device)

@@ -133,11 +133,6 @@ class VLLMEngine:
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
         """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
 
-        Args:
-            prompt: token ids of the whole prompt.
-            rng: source of the request's seed.
-            session: requests of one session share a prefix; -1 for none.
-
         Raises:
             ContextFull: the prompt leaves no room for a response.
             EngineFailed: vLLM failed, or was closed.
@@ -147,9 +142,6 @@ class VLLMEngine:
 
     async def draw(self, prompt: Ids, sampling: Sampling, seed: int) -> Response:
         """Draw a response with a seed, for callers that hold the random stream in another process.
-
-        Args:
-            prompt: token ids of the whole prompt.
 
         Raises:
             EngineLost: vLLM failed, or was closed.
@@ -164,7 +156,11 @@ class VLLMEngine:
         try:
             await request.future
         except asyncio.CancelledError:
-            self._cancel(request)
+            if request in self._live:
+                self._live.remove(request)
+                if request.id:
+                    self._aborted.append(request.id)
+                    self._wake()
             raise
         return request.response
 
@@ -336,13 +332,6 @@ class VLLMEngine:
             request.future.set_result(None)
         else:
             request.future.set_exception(error)
-
-    def _cancel(self, request: Request) -> None:
-        if request in self._live:
-            self._live.remove(request)
-            if request.id:
-                self._aborted.append(request.id)
-                self._wake()
 
     def _fail(self, why: str) -> None:
         self._failure = why

@@ -166,11 +166,6 @@ class ActorEngine:
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
         """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
 
-        Args:
-            prompt: token ids of the whole prompt.
-            rng: source of the request's seed.
-            session: not needed, as vLLM finds prefixes by their tokens.
-
         Raises:
             ContextFull: the prompt leaves no room for a response.
             EngineLost: the actor has died.
@@ -249,11 +244,7 @@ def _transfer(backend: str, actor: Any, workers: int) -> Transfer | None:
 
 
 def _first(references: list[Any]) -> list[Any]:
-    """Return the answers of actors, without an event loop.
-
-    Raises:
-        UsageError: one does not run.
-    """
+    """Return the answers of actors, without an event loop."""
     try:
         return list(ray.get(references))
     except RayTaskError as error:

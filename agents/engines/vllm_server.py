@@ -134,11 +134,6 @@ class ServerEngine:
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
         """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
 
-        Args:
-            prompt: token ids of the whole prompt.
-            rng: source of the request's seed.
-            session: requests of one session share a prefix; -1 for none.
-
         Raises:
             ContextFull: the prompt leaves no room for a response.
             EngineFailed: the server ended the request; the tokens drawn so far are with it.
@@ -420,11 +415,7 @@ class ServerEngine:
         return int(about["model_config"]["max_model_len"])
 
     def _load(self, client: httpx.Client, path: str, body: dict[str, Any]) -> None:
-        """Load the model's folder.
-
-        Raises:
-            UsageError: the server cannot.
-        """
+        """Load the model's folder."""
         loaded = client.post(self.url + path, json=body)
         if loaded.status_code != 200:
             raise UsageError(
@@ -507,11 +498,7 @@ def _reload_from(folder: Path) -> dict[str, Any]:
 
 
 def _drawn(choice: dict[str, Any]) -> tuple[list[int], list[float]]:
-    """The tokens of a piece of an answer, and their log-probabilities.
-
-    Raises:
-        ValueError: they do not belong together.
-    """
+    """The tokens of a piece of an answer, and their log-probabilities."""
     ids = list(choice["token_ids"] or ())
     logprobs = [float(drawn["logprob"]) for drawn in choice["logprobs"]["content"]] if ids else []
     if len(ids) != len(logprobs) or {*map(type, ids)} - {int} or not all(map(math.isfinite, logprobs)):

@@ -29,12 +29,12 @@ class Tools:
         self.functions = [tool["function"] for tool in offered] or [STEP]
         self.instructions = instructions
         self._turn = asyncio.Lock()
-        self._asked: asyncio.Queue[tuple[str, asyncio.Future[str]]] = asyncio.Queue()
+        self._actions: asyncio.Queue[tuple[str, asyncio.Future[str]]] = asyncio.Queue()
         self._answer: asyncio.Future[str] | None = None
 
     async def next_action(self) -> str:
         """Wait for the program's next action."""
-        action, self._answer = await self._asked.get()
+        action, self._answer = await self._actions.get()
         return action
 
     def show(self, observation: str) -> None:
@@ -79,7 +79,7 @@ class Tools:
             action = write_calls([(str(name), arguments)])
         async with self._turn:
             answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            await self._asked.put((action, answer))
+            await self._actions.put((action, answer))
             return _content(await answer)
 
 

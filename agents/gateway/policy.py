@@ -55,7 +55,7 @@ class Policy:
         self.name, self.agent = "policy", agent
         self.engine: Engine = agent.engine
         self.client_sampling = client_sampling
-        self.format = ChatFormat.asked(tokenizer, getattr(agent.prompt, "template_args", {}))
+        self.format = ChatFormat.from_settings(tokenizer, getattr(agent.prompt, "template_args", {}))
         self.text = ResponseText(tokenizer)
         self._kept: WeakKeyDictionary[GatewaySession, OrderedDict[int, Conversation]] = WeakKeyDictionary()
         """By session and node: chats that are ready to go on behind the node's answer."""
@@ -127,8 +127,8 @@ class Policy:
         most = min(room, sampling.max_new_tokens, request.max_tokens or room)
         changes: dict[str, Any] = {"max_new_tokens": most, "stop": (*sampling.stop, *request.stop)}
         if self.client_sampling:
-            asked = {"temperature": request.temperature, "top_p": request.top_p}
-            changes |= {name: value for name, value in asked.items() if value is not None}
+            wanted = {"temperature": request.temperature, "top_p": request.top_p}
+            changes |= {name: value for name, value in wanted.items() if value is not None}
             changes["top_p"] = changes.get("top_p") or sampling.top_p  # 0 is none
         return dataclasses.replace(sampling, **changes)
 

@@ -41,13 +41,17 @@ _GONE = 499
 
 def agent_app(gateway: Gateway) -> Starlette:
     """The app that agents reach: calls of a session, and nothing else. The key is in the path or in a header."""
+
+    async def list_models(http: Http) -> Response:
+        return JSONResponse(models(filter(None, [gateway.model.name])))
+
     routes = []
     for prefix in ("/s/{key}/v1", "/s/{key}", "/v1", ""):
         for path, dialect in OF_PATHS.items():
             routes.append(Route(f"{prefix}/{path}", _endpoint(gateway, dialect, _answer), methods=["POST"]))
         counts = _endpoint(gateway, DIALECTS["messages"], _count)
         routes.append(Route(f"{prefix}/messages/count_tokens", counts, methods=["POST"]))
-        routes.append(Route(f"{prefix}/models", _models(gateway), methods=["GET"]))
+        routes.append(Route(f"{prefix}/models", list_models, methods=["GET"]))
         for verb, work in (("generateContent", _answer), ("streamGenerateContent", _answer), ("countTokens", _count)):
             path = f"{prefix}/{{version}}/models/{{model}}:{verb}"
             routes.append(Route(path, _endpoint(gateway, DIALECTS["gemini"], work), methods=["POST"]))
@@ -228,13 +232,6 @@ def _tools(gateway: Gateway) -> Callable[[Http], Any]:
             return JSONResponse({"error": "the body is not JSON"}, 400)
         answer = await session.tools.answer(message)
         return Response(status_code=202) if answer is None else JSONResponse(answer)
-
-    return endpoint
-
-
-def _models(gateway: Gateway) -> Callable[[Http], Any]:
-    async def endpoint(http: Http) -> Response:
-        return JSONResponse(models(filter(None, [gateway.model.name])))
 
     return endpoint
 

@@ -117,7 +117,6 @@ class GatewaySession:
         key: what the program shows in its calls; drawn at random (256 bits) by default.
         url: of the gateway, as the program reaches it.
         sampling: in place of the model's own.
-        record: keeps the session's events.
         on_finish: called when the session is finished.
     """
 
@@ -205,7 +204,7 @@ class GatewaySession:
         return await self._wait(key, pending)
 
     def repeats(self, key: str) -> bool:
-        """Return whether the same was asked before."""
+        """Return whether the same request came before."""
         return key in self._known or key in self._pending
 
     def check_caps(self, what: str) -> None:
@@ -303,7 +302,7 @@ class GatewaySession:
         """The number of tokens of a request's prompt.
 
         Raises:
-            GatewayError: the prompt cannot be, or this was asked too often.
+            GatewayError: the prompt cannot be, or too many counts were requested.
         """
         self.check_caps("counts")
         self.counts["counts"] += 1
@@ -500,11 +499,7 @@ def session_id(key: str) -> str:
 
 
 def _finite(value: Any) -> float:
-    """A reward.
-
-    Raises:
-        UsageError: it is no finite number.
-    """
+    """A reward."""
     try:
         if not isinstance(value, bool) and math.isfinite(value):
             return float(value)

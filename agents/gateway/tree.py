@@ -130,7 +130,7 @@ class Walk:
     """Of the messages behind the parent's answer, in ``chat``."""
     chat: list[tuple[Message, Node | None]] = field(default_factory=list)
     matches: Counter[str] = field(default_factory=Counter)
-    asked: set[bytes] = field(default_factory=set)
+    searched: set[bytes] = field(default_factory=set)
     """States behind which an answer was looked for."""
 
 
@@ -169,14 +169,14 @@ class Tree:
             if ends and size > len(before.messages) and (messages[:size], tools) == (other.messages, other.tools):
                 before = other
         walk = Walk(messages, tools, before.state, before.parent, before.start)
-        walk.chat, walk.matches, walk.asked = before.chat.copy(), before.matches.copy(), before.asked.copy()
+        walk.chat, walk.matches, walk.searched = before.chat.copy(), before.matches.copy(), before.searched.copy()
         order: dict[str, int] = {}
         for message in ordered(messages[len(before.messages) :]):
             candidates: Sequence[Node] = ()
             if message.role == "assistant":
                 order = {call.id: i for i, call in enumerate(message.calls)}
                 candidates = self._answers.get(walk.state, ())
-                walk.asked.add(walk.state)
+                walk.searched.add(walk.state)
             found, how = match(message, candidates, tools)
             walk.chat.append((message, found))
             if message.role == "assistant":
@@ -185,7 +185,8 @@ class Tree:
                 name = order.get(message.call_id, message.call_id)
                 walk.state = digest(normal(message, name), walk.state)
             else:
-                walk.state = _behind(found)
+                # The answer itself, not its text, as siblings may be equal.
+                walk.state = hashlib.blake2b(found.state + b"answer %d" % found.number, digest_size=16).digest()
                 walk.parent, walk.start = found, len(walk.chat)
         self._walks = [walk, *(other for other in self._walks if other is not before)][:_WALKS]
         return walk
@@ -208,7 +209,7 @@ class Tree:
         """
         if tools is not None:
             self.tools.setdefault(node.tools, tuple(tools))
-        self._walks = [walk for walk in self._walks if node.state not in walk.asked]
+        self._walks = [walk for walk in self._walks if node.state not in walk.searched]
         self.nodes.append(node)
         self.matches.update(node.matches)
         self._answers.setdefault(node.state, []).append(node)
@@ -320,11 +321,6 @@ def normal(message: Message, name: str | int = "") -> list[Any]:
 def digest(value: Any, before: bytes = b"") -> bytes:
     """Hash plain data, after the hash of what comes before it."""
     return hashlib.blake2b(before + _ENCODER.encode(value).encode(), digest_size=16).digest()
-
-
-def _behind(node: Node) -> bytes:
-    """The state of a chat that ends with a node's answer: the answer itself, not its text, as siblings may be equal."""
-    return hashlib.blake2b(node.state + b"answer %d" % node.number, digest_size=16).digest()
 
 
 # -- from nodes to what is trained -------------------------------------------------------------------------------------

@@ -45,11 +45,9 @@ class HarnessAgent:
     Args:
         model: an agent with an engine, which can be trained, or a
             :class:`~rollenv.agents.gateway.session.Model`.
-        harness: a record, or its name.
         args: more words for its command line, such as ``["--tools", "bash"]``.
         seconds: deadline of one play; what is there then is graded.
         max_turns: of the harness, where it has such a limit.
-        caps: of the gateway's session.
         kinds: of the calls that are trained.
 
     Raises:
@@ -228,13 +226,13 @@ class OverTools(_Play):
         else:
             self.calls.tools.show(shown(observation, info))
         assert self._running is not None
-        asked = asyncio.ensure_future(self.calls.tools.next_action())
+        action = asyncio.ensure_future(self.calls.tools.next_action())
         try:
-            await asyncio.wait((asked, self._running), return_when=asyncio.FIRST_COMPLETED)
-            if asked.done():
-                return self.action(asked.result())
+            await asyncio.wait((action, self._running), return_when=asyncio.FIRST_COMPLETED)
+            if action.done():
+                return self.action(action.result())
         finally:
-            asked.cancel()
+            action.cancel()
         self.ended = self._running.result()
         if self.calls.failure is not None or not self.calls.tree.nodes:
             self.action("")

@@ -83,7 +83,12 @@ def _fill(harness: Harness, folder: Path) -> None:
         patience = ["--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"]
         _run(harness, [npm, *words, *patience, f"--before={_BEFORE}", *packages])
     if harness.pip:
-        python, version = _python_of_machines()
+        python = shutil.which("python3", path=PATH)
+        output = subprocess.run([python, "-V"], capture_output=True, text=True).stdout if python else ""
+        found = re.match(r"Python (\d+\.\d+)", output)
+        if python is None or found is None:
+            raise MissingExtra(f"harnesses written in Python need a python3 in {PATH}: install your system's")
+        version = found[1]
         if tuple(map(int, version.split("."))) < tuple(map(int, harness.python.split("."))):
             raise MissingExtra(
                 f"{harness.name} needs Python {harness.python} in the machine, and this host's python3 is {version}"
@@ -92,16 +97,6 @@ def _fill(harness: Harness, folder: Path) -> None:
         words += ["--python-version", version, "--target", str(folder / f"python{version}")]
         _run(harness, [sys.executable, "-m", "pip", *words, "--no-compile", *harness.pip])
         subprocess.run([python, "-m", "compileall", "-qq", "-j0", str(folder)])  # it cannot be written to later
-
-
-def _python_of_machines() -> tuple[str, str]:
-    """The python3 that a machine over the host's system has, and its version."""
-    python = shutil.which("python3", path=PATH)
-    output = subprocess.run([python, "-V"], capture_output=True, text=True).stdout if python else ""
-    found = re.match(r"Python (\d+\.\d+)", output)
-    if python is None or found is None:
-        raise MissingExtra(f"harnesses written in Python need a python3 in {PATH}: install your system's")
-    return python, found[1]
 
 
 def _run(harness: Harness, command: Sequence[str]) -> None:

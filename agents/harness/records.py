@@ -93,11 +93,13 @@ def filled(template: Any, values: Mapping[str, Any]) -> Any:
         return template
     if (whole := _NAMED.fullmatch(template)) and whole[1] in values:
         return values[whole[1]]
-    return _NAMED.sub(lambda match: str(values[match[1]]) if match[1] in values else _unknown(match[0]), template)
 
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            raise UsageError(f"{match[0]} is no variable of a harness; there are {', '.join(sorted(VARIABLES))}")
+        return str(values[match[1]])
 
-def _unknown(name: str) -> str:
-    raise UsageError(f"{name} is no variable of a harness; there are {', '.join(sorted(VARIABLES))}")
+    return _NAMED.sub(value, template)
 
 
 #: Runs a module, or a file, with what pip has installed.

@@ -49,9 +49,7 @@ def program(
 
     Args:
         base_url: of the endpoint as the machine sees it, such as ``http://127.0.0.1:8900/s/1``; ``/v1`` lies below it.
-        key: of the endpoint.
         model: as calls name it.
-        instruction: the task.
         seconds: its deadline.
         max_turns: of the harness, where it has a limit of its own.
         context: tokens of the model's window.

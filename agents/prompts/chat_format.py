@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import threading
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.engines.base import Ids
@@ -23,7 +23,7 @@ Message = dict[str, str]
 #: Private-use characters that enclose what must pass through a template unread. In texts they are hidden themselves.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _HIDDEN = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
-_ANSWER, _ASKED = f"{_OPEN}answer{_CLOSE}", f"{_OPEN}asked{_CLOSE}"
+_ANSWER, _QUESTION = f"{_OPEN}answer{_CLOSE}", f"{_OPEN}question{_CLOSE}"
 
 #: The most frames (system prompt and tools) that are kept with their analysis.
 _REMEMBERED = 64
@@ -70,14 +70,21 @@ class ChatFormat:
         return _analysed(tokenizer, str(tokenizer.chat_template), key)
 
     @staticmethod
-    def asked(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any]) -> ChatFormat:
+    def from_settings(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any]) -> ChatFormat:
         """The format of a tokenizer with arguments from a user's settings, all of which the template has to read.
 
         Raises:
-            UsageError: see :class:`ChatFormat`; or the template never reads one of the arguments.
+            UsageError: see :class:`ChatFormat`; or the template never reads one of the arguments, or it is not for
+                users to set.
         """
-        if tokenizer.chat_template:
-            _refuse_unread(tokenizer, template_args)
+        ours = {"messages", *inspect.signature(tokenizer.apply_chat_template).parameters}
+        for name in template_args if tokenizer.chat_template else ():
+            if name in ours:
+                raise UsageError(f"template_args: {name!r} is set by rollenv itself; leave it out")
+            if not name.isidentifier() or not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
+                raise UsageError(
+                    f"template_args: the chat template never reads {name!r}; look at tokenizer.chat_template"
+                )
         return ChatFormat.of(tokenizer, **template_args)
 
     def frame(self, system: str | None = None, tools: Sequence[dict[str, Any]] | None = None) -> Frame:
@@ -199,14 +206,16 @@ class ChatFormat:
         """Find out what the template can do and which tokens it marks turns with."""
         added = {i: str(token) for i, token in self.tokenizer.added_tokens_decoder.items()}
         special = {i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
-        asked, answered = _user(_ASKED), {"role": "assistant", "content": _ANSWER}
-        shown = self.render([asked, answered, asked])
-        if _ASKED not in shown or _ANSWER not in shown:
+        question, answered = _user(_QUESTION), {"role": "assistant", "content": _ANSWER}
+        shown = self.render([question, answered, question])
+        if _QUESTION not in shown or _ANSWER not in shown:
             raise UsageError("the chat template does not show the messages it is given; it cannot be used for chat")
         markers = {i: token for i, token in added.items() if token and (i in special or token in shown)}
         self._set_markers(markers)
-        self.has_system = self._shows([{"role": "system", "content": _ANSWER}, asked])
-        self.has_tool_role = self._shows([asked, {"role": "assistant", "content": "-"}, _tool(_ANSWER)])
+        self.has_system = self._shows([{"role": "system", "content": _ANSWER}, question])
+        self.has_tool_role = self._shows(
+            [question, {"role": "assistant", "content": "-"}, {"role": "tool", "content": _ANSWER}]
+        )
         self.special = {i: markers[i] for i in markers if i in special}
         closing = next((i for i in self.encode(shown.partition(_ANSWER)[2], anchored=True) if i in markers), None)
         ends = (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, closing)
@@ -243,7 +252,7 @@ class ChatFormat:
 
     def _shows(self, messages: list[Message], text: str = "") -> bool:
         """Return whether the template accepts the messages and shows the placeholder in them (around ``text``)."""
-        wanted = f"{_ASKED}{text}{_ANSWER}" if text else _ANSWER
+        wanted = f"{_QUESTION}{text}{_ANSWER}" if text else _ANSWER
         try:
             return wanted in self.render(messages)
         except TemplateRefused:
@@ -301,17 +310,17 @@ class Frame:
         """Return the template's text after an answer: the messages as it accepts them, the text from the answer's end
         to the opening of the next one, and whether all before the answer stays as it was when the model gave it.
         """
-        form, text = self.fit([_user(_ASKED), _answer()], new)
+        form, text = self.fit([_user(_QUESTION), _answer()], new)
         before, _, tail = text.rpartition(_ANSWER)
         if squash(before) != self._opening:  # the date in it may be another one than when it was rendered
             self._opening = self._open()
-            before = self.render([_user(_ASKED), _answer(), *form]).rpartition(_ANSWER)[0]
+            before = self.render([_user(_QUESTION), _answer(), *form]).rpartition(_ANSWER)[0]
         return form, tail, squash(before) == self._opening
 
     def since_user(self, messages: Sequence[Message] = ()) -> str:
         """Return the template's text after a user's message when these follow, without white space."""
-        text = squash(self.render([_user(_ASKED), *messages])) if messages else self._opening
-        return text.partition(_ASKED)[2]
+        text = squash(self.render([_user(_QUESTION), *messages])) if messages else self._opening
+        return text.partition(_QUESTION)[2]
 
     def bare(self, answer: Message, new: Sequence[Message]) -> Frame:
         """A frame with the same texts around these messages: the one without system prompt and tools, which is quicker,
@@ -331,17 +340,7 @@ class Frame:
         return bare if self._bare[kind] else self
 
     def _open(self) -> str:
-        return squash(self.render([_user(_ASKED)]))
-
-
-def _refuse_unread(tokenizer: PreTrainedTokenizerBase, names: Iterable[str]) -> None:
-    """Raise UsageError for arguments that a template does not read, or that are not for users to set."""
-    ours = {"messages", *inspect.signature(tokenizer.apply_chat_template).parameters}
-    for name in names:
-        if name in ours:
-            raise UsageError(f"template_args: {name!r} is set by rollenv itself; leave it out")
-        if not name.isidentifier() or not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
-            raise UsageError(f"template_args: the chat template never reads {name!r}; look at tokenizer.chat_template")
+        return squash(self.render([_user(_QUESTION)]))
 
 
 @functools.lru_cache(maxsize=16)
@@ -375,9 +374,5 @@ def _user(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def _tool(text: str) -> Message:
-    return {"role": "tool", "content": text}
-
-
 def _answer(text: str = "") -> Message:
-    return {"role": "assistant", "content": f"{_ASKED}{text}{_ANSWER}" if text else _ANSWER}
+    return {"role": "assistant", "content": f"{_QUESTION}{text}{_ANSWER}" if text else _ANSWER}

@@ -115,7 +115,13 @@ class Conversation:
             UsageError: if there is no message to answer.
         """
         if self._pending:
-            self._advance()
+            if self._answer is None:
+                new, text = self._frame.fit(self._messages, self._pending)
+                self._prompt = tuple(self.format.encode(text))
+                self._append(new)
+            else:
+                self._continue(self._answer)
+            self._pending, self._answer = [], None
         elif not self._prompt or self._answer is not None:
             raise UsageError("there is nothing to answer: add() a message first")
         if self.max_context is not None and len(self._prompt) + self.reserve > self.max_context:
@@ -141,15 +147,6 @@ class Conversation:
         for name in ("_messages", "_pending", "_since_user"):
             setattr(twin, name, getattr(self, name).copy())
         return twin
-
-    def _advance(self) -> None:
-        if self._answer is None:
-            new, text = self._frame.fit(self._messages, self._pending)
-            self._prompt = tuple(self.format.encode(text))
-            self._append(new)
-        else:
-            self._continue(self._answer)
-        self._pending, self._answer = [], None
 
     def _continue(self, answer: Ids) -> None:
         message = self.format.answer_message(answer)

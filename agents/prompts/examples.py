@@ -31,7 +31,6 @@ def oracle_examples(
     Args:
         env_spec: spec of the environment, with the wrappers around it.
         kwargs: constructor arguments of the training environments.
-        number: number of turns to return.
         options: ``options`` of every reset.
 
     Raises:
@@ -46,8 +45,7 @@ def oracle_examples(
         while missed < _TRIES:
             depth = len(found) if steps else number
             shown = Lesson(env_spec, kwargs, plain, 0.0, episode, 1, depth + 1, options or {}).play(env, 0)
-            asked = [turn.prompt if isinstance(turn.prompt, str) else turn.prompt[-1][1] for turn in shown]
-            turns = list(zip(asked, (turn.expert for turn in shown), strict=True))
+            turns = [(turn.prompt_text, turn.expert) for turn in shown]
             if steps and turns:
                 turns = [turn for turn in [turns[depth % len(turns)]] if turn[0] not in dict(found)]
             found += turns

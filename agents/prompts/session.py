@@ -89,10 +89,6 @@ class TokenSession(Session):
     def ask(self, observation: str, info: dict[str, Any]) -> Ids:
         """The prompt of the next turn, with room for an answer behind it.
 
-        Args:
-            observation: as the environment returned it last.
-            info: of the same reset or step.
-
         Raises:
             ContextFull: there is no room.
             UsageError: the observation has pictures.
@@ -112,11 +108,7 @@ class TokenSession(Session):
         return prompt
 
     def take(self, observation: str, prompt: Ids, response: Response) -> Action:
-        """The action that a response means, which is remembered for the prompts to come.
-
-        Args:
-            prompt: token ids that :meth:`ask` returned.
-        """
+        """The action that a response to :meth:`ask`'s prompt means, which is remembered for the prompts to come."""
         ids = tuple(response.ids)
         decoded, finish = self.codec.decode(ids), response.finish
         text = decoded
@@ -183,21 +175,12 @@ class TokenSession(Session):
 
 
 def role_of(info: dict[str, Any]) -> Literal["user", "tool"]:
-    """Return the role of an observation in a chat.
-
-    Args:
-        info: of the same reset or step.
-    """
+    """Return the role of an observation in a chat, by the ``info`` of the same reset or step."""
     return "tool" if info.get("use_tool") else "user"
 
 
 def shown(observation: str, info: dict[str, Any]) -> str:
-    """The observation with the ``prefix`` and ``suffix`` from ``info`` around it.
-
-    Args:
-        observation: as the environment returned it.
-        info: of the same reset or step.
-    """
+    """The observation with the ``prefix`` and ``suffix`` from the ``info`` of the same reset or step around it."""
     prefix, suffix = str(info.get("prefix", "")), str(info.get("suffix", ""))
     parts = [prefix, observation, "" if observation.endswith(suffix) else suffix]
     return "\n".join(part.removesuffix("\n") for part in parts[:-1] if part) + (f"\n{parts[-1]}" if parts[-1] else "")
@@ -258,7 +241,7 @@ class TokenizerCodec(ResponseText):
     ):
         super().__init__(tokenizer)
         self.examples = examples
-        self.format = ChatFormat.asked(tokenizer, template_args) if chat else None
+        self.format = ChatFormat.from_settings(tokenizer, template_args) if chat else None
 
     def encode(self, text: str) -> Ids:
         """A prompt's tokens."""
@@ -314,7 +297,7 @@ class TokenAgent:
         if prompt is not None:
             template_args = prompt.template_args | template_args
         self.codec = TokenizerCodec(tokenizer, chat, prompt.examples if prompt else (), **template_args)
-        self.format = None if prompt else ChatFormat.asked(tokenizer, template_args)
+        self.format = None if prompt else ChatFormat.from_settings(tokenizer, template_args)
         self.system, self.tools, self.cut_thoughts = system, tools, cut_thoughts
         self.thoughts, self.examples = thoughts, examples
         self.max_observation = prompt.max_observation if prompt else max_observation
@@ -327,18 +310,23 @@ class TokenAgent:
 
     def start(self, env: EnvHandle, seed: int) -> TokenSession:
         rng, number = random.Random(seed), next(self._numbers)
-        play = self.prompt or self._chat()
-        most = self.prompt.max_tokens if self.prompt else 0
-        most_shown = self.max_observation
+        play: StepPrompt | Conversation | None = self.prompt
+        if play is None:
+            assert self.format is not None
+            context = self.engine.max_context
+            play = Conversation(
+                self.format, self.system, self.tools, context, thoughts=self.thoughts, examples=self.examples
+            )
         return TokenSession(
-            self.engine, play, self.codec, self.sampling, rng, number, self.cut_thoughts, most, most_shown
-        )
-
-    def _chat(self) -> Conversation:
-        assert self.format is not None
-        context = self.engine.max_context
-        return Conversation(
-            self.format, self.system, self.tools, context, thoughts=self.thoughts, examples=self.examples
+            self.engine,
+            play,
+            self.codec,
+            self.sampling,
+            rng,
+            number,
+            self.cut_thoughts,
+            max_prompt=self.prompt.max_tokens if self.prompt else 0,
+            max_observation=self.max_observation,
         )
 
 

@@ -45,7 +45,7 @@ class StepPrompt:
     """Prompts and their answers, which every prompt shows first: as earlier messages of the chat, or as text."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "examples", tuple((asked, answer) for asked, answer in self.examples))
+        object.__setattr__(self, "examples", tuple((prompt, answer) for prompt, answer in self.examples))
         try:
             unknown = sorted(_fields(self.template) - set(FIELDS))
             if not unknown:
@@ -105,17 +105,17 @@ class ChatPrompt:
     not. Calls are read in the forms of all model families."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "examples", tuple((asked, answer) for asked, answer in self.examples))
+        object.__setattr__(self, "examples", tuple((prompt, answer) for prompt, answer in self.examples))
 
 
 def as_chat(examples: Examples) -> list[tuple[str, str]]:
     """Return examples as the roles and texts of a chat."""
-    return [turn for asked, answer in examples for turn in (("user", asked), ("assistant", answer))]
+    return [turn for prompt, answer in examples for turn in (("user", prompt), ("assistant", answer))]
 
 
 def as_text(examples: Examples, prompt: str) -> str:
     """Return a plain prompt with examples before it: each answer stands behind its prompt and ends its line."""
-    shown = (f"{asked}{'' if asked[-1:].isspace() else ' '}{answer}\n" for asked, answer in examples)
+    shown = (f"{before}{'' if before[-1:].isspace() else ' '}{answer}\n" for before, answer in examples)
     return "".join((*shown, prompt))
 
 

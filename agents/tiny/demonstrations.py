@@ -50,6 +50,11 @@ class Shown(NamedTuple):
     random: tuple[str, ...]
     """Actions that the noisy expert might have taken instead."""
 
+    @property
+    def prompt_text(self) -> str:
+        """The prompt, or the last message of a conversation."""
+        return self.prompt if isinstance(self.prompt, str) else self.prompt[-1][1]
+
 
 @dataclass(frozen=True)
 class Lesson:
@@ -72,11 +77,7 @@ class Lesson:
         return -(-self.episodes // CHUNK)
 
     def play(self, env: Env, chunk: int) -> list[Shown]:
-        """The demonstrations of one chunk, which follow from the lesson and the number alone.
-
-        Args:
-            chunk: number of the chunk, from 0.
-        """
+        """The demonstrations of one chunk, which follow from the lesson and the number (from 0) alone."""
         rng = random.Random(f"{self.seed} {chunk}")
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, self.episodes)
         return [turn for _ in range(first, last) for turn in self._episode(env, rng)]

@@ -28,16 +28,14 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc]
         """Take one step; all parameters need gradients."""
         with torch.no_grad():
             for group in self.param_groups:
-                self._move(group["params"], group["lr"], group["momentum"], group["weight_decay"])
-
-    def _move(self, params: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
-        alike = defaultdict(list)
-        for weight in params:
-            alike[weight.shape].append(weight)
-        for (rows, columns), weights in alike.items():
-            directions = orthogonal(torch.stack([self._momentum(weight, momentum) for weight in weights]))
-            for weight, direction in zip(weights, directions, strict=True):
-                weight.mul_(1 - lr * weight_decay).sub_(direction, alpha=lr * 0.2 * max(rows, columns) ** 0.5)
+                lr, momentum, weight_decay = group["lr"], group["momentum"], group["weight_decay"]
+                alike = defaultdict(list)
+                for weight in group["params"]:
+                    alike[weight.shape].append(weight)
+                for (rows, columns), weights in alike.items():
+                    directions = orthogonal(torch.stack([self._momentum(weight, momentum) for weight in weights]))
+                    for weight, direction in zip(weights, directions, strict=True):
+                        weight.mul_(1 - lr * weight_decay).sub_(direction, alpha=lr * 0.2 * max(rows, columns) ** 0.5)
 
     def _momentum(self, weight: Tensor, momentum: float) -> Tensor:
         """Nesterov's momentum of the gradient."""

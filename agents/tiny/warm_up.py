@@ -78,7 +78,6 @@ def tiny_agent(
     The cache is ``$ROLLENV_CACHE`` or ``~/.cache/rollenv``.
 
     Args:
-        warm_up: settings of the supervised training.
         seed: of the weights, demonstrations and batches.
     """
     key = repr((_RECIPE_VERSION, torch.__version__, scenes, prompt, sampling, size, warm_up, seed))
@@ -109,17 +108,19 @@ def _imitate(
     prompt, seed = lessons[0].prompt, lessons[0].seed
     if len(lessons) > 1:
         random.Random(seed).shuffle(shown)  # the tokenizer learns from the first of them
-    tokenizer = build_tokenizer(_corpus(shown[:_CORPUS]), size.vocabulary, chat=isinstance(prompt, ChatPrompt))
+    read = shown[:_CORPUS]
+    corpus = [turn.prompt_text for turn in read] + [each for turn in read for each in (turn.expert, *turn.random)]
+    tokenizer = build_tokenizer(corpus, size.vocabulary, chat=isinstance(prompt, ChatPrompt))
     answer = min(len(tokenizer.encode(turn.expert)) for turn in shown[:_LOOKS])
-    asked = min(len(tokenizer.encode(t.prompt)) if isinstance(t.prompt, str) else 0 for t in shown[:_LOOKS])
+    shortest = min(len(tokenizer.encode(t.prompt)) if isinstance(t.prompt, str) else 0 for t in shown[:_LOOKS])
     if answer > sampling.max_new_tokens:
         raise UsageError(
             f"no answer of the expert fits into rollout.max_new_tokens={sampling.max_new_tokens}: the shortest has "
             f"{answer} tokens; raise it"
         )
-    if asked >= size.context:
+    if shortest >= size.context:
         raise UsageError(
-            f"no prompt fits into model.size.context={size.context}: the shortest has {asked} tokens; raise it, or "
+            f"no prompt fits into model.size.context={size.context}: the shortest has {shortest} tokens; raise it, or "
             "shorten prompt.template"
         )
     agent = LocalAgent(build_model(size, tokenizer, seed), tokenizer, prompt, sampling)
@@ -128,27 +129,13 @@ def _imitate(
 
 
 def _demonstrations(lesson: Lesson, report: Report) -> list[Shown]:
-    """Return the demonstrations of a lesson.
-
-    Raises:
-        UsageError: there are none, or one of them cannot be imitated.
-    """
+    """Return the demonstrations of a lesson."""
     shown = demonstrate(lesson, lambda done, total: report("demonstrations", done, total, {}))
     if not shown:
         raise UsageError(f"there is nothing to imitate: the expert of {lesson.spec.id} could finish no episode")
-    if not all(_has_text(turn.prompt) and turn.expert and all(turn.random) for turn in shown):
+    if not all(turn.prompt_text and turn.expert and all(turn.random) for turn in shown):
         raise UsageError(f"{lesson.spec.id} cannot be imitated: a prompt or an action of the demonstrations is empty")
     return shown
-
-
-def _has_text(prompt: str | Chat) -> bool:
-    return bool(prompt if isinstance(prompt, str) else prompt[-1][1])
-
-
-def _corpus(shown: Sequence[Shown]) -> list[str]:
-    """Texts of the demonstrations; of a conversation the last message: earlier ones came before."""
-    prompts = [turn.prompt if isinstance(turn.prompt, str) else turn.prompt[-1][1] for turn in shown]
-    return prompts + [action for turn in shown for action in (turn.expert, *turn.random)]
 
 
 def _fit(agent: LocalAgent, shown: Sequence[Shown], warm_up: WarmUp, rng: random.Random, report: Report) -> None:
@@ -207,11 +194,7 @@ def _encoder(agent: LocalAgent) -> Callable[[Shown, float, random.Random], list[
 
 
 def _chat_ids(agent: LocalAgent, chat: Chat, answer_ids: Callable[[str], Ids]) -> Ids:
-    """The prompt of a conversation's next answer, as an episode would have it.
-
-    Raises:
-        UsageError: it is longer than the model's context.
-    """
+    """The prompt of a conversation's next answer, as an episode would have it."""
     talk = agent.conversation()
     try:
         for role, text in chat:

@@ -15,7 +15,6 @@ from typing import Self
 
 from rollenv.needs import peer
 from rollenv.sandbox import (
-    AsyncSandbox,
     CommandResult,
     FileIsDirectory,
     FileRefused,
@@ -27,6 +26,7 @@ from rollenv.sandbox import (
     SandboxDied,
     SandboxFileError,
 )
+from rollenv.sandbox.sandbox import AsyncCommands
 
 with peer("deepagents", "0.7"):
     from deepagents.backends.protocol import ExecuteResponse, FileDownloadResponse, FileUploadResponse, WriteResult
@@ -52,8 +52,8 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
         IsolationError: if no machine can be started here.
     """
 
-    def __init__(self, sandbox: Sandbox | None = None):
-        self.sandbox = sandbox if sandbox is not None else Machine.create(limits=LIMITS)
+    def __init__(self, sandbox: Sandbox | Machine | None = None):
+        self.sandbox: Sandbox | Machine = sandbox if sandbox is not None else Machine.create(limits=LIMITS)
         #: Long output goes to a file of its own where every folder can be written.
         self.enable_capture_offload = isinstance(self.sandbox, Machine)
         self._id = f"rollenv-{uuid.uuid4().hex[:12]}"
@@ -84,7 +84,7 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
             SandboxDied: if the sandbox has ended.
         """
         try:
-            return _response(await AsyncSandbox(self.sandbox).commands.run(command, timeout=_seconds(timeout)))
+            return _response(await AsyncCommands(self.sandbox.commands).run(command, timeout=_seconds(timeout)))
         except SandboxFileError as error:
             return _could_not_start(error)
 

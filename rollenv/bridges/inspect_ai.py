@@ -135,7 +135,7 @@ class BoxConfig(BaseModel):
 class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
     """A sandbox of rollenv's for each sample."""
 
-    def __init__(self, box: Sandbox, home: str | None = None):
+    def __init__(self, box: Sandbox | Machine, home: str | None = None):
         super().__init__()
         self.box = box
         self._home = home

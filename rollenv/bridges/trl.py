@@ -193,7 +193,7 @@ class _Player(LocalAgent):
 
     def conversation(self) -> Conversation:
         about: Any = self.prompt
-        form = ChatFormat.asked(self.tokenizer, about.template_args)
+        form = ChatFormat.from_settings(self.tokenizer, about.template_args)
         return Conversation(form, about.system or None, max_context=self.engine.max_context, append_only=True)
 
     def start(self, env: Any, seed: int) -> TokenSession:

@@ -225,7 +225,7 @@ def first_prompt(
 
     observation, info = env.reset(config.seed if seed is None else seed)
     prompt = prompt_of(config.prompt, config.environments()[0], chats=config.templates)
-    form = ChatFormat.asked(tokenizer, prompt.template_args) if tokenizer and tokenizer.chat_template else None
+    form = ChatFormat.from_settings(tokenizer, prompt.template_args) if tokenizer and tokenizer.chat_template else None
     if isinstance(prompt, StepPrompt):
         text = prompt.render(observation, [], observation, info)
         if form is None or not prompt.chat:

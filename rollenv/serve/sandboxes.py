@@ -116,9 +116,9 @@ class PerSandbox(Generic[T]):
         self._make = make
         self._values: weakref.WeakKeyDictionary[SandboxSession, T] = weakref.WeakKeyDictionary()
 
-    def __call__(self, box: SandboxSession) -> T:
-        value = self._values.get(box)
-        return self._values.setdefault(box, self._make()) if value is None else value
+    def __call__(self, session: SandboxSession) -> T:
+        value = self._values.get(session)
+        return self._values.setdefault(session, self._make()) if value is None else value
 
 
 @dataclass
@@ -185,14 +185,14 @@ class SandboxManager:
             raise
         finally:
             self._opening.remove(owner)
-        box = SandboxSession(session_name(), owner, sandbox, metadata or {}, self.limiter, brief)
+        session = SandboxSession(session_name(), owner, sandbox, metadata or {}, self.limiter, brief)
         if self.draining:
             sandbox.kill()
             raise stopping()
-        self.by_name[box.name] = box
+        self.by_name[session.name] = session
         self.counters.opened += 1
-        audit("open", owner, sandbox=box.name[:6])
-        return box
+        audit("open", owner, sandbox=session.name[:6])
+        return session
 
     def lifetime(self, seconds: float | None) -> float:
         """Return the seconds of life that a client gets that asks for so many; None for as many as there are."""
@@ -215,13 +215,17 @@ class SandboxManager:
 
     def of(self, owner: str) -> list[SandboxSession]:
         """The sandboxes of an owner, the oldest first."""
-        return [box for box in self.by_name.values() if box.owner == owner and box.alive and not box.brief]
+        return [
+            session
+            for session in self.by_name.values()
+            if session.owner == owner and session.alive and not session.brief
+        ]
 
-    async def close(self, box: SandboxSession) -> None:
+    async def close(self, session: SandboxSession) -> None:
         """End a sandbox, whatever runs in it."""
-        if self.by_name.pop(box.name, None) is not None:
-            audit("close", box.owner, sandbox=box.name[:6])
-            await asyncio.get_running_loop().run_in_executor(self._ending, box.sandbox.sync.kill)
+        if self.by_name.pop(session.name, None) is not None:
+            audit("close", session.owner, sandbox=session.name[:6])
+            await asyncio.get_running_loop().run_in_executor(self._ending, session.sandbox.sync.kill)
 
     async def run(self, owner: str, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
         """Run a Python program alone, in a warm sandbox of the pool. Owners take turns.
@@ -263,12 +267,12 @@ class SandboxManager:
         self._admit_program()
         async with self.queue.turn(owner):
             self.counters.runs += 1
-            box = await self.open(owner, limits=limits, brief=True)
+            session = await self.open(owner, limits=limits, brief=True)
             try:
-                async with box.use() as sandbox:
+                async with session.use() as sandbox:
                     yield sandbox
             finally:
-                await self.close(box)
+                await self.close(session)
 
     def report(self) -> dict[str, Any]:
         pool = self._pool.health() if self._pool is not None else None
@@ -300,7 +304,7 @@ class SandboxManager:
 
     def _admit(self, owner: str) -> None:
         limits = self.limits
-        mine = sum(box.owner == owner for box in self.by_name.values()) + self._opening.count(owner)
+        mine = sum(session.owner == owner for session in self.by_name.values()) + self._opening.count(owner)
         problem = ""
         if self.draining:
             problem = "the server is about to stop"
@@ -317,19 +321,20 @@ class SandboxManager:
             self.counters.refused += 1
             raise ServerFull(f"{self.queue.waiting} programs wait already", retry_after=1.0, draining=self.draining)
 
+    def _ended(self) -> Iterator[SandboxSession]:
+        now = time.monotonic()
+        for session in self.by_name.values():
+            idle = now - session.used > self.limits.idle and not session.busy
+            if not session.alive or idle or now - session.opened > self.limits.total:
+                yield session
+
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(_REAP_EVERY)
-            now, limits = time.monotonic(), self.limits
-            ended = [
-                box
-                for box in self.by_name.values()
-                if not box.alive or (now - box.used > limits.idle and not box.busy) or now - box.opened > limits.total
-            ]
-            for box in ended:
+            for session in list(self._ended()):
                 self.counters.expired += 1
                 try:
-                    await self.close(box)
+                    await self.close(session)
                 except Exception:
                     logger.exception("a sandbox could not be ended")
 

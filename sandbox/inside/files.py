@@ -192,7 +192,7 @@ _MAX_FOLDERS = 2000
 
 
 def watch(request: WatchFolder) -> None:
-    """ResourceMonitor a folder, and what is below it if the request says so. Returns when the folder is gone.
+    """Watch a folder, and what is below it if the request says so. Returns when the folder is gone.
 
     Raises:
         OSError: if it is not a folder.
@@ -276,10 +276,6 @@ def _read(request: protocol.ReadFile) -> None:
         write_all(1, piece)
 
 
-def _write(request: protocol.WriteFile) -> None:
-    _put(request.path, None)
-
-
 def _write_many(request: protocol.WriteFiles) -> None:
     """Several files, with their contents one after another."""
     for path, size in request.parts:
@@ -329,10 +325,6 @@ def _list(request: protocol.ListFolder) -> None:
             _describe(os.path.join(base, name))
 
 
-def _info(request: protocol.DescribePath) -> None:
-    _describe(request.path)
-
-
 def _describe(path: str) -> None:
     """A description of a path; a link is not followed."""
     info = os.lstat(path)
@@ -347,10 +339,6 @@ def _describe(path: str) -> None:
 
 def _shown(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "surrogateescape")
-
-
-def _make_dir(request: protocol.MakeFolder) -> None:
-    os.makedirs(request.path, exist_ok=True)
 
 
 def _remove(request: protocol.RemovePath) -> None:
@@ -370,16 +358,8 @@ def _rename(request: protocol.RenamePath) -> None:
         shutil.move(request.path, request.to)  # from one mount to another, such as from /tmp to the home
 
 
-def _exists(request: protocol.CheckPath) -> None:
-    os.lstat(request.path)
-
-
 def _connect(request: protocol.Connect) -> None:
-    """Carry bytes until the server ends the connection.
-
-    Raises:
-        OSError: if nothing listens on the port.
-    """
+    """Carry bytes until the server ends the connection."""
     with socket.socket() as server:
         server.connect(("127.0.0.1", request.port))  # nothing that has to be imported, which a machine cannot
         sources: list[Any] = [0, server]
@@ -397,17 +377,17 @@ def _connect(request: protocol.Connect) -> None:
                     server.shutdown(socket.SHUT_WR)
 
 
-_OPERATIONS: dict[type, Callable[[Any], None]] = {
+_OPERATIONS: dict[type, Callable[[Any], object]] = {
     protocol.ReadFile: _read,
-    protocol.WriteFile: _write,
+    protocol.WriteFile: lambda request: _put(request.path, None),
     protocol.WriteFiles: _write_many,
     protocol.ListFolder: _list,
-    protocol.DescribePath: _info,
+    protocol.DescribePath: lambda request: _describe(request.path),
     protocol.WatchFolder: watch,
-    protocol.MakeFolder: _make_dir,
+    protocol.MakeFolder: lambda request: os.makedirs(request.path, exist_ok=True),
     protocol.RemovePath: _remove,
     protocol.RenamePath: _rename,
-    protocol.CheckPath: _exists,
+    protocol.CheckPath: lambda request: os.lstat(request.path),
     protocol.PackScratch: pack,
     protocol.UnpackScratch: unpack,
     protocol.PackMachine: pack_machine,

@@ -18,7 +18,7 @@ import threading
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from rollenv.sandbox.inside import charts, magics, protocol
 from rollenv.sandbox.inside.protocol import Cell, from_json
@@ -33,30 +33,7 @@ for _name in __future__.all_feature_names:
 _COROUTINE = 0x80
 #: Bytes and frames of the results of one cell.
 _MAX_BYTES, _MAX_FRAMES = protocol.MAX_BYTES * 9 // 10, protocol.MAX_FRAMES - 10
-#: Representations with short names, by the method that offers them; every other one has its MIME type's name.
-_METHODS = {
-    "html": "_repr_html_",
-    "markdown": "_repr_markdown_",
-    "svg": "_repr_svg_",
-    "png": "_repr_png_",
-    "jpeg": "_repr_jpeg_",
-    "pdf": "_repr_pdf_",
-    "latex": "_repr_latex_",
-    "json": "_repr_json_",
-    "javascript": "_repr_javascript_",
-}
-SHORT = {
-    "text/plain": "text",
-    "text/html": "html",
-    "text/markdown": "markdown",
-    "image/svg+xml": "svg",
-    "image/png": "png",
-    "image/jpeg": "jpeg",
-    "application/pdf": "pdf",
-    "text/latex": "latex",
-    "application/json": "json",
-    "application/javascript": "javascript",
-}
+_SHORT = {mime: name for name, mime in protocol.MIME.items()}
 #: Rows of a table beyond which its data are left out.
 _MAX_ROWS = 10_000
 
@@ -113,7 +90,7 @@ class Interpreter:
 
     @property
     def reporting(self) -> bool:
-        """Return whether this is the process that was asked, and not a fork of it that the code did not end."""
+        """Return whether this is the process that runs cells, and not a fork of it that the code did not end."""
         return os.getpid() == self.pid
 
     def _cell(self, code: str) -> None:
@@ -166,7 +143,7 @@ class Interpreter:
         """Show values as results at once. With ``raw`` they are mappings of MIME types to contents."""
         for value in values:
             if raw:
-                self._show({SHORT.get(str(name), str(name)): what for name, what in value.items()})
+                self._show({_SHORT.get(str(name), str(name)): what for name, what in value.items()})
             else:
                 self._report(formats(value))
 
@@ -250,7 +227,7 @@ def runner(language: str | None, reports: int) -> Interpreter | Session:
     return Interpreter(reports, notebook=True) if language in (None, "python") else Session(reports, language)
 
 
-def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int) -> None:
+def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int) -> NoReturn:
     """Run cells as they come, and report on each with its number."""
     signal.signal(signal.SIGINT, _nothing)
     while line := protocol.read_message(requests):
@@ -275,7 +252,7 @@ def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int)
     os._exit(0)
 
 
-def run_program(code: str, reports: int) -> None:
+def run_program(code: str, reports: int) -> NoReturn:
     """Run one program to its end, as an interpreter would."""
     status = Interpreter(reports).run(code)
     with contextlib.suppress(BaseException):
@@ -318,16 +295,23 @@ def flush() -> None:
 def formats(value: Any) -> dict[str, str]:
     """Every representation that a value offers, as text: pictures in base64, documents as JSON."""
     found: dict[str, Any] = {}
-    for name, method in _METHODS.items():
-        if hasattr(type(value), method):
+    for name in protocol.MIME:
+        method = f"_repr_{name}_"
+        if name != "text" and hasattr(type(value), method):
             with contextlib.suppress(Exception):
                 found[name] = _without_metadata(getattr(value, method)())
     if hasattr(type(value), "_repr_mimebundle_"):
         with contextlib.suppress(Exception):
             bundle = _without_metadata(value._repr_mimebundle_())
-            found.update((SHORT.get(str(name), str(name)), what) for name, what in bundle.items())
-    if "matplotlib" in sys.modules:
-        _figure(value, found)
+            found.update((_SHORT.get(str(name), str(name)), what) for name, what in bundle.items())
+    if "matplotlib" in sys.modules and hasattr(value, "savefig") and hasattr(value, "axes"):
+        if "png" not in found:
+            with contextlib.suppress(Exception):
+                picture = io.BytesIO()
+                value.savefig(picture, format="png", bbox_inches="tight")
+                found["png"] = picture.getvalue()
+        with contextlib.suppress(Exception):
+            found["chart"] = charts.of_figure(value)
     if "pandas" in sys.modules and hasattr(value, "columns") and hasattr(value, "to_json"):
         with contextlib.suppress(Exception):
             if len(value) <= _MAX_ROWS:
@@ -339,7 +323,10 @@ def formats(value: Any) -> dict[str, str]:
         found.setdefault("json", value)
     shown = bundle_of(found)
     if "text" not in shown:
-        shown["text"] = _repr(value)
+        try:
+            shown["text"] = str(repr(value))
+        except Exception as error:
+            shown["text"] = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     return shown
 
 
@@ -365,25 +352,6 @@ def _text(name: str, what: Any) -> str | None:
     if name in ("json", "data", "chart") or (name.endswith("json") and not isinstance(what, (str, bytes))):
         return json.dumps(what)
     return base64.b64encode(what).decode() if isinstance(what, bytes) else str(what)
-
-
-def _repr(value: Any) -> str:
-    try:
-        return str(repr(value))
-    except Exception as error:
-        return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
-
-
-def _figure(value: Any, found: dict[str, Any]) -> None:
-    if not hasattr(value, "savefig") or not hasattr(value, "axes"):
-        return
-    if "png" not in found:
-        with contextlib.suppress(Exception):
-            picture = io.BytesIO()
-            value.savefig(picture, format="png", bbox_inches="tight")
-            found["png"] = picture.getvalue()
-    with contextlib.suppress(Exception):
-        found["chart"] = charts.of_figure(value)
 
 
 class ShowFigures:

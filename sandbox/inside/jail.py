@@ -384,7 +384,12 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     monitoring.own.add(pid)
     monitoring.share, monitoring.shares = settings["share"], settings["shares"]
     serving = kernel.Kernel(
-        channel, channel, new_namespace=_asker(ours), common=None, monitor=monitoring, idle_seconds=settings["seconds"]
+        channel,
+        channel,
+        new_namespace=lambda: _new_namespace(ours),
+        common=None,
+        monitor=monitoring,
+        idle_seconds=settings["seconds"],
     )
     serving.only_namespace = "machine" in settings
     ready = {"proc": proc, "landlock": linux.landlock_version(), "loaded": loaded, "memory_group": oom is not None}
@@ -412,28 +417,23 @@ def _mount_proc(target: str = "/proc") -> bool:
     return True
 
 
-def _asker(connection: socket.socket) -> Callable[[], processes.Namespace]:
-    """Return a function that gets a namespace from the zygote."""
-
-    def ask() -> processes.Namespace:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            socket.send_fds(connection, [b"namespace"], [theirs.fileno()])
-        if not (reply := connection.recv(4096)):
-            raise EOFError("the process that creates namespaces has ended, and the sandbox with it")
-        answer = json.loads(reply)
-        if "error" in answer:
-            ours.close()
-            raise OSError(errno.EAGAIN, answer["error"])
-        try:
-            reply, descriptors, _, _ = socket.recv_fds(ours, 4096, 1)
-        except OSError:
-            reply, descriptors = b"", []
-        if not descriptors:
-            raise OSError(errno.EAGAIN, reply.decode() or "no more namespaces can be created")
-        return processes.Namespace(ours, answer["pid"], descriptors[0])
-
-    return ask
+def _new_namespace(zygote: socket.socket) -> processes.Namespace:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        socket.send_fds(zygote, [b"namespace"], [theirs.fileno()])
+    if not (reply := zygote.recv(4096)):
+        raise EOFError("the process that creates namespaces has ended, and the sandbox with it")
+    answer = json.loads(reply)
+    if "error" in answer:
+        ours.close()
+        raise OSError(errno.EAGAIN, answer["error"])
+    try:
+        reply, descriptors, _, _ = socket.recv_fds(ours, 4096, 1)
+    except OSError:
+        reply, descriptors = b"", []
+    if not descriptors:
+        raise OSError(errno.EAGAIN, reply.decode() or "no more namespaces can be created")
+    return processes.Namespace(ours, answer["pid"], descriptors[0])
 
 
 def _preload(names: list[str]) -> list[str]:

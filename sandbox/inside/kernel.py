@@ -38,12 +38,9 @@ class Kernel(LimitEnforcer):
     """Serves one channel until it ends.
 
     Args:
-        inward: a file descriptor that requests come from.
-        outward: the channel for answers; may be the same.
+        inward, outward: file descriptors of requests and of answers; they may be the same.
         new_namespace: makes a namespace; None where there is only ``common``.
         common: the one namespace of a container.
-        monitor: looks at memory and time.
-        idle_seconds: processor time that what stays between requests may use.
     """
 
     def __init__(
@@ -222,7 +219,7 @@ class Kernel(LimitEnforcer):
         child = self._find(request.key)
         if child.pid:
             return Value({"pid": child.pid})
-        child.asked.append(number)
+        child.pid_requests.append(number)
         return None
 
     def _get_memory(self, number: int, request: protocol.GetMemory) -> Value:
@@ -337,9 +334,9 @@ class Kernel(LimitEnforcer):
                 self._ended(sender, message["status"])
             else:
                 sender.pid = message["pid"]
-                for asked in sender.asked:
-                    self.send(asked, Value({"pid": sender.pid}))
-                sender.asked.clear()
+                for number in sender.pid_requests:
+                    self.send(number, Value({"pid": sender.pid}))
+                sender.pid_requests.clear()
         return True
 
     def _ended(self, child: Child, status: int) -> None:
@@ -404,7 +401,7 @@ class Kernel(LimitEnforcer):
         report, job = child.report, child.job
         try:
             if job is None or job.violation:
-                raise Violation("nothing was asked")
+                raise Violation("no request was running")
             report.take(data)
             if report.done is not None and (not isinstance(job.request, protocol.Cell) or report.done != job.number):
                 raise Violation("it is of another cell")
@@ -413,21 +410,18 @@ class Kernel(LimitEnforcer):
                 job.violation = job.violation or f"its report was not in order: {error}"
             self._stop(child)
             return
-        self._show(child, job)
+        if job.request.show and job.shown < report.whole:
+            # Pass results on as they come, after what was written before them.
+            for fd in [fd for fd in child.fds if child.fds[fd] != "reports"]:
+                self._on_output(child, fd)
+            for result in report.results[job.shown : report.whole]:
+                self.send(job.number, protocol.Shown(result))
+            job.shown = report.whole
         if isinstance(job.request, protocol.OpenContext) and report.ready:
             self._answer(child, job)
         elif report.done is not None:
             self._drain(child)
             self._answer(child, job)
-
-    def _show(self, child: Child, job: Job) -> None:
-        """Pass results on as they come, after what was written before them."""
-        if job.request.show and job.shown < child.report.whole:
-            for fd in [fd for fd in child.fds if child.fds[fd] != "reports"]:
-                self._on_output(child, fd)
-            for result in child.report.results[job.shown : child.report.whole]:
-                self.send(job.number, protocol.Shown(result))
-            job.shown = child.report.whole
 
     def _collect(self, child: Child, job: Job, name: str, data: bytes) -> None:
         left = job.request.output_bytes - job.written[name]
@@ -469,9 +463,9 @@ class Kernel(LimitEnforcer):
             del self.named[child.key]
         if child.job is not None and job is not None:
             self._answer(child, job)
-        for asked in child.asked:
-            self.send(asked, Failed(errno.ESRCH, "it has ended"))
-        child.asked.clear()
+        for number in child.pid_requests:
+            self.send(number, Failed(errno.ESRCH, "it has ended"))
+        child.pid_requests.clear()
         child.stdin.close()
         child.requests.close()
 

@@ -186,17 +186,13 @@ def forget_arguments() -> None:
 
 
 def go_first_when_memory_is_short() -> None:
-    """Rather than what forked this process, or anything else on the machine.."""
+    """Rather than what forked this process, or anything else on the machine."""
     with contextlib.suppress(OSError):
-        _write_own("oom_score_adj", "500")
-
-
-def _write_own(name: str, text: str) -> None:
-    fd = os.open(f"/proc/self/{name}", os.O_WRONLY)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        try:
+            os.write(fd, b"500")
+        finally:
+            os.close(fd)
 
 
 def drop_bounding_set(kept: Iterable[int] = ()) -> None:
@@ -468,7 +464,6 @@ def confine_code(rules: int | None, program: bytes) -> None:
 
     Args:
         rules: of landlock, where there is one.
-        program: the filter of system calls.
     """
     drop_capabilities()
     set_dumpable(True)

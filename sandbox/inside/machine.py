@@ -108,18 +108,18 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
         os.chmod(upper, stat.S_IMODE(info.st_mode))
         with contextlib.suppress(OSError):
             os.chown(upper, info.st_uid, info.st_gid)
-        _in_root(target, os.makedirs)
+        _in_root(target)
         os.chdir(LAYERS)  # a mount's options are at most a page: short names leave room for hundreds of layers
         lowers = ":".join(f"{i}.{j}" for j in range(len(lower)))
         data = f"lowerdir={lowers},upperdir={upper},workdir={work},userxattr"
         linux.mount("overlay", target, "overlay", linux.MS_NOSUID | linux.MS_NODEV, data)
     for i, (_, path) in enumerate(machine["shown"]):
-        _in_root(ROOT + path, os.makedirs)
+        _in_root(ROOT + path)
         linux.mount(f"{SHOWN}/{i}", ROOT + path, None, linux.MS_BIND)
     for folder in ("proc", "dev", "sys", "tmp"):
         if os.path.islink(f"{ROOT}/{folder}") or os.path.isfile(f"{ROOT}/{folder}"):
             os.remove(f"{ROOT}/{folder}")  # an image's own; a mount needs a folder
-        _in_root(f"{ROOT}/{folder}", os.makedirs)
+        _in_root(f"{ROOT}/{folder}")
     os.chmod(f"{ROOT}/tmp", 0o1777)
     mount_proc(f"{ROOT}/proc")
     linux.mount("devices", f"{ROOT}/dev", "tmpfs", linux.MS_NOSUID, "size=64k,nr_inodes=1k,mode=755")
@@ -142,12 +142,12 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
     return written
 
 
-def _in_root(path: str, make: Callable[[str], None]) -> None:
+def _in_root(path: str) -> None:
     """Make a folder where none is. A layer may hold anything there, a link that leads out of the machine too."""
     if os.path.realpath(path) != path:
         raise OSError(f"{path.removeprefix(ROOT)} in the machine is a link, and something has to be mounted there")
     if not os.path.isdir(path):
-        make(path)
+        os.makedirs(path)
 
 
 def hardener(memfd: bool, affinity: bool) -> Callable[[], None]:

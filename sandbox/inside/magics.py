@@ -102,7 +102,6 @@ class Magics:
     """The commands and magics of one namespace, as ``get_ipython()`` gives them.
 
     Args:
-        execute: runs a cell in it.
         show: shows representations (name to content) as a result.
     """
 

@@ -69,7 +69,12 @@ class ResourceMonitor:
 
     def used(self, scratches: Iterable[int], exactly: bool = False) -> int:
         """Bytes in use by all processes that run code; at least that, as long as it is within the limit."""
-        kept = sum(self._in_files(fd) for fd in scratches) + self._in_sockets()
+        kept = 0
+        for fd in scratches:
+            info = os.fstatvfs(fd)
+            kept += (info.f_blocks - info.f_bfree) * info.f_frsize
+        with contextlib.suppress(OSError, ValueError):
+            kept += bytes_in_sockets(self._read)
         pids = self.pids()
         pages = [self._statm(pid) for pid in pids]
         total = kept + sum(size for size, _ in pages)
@@ -84,16 +89,6 @@ class ResourceMonitor:
     def patience(self, used: int) -> float:
         """Seconds in which the rest cannot be filled."""
         return min(max((self.limit - used) / _FILL_RATE, 0.001), 0.25)
-
-    def _in_sockets(self) -> int:
-        with contextlib.suppress(OSError, ValueError):
-            return bytes_in_sockets(self._read)
-        return 0
-
-    @staticmethod
-    def _in_files(fd: int) -> int:
-        info = os.fstatvfs(fd)
-        return (info.f_blocks - info.f_bfree) * info.f_frsize
 
     def _statm(self, pid: str) -> tuple[int, int]:
         """(address space, private memory) of a process, in bytes."""

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rollenv.sandbox.inside import child, linux
+from rollenv.sandbox.inside import child, linux, terminal
 
 Json = dict[str, Any]
 
@@ -49,7 +49,6 @@ def zygote(
 
     Args:
         own: a descriptor of this process's pid namespace.
-        build: finishes a namespace from inside.
         part: called in the namespace of a single run, to separate it from what the others share.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -159,7 +158,12 @@ class NamespaceInit:
         elif "kill_all" in order:
             self.kill_all(signal.SIGKILL)
         elif "end_all" in order:
-            self._end_all()
+            # Kill everything, and wait until its memory is free again.
+            until = time.monotonic() + _ENDING
+            self.kill_all(signal.SIGKILL)
+            while self._reap(os.WNOHANG) and time.monotonic() < until:
+                time.sleep(0.001)
+                self.kill_all(signal.SIGKILL)
             self._send(all_ended=order["end_all"])
         elif "signal_all" in order:
             self.kill_all(order["signal_all"])
@@ -174,7 +178,7 @@ class NamespaceInit:
     def _fork(self, number: int, descriptors: list[int], order: Json) -> None:
         once, trusted = bool(order.get("once")), bool(order.get("trusted")) and self.machine is not None
         try:
-            descriptors += child.open_pair() if order.get("terminal") else ()
+            descriptors += terminal.open_pair() if order.get("terminal") else ()
             descriptors += [os.dup(self.machine)] if trusted and self.machine is not None else []
             if once and self.part is not None:
                 self.part()
@@ -190,14 +194,6 @@ class NamespaceInit:
             self.numbers[pid] = number
             self.once = once
             self._send(number=number, pid=pid)
-
-    def _end_all(self) -> None:
-        """Kill everything, and wait until its memory is free again."""
-        until = time.monotonic() + _ENDING
-        self.kill_all(signal.SIGKILL)
-        while self._reap(os.WNOHANG) and time.monotonic() < until:
-            time.sleep(0.001)
-            self.kill_all(signal.SIGKILL)
 
     def _reap(self, options: int) -> bool:
         """Collect ended processes, also those without a request: orphans become children of this one.

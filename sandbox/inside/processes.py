@@ -102,7 +102,7 @@ class Job:
 
 
 class Child:
-    """A process that was asked for, and what is known of it."""
+    """A process that a request needs, and what is known of it."""
 
     def __init__(self, namespace: Namespace, number: int, selector: selectors.BaseSelector, pipes: dict[str, int]):
         self.namespace, self.number, self.key = namespace, number, ""
@@ -115,7 +115,7 @@ class Child:
         self.words: list[str] = []  # of a command
         self.begun = time.monotonic()
         self.pid = 0
-        self.asked: list[int] = []  # requests that wait for its number
+        self.pid_requests: list[int] = []  # requests that wait for its pid
         self.status: int | None = None
 
     def tell(self, number: int, message: Start | Cell | Resize) -> None:
@@ -188,7 +188,6 @@ class LimitEnforcer:
     """The part of a kernel that enforces limits.
 
     Args:
-        monitor: looks at memory and time.
         idle_seconds: processor time that what stays between requests may use.
     """
 

@@ -21,6 +21,19 @@ Json = dict[str, Any]
 
 #: Results of one request at most.
 _MAX_RESULTS = 10_000
+#: The MIME types of representations with short names; every other one has its MIME type's name.
+MIME = {
+    "text": "text/plain",
+    "html": "text/html",
+    "markdown": "text/markdown",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "jpeg": "image/jpeg",
+    "pdf": "application/pdf",
+    "latex": "text/latex",
+    "json": "application/json",
+    "javascript": "application/javascript",
+}
 
 
 class ProtocolError(ValueError):

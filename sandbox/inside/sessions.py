@@ -192,15 +192,14 @@ class Session:
         self._let_go()
         return None
 
-    def _let_go(self) -> int:
+    def _let_go(self) -> None:
         assert self._process is not None
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        status = self._process.wait()
+        self._process.wait()
         for fd in (self._cells, self._lines):
             os.close(fd)
         self._process = None
-        return status
 
     def _failed(self, name: str, value: str, trace: str) -> int:
         if trace:

@@ -128,7 +128,6 @@ def with_files(script: str, folders: Iterable[Path]) -> Iterator[str]:
 
     Args:
         script: of the shell, or a Dockerfile.
-        folders: where such files may be.
     """
     yield script
     names = {Path(name.strip("\"'")).name for name in _LISTS.findall(script)}

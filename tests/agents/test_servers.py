@@ -11,7 +11,7 @@ import rollenv
 from rollenv import registry
 from rollenv.agents.chat import Budget, ChatAgent, Prices
 from rollenv.agents.chat.endpoint import Patience
-from rollenv.agents.chat.refusals import asked_wait, context_full
+from rollenv.agents.chat.refusals import context_full, requested_wait
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 
@@ -259,7 +259,7 @@ NOW = 1_800_000_000.0
 )
 def test_the_wait_that_a_limit_asks_for_is_read(headers, said, seconds, monkeypatch):
     monkeypatch.setattr("rollenv.agents.chat.refusals.time.time", lambda: NOW)
-    assert asked_wait(headers, said) == (seconds if seconds is None else pytest.approx(seconds))
+    assert requested_wait(headers, said) == (seconds if seconds is None else pytest.approx(seconds))
 
 
 def test_failures_and_limits_are_counted_apart():

@@ -72,7 +72,7 @@ def test_an_agent_over_any_engine_takes_them_for_both_kinds_of_prompt(form):
 @pytest.mark.parametrize("name", ["enable_thoughts", "messages", "tokenize", "tools", "add_generation_prompt", ""])
 def test_an_argument_that_the_template_does_not_read_is_an_error(name):
     with pytest.raises(UsageError, match="template_args"):
-        ChatFormat.asked(tokenizer_for(QWEN3), {name: True})
+        ChatFormat.from_settings(tokenizer_for(QWEN3), {name: True})
 
 
 @pytest.mark.parametrize("prompt", [StepPrompt(template_args=QUIET), ChatPrompt(template_args=QUIET)])

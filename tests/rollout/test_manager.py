@@ -437,9 +437,11 @@ def test_the_flight_recorder_tells_what_every_environment_does(tmp_path, capfd):
     async def look():
         manager = RolloutManager(SlowTasks(), run_dir=tmp_path)
         playing = asyncio.create_task(manager.collect_async([Task(ID, s) for s in range(3)], 2))
+        rows = []
         async with asyncio.timeout(60):
-            while [(r["group"], r["phase"]) for r in (rows := manager.flight.now())] != [(0, "agent")] * 2:
+            while [(r["group"], r["phase"]) for r in rows] != [(0, "agent")] * 2:
                 await asyncio.sleep(0.01)
+                rows = manager.flight.now()
         os.kill(os.getpid(), signal.SIGUSR1)
         await asyncio.sleep(0)
         playing.cancel()

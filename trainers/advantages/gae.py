@@ -132,18 +132,12 @@ def _gae(rewards: Nested, values: Nested, gamma: float, lam: float, bootstrap: A
     plain = zip(parts(ragged(rewards, "reward", part), lengths), parts(flat, lengths), strict=True)
     after = finite(np.zeros(len(rewards)) if bootstrap is None else bootstrap, "bootstrap value")
     advantages: list[float] = []
-    for (r, v), last in zip(plain, after.tolist(), strict=True):
-        advantages += _backwards(r, v, last, gamma, lam)
+    for (r, v), following in zip(plain, after.tolist(), strict=True):
+        advantage, backwards = 0.0, []
+        for reward, value in zip(reversed(r), reversed(v), strict=True):
+            advantage = reward + gamma * following - value + gamma * lam * advantage
+            following = value
+            backwards.append(advantage)
+        advantages += backwards[::-1]
     array = np.array(advantages, dtype=np.float64)
     return Gae(array, array + flat)
-
-
-def _backwards(
-    rewards: Sequence[float], values: Sequence[float], following: float, gamma: float, lam: float
-) -> list[float]:
-    advantage, out = 0.0, []
-    for reward, value in zip(reversed(rewards), reversed(values), strict=True):
-        advantage = reward + gamma * following - value + gamma * lam * advantage
-        following = value
-        out.append(advantage)
-    return out[::-1]

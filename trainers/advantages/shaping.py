@@ -81,7 +81,9 @@ def whiten(values: ArrayLike, weights: ArrayLike | None = None) -> Floats:
         UsageError: for a value or weight that is not finite, or a weight below 0.
     """
     array = finite(values, "value", "entry")
-    counts = np.ones_like(array) if weights is None else _not_negative(weights, "weight", "entry")
+    counts = np.ones_like(array) if weights is None else finite(weights, "weight", "entry")
+    if len(below := np.flatnonzero(counts < 0)):
+        raise UsageError(f"The weight of entry {below[0]} is {counts[below[0]]}. It must be 0 or more.")
     counted, total = counts > 0, counts.sum()
     if total <= 1:
         return np.zeros_like(array)
@@ -141,11 +143,3 @@ def difficulty_weights(difficulties: ArrayLike) -> Floats:
     """
     weights = 0.5 + 1.5 * np.clip(finite(difficulties, "difficulty"), 0.0, 1.0)
     return weights / float(weights.mean()) if weights.size else weights
-
-
-def _not_negative(values: ArrayLike, what: str, holder: str) -> Floats:
-    array = finite(values, what, holder)
-    below = np.flatnonzero(array < 0)
-    if below.size:
-        raise UsageError(f"The {what} of {holder} {below[0]} is {array[below[0]]}. It must be 0 or more.")
-    return array

@@ -76,7 +76,12 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
         "algorithm": {"name": "grpo"},
     }
     if model != "tiny":
-        return recipe | _pretrained(model, expert)
+        return recipe | {
+            "model": {"path": model},
+            "prompt": {"examples": 3} if expert else {},
+            "rollout": {"groups_per_batch": 16, "group_size": 8, "max_new_tokens": 256},
+            "optimizer": {"lr": 2e-5},
+        }
     noise, played = _weakest(env_spec, trained)
     if played.least < 0:  # an episode that ends at once earns more than one that ends well
         recipe["rewards"] = {"success_only": True}
@@ -99,15 +104,6 @@ def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], 
             shown = [env.reset(seed=seed) for seed in range(8)]
         first.append({prompt.render(text, (), text, info) for text, info in shown})
     return (kwargs, kwargs) if first[1] <= first[0] else splits
-
-
-def _pretrained(model: str, expert: bool) -> dict[str, Any]:
-    return {
-        "model": {"path": model},
-        "prompt": {"examples": 3} if expert else {},
-        "rollout": {"groups_per_batch": 16, "group_size": 8, "max_new_tokens": 256},
-        "optimizer": {"lr": 2e-5},
-    }
 
 
 def _tiny(noise: float, played: Played) -> dict[str, Any]:
@@ -143,11 +139,7 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
 
 
 def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
-    """Return the largest share of random actions with which the expert succeeds now and then, and its episodes.
-
-    Raises:
-        UsageError: it never does.
-    """
+    """Return the largest share of random actions with which the expert succeeds now and then, and its episodes."""
     with contextlib.closing(env_spec.make(**kwargs)) as env:
         for noise in NOISES:
             try:

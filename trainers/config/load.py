@@ -327,9 +327,9 @@ def _near_name(name: str, keys: Sequence[str]) -> list[str]:
     return [k for near in names for k in keys if k.rpartition(".")[2] == near][:3]
 
 
-def _all_keys(model: type[BaseModel] = TrainConfig, prefix: str = "") -> list[str]:
+def _all_keys() -> list[str]:
     """All keys of all variants, once each."""
-    return list(dict.fromkeys(_walk_keys(model, prefix)))
+    return list(dict.fromkeys(_walk_keys(TrainConfig, "")))
 
 
 def _walk_keys(model: type[BaseModel], prefix: str) -> Iterator[str]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rollenv.trainers.losses.types import LossInput, TokenLoss, divergence, ratio_of, require, segment_mean, segment_sum
 
+#: The policy whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 Policy = Literal["proximal", "current"]
 
 
@@ -39,10 +40,8 @@ def tis(x: LossInput, *, cap: float | None = 2.0, floor: float = 0.0, policy: Po
     ``cap=None``.
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         cap: largest weight, above ``floor``; None for no limit.
         floor: smallest weight, at least 0; 0 raises none.
-        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -58,9 +57,7 @@ def seq_tis(x: LossInput, *, cap: float = 2.0, policy: Policy = "proximal") -> C
     """w = min(product of ρ over the sample, cap), the unbiased form of :func:`tis` before truncation.
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         cap: largest weight of a sample, above 0.
-        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -77,10 +74,8 @@ def mis(
     """w = ρ where ρ <= cap, else 0, masked importance sampling; ρ of the token or multiplied over the sample.
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         cap: the largest ρ that counts, above 0.
         level: "token" for the ρ of each token, "sequence" for the product over its sample.
-        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -100,9 +95,7 @@ def geo(x: LossInput, *, band: float = 1e-3, policy: Policy = "proximal") -> Cor
     To be combined with a weight of tokens: ``combine(geo(x), tis(x))``.
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         band: how far from 1 the mean ratio of a sample may be, above 0.
-        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -117,10 +110,8 @@ def icepop(x: LossInput, *, low: float = 0.5, high: float = 5.0, policy: Policy 
     """w = ρ where low <= ρ <= high, else 0, IcePop (2510.18855).
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         low: the smallest ρ that counts, at least 0; 0 drops none for being small.
         high: the largest ρ that counts, above ``low``.
-        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -138,9 +129,7 @@ def opsm(x: LossInput, *, delta: float = 1e-4, policy: Policy = "current") -> Co
     that the policy would no longer make.
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         delta: how far a sample's mean of log μ - log π may be above 0, at least 0.
-        policy: whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
 
     Raises:
         UsageError: a setting is out of its range.

@@ -31,7 +31,6 @@ def ppo_clip(
     (ST-PPO; ROLL's segments) or over its sample (GSPO), shared by all tokens there and with the gradient to all.
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         low: the ratio is clipped below at 1 - ``low``, 0 to 1.
         high: the ratio is clipped above at 1 + ``high``.
         dual: above 1; None for no dual clip.
@@ -49,7 +48,6 @@ def gspo(x: LossInput, *, low: float = 3e-4, high: float = 4e-4) -> TokenLoss:
     Made for sequence means: ``token_weights("sequence", ...)``.
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         low: s is clipped below at 1 - ``low``, 0 to 1.
         high: s is clipped above at 1 + ``high``, at least 0.
 
@@ -65,7 +63,6 @@ def gspo_token(x: LossInput, *, low: float = 3e-4, high: float = 4e-4) -> TokenL
     Equal to :func:`gspo` where all tokens of a sample share an advantage and weigh the same.
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         low: s is clipped below at 1 - ``low``, 0 to 1.
         high: s is clipped above at 1 + ``high``, at least 0.
 
@@ -83,7 +80,6 @@ def gmpo(x: LossInput, *, low: float = 0.4, high: float = 0.4) -> TokenLoss:
     paper has one advantage per sample; with several, each token has its own A outside, and its sign inside.
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         low: log-ratios are clipped below at -``low``, at least 0.
         high: log-ratios are clipped above at ``high``, at least 0.
 
@@ -105,7 +101,6 @@ def sapo(x: LossInput, *, positive: float = 1.0, negative: float = 1.05) -> Toke
     less the slope.
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         positive: τ where the advantage is positive, above 0. The larger τ, the narrower the gate.
         negative: τ where it is not, above 0.
 

@@ -22,7 +22,6 @@ def cispo(x: LossInput, *, floor: float = 0.0, cap: float = 5.0) -> TokenLoss:
     (2510.13786).
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         floor: smallest weight, at least 0; 0 raises none.
         cap: largest weight of a token, above ``floor``.
 
@@ -47,7 +46,6 @@ def topr(
     trajectory can differ.
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         positive: weight where the advantage is positive, at least 0; 0 ignores those tokens.
         negative: weight where it is negative, at least 0; 0 ignores those tokens.
         level: "sequence" for the ρ of the whole sample, "token" for that of the token.
@@ -81,7 +79,6 @@ def dppo(
     D(μ || π) > ``high``, or A <= 0, π < μ and D > ``low``. D sees two outcomes, the drawn token and any other.
 
     Args:
-        x: log-probabilities, advantages and labels of n tokens.
         low: bound where the advantage is not positive.
         high: bound where it is positive.
         distance: "tv", |π - μ|; or "kl", for which the paper's bound is 0.05.

@@ -28,11 +28,7 @@ class Averaged:
     def logprobs(
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
     ) -> Outputs:
-        """See :class:`~rollenv.trainers.policies.base.Policy`.
-
-        Args:
-            entropy_gradient: whether the entropy has gradients as well.
-        """
+        """See :class:`~rollenv.trainers.policies.base.Policy`."""
         return self.policy.logprobs(batch, outputs, entropy_gradient=entropy_gradient)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]

@@ -45,6 +45,7 @@ class Reader(Protocol):
         """Return the model's outputs for the response tokens of a micro-batch, with gradients where they are enabled.
 
         Args:
+            outputs: what to compute. The log-probabilities come too, unless only "hidden" is named.
             entropy_gradient: whether the entropy has gradients as well.
         """
         ...

@@ -183,12 +183,7 @@ class LocalPolicy:
     def logprobs(
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
     ) -> Outputs:
-        """See :class:`~rollenv.trainers.policies.base.Policy`.
-
-        Args:
-            outputs: what to compute. The log-probabilities come too, unless only "hidden" is asked for.
-            entropy_gradient: whether the entropy has gradients as well.
-        """
+        """See :class:`~rollenv.trainers.policies.base.Policy`."""
         with self._autocast():
             return Outputs(*self.scorer(batch, tuple(outputs), entropy_gradient))
 
@@ -200,11 +195,7 @@ class LocalPolicy:
         self.scaler.scale(loss).backward()
 
     def step(self, lr: float, *, hold: bool = False) -> float:
-        """See :class:`~rollenv.trainers.policies.base.Policy`.
-
-        Args:
-            hold: take no step, only drop the gradients.
-        """
+        """See :class:`~rollenv.trainers.policies.base.Policy`."""
         for group in self.adam.param_groups:
             group["lr"] = lr
         self.scaler.unscale_(self.adam)

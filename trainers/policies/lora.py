@@ -89,11 +89,7 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
 
 
 def _check(model: nn.Module, targets: Collection[str]) -> None:
-    """See whether every target gave adapters, and only linear layers got any.
-
-    Raises:
-        ValueError: it is otherwise.
-    """
+    """See whether every target gave adapters, and only linear layers got any."""
     adapted = {name: layer for name, layer in model.named_modules() if hasattr(layer, "lora_A")}
     if unmet := [end for end in targets if not any(f".{name}".endswith(f".{end}") for name in adapted)]:
         raise ValueError(f"no layer has a name that ends with {unmet[0]!r}; leave it out")
@@ -152,10 +148,6 @@ class Unadapted:
     def logprobs(
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
     ) -> Outputs:
-        """See :class:`~rollenv.trainers.policies.base.Policy`.
-
-        Args:
-            entropy_gradient: whether the entropy has gradients as well.
-        """
+        """See :class:`~rollenv.trainers.policies.base.Policy`."""
         with without(self.policy.model):
             return self.policy.logprobs(batch, outputs, entropy_gradient=entropy_gradient)

@@ -29,19 +29,15 @@ def make_optimizer(weights: Iterable[Tensor], kind: Kind, *, offload: bool, fusi
     """
 
     def make(weights: list[Tensor]) -> Any:
-        return _adamw(weights, kind, fusible, lr=0.0, **how)
+        if kind == "adamw8bit":
+            if not (package := Package("bitsandbytes")).here:
+                raise MissingExtra(f"optimizer.kind=adamw8bit needs bitsandbytes: {package.hint}")
+            return importlib.import_module("bitsandbytes.optim").AdamW8bit(weights, lr=0.0, **how)
+        plain = all(w.device.type == "cpu" and not isinstance(w, DTensor) for w in weights)
+        # on a CPU one loop over the weights takes a quarter of the time; None leaves the choice to torch
+        return torch.optim.AdamW(weights, lr=0.0, fused=True if plain and fusible else None, **how)
 
     return Offloaded(weights, make) if offload else make([*weights])
-
-
-def _adamw(weights: list[Tensor], kind: Kind, fusible: bool, **how: Any) -> Any:
-    if kind == "adamw8bit":
-        if not (package := Package("bitsandbytes")).here:
-            raise MissingExtra(f"optimizer.kind=adamw8bit needs bitsandbytes: {package.hint}")
-        return importlib.import_module("bitsandbytes.optim").AdamW8bit(weights, **how)
-    plain = all(w.device.type == "cpu" and not isinstance(w, DTensor) for w in weights)
-    # on a CPU one loop over the weights takes a quarter of the time; None leaves the choice to torch
-    return torch.optim.AdamW(weights, fused=True if plain and fusible else None, **how)
 
 
 class Offloaded:

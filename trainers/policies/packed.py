@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rollenv.trainers.experience import Experience, Ints
 from rollenv.trainers.policies.attention import Row
-from rollenv.trainers.prefixes import Segment, tree
+from rollenv.trainers.prefixes import tree
 
 V = TypeVar("V")
 
@@ -144,17 +144,13 @@ class _Layout:
         self._begin[order] = np.cumsum(lengths) - lengths
         self.paths: Ints | None = None
         self._paths: list[Ints] = []
-        if any(segment.parent >= 0 for segment in segments):
-            self._paths = self._along(segments)
-            self.paths = np.concatenate([self._paths[i] for i in order])
-
-    def _along(self, segments: Sequence[Segment]) -> list[Ints]:
         """Positions of the tokens from the root to the end of each segment."""
-        paths: list[Ints] = []
-        for segment, begin in zip(segments, self._begin.tolist(), strict=True):
-            own = np.arange(begin, begin + segment.end - segment.before)
-            paths.append(np.concatenate([paths[segment.parent], own]) if segment.parent >= 0 else own)
-        return paths
+        if any(segment.parent >= 0 for segment in segments):
+            for segment, begin in zip(segments, self._begin.tolist(), strict=True):
+                own = np.arange(begin, begin + segment.end - segment.before)
+                above = [self._paths[segment.parent]] if segment.parent >= 0 else []
+                self._paths.append(np.concatenate([*above, own]))
+            self.paths = np.concatenate([self._paths[i] for i in order])
 
     def find(self, keys: Sequence[bytes], positions: Sequence[Ints]) -> Ints:
         """Return the positions of some tokens of inputs, one input after another."""

@@ -33,10 +33,8 @@ class ShardedPolicy(LocalPolicy):
         model: to begin with, on the first rank; it is not changed itself. The others get it from there.
         defer: add up the gradients of a step before they are summed over the ranks. That is less to send, but they
             are whole on every rank.
-        precision: of the products: float32, bfloat16 or float16 (with loss scaling).
-        max_grad_norm: gradients are cut to this norm.
-        gradient_checkpointing: compute activations twice and keep few of them.
-        how: further arguments of :class:`~rollenv.trainers.policies.local.Scorer`.
+        how: further arguments of :class:`~rollenv.trainers.policies.local.Scorer`; the others are those of
+            :class:`~rollenv.trainers.policies.local.LocalPolicy`.
 
     Raises:
         UsageError: the model's logits are not its head's output.
@@ -116,7 +114,9 @@ def sharded(module: M | None, ranks: Ranks, precision: torch.dtype = torch.float
     bare: M = ranks.share(None if module is None else twin(module, lambda t: t.to("meta")))
     mesh = init_device_mesh(ranks.device.type, (ranks.count,))
     types = MixedPrecisionPolicy(param_dtype=precision, reduce_dtype=torch.float32)
-    for part in [*_layers(bare), bare]:
+    whole = {name for m in bare.modules() for name in getattr(m, "_no_split_modules", None) or ()}
+    layers = [m for m in bare.modules() if type(m).__name__ in whole]
+    for part in [*reversed(layers), bare]:  # the innermost first
         fully_shard(part, mesh=mesh, mp_policy=types)
         assert isinstance(part, FSDPModule)
         part.set_gradient_divide_factor(1.0)
@@ -124,12 +124,6 @@ def sharded(module: M | None, ranks: Ranks, precision: torch.dtype = torch.float
     bare.to_empty(device=ranks.device)
     _fill(bare, module, mesh)
     return bare
-
-
-def _layers(module: nn.Module) -> list[nn.Module]:
-    """Return the modules that are whole at a time: the layers of the models in a module, innermost first."""
-    names = {name for m in module.modules() for name in getattr(m, "_no_split_modules", None) or ()}
-    return [m for m in module.modules() if type(m).__name__ in names][::-1]
 
 
 @torch.no_grad()  # type: ignore[untyped-decorator]

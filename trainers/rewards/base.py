@@ -83,11 +83,11 @@ class Sum:
         self.parts = list(parts)
 
     async def __call__(self, trajectory: Trajectory) -> float:
-        asked = [asyncio.ensure_future(reward(trajectory)) for _, reward in self.parts]
+        running = [asyncio.ensure_future(reward(trajectory)) for _, reward in self.parts]
         try:
-            rewards = await asyncio.gather(*asked)
+            rewards = await asyncio.gather(*running)
         finally:
-            for one in asked:  # of those that still run when another failed, nothing is wanted any more
+            for one in running:  # of those that still run when another failed, nothing is wanted any more
                 one.cancel()
         return sum(weight * got for (weight, _), got in zip(self.parts, rewards, strict=True))
 

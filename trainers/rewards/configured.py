@@ -9,7 +9,7 @@ from rollenv.agents.chat.endpoint import Endpoint, Patience
 from rollenv.core import UsageError
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, InstructionsReward, JudgeReward, LengthReward
+from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, InstructionsReward, LengthReward
 from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, Mixture
 from rollenv.trainers.rewards.base import Reward, Sum, domains, pattern_of
 from rollenv.trainers.rewards.instructions import Instructions, RowInstructions
@@ -26,7 +26,12 @@ class DomainRewards:
 
     def __init__(self, config: TrainConfig):
         parts: dict[str, list[tuple[float, Reward]]] = {}
-        _check_rows(config)
+        patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
+        for path, env in _paths(config.env, config.tasks):  # before anything is played
+            decides = pattern_of(patterns, path)
+            for one in config.rewards.domains:
+                if one.domain == decides and isinstance(one, InstructionsReward) and one.column:
+                    RowInstructions(one.column, one.arguments).check(env.id, env.kwargs)
         for one in config.rewards.domains:
             parts.setdefault(one.domain, []).append((one.weight, _reward(one)))
         self._rewards: dict[str, Reward] = {pattern: Sum(rewards) for pattern, rewards in parts.items()}
@@ -42,11 +47,7 @@ class DomainRewards:
         return paid
 
     async def of(self, pattern: str, trajectory: Trajectory) -> float:
-        """The reward of a domain.
-
-        Args:
-            pattern: the domain, as in the settings.
-        """
+        """The reward of a domain, which ``pattern`` names as the settings do."""
         return await self._rewards[pattern](trajectory)
 
     def metrics(self) -> dict[str, float]:
@@ -104,16 +105,6 @@ def _paths(env: EnvConfig, tasks: AnyTasks) -> Iterator[tuple[tuple[str, ...], E
             yield (part.name or part.env.id, *path), inner
 
 
-def _check_rows(config: TrainConfig) -> None:
-    """Refuse rows whose instructions cannot be checked, before anything is played."""
-    patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
-    for path, env in _paths(config.env, config.tasks):
-        decides = pattern_of(patterns, path)
-        for one in config.rewards.domains:
-            if one.domain == decides and isinstance(one, InstructionsReward) and one.column:
-                RowInstructions(one.column, one.arguments).check(env.id, env.kwargs)
-
-
 def _reward(settings: AnyDomainReward) -> Reward:
     if isinstance(settings, FormatReward):
         return Format(settings.pattern, matched=settings.matched, missed=settings.missed)
@@ -122,10 +113,6 @@ def _reward(settings: AnyDomainReward) -> Reward:
     if isinstance(settings, InstructionsReward):
         rows = RowInstructions(settings.column, settings.arguments)
         return Instructions(rows if settings.column else settings.checks, partial=settings.partial)
-    return _judge(settings)
-
-
-def _judge(settings: JudgeReward) -> Judge:
     key = os.environ.get(settings.key_variable) if settings.key_variable else None
     if settings.key_variable and key is None:
         raise UsageError(f"rewards.domains: the environment variable {settings.key_variable} is not set")

@@ -31,28 +31,8 @@ def _occurrences(text: str, word: str) -> int:
     return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE))
 
 
-def _existence(text: str, keywords: Sequence[str]) -> bool:
-    return all(_occurrences(text, word) for word in keywords)
-
-
-def _forbidden(text: str, forbidden_words: Sequence[str]) -> bool:
-    return not any(_occurrences(text, word) for word in forbidden_words)
-
-
-def _frequency(text: str, keyword: str, frequency: int, relation: str = "at least") -> bool:
-    return _compare(_occurrences(text, keyword), relation, frequency)
-
-
-def _letters(text: str, letter: str, let_frequency: int, let_relation: str = "at least") -> bool:
-    return _compare(text.lower().count(letter.lower()), let_relation, let_frequency)
-
-
-def _words(text: str, num_words: int, relation: str = "at least") -> bool:
-    return _compare(len(_WORD.findall(text)), relation, num_words)
-
-
-def _sentences(text: str, num_sentences: int, relation: str = "at least") -> bool:
-    return _compare(len(_SENTENCE.findall(text)), relation, num_sentences)
+def _has(pattern: str, text: str) -> bool:
+    return re.search(pattern, text, re.MULTILINE | re.IGNORECASE) is not None
 
 
 def _paragraphs(text: str, num_paragraphs: int) -> bool:
@@ -68,30 +48,6 @@ def _nth_paragraph(text: str, num_paragraphs: int, nth_paragraph: int, first_wor
     return first is not None and first[0].lower() == first_word.lower()
 
 
-def _constrained(text: str) -> bool:
-    return re.search(r"\bmy answer is (?:yes|no|maybe)\.", text, re.IGNORECASE) is not None
-
-
-def _placeholders(text: str, num_placeholders: int) -> bool:
-    return len(re.findall(r"\[[^\[\]\n]+\]", text)) >= num_placeholders
-
-
-def _postscript(text: str, postscript_marker: str = "P.S.") -> bool:
-    return re.search(rf"^[ \t]*{re.escape(postscript_marker)}[ \t]*\S", text, re.MULTILINE | re.IGNORECASE) is not None
-
-
-def _bullets(text: str, num_bullets: int) -> bool:
-    return len(re.findall(r"^[ \t]*[*-][ \t]+\S", text, re.MULTILINE)) == num_bullets
-
-
-def _highlights(text: str, num_highlights: int) -> bool:
-    return len(re.findall(r"(\*\*?)[^\s*](?:[^*\n]*[^\s*])?\1", text)) >= num_highlights
-
-
-def _sections(text: str, section_spliter: str, num_sections: int) -> bool:
-    return len(re.findall(rf"^[ \t]*{re.escape(section_spliter)}[ \t]+\w", text, re.MULTILINE)) >= num_sections
-
-
 def _json(text: str) -> bool:
     fenced = last_code_block(text, ("json", "")) if text.lstrip().startswith("```") else None
     try:
@@ -101,21 +57,9 @@ def _json(text: str) -> bool:
     return True
 
 
-def _title(text: str) -> bool:
-    return any(title.strip() for title in re.findall(r"<<([^<>\n]+)>>", text))
-
-
-def _end(text: str, end_phrase: str) -> bool:
-    return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
-
-
 def _quoted(text: str) -> bool:
     text = text.strip()
     return len(text) > 1 and text[0] == text[-1] == '"'
-
-
-def _repeated(text: str, prompt_to_repeat: str) -> bool:
-    return text.strip().lower().startswith(prompt_to_repeat.strip().lower())
 
 
 def _two(text: str) -> bool:
@@ -123,33 +67,53 @@ def _two(text: str) -> bool:
     return len(parts) == 2 and all(parts) and parts[0] != parts[1]
 
 
-def _capitals(text: str, capital_frequency: int, capital_relation: str = "at least") -> bool:
-    return _compare(sum(word.isupper() for word in _WORD.findall(text)), capital_relation, capital_frequency)
-
-
 #: Checks by IFEval's ids; each is called with the response and the instruction's arguments.
 CHECKS: dict[str, Check] = {
-    "keywords:existence": _existence,
-    "keywords:forbidden_words": _forbidden,
-    "keywords:frequency": _frequency,
-    "keywords:letter_frequency": _letters,
-    "length_constraints:number_words": _words,
-    "length_constraints:number_sentences": _sentences,
+    "keywords:existence": lambda text, keywords: all(_occurrences(text, word) for word in keywords),
+    "keywords:forbidden_words": lambda text, forbidden_words: not any(_occurrences(text, w) for w in forbidden_words),
+    "keywords:frequency": lambda text, keyword, frequency, relation="at least": _compare(
+        _occurrences(text, keyword), relation, frequency
+    ),
+    "keywords:letter_frequency": lambda text, letter, let_frequency, let_relation="at least": _compare(
+        text.lower().count(letter.lower()), let_relation, let_frequency
+    ),
+    "length_constraints:number_words": lambda text, num_words, relation="at least": _compare(
+        len(_WORD.findall(text)), relation, num_words
+    ),
+    "length_constraints:number_sentences": lambda text, num_sentences, relation="at least": _compare(
+        len(_SENTENCE.findall(text)), relation, num_sentences
+    ),
     "length_constraints:number_paragraphs": _paragraphs,
     "length_constraints:nth_paragraph_first_word": _nth_paragraph,
-    "detectable_content:number_placeholders": _placeholders,
-    "detectable_content:postscript": _postscript,
-    "detectable_format:number_bullet_lists": _bullets,
-    "detectable_format:number_highlighted_sections": _highlights,
-    "detectable_format:multiple_sections": _sections,
+    "detectable_content:number_placeholders": lambda text, num_placeholders: (
+        len(re.findall(r"\[[^\[\]\n]+\]", text)) >= num_placeholders
+    ),
+    "detectable_content:postscript": lambda text, postscript_marker="P.S.": _has(
+        rf"^[ \t]*{re.escape(postscript_marker)}[ \t]*\S", text
+    ),
+    "detectable_format:number_bullet_lists": lambda text, num_bullets: (
+        len(re.findall(r"^[ \t]*[*-][ \t]+\S", text, re.MULTILINE)) == num_bullets
+    ),
+    "detectable_format:number_highlighted_sections": lambda text, num_highlights: (
+        len(re.findall(r"(\*\*?)[^\s*](?:[^*\n]*[^\s*])?\1", text)) >= num_highlights
+    ),
+    "detectable_format:multiple_sections": lambda text, section_spliter, num_sections: (
+        len(re.findall(rf"^[ \t]*{re.escape(section_spliter)}[ \t]+\w", text, re.MULTILINE)) >= num_sections
+    ),
     "detectable_format:json_format": _json,
-    "detectable_format:constrained_response": _constrained,
-    "detectable_format:title": _title,
-    "startend:end_checker": _end,
+    "detectable_format:constrained_response": lambda text: _has(r"\bmy answer is (?:yes|no|maybe)\.", text),
+    "detectable_format:title": lambda text: any(title.strip() for title in re.findall(r"<<([^<>\n]+)>>", text)),
+    "startend:end_checker": lambda text, end_phrase: (
+        text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
+    ),
     "startend:quotation": _quoted,
-    "combination:repeat_prompt": _repeated,
+    "combination:repeat_prompt": lambda text, prompt_to_repeat: (
+        text.strip().lower().startswith(prompt_to_repeat.strip().lower())
+    ),
     "combination:two_responses": _two,
-    "change_case:capital_word_frequency": _capitals,
+    "change_case:capital_word_frequency": lambda text, capital_frequency, capital_relation="at least": _compare(
+        sum(word.isupper() for word in _WORD.findall(text)), capital_relation, capital_frequency
+    ),
     "change_case:english_capital": lambda text: text.isupper(),
     "change_case:english_lowercase": lambda text: text.islower(),
     "punctuation:no_comma": lambda text: "," not in text,
@@ -165,7 +129,8 @@ def follows(text: str, instruction: Instruction) -> bool:
     Raises:
         UsageError: the id is unknown, or the arguments are wrong. An empty text or list is: anything would follow it.
     """
-    arguments = {name: value for name, value in instruction.items() if name != "id" and _given(value)}
+    # Tables fill up rows with None, and those of numbers with NaN.
+    arguments = {name: v for name, v in instruction.items() if name != "id" and v is not None and v == v}
     check = CHECKS.get(str(instruction.get("id")))
     if check is None:
         raise UsageError(f"the instruction {instruction.get('id')!r} is unknown; there are {', '.join(CHECKS)}")
@@ -173,12 +138,8 @@ def follows(text: str, instruction: Instruction) -> bool:
         _refuse_empty(arguments)
         return check(text, **arguments) and bool(text.strip())
     except (TypeError, AttributeError) as error:
-        raise UsageError(f"the instruction {instruction['id']} cannot be checked with {arguments}: {error}") from error
-
-
-def _given(value: Any) -> bool:
-    """Tables fill up rows with None, and those of numbers with NaN."""
-    return value is not None and value == value
+        why = str(error).rpartition("() ")[2]  # without the name of the check's function
+        raise UsageError(f"the instruction {instruction['id']} cannot be checked with {arguments}: {why}") from error
 
 
 def _refuse_empty(arguments: Mapping[str, Any]) -> None:

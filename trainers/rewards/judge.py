@@ -85,8 +85,8 @@ class Judge:
         values = {"task": trajectory.turns[0].observation, "answer": last_answer(trajectory)}
         if not values["answer"].strip():
             return 0.0
-        asked = _PLACEHOLDER.sub(lambda match: values[match[1]], self.template)
-        body = {"model": self.model, "messages": [{"role": "user", "content": asked}], **self._settings}
+        question = _PLACEHOLDER.sub(lambda match: values[match[1]], self.template)
+        body = {"model": self.model, "messages": [{"role": "user", "content": question}], **self._settings}
         try:
             score = await self._score(body)
         except RollenvError:

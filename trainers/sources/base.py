@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rollenv.core import UsageError
 from rollenv.rollout.types import Group, Task
@@ -27,7 +27,7 @@ class TaskSource(Protocol):
     restored from :meth:`state_dict` goes on exactly as the saved one would have.
     """
 
-    def __iter__(self) -> Self: ...
+    def __iter__(self) -> Iterator[Task]: ...
 
     def __next__(self) -> Task:
         """The next task."""
@@ -89,11 +89,7 @@ class Drawn(Task):
 
     @classmethod
     def of(cls, task: Task, origin: Origin) -> Drawn:
-        """A task with another origin.
-
-        Args:
-            task: as it is to be played.
-        """
+        """A task with another origin."""
         return cls(**_values(task), origin=origin)
 
     def __eq__(self, other: object) -> bool:

@@ -35,7 +35,11 @@ def _source(env: EnvConfig, tasks: AnyTasks, seed: int, tokenizer: str) -> TaskS
         items = Seeds(template, tasks.pool, seed=seed) if tasks.pool else Rows(template)
         return SuccessAware(items, seed=seed, explore=tasks.explore, half_life=tasks.half_life)
     if isinstance(tasks, Levels):
-        return _curriculum(template, tasks, seed)
+        curriculum = Curriculum(env.id, tasks.levels) if tasks.levels else Curriculum.for_env(env.id)
+        schedule = Schedule(
+            len(curriculum), seed=seed, window=tasks.window, up=tasks.up, down=tasks.down, review=tasks.review
+        )
+        return CurriculumSource(template, curriculum, schedule, seed=seed)
     if isinstance(tasks, Mixture):
         parts = {
             part.name or part.env.id: (
@@ -50,12 +54,3 @@ def _source(env: EnvConfig, tasks: AnyTasks, seed: int, tokenizer: str) -> TaskS
 
 def _around(env: EnvConfig, tokenizer: str) -> EnvConfig:
     return env.model_copy(update={"wrappers": with_tokenizer(env.wrappers, tokenizer)})
-
-
-def _curriculum(template: TaskTemplate, tasks: Levels, seed: int) -> CurriculumSource:
-    name = template.env_id
-    curriculum = Curriculum(name, tasks.levels) if tasks.levels else Curriculum.for_env(name)
-    schedule = Schedule(
-        len(curriculum), seed=seed, window=tasks.window, up=tasks.up, down=tasks.down, review=tasks.review
-    )
-    return CurriculumSource(template, curriculum, schedule, seed=seed)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, Self
+from typing import Any
 
 from rollenv.core import UsageError
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.sources.base import Drawn, TaskSource, count, origin_of, read_state
 
 
-class MixtureSource:
+class MixtureSource(Iterator[Task]):
     """Draws from several sources so that after every number of draws each has had its share, to within one task.
 
     Which source is next follows from the ratios alone: Tijdeman's algorithm for the chairman assignment problem
@@ -38,9 +38,6 @@ class MixtureSource:
         self.shares = {name: weight / total for name, weight in weights.items()}
         self.drawn = dict.fromkeys(self.sources, 0)
         self._outcomes = {name: Outcomes() for name in self.sources}
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> Task:
         name = self._next()

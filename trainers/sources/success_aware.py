@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from rollenv.trainers.sources.task_lists import Items, check_size
 _PRIOR = 1.0
 
 
-class SuccessAware:
+class SuccessAware(Iterator[Task]):
     r"""Draws items whose predicted success ``p`` is near one half, where groups teach most.
 
     A success is a Bernoulli variable with variance ``p (1 - p)``; where that is 0, all rewards of a group are equal and
@@ -58,23 +58,18 @@ class SuccessAware:
         # (items,) each: successes and failures as they counted when last recorded, and when that was
         self._won, self._lost, self._when = (np.zeros(len(items)) for _ in range(3))
 
-    def __iter__(self) -> Self:
-        return self
-
     def __next__(self) -> Task:
         number, self.drawn = self.drawn, self.drawn + 1
-        item = self._choose(np.random.Generator(np.random.PCG64(task_seed(self.seed, "choice", number))))
-        self._recent.append(item)
-        return self.items.task(item, task_seed(self.seed, number))
-
-    def _choose(self, rng: np.random.Generator) -> int:
+        rng = np.random.Generator(np.random.PCG64(task_seed(self.seed, "choice", number)))
         uniform, point = rng.random(2)
         p = self.predicted()
         weights = np.ones(len(p)) if uniform < self.explore else p * (1 - p)
         weights[list(self._recent)] = 0.0
         edges = np.cumsum(weights)
         item = int(np.searchsorted(edges, point * edges[-1], side="right"))
-        return min(item, int(np.flatnonzero(weights)[-1]))
+        item = min(item, int(np.flatnonzero(weights)[-1]))
+        self._recent.append(item)
+        return self.items.task(item, task_seed(self.seed, number))
 
     def predicted(self) -> NDArray[np.float64]:
         """(items,) the predicted success of each item."""

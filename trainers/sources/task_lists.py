@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any, Protocol, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from rollenv.rollout.types import Group, Task
 from rollenv.trainers.sources.base import DataChanged, Drawn, TaskTemplate, count, own_part, read_state, task_seed
 
 
-class SeedSource:
+class SeedSource(Iterator[Task]):
     """A new seed for every task; it depends only on the run's seed and the task's number.
 
     Args:
@@ -26,9 +26,6 @@ class SeedSource:
     def __init__(self, template: TaskTemplate, *, seed: int = 0):
         self.template, self.seed = template, seed
         self.drawn = 0
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> Task:
         number, self.drawn = self.drawn, self.drawn + 1
@@ -56,7 +53,6 @@ class Items(Protocol):
         """One of the tasks, with the item's number as its origin.
 
         Args:
-            item: the item's number, from 0.
             seed: for what is random about it, if the item does not settle that.
         """
         ...
@@ -79,7 +75,10 @@ class Rows:
             raise UsageError(f"the tasks of {template.env_id} are not numbered; draw them with SeedSource or Seeds")
         if "index" in template.options:
             raise UsageError(f"options of {template.env_id} fix the index; leave it to the source")
-        self.size = _tasks_of(template) if size is None else size
+        if size is None:
+            with contextlib.closing(spec(template.env_id).make(**template.kwargs)) as env:
+                size = env.num_tasks()
+        self.size = size
         if self.size < 1:
             raise UsageError(f"{template.env_id} has {self.size} tasks; at least 1 is needed")
 
@@ -88,11 +87,6 @@ class Rows:
 
     def task(self, item: int, seed: int) -> Drawn:
         return self.template.task(seed, (item,), options={"index": item})
-
-
-def _tasks_of(template: TaskTemplate) -> int:
-    with contextlib.closing(spec(template.env_id).make(**template.kwargs)) as env:
-        return env.num_tasks()
 
 
 class Seeds:
@@ -117,7 +111,7 @@ class Seeds:
         return self.template.task(task_seed(self.seed, "pool", item), (item,))
 
 
-class DatasetSource:
+class DatasetSource(Iterator[Task]):
     """Every item once an epoch, in an order that follows from the seed and the epoch.
 
     Args:
@@ -129,9 +123,6 @@ class DatasetSource:
         self.items, self.seed, self.shuffle = items, seed, shuffle
         self.drawn = 0
         self._order: tuple[int, NDArray[np.int64]] | None = None
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> Task:
         number, self.drawn = self.drawn, self.drawn + 1
@@ -164,9 +155,6 @@ class DatasetSource:
 def check_size(saved: Any, there: int) -> None:
     """Compare a saved number of items with today's.
 
-    Args:
-        saved: at the time of the checkpoint.
-
     Raises:
         DataChanged: they differ, so that numbers of items no longer mean the same.
     """
@@ -176,7 +164,7 @@ def check_size(saved: Any, there: int) -> None:
         )
 
 
-class CurriculumSource:
+class CurriculumSource(Iterator[Task]):
     """Seeds at levels that follow the success rate.
 
     Args:
@@ -198,9 +186,6 @@ class CurriculumSource:
         if (levels := len(self.schedule.rates())) != len(curriculum):
             raise UsageError(f"the schedule has {levels} levels, the curriculum {len(curriculum)}")
         self.drawn = 0
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> Task:
         number, self.drawn = self.drawn, self.drawn + 1

@@ -27,9 +27,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     Raises:
         GatewayError: something in it cannot be read.
     """
-    body, items = fields.lists(body, known, messages=_messages, tools=_tool)
-    if not items["messages"]:
-        raise invalid("must hold at least a message", "messages")
+    body, items = fields.lists(body, known, needed="messages", messages=_messages, tools=_tool)
     messages = [*fields.system(body, "system"), *items["messages"]]
     return Request(tuple(messages), **fields.common(body, items["tools"], "stop_sequences", "max_tokens"))
 

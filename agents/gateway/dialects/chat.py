@@ -21,9 +21,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     Raises:
         GatewayError: something in it cannot be read.
     """
-    body, items = fields.lists(body, known, messages=_message, tools=_tool)
-    if not items["messages"]:
-        raise invalid("must hold at least a message", "messages")
+    body, items = fields.lists(body, known, needed="messages", messages=_message, tools=_tool)
     if isinstance(body.get("n"), bool) or body.get("n") not in (None, 1):
         raise invalid("must be 1; send a request for each answer", "n")
     options = fields.field(body, "stream_options", dict) or {}

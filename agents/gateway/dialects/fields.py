@@ -74,11 +74,12 @@ class Known:
 
 
 def lists(
-    body: Any, known: Known | None, **readers: Callable[[dict[str, Any], str], Iterable[Any]]
+    body: Any, known: Known | None, needed: str = "", **readers: Callable[[dict[str, Any], str], Iterable[Any]]
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """Read the objects in lists of a body, each once in a session.
 
     Args:
+        needed: the list that may not be empty.
         readers: by the name of the list: what an object at a path ("messages[3]") says.
 
     Returns:
@@ -113,6 +114,8 @@ def lists(
                 reading = tuple(reader(item, where))
                 known.keep(key, written[key][index], reading)
             result[key] += reading
+    if needed and not result[needed]:
+        raise invalid(f"must hold at least a {needed.removesuffix('s')}", needed)
     return body, result
 
 
@@ -265,8 +268,6 @@ def common(body: Mapping[str, Any], tools: list[dict[str, Any]], stop: str, *lim
     """Arguments of ``Request`` that all dialects have.
 
     Args:
-        body: of the request.
-        tools: functions that it offers.
         stop: the name that the dialect has for stop texts.
         limits: its names for the most tokens of an answer, the preferred one first.
 

@@ -29,9 +29,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     Raises:
         GatewayError: something in it cannot be read.
     """
-    body, items = fields.lists(body, known, contents=_messages, tools=_tools)
-    if not items["contents"]:
-        raise invalid("must hold at least a content", "contents")
+    body, items = fields.lists(body, known, needed="contents", contents=_messages, tools=_tools)
     body = _camel(body)
     config = fields.field(body, "generationConfig", dict) or {}
     if config.get("candidateCount") not in (None, 1) or body.get("cachedContent"):

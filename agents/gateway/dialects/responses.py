@@ -19,9 +19,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     """The request in a body.
 
     Args:
-        body: JSON of the client.
         stored: finds answers that ``previous_response_id`` and items of type ``item_reference`` name.
-        known: what was read before.
 
     Raises:
         GatewayError: something in it cannot be read, or names an answer that is not there.

@@ -130,11 +130,11 @@ def unary(
 ) -> Route:
     """A method with one message, of the model, and one answer."""
 
-    async def answer(box: SandboxSession, request: Request) -> Response:
+    async def answer(session: SandboxSession, request: Request) -> Response:
         try:
             params = validated(model, _message(await request.body()))
             async with asyncio.timeout(_limit(request)):
-                return Json(await method(box, params))
+                return Json(await method(session, params))
         except (RollenvError, TimeoutError) as error:
             failure = _failure(error)
             return Json(failure, _STATUSES.get(failure["code"], 500))
@@ -150,22 +150,22 @@ def server_stream(
 ) -> Route:
     """A method with one message, of the model, and many answers."""
 
-    async def answers(box: SandboxSession, request: Request) -> AsyncGenerator[bytes, None]:
+    async def answers(session: SandboxSession, request: Request) -> AsyncGenerator[bytes, None]:
         last: Message = {}
         try:
             message = await anext(aiter(_envelopes(request)), None)
             if message is None:
                 raise UsageError("the request has no message")
-            async with contextlib.aclosing(method(box, validated(model, message), request)) as events:
+            async with contextlib.aclosing(method(session, validated(model, message), request)) as events:
                 async for event in events:
                     yield _envelope(event)
         except (RollenvError, TimeoutError) as error:
             last = {"error": _failure(error)}
         yield _envelope(last, 2)
 
-    async def answer(box: SandboxSession, request: Request) -> Response:
+    async def answer(session: SandboxSession, request: Request) -> Response:
         await request.body()  # what comes from then on is that the client has gone
-        return Streamed(answers(box, request), _STREAM, service.request(box))
+        return Streamed(answers(session, request), _STREAM, service.request(session))
 
     return _route(service, name, _STREAM, answer)
 
@@ -178,11 +178,11 @@ def client_stream(
 ) -> Route:
     """A method with many messages, of the model, and one answer."""
 
-    async def answer(box: SandboxSession, request: Request) -> Response:
+    async def answer(session: SandboxSession, request: Request) -> Response:
         try:
             async with asyncio.timeout(_limit(request)):
                 params = (validated(model, message) async for message in _envelopes(request))
-                body = _envelope(await method(box, params)) + _envelope({}, 2)
+                body = _envelope(await method(session, params)) + _envelope({}, 2)
         except (RollenvError, TimeoutError) as error:
             body = _envelope({"error": _failure(error)}, 2)
         return Response(body, media_type=_STREAM)
@@ -196,10 +196,10 @@ def _route(
     """A route for requests of one media type to a sandbox."""
 
     async def handle(request: Request) -> Response:
-        box = service.box(request)
+        session = service.session(request)
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != media_type:
             return Response(f"only {media_type} is understood here\n", 415, {"Accept-Post": media_type})
-        return await answer(box, request)
+        return await answer(session, request)
 
     return service.route("POST", f"/{name}", handle, inside=True)
 

@@ -76,21 +76,23 @@ class Snapshots:
             settings["snapshot"] = await asyncio.to_thread(snapshot.read)
         elif template.startswith(_PREFIX):
             raise UsageError(f"there is no snapshot {template!r:.80}: it was deleted, or the server was restarted")
-        box = await self.service.sandboxes.open(owner, env=env, **settings)
-        details = self.service.details(box)
+        session = await self.service.sandboxes.open(owner, env=env, **settings)
+        details = self.service.details(session)
         details.template, details.env = template, env
-        return box
+        return session
 
     async def make(self, request: Request) -> Response:
         """Keep the files of a sandbox, under a name or instead of the snapshot of that name."""
-        box, params = self.service.own_box(request), validated(_Snapshot, await body_of(request))
+        session, params = self.service.own_box(request), validated(_Snapshot, await body_of(request))
         if params.memory:
             raise UsageError("snapshots of this server keep files, not memory: ask for mode='filesystem', or no mode")
-        snapshot, name = Snapshot(box.name, self.service.details(box).env), params.name or secrets.token_hex(10)
-        mine = self._by_owner.setdefault(box.owner, {})
+        snapshot, name = Snapshot(session.name, self.service.details(session).env), params.name or secrets.token_hex(10)
+        mine = self._by_owner.setdefault(session.owner, {})
         if len(mine) >= _SNAPSHOTS and _PREFIX + name not in mine:
             raise ServerFull(f"this client has {_SNAPSHOTS} snapshots; delete one", retry_after=5.0)
-        await self.service.run(box, lambda sandbox: snapshot.file.write(sandbox.snapshot()) and snapshot.file.flush())
+        await self.service.run(
+            session, lambda sandbox: snapshot.file.write(sandbox.snapshot()) and snapshot.file.flush()
+        )
         mine[_PREFIX + name] = snapshot
         return Json(_snapshot_info(_PREFIX + name), 201)
 
@@ -110,15 +112,15 @@ class Snapshots:
 
     async def fork(self, request: Request) -> Response:
         """Start sandboxes with the files of one that goes on; each starts, or fails, by itself."""
-        box, params = self.service.own_box(request), validated(_Fork, await body_of(request))
-        details = self.service.details(box)
+        session, params = self.service.own_box(request), validated(_Fork, await body_of(request))
+        details = self.service.details(session)
         settings: dict[str, Any] = {"lifetime": self.service.sandboxes.lifetime(params.timeout)}
-        settings["metadata"] = box.metadata
-        settings["snapshot"] = await self.service.run(box, lambda sandbox: sandbox.snapshot())
+        settings["metadata"] = session.metadata
+        settings["snapshot"] = await self.service.run(session, lambda sandbox: sandbox.snapshot())
         forks: list[dict[str, Any]] = []
         for _ in range(params.count):
             try:
-                fork = await self.open(box.owner, details.template, details.env, **settings)
+                fork = await self.open(session.owner, details.template, details.env, **settings)
             except RollenvError as error:
                 forks.append({"error": {"code": status_of(error), "message": str(error)}})
             else:
@@ -212,49 +214,53 @@ class _Control:
         if more.get("allowInternetAccess") or more.get("allow_internet_access"):
             raise UsageError("sandboxes of this server have no access to the internet")
         settings = {"lifetime": params.timeout, "metadata": params.metadata}
-        box = await self.snapshots.open(client.name, params.templateID, params.envVars or {}, **settings)
-        return Json(self.service.keys(box, request), 201)
+        session = await self.snapshots.open(client.name, params.templateID, params.envVars or {}, **settings)
+        return Json(self.service.keys(session, request), 201)
 
     async def every(self, request: Request) -> Response:
         owner = self.service.client(request).name
         params: _Query = validated(_Query, dict(request.query_params))
-        found = [box for box in self.sandboxes.of(owner) if self._wanted(box, params)]
+        found = [session for session in self.sandboxes.of(owner) if self._wanted(session, params)]
         newest_first = params.order == "desc"
         found.sort(key=_position, reverse=newest_first)
         if params.nextToken:
             if (cursor := _CURSOR.fullmatch(params.nextToken)) is None:
                 raise UsageError("nextToken is none of this server's")
             after = float(cursor[1]), cursor[2]
-            found = [box for box in found if (_position(box) < after if newest_first else _position(box) > after)]
+            found = [
+                session
+                for session in found
+                if (_position(session) < after if newest_first else _position(session) > after)
+            ]
         page = found[: min(params.limit, _PAGE)]
         headers = {"x-next-token": "{:.6f}_{}".format(*_position(page[-1]))} if len(page) < len(found) else {}
-        return Json([self._info(box) for box in page], headers=headers)
+        return Json([self._info(session) for session in page], headers=headers)
 
     async def info(self, request: Request) -> Response:
-        box = self.service.own_box(request)
-        return Json(self._info(box) | self.service.keys(box, request))
+        session = self.service.own_box(request)
+        return Json(self._info(session) | self.service.keys(session, request))
 
     async def end(self, request: Request) -> Response:
         await self.sandboxes.close(self.service.own_box(request))
         return Response(status_code=204)
 
     async def set_timeout(self, request: Request) -> Response:
-        box = self.service.own_box(request)
+        session = self.service.own_box(request)
         seconds = (await body_of(request)).get("timeout")
         if seconds == 0 and not isinstance(seconds, bool):
-            await self.sandboxes.close(box)
+            await self.sandboxes.close(session)
         else:
             if seconds is None:
                 raise UsageError("the request needs 'timeout', a number of seconds")
-            await box.sandbox.set_timeout(self.sandboxes.lifetime(seconds))
+            await session.sandbox.set_timeout(self.sandboxes.lifetime(seconds))
         return Response(status_code=204)
 
     async def metrics(self, request: Request) -> Response:
         """Return the current use of resources: nothing is recorded."""
-        box = self.service.own_box(request)
-        if self.service.details(box).paused:
+        session = self.service.own_box(request)
+        if self.service.details(session).paused:
             return Json([])
-        now = await self.service.run(box, lambda sandbox: sandbox.metrics())
+        now = await self.service.run(session, lambda sandbox: sandbox.metrics())
         metrics = {
             "timestamp": _time(now.timestamp),
             "timestampUnix": int(now.timestamp),
@@ -270,25 +276,25 @@ class _Control:
 
     async def connect(self, request: Request) -> Response:
         """Resume it, and let it live for so many more seconds, if that is longer."""
-        box = self.service.own_box(request)
+        session = self.service.own_box(request)
         seconds = (await body_of(request)).get("timeout")
         more = None if seconds is None else self.sandboxes.lifetime(seconds)
-        details = self.service.details(box)
-        if more is not None and time.time() + more > self._end(box):
-            await box.sandbox.set_timeout(more)
+        details = self.service.details(session)
+        if more is not None and time.time() + more > self._end(session):
+            await session.sandbox.set_timeout(more)
         if details.paused:
-            await box.sandbox.resume()
+            await session.sandbox.resume()
             details.paused = False
-        return Json(self.service.keys(box, request), 201 if request.url.path.endswith("/resume") else 200)
+        return Json(self.service.keys(session, request), 201 if request.url.path.endswith("/resume") else 200)
 
     async def pause(self, request: Request) -> Response:
-        box = self.service.own_box(request)
-        details = self.service.details(box)
+        session = self.service.own_box(request)
+        details = self.service.details(session)
         if details.paused:
             return Json({"code": 409, "message": "the sandbox is paused already"}, 409)
         details.paused = True
         try:
-            await box.sandbox.pause()
+            await session.sandbox.pause()
         except RollenvError:
             details.paused = False
             raise
@@ -300,38 +306,38 @@ class _Control:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _info(self, box: SandboxSession) -> dict[str, Any]:
-        details, limits = self.service.details(box), self.sandboxes.limits.limits
+    def _info(self, session: SandboxSession) -> dict[str, Any]:
+        details, limits = self.service.details(session), self.sandboxes.limits.limits
         return {
-            "sandboxID": box.name,
+            "sandboxID": session.name,
             "templateID": details.template,
             "clientID": "rollenv",
             "envdVersion": VERSION,
             "state": details.state,
-            "startedAt": _time(box.started),
-            "endAt": _time(self._end(box)),
-            "metadata": box.metadata,
+            "startedAt": _time(session.started),
+            "endAt": _time(self._end(session)),
+            "metadata": session.metadata,
             "cpuCount": os.cpu_count() or 1,
             "memoryMB": limits.memory_mb,
             "diskSizeMB": limits.disk_mb,
         }
 
-    def _end(self, box: SandboxSession) -> float:
-        last = box.started + self.sandboxes.limits.total
-        return min(box.sandbox.sync.expires_at or last, last)
+    def _end(self, session: SandboxSession) -> float:
+        last = session.started + self.sandboxes.limits.total
+        return min(session.sandbox.sync.expires_at or last, last)
 
-    def _wanted(self, box: SandboxSession, params: _Query) -> bool:
-        details, states = self.service.details(box), set(filter(None, params.state.split(",")))
+    def _wanted(self, session: SandboxSession, params: _Query) -> bool:
+        details, states = self.service.details(session), set(filter(None, params.state.split(",")))
         if not states <= {"running", "paused"}:
             raise UsageError(f"{params.state!r:.40} are no states: there are running and paused")
         if states and details.state not in states:
             return False
         if params.template not in ("", details.template):
             return False
-        if params.startedAfter and box.started <= _moment(params.startedAfter):
+        if params.startedAfter and session.started <= _moment(params.startedAfter):
             return False
         pairs = parse_qsl(params.metadata, keep_blank_values=True)
-        return all(box.metadata.get(unquote(key)) == unquote(value) for key, value in pairs)
+        return all(session.metadata.get(unquote(key)) == unquote(value) for key, value in pairs)
 
 
 def _time(seconds: float) -> str:
@@ -345,5 +351,5 @@ def _moment(text: str) -> float:
         raise UsageError(f"startedAfter is no time: {error}") from error
 
 
-def _position(box: SandboxSession) -> tuple[float, str]:
-    return round(box.started, 6), box.name
+def _position(session: SandboxSession) -> tuple[float, str]:
+    return round(session.started, 6), session.name

@@ -88,57 +88,59 @@ class _Filesystem:
         self.service = service
         self._watches: PerSandbox[dict[str, WatchHandle]] = PerSandbox(dict)
 
-    async def stat(self, box: SandboxSession, params: _At) -> Message:
-        return {"entry": _entry(await self.service.run(box, lambda sandbox: sandbox.files.info(params.path)))}
+    async def stat(self, session: SandboxSession, params: _At) -> Message:
+        return {"entry": _entry(await self.service.run(session, lambda sandbox: sandbox.files.info(params.path)))}
 
-    async def make_dir(self, box: SandboxSession, params: _At) -> Message:
+    async def make_dir(self, session: SandboxSession, params: _At) -> Message:
         def made(sandbox: Sandbox) -> Entry:
             if sandbox.files.exists(params.path):
                 raise FileThere(f"there is {params.path!r} already")
             sandbox.files.make_dir(params.path)
             return sandbox.files.info(params.path)
 
-        return {"entry": _entry(await self.service.run(box, made))}
+        return {"entry": _entry(await self.service.run(session, made))}
 
-    async def move(self, box: SandboxSession, params: _Move) -> Message:
+    async def move(self, session: SandboxSession, params: _Move) -> Message:
         def moved(sandbox: Sandbox) -> Entry:
             sandbox.files.info(params.source)
             sandbox.files.make_dir(posixpath.dirname(params.destination))
             sandbox.files.rename(params.source, params.destination)
             return sandbox.files.info(params.destination)
 
-        return {"entry": _entry(await self.service.run(box, moved))}
+        return {"entry": _entry(await self.service.run(session, moved))}
 
-    async def list_dir(self, box: SandboxSession, params: _List) -> Message:
+    async def list_dir(self, session: SandboxSession, params: _List) -> Message:
         found: list[Entry] = []
-        await self.service.run(box, lambda sandbox: _walk(sandbox, params.path, params.depth, found))
+        await self.service.run(session, lambda sandbox: _walk(sandbox, params.path, params.depth, found))
         return {"entries": [_entry(entry) for entry in found]}
 
-    async def remove(self, box: SandboxSession, params: _At) -> Message:
+    async def remove(self, session: SandboxSession, params: _At) -> Message:
         with contextlib.suppress(NotFound):  # what is not there is removed already
-            await self.service.run(box, lambda sandbox: sandbox.files.remove(params.path))
+            await self.service.run(session, lambda sandbox: sandbox.files.remove(params.path))
         return {}
 
-    async def create_watcher(self, box: SandboxSession, params: _Watch) -> Message:
-        return {"watcherId": await self._watch(box, params, None)}
+    async def create_watcher(self, session: SandboxSession, params: _Watch) -> Message:
+        return {"watcherId": await self._watch(session, params, None)}
 
-    async def get_watcher_events(self, box: SandboxSession, params: _Watcher) -> Message:
-        watch = self._watches(box).get(params.watcherId)
+    async def get_watcher_events(self, session: SandboxSession, params: _Watcher) -> Message:
+        watch = self._watches(session).get(params.watcherId)
         if watch is None:
             raise NotFound("there is no such watcher")
         return {"events": [_event(event) for event in watch.events() if event.type in _EVENTS]}
 
-    async def remove_watcher(self, box: SandboxSession, params: _Watcher) -> Message:
-        watch = self._watches(box).pop(params.watcherId, None)
+    async def remove_watcher(self, session: SandboxSession, params: _Watcher) -> Message:
+        watch = self._watches(session).pop(params.watcherId, None)
         if watch is None:
             raise NotFound("there is no such watcher")
         await asyncio.to_thread(watch.stop)
         return {}
 
-    async def watch_dir(self, box: SandboxSession, params: _Watch, request: Request) -> AsyncGenerator[Message, None]:
+    async def watch_dir(
+        self, session: SandboxSession, params: _Watch, request: Request
+    ) -> AsyncGenerator[Message, None]:
         """Events as they come, until the client has gone."""
-        feed = Feed(box.sandbox.sync)
-        name = await self._watch(box, params, feed.put)
+        feed = Feed(session.sandbox.sync)
+        name = await self._watch(session, params, feed.put)
         try:
             yield {"start": {}}
             async for event in followed(feed, ping_of(request), timeout_of(request)):
@@ -148,15 +150,15 @@ class _Filesystem:
                     yield {"filesystem": _event(event)}
         finally:
             feed.close()
-            watch = self._watches(box).pop(name, None)
+            watch = self._watches(session).pop(name, None)
             if watch is not None:
                 self.service.spawn(asyncio.to_thread(watch.stop))
 
-    async def _watch(self, box: SandboxSession, params: _Watch, on_event: OnEvent | None) -> str:
+    async def _watch(self, session: SandboxSession, params: _Watch, on_event: OnEvent | None) -> str:
         """Watch a folder; return the name under which that is kept."""
         if params.includeEntry:
             raise UsageError("events do not say more of an entry than its name")
-        watches, name = self._watches(box), secrets.token_urlsafe(12)
+        watches, name = self._watches(session), secrets.token_urlsafe(12)
 
         def watch(sandbox: Sandbox) -> None:
             for other in [other for other, watch in list(watches.items()) if not watch.running]:
@@ -165,7 +167,7 @@ class _Filesystem:
                 raise TooFast(f"{_WATCHES} folders of this sandbox are watched already")
             watches[name] = sandbox.files.watch(params.path, recursive=params.recursive, on_event=on_event)
 
-        await self.service.run(box, watch)
+        await self.service.run(session, watch)
         return name
 
 
@@ -219,52 +221,52 @@ class _Contents:
         self._uploads = PerSandbox(lambda: asyncio.Semaphore(_UPLOADS))
 
     async def health(self, request: Request) -> Response:
-        self.service.box(request)
+        self.service.session(request)
         return Response(status_code=204)
 
     async def read(self, request: Request) -> Response:
         """A file, in pieces; what cannot be read is an error before the first."""
-        box = self.service.box(request)
-        pieces = self._pieces(box, _path(request))
-        answer = Streamed(pieces, "application/octet-stream", self.service.request(box))
+        session = self.service.session(request)
+        pieces = self._pieces(session, _path(request))
+        answer = Streamed(pieces, "application/octet-stream", self.service.request(session))
         await answer.begin()
         return answer
 
     async def write(self, request: Request) -> Response:
         """One file in the body, or several in a form."""
-        box = self.service.box(request)
+        session = self.service.session(request)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ("multipart/form-data", "application/octet-stream"):
             raise UsageError("files come as multipart/form-data or as application/octet-stream")
-        with self.service.request(box):
-            async with self._uploads(box):
-                written = await (self._form(box, request) if kind.startswith("m") else self._file(box, request))
+        with self.service.request(session):
+            async with self._uploads(session):
+                written = await (self._form(session, request) if kind.startswith("m") else self._file(session, request))
         return Json(written)
 
-    async def _file(self, box: SandboxSession, request: Request) -> list[dict[str, Any]]:
+    async def _file(self, session: SandboxSession, request: Request) -> list[dict[str, Any]]:
         path = _path(request)
         with SpooledTemporaryFile(_PIECE) as file:
             async for piece in request.stream():
                 await asyncio.to_thread(file.write, piece)
-            return [await self._put(box, path, file, request)]
+            return [await self._put(session, path, file, request)]
 
-    async def _form(self, box: SandboxSession, request: Request) -> list[dict[str, Any]]:
+    async def _form(self, session: SandboxSession, request: Request) -> list[dict[str, Any]]:
         async with request.form(max_files=_FILES, max_fields=_FILES) as form:
             files = [value for name, value in form.multi_items() if name == "file" and isinstance(value, UploadFile)]
             path = request.query_params.get("path")
             if not files or (path and len(files) > 1):
                 raise UsageError("the form needs files named 'file', and only one of them if there is a path")
             paths = [validated(Path, path or file.filename) for file in files]
-            return [await self._put(box, to, file.file, request) for to, file in zip(paths, files, strict=True)]
+            return [await self._put(session, to, file.file, request) for to, file in zip(paths, files, strict=True)]
 
-    async def _put(self, box: SandboxSession, path: str, file: IO[bytes], request: Request) -> dict[str, Any]:
+    async def _put(self, session: SandboxSession, path: str, file: IO[bytes], request: Request) -> dict[str, Any]:
         pieces = _pieces_of(file, request.headers.get("content-encoding", ""))
-        async with box.use() as sandbox:
+        async with session.use() as sandbox:
             await sandbox.files.write_stream(path, pieces)
         return {"name": posixpath.basename(path), "type": "file", "path": path}
 
-    async def _pieces(self, box: SandboxSession, path: str) -> AsyncGenerator[bytes, None]:
-        async with box.use() as sandbox, contextlib.aclosing(sandbox.files.read_stream(path)) as pieces:
+    async def _pieces(self, session: SandboxSession, path: str) -> AsyncGenerator[bytes, None]:
+        async with session.use() as sandbox, contextlib.aclosing(sandbox.files.read_stream(path)) as pieces:
             async for piece in pieces:
                 yield piece
 

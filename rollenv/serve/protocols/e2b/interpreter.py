@@ -54,8 +54,8 @@ class _NewContext(BaseModel):
 
 
 class _Cell:
-    def __init__(self, box: SandboxSession, params: _Code):
-        self.box, self.params, self.begun = box, params, False
+    def __init__(self, session: SandboxSession, params: _Code):
+        self.session, self.params, self.begun = session, params, False
         self.context = params.context_id or default_name(params.language or "python")
 
 
@@ -80,47 +80,47 @@ class _Interpreter:
 
     async def execute(self, request: Request) -> Response:
         """Run a cell; its output comes as lines of JSON."""
-        box = self.service.box(request)
+        session = self.service.session(request)
         params = validated(_Code, await body_of(request))
         name = params.context_id
         if name is not None:
             if params.language is not None:
                 raise UsageError("a context has a language of its own; leave out one of the two")
-            found = await self.service.run(box, lambda sandbox: sandbox.list_contexts())
+            found = await self.service.run(session, lambda sandbox: sandbox.list_contexts())
             if name != DEFAULT and all(context.name != name for context in found):
                 raise NotFound(f"there is no context {name!r:.80}")
-        return Streamed(self._lines(_Cell(box, params)), "application/x-ndjson", self.service.request(box))
+        return Streamed(self._lines(_Cell(session, params)), "application/x-ndjson", self.service.request(session))
 
     async def create(self, request: Request) -> Response:
-        box = self.service.box(request)
+        session = self.service.session(request)
         params = validated(_NewContext, await body_of(request))
         language, cwd = params.language or "python", params.cwd
-        name = await self.service.run(box, lambda sandbox: sandbox.create_context(language=language, cwd=cwd))
+        name = await self.service.run(session, lambda sandbox: sandbox.create_context(language=language, cwd=cwd))
         return Json(_context(Context(name, language, cwd)), 201)
 
     async def every(self, request: Request) -> Response:
-        box = self.service.box(request)
-        found = await self.service.run(box, lambda sandbox: sandbox.list_contexts())
+        session = self.service.session(request)
+        found = await self.service.run(session, lambda sandbox: sandbox.list_contexts())
         if all(context.name != DEFAULT for context in found):
             found = [Context(DEFAULT, "python", None), *found]  # it begins with its first cell
         return Json([_context(context) for context in found])
 
     async def remove(self, request: Request) -> Response:
-        box, name = self.service.box(request), request.path_params["context"]
-        await self.service.run(box, lambda sandbox: sandbox.remove_context(name))
-        self._turns(box).pop(name, None)
+        session, name = self.service.session(request), request.path_params["context"]
+        await self.service.run(session, lambda sandbox: sandbox.remove_context(name))
+        self._turns(session).pop(name, None)
         return Response(status_code=204)
 
     async def restart(self, request: Request) -> Response:
-        box, name = self.service.box(request), request.path_params["context"]
-        await self.service.run(box, lambda sandbox: sandbox.restart_context(name))
+        session, name = self.service.session(request), request.path_params["context"]
+        await self.service.run(session, lambda sandbox: sandbox.restart_context(name))
         return Response(status_code=204)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     async def _lines(self, cell: _Cell) -> AsyncGenerator[bytes, None]:
         """Yield the output of a cell until it ends. If nobody listens to the end, the cell is stopped."""
-        feed = Feed(cell.box.sandbox.sync)
+        feed = Feed(cell.session.sandbox.sync)
         task = self.service.spawn(self._run(cell, feed))
         try:
             async for event in followed(feed, _QUIET):
@@ -137,9 +137,9 @@ class _Interpreter:
 
     async def _run(self, cell: _Cell, feed: Feed) -> None:
         last: dict[str, Any] = {"type": "end_of_execution"}
-        turn = self._turns(cell.box).setdefault(cell.context, asyncio.Lock())
+        turn = self._turns(cell.session).setdefault(cell.context, asyncio.Lock())
         try:
-            async with turn, cell.box.use():
+            async with turn, cell.session.use():
                 cell.begun = True
                 done = await asyncio.to_thread(self._cell, cell, feed)
             if done.error is not None:
@@ -154,7 +154,7 @@ class _Interpreter:
 
     def _cell(self, cell: _Cell, feed: Feed) -> Execution:
         stderr = _Stderr(feed)
-        done = cell.box.sandbox.sync.run_code(
+        done = cell.session.sandbox.sync.run_code(
             cell.params.code,
             language=cell.params.language,
             context=cell.params.context_id,
@@ -172,7 +172,7 @@ class _Interpreter:
         if not cell.begun:
             task.cancel()
             return
-        sandbox = cell.box.sandbox
+        sandbox = cell.session.sandbox
         await sandbox.interrupt(cell.context)
         done, _ = await asyncio.wait((task,), timeout=_LAST)
         if not done:

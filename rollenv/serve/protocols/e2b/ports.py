@@ -58,15 +58,15 @@ class Ports(BaseRoute):
             await receive()  # the request to connect
         answer: Response
         try:
-            box = self._box(connection, port, scope["port"][2].lower())
-            forward = await asyncio.to_thread(box.sandbox.sync.ports.forward, port)
+            session = self._session(connection, port, scope["port"][2].lower())
+            forward = await asyncio.to_thread(session.sandbox.sync.ports.forward, port)
             query = scope["query_string"].decode("latin-1")
             address = f"{forward.address}{scope['raw_path'].decode('latin-1')}{'?' if query else ''}{query}"
             if scope["type"] == "websocket":
-                with self._service.request(box):
+                with self._service.request(session):
                     await _relay(scope, receive, send, address)
                 return
-            answer = await self._answer(Request(scope, receive), box, address)
+            answer = await self._answer(Request(scope, receive), session, address)
         except (httpx.HTTPError, httpx.InvalidURL, WebSocketException, OSError):
             answer = Json({"code": 502, "message": f"The sandbox runs, but nothing answers at port {port}"}, 502)
         except RollenvError as error:
@@ -76,7 +76,7 @@ class Ports(BaseRoute):
         else:
             await denied(send, answer.status_code, bytes(answer.body).decode())
 
-    def _box(self, connection: HTTPConnection, port: int, name: str) -> SandboxSession:
+    def _session(self, connection: HTTPConnection, port: int, name: str) -> SandboxSession:
         headers, tokens = connection.headers, self._service.server.tokens
         key = headers.get(_KEY, "")
         if tokens:
@@ -86,24 +86,22 @@ class Ports(BaseRoute):
                     raise UsageError("a token of the server must not reach the code in a sandbox; leave it out")
             if not key:
                 raise NotAllowed(f"the port needs the sandbox's key: {_KEY} = sandbox.traffic_access_token")
-        box = self._service.box(connection, name, key)
-        ports = self._service.details(box).ports
+        session = self._service.session(connection, name, key)
+        ports = self._service.details(session).ports
         if len(ports | {port}) > _PORTS:
             raise UsageError(f"{_PORTS} ports of this sandbox are open already, and there are no more")
         ports.add(port)
-        return box
+        return session
 
-    async def _answer(self, request: Request, box: SandboxSession, address: str) -> Response:
+    async def _answer(self, request: Request, session: SandboxSession, address: str) -> Response:
         headers = [(key, value) for key, value in request.headers.raw if key.decode() not in _OURS]
         body = "content-length" in request.headers or "transfer-encoding" in request.headers
         content = request.stream() if body else None
         times = {"timeout": httpx.Timeout(_SECONDS).as_dict()}
         # not the client's build_request, which adds headers of its own
-        outgoing = httpx.Request(
-            request.method, f"http://{address}", headers=headers, content=content, extensions=times
-        )
-        got = await self._http.send(outgoing, stream=True)
-        answer = Streamed(_pieces(got), "", self._service.request(box), got.status_code)
+        params = httpx.Request(request.method, f"http://{address}", headers=headers, content=content, extensions=times)
+        got = await self._http.send(params, stream=True)
+        answer = Streamed(_pieces(got), "", self._service.request(session), got.status_code)
         answer.raw_headers = [pair for pair in got.headers.raw if pair[0].decode().lower() not in _OURS]
         return answer
 

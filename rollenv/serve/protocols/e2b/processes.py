@@ -227,63 +227,65 @@ class _Processes:
         self._running: PerSandbox[dict[int, Running]] = PerSandbox(dict)
         self._inputs = PerSandbox(lambda: asyncio.Semaphore(_INPUTS))
 
-    async def start(self, box: SandboxSession, params: _Start, request: Request) -> AsyncGenerator[Message, None]:
+    async def start(self, session: SandboxSession, params: _Start, request: Request) -> AsyncGenerator[Message, None]:
         """Start a process and send what it does. It goes on when the client goes."""
         seconds = self.service.sandboxes.seconds(timeout_of(request) or self.service.sandboxes.limits.longest)
-        running, feed = Running(params, seconds), Feed(box.sandbox.sync)
+        running, feed = Running(params, seconds), Feed(session.sandbox.sync)
         running.feeds.append(feed)
-        await self.service.run(box, lambda sandbox: self._start(running, sandbox, self._running(box)))
+        await self.service.run(session, lambda sandbox: self._start(running, sandbox, self._running(session)))
         async with contextlib.aclosing(self._events(running, feed, request, None)) as events:
             async for event in events:
                 yield event
 
-    async def connect(self, box: SandboxSession, params: _Select, request: Request) -> AsyncGenerator[Message, None]:
+    async def connect(
+        self, session: SandboxSession, params: _Select, request: Request
+    ) -> AsyncGenerator[Message, None]:
         """Send what a process does from now on."""
-        running, feed = self._find(box, params), Feed(box.sandbox.sync)
+        running, feed = self._find(session, params), Feed(session.sandbox.sync)
         running.listen(feed)
         async with contextlib.aclosing(self._events(running, feed, request, timeout_of(request))) as events:
             async for event in events:
                 yield event
 
-    async def list(self, box: SandboxSession, params: _Nothing) -> Message:
-        return {"processes": [running.info() for running in list(self._running(box).values())]}
+    async def list(self, session: SandboxSession, params: _Nothing) -> Message:
+        return {"processes": [running.info() for running in list(self._running(session).values())]}
 
-    async def update(self, box: SandboxSession, params: _Update) -> Message:
-        terminal, pty = self._find(box, params).handle, params.pty
+    async def update(self, session: SandboxSession, params: _Update) -> Message:
+        terminal, pty = self._find(session, params).handle, params.pty
         if pty is None or not isinstance(terminal, Terminal):
             raise UsageError("only terminals have something to change: their size")
-        await self.service.run(box, lambda sandbox: terminal.resize(pty.size.rows or 24, pty.size.cols or 80))
+        await self.service.run(session, lambda sandbox: terminal.resize(pty.size.rows or 24, pty.size.cols or 80))
         return {}
 
-    async def send_input(self, box: SandboxSession, params: _SendInput) -> Message:
-        await self._write(box, self._find(box, params), params.input.data)
+    async def send_input(self, session: SandboxSession, params: _SendInput) -> Message:
+        await self._write(session, self._find(session, params), params.input.data)
         return {}
 
-    async def stream_input(self, box: SandboxSession, messages: AsyncIterator[_StreamInput]) -> Message:
+    async def stream_input(self, session: SandboxSession, messages: AsyncIterator[_StreamInput]) -> Message:
         running: Running | None = None
         async for message in messages:
             if message.start is not None:
-                running = self._find(box, message.start)
+                running = self._find(session, message.start)
             elif message.data is not None:
                 if running is None:
                     raise UsageError("the first message says which process is meant")
-                await self._write(box, running, message.data.input.data)
+                await self._write(session, running, message.data.input.data)
         return {}
 
-    async def send_signal(self, box: SandboxSession, params: _SendSignal) -> Message:
-        running = self._find(box, params)
+    async def send_signal(self, session: SandboxSession, params: _SendSignal) -> Message:
+        running = self._find(session, params)
         if params.signal in ("SIGNAL_SIGKILL", 9):
-            await self.service.run(box, lambda sandbox: running.handle and running.handle.kill())
+            await self.service.run(session, lambda sandbox: running.handle and running.handle.kill())
         else:
             command = ["/bin/sh", "-c", f"kill -TERM {running.pid}"]
-            await self.service.run(box, lambda sandbox: sandbox.commands.run(command))
+            await self.service.run(session, lambda sandbox: sandbox.commands.run(command))
         return {}
 
-    async def close_stdin(self, box: SandboxSession, params: _Select) -> Message:
-        running = self._find(box, params)
+    async def close_stdin(self, session: SandboxSession, params: _Select) -> Message:
+        running = self._find(session, params)
         if not isinstance(running.handle, CommandHandle):
             raise UsageError("a terminal's input stays open; send it the byte 4")
-        await self._write(box, running, b"", close=True)
+        await self._write(session, running, b"", close=True)
         return {}
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -304,8 +306,8 @@ class _Processes:
             with contextlib.suppress(ValueError):
                 running.feeds.remove(feed)
 
-    def _find(self, box: SandboxSession, params: _Select) -> Running:
-        processes, tag, pid = self._running(box), params.process.tag, params.process.pid
+    def _find(self, session: SandboxSession, params: _Select) -> Running:
+        processes, tag, pid = self._running(session), params.process.tag, params.process.pid
         if tag is not None:
             found = next((each for each in list(processes.values()) if each.params.tag == tag), None)
         else:
@@ -314,10 +316,10 @@ class _Processes:
             raise NotFound("there is no such process")
         return found
 
-    async def _write(self, box: SandboxSession, running: Running, data: bytes, close: bool = False) -> None:
+    async def _write(self, session: SandboxSession, running: Running, data: bytes, close: bool = False) -> None:
         if isinstance(running.handle, CommandHandle) and not running.params.stdin:
             raise UsageError("the process was started without an input: pass stdin=True")
-        await self.service.run(box, lambda sandbox: running.write(data, close), self._inputs(box))
+        await self.service.run(session, lambda sandbox: running.write(data, close), self._inputs(session))
 
     @staticmethod
     def _start(running: Running, sandbox: Sandbox, processes: dict[int, Running]) -> None:

@@ -105,20 +105,20 @@ class E2BService:
         """The key of a sandbox, with which all but its end and its time can be asked for."""
         return hmac.new(self._secret, name.encode(), hashlib.sha256).hexdigest()
 
-    def keys(self, box: SandboxSession, request: Request) -> dict[str, Any]:
+    def keys(self, session: SandboxSession, request: Request) -> dict[str, Any]:
         """Return the keys that a client needs, and the domain of the sandbox's ports.
 
         Some calls carry one of the two tokens, others the other one. Names below ``localhost`` are this machine's; an
         address has none.
         """
-        key, host = self.key_of(box.name), request.headers.get("host", "")
+        key, host = self.key_of(session.name), request.headers.get("host", "")
         address = urlsplit(f"//{host}")
         domain = None if _ADDRESS.fullmatch(address.hostname or "") else host
         if is_local(address.hostname or ""):
             domain = f"localhost:{address.port or 80}"
         return {
-            "sandboxID": box.name,
-            "templateID": self.details(box).template,
+            "sandboxID": session.name,
+            "templateID": self.details(session).template,
             "clientID": "rollenv",
             "envdVersion": VERSION,
             "domain": domain,
@@ -126,7 +126,7 @@ class E2BService:
             "trafficAccessToken": key,
         }
 
-    def box(self, request: HTTPConnection, name: str = "", key: str | None = None) -> SandboxSession:
+    def session(self, request: HTTPConnection, name: str = "", key: str | None = None) -> SandboxSession:
         """The sandbox that a request is for: the one of that name, of its header, or that signed its URL.
 
         Args:
@@ -152,10 +152,10 @@ class E2BService:
             owner = found.owner
         else:
             owner = self.client(request).name
-        box = self.sandboxes.get(name, owner)
-        if self.details(box).paused:
+        session = self.sandboxes.get(name, owner)
+        if self.details(session).paused:
             raise SessionGone("the sandbox is paused")
-        return box
+        return session
 
     def _signed(self, request: HTTPConnection) -> tuple[str, str]:
         """The sandbox whose key signed the URL of a file, and the key. The URL does not name it."""
@@ -172,34 +172,36 @@ class E2BService:
                 return name, key
         raise NotAllowed("the URL was not signed for this file with the key of a sandbox that runs")
 
-    async def run(self, box: SandboxSession, work: Callable[[Sandbox], T], also: asyncio.Semaphore | None = None) -> T:
+    async def run(
+        self, session: SandboxSession, work: Callable[[Sandbox], T], also: asyncio.Semaphore | None = None
+    ) -> T:
         """Do something with a sandbox, in a thread, as soon as there is room. It takes room until its end.
 
         Args:
             also: something else that has to have room.
         """
-        with self.request(box):
+        with self.request(session):
             async with contextlib.AsyncExitStack() as waiting:
                 if also is not None:
                     await waiting.enter_async_context(also)
-                await waiting.enter_async_context(box.use())
+                await waiting.enter_async_context(session.use())
                 begun = waiting.pop_all()
 
             async def whole() -> T:
                 async with begun:
-                    return await asyncio.to_thread(work, box.sandbox.sync)
+                    return await asyncio.to_thread(work, session.sandbox.sync)
 
             return await asyncio.shield(self.spawn(whole()))
 
     @contextlib.contextmanager
-    def request(self, box: SandboxSession) -> Iterator[None]:
+    def request(self, session: SandboxSession) -> Iterator[None]:
         """Count a request while it is answered, which keeps the sandbox from being idle."""
-        details = self.details(box)
+        details = self.details(session)
         if details.requests >= _REQUESTS:
             raise TooFast(f"{_REQUESTS} requests to this sandbox are being answered", retry_after=1.0)
         details.requests += 1
         try:
-            with box.hold():
+            with session.hold():
                 yield
         finally:
             details.requests -= 1

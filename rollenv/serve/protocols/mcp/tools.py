@@ -164,7 +164,7 @@ class Held:
         self.server, self.client, self.env_id = server, client, env_id
         self._sessions: set[str] = set()
         self._only: Session | None = None
-        self._box: SandboxSession | None = None
+        self._sandbox: SandboxSession | None = None
         self._opening = asyncio.Lock()
 
     async def end(self) -> None:
@@ -172,8 +172,8 @@ class Held:
         sessions = self.server.sessions
         for name in self._sessions & sessions.by_name.keys():
             sessions.close(sessions.by_name[name])
-        if self._box is not None:
-            await self.server.sandboxes.close(self._box)
+        if self._sandbox is not None:
+            await self.server.sandboxes.close(self._sandbox)
 
     async def list_environments(
         self,
@@ -247,11 +247,11 @@ class Held:
         timeout: _Seconds = None,
     ) -> Answer:
         """Run code in a sandbox: it keeps files, and in most languages variables. It has no network."""
-        box = await self._use(sandbox)
+        session = await self._use(sandbox)
         seconds = self.server.sandboxes.seconds(timeout)
-        async with box.use() as held:
+        async with session.use() as held:
             done = await held.run_code(code, language=language, timeout=seconds)
-        data = _done(box, "".join(done.logs.stdout), "".join(done.logs.stderr), done)
+        data = _done(session, "".join(done.logs.stdout), "".join(done.logs.stderr), done)
         every = [(kind, getattr(result, kind)) for result in done.results for kind in ("png", "jpeg")]
         fitting = [(kind, each) for kind, each in every if each and each.isascii() and len(each) <= _PICTURE]
         pictures = [types.ImageContent(data=each, mime_type=f"image/{kind}") for kind, each in fitting[:_PICTURES]]
@@ -266,9 +266,9 @@ class Held:
         timeout: _Seconds = None,
     ) -> Answer:
         """Run a shell command in a sandbox."""
-        box = await self._use(sandbox)
+        session = await self._use(sandbox)
         seconds = self.server.sandboxes.seconds(timeout)
-        async with box.use() as held:
+        async with session.use() as held:
             running = await held.commands.start(command, cwd=cwd, timeout=seconds)
             try:
                 with contextlib.suppress(RollenvError):  # it may have ended
@@ -277,7 +277,7 @@ class Held:
             except asyncio.CancelledError:
                 await running.kill()
                 raise
-        data = _done(box, done.stdout, done.stderr, done)
+        data = _done(session, done.stdout, done.stderr, done)
         return _as_text(data), data
 
     async def read_file(
@@ -290,9 +290,9 @@ class Held:
         encoding: _Encoding = "utf-8",
     ) -> Answer:
         """Read a file of a sandbox."""
-        box = await self._use(sandbox)
+        session = await self._use(sandbox)
         data, end = bytearray(), offset + limit
-        async with box.use() as held:
+        async with session.use() as held:
             size = (await held.files.info(path)).size
             async with contextlib.aclosing(held.files.read_stream(path)) as pieces:
                 at = 0
@@ -305,38 +305,38 @@ class Held:
         content = data.decode("utf-8", "replace") if plainly else base64.b64encode(data).decode()
         more = at > end or size > end
         text = content + (f"\n\n[{size} bytes; offset {end} reads on]" if more else "")
-        return text, Contents(sandbox=box.name, content=content, size=size, more=more)
+        return text, Contents(sandbox=session.name, content=content, size=size, more=more)
 
     async def write_file(
         self, *, sandbox: _Sandbox = None, path: str, content: str, encoding: _Encoding = "utf-8"
     ) -> Answer:
         """Write a file of a sandbox. Missing folders are made."""
         data = _decoded(content, encoding)
-        box = await self._use(sandbox)
-        async with box.use() as held:
+        session = await self._use(sandbox)
+        async with session.use() as held:
             await held.files.write(path, data)
-        return f"{len(data)} bytes were written to {path}.", Written(sandbox=box.name, path=path, size=len(data))
+        return f"{len(data)} bytes were written to {path}.", Written(sandbox=session.name, path=path, size=len(data))
 
     async def list_files(self, *, sandbox: _Sandbox = None, path: str = ".") -> Answer:
         """List a folder of a sandbox."""
-        box = await self._use(sandbox)
-        async with box.use() as held:
+        session = await self._use(sandbox)
+        async with session.use() as held:
             entries = await held.files.list(path)
         files = [File(name=entry.name, type=entry.type, size=entry.size) for entry in entries[:_FILES]]
         lines = [f"{file['name']}{'/' if file['type'] == 'dir' else ''}  {file['size']}" for file in files]
         lines += [f"[{len(entries) - _FILES} more]"] if len(entries) > _FILES else []
-        listing = Listing(sandbox=box.name, files=files, more=len(entries) > _FILES)
+        listing = Listing(sandbox=session.name, files=files, more=len(entries) > _FILES)
         return "\n".join(lines) or "The folder is empty.", listing
 
     async def close_sandbox(self, sandbox: _Sandbox = None) -> Answer:
         """End a sandbox. Its files are lost; what comes next is in a new one."""
-        box = self.server.sandboxes.get(sandbox, self.client.name) if sandbox else self._box
-        if box is None:
+        session = self.server.sandboxes.get(sandbox, self.client.name) if sandbox else self._sandbox
+        if session is None:
             raise UsageError("there is no sandbox")
-        if box is self._box:
-            self._box = None
-        await self.server.sandboxes.close(box)
-        return "It has ended.", Ended(ended=box.name)
+        if session is self._sandbox:
+            self._sandbox = None
+        await self.server.sandboxes.close(session)
+        return "It has ended.", Ended(ended=session.name)
 
     async def _session(self, env_id: str | None, name: str | None) -> Session:
         """A new session, or an earlier one."""
@@ -356,13 +356,13 @@ class Held:
         if name is not None:
             return self.server.sandboxes.get(name, self.client.name)
         async with self._opening:
-            box, sandboxes = self._box, self.server.sandboxes
-            if box is not None and not (box.alive and sandboxes.by_name.get(box.name) is box):
-                self._box = None
+            session, sandboxes = self._sandbox, self.server.sandboxes
+            if session is not None and not (session.alive and sandboxes.by_name.get(session.name) is session):
+                self._sandbox = None
                 raise SessionGone("your sandbox has ended, with its files and variables; the next call starts another")
-            if box is None:
-                box = self._box = await sandboxes.open(self.client.name)
-            return box
+            if session is None:
+                session = self._sandbox = await sandboxes.open(self.client.name)
+            return session
 
 
 def _decoded(content: str, encoding: str) -> bytes:
@@ -385,13 +385,13 @@ async def _played(session: Session, action: str) -> Answer:
     return f"{shown(observation, info)}\n\n[reward {reward:g}{over}]", data
 
 
-def _done(box: SandboxSession, stdout: str, stderr: str, done: Execution | CommandResult) -> Done:
+def _done(session: SandboxSession, stdout: str, stderr: str, done: Execution | CommandResult) -> Done:
     result, error = done.text if isinstance(done, Execution) else None, done.error
     failure: Failure | None = None
     if error is not None:
         failure = Failure(name=error.name, value=shortened(error.value), traceback=shortened(error.traceback))
     return Done(
-        sandbox=box.name,
+        sandbox=session.name,
         stdout=shortened(stdout),
         stderr=shortened(stderr),
         result=None if result is None else shortened(result),

@@ -314,10 +314,10 @@ class _Service:
         lease = self.sandboxes.lifetime(60 * minutes if minutes else None)
         usual = self.sandboxes.limits  # work in the background lasts as long as a sandbox
         limits = dataclasses.replace(usual.limits, seconds=usual.total)
-        box = await self.sandboxes.open(owner, lifetime=lease, metadata=labels, limits=limits)
-        details = self._details(box)
+        session = await self.sandboxes.open(owner, lifetime=lease, metadata=labels, limits=limits)
+        details = self._details(session)
         details.lease, details.labels = lease if minutes else None, labels
-        return {"sandbox_id": box.name} | self._host()
+        return {"sandbox_id": session.name} | self._host()
 
     async def get_status(self, owner: str, request: Request) -> dict[str, Any]:
         """Return the status of a sandbox; of one that was stopped only where the client asks for that."""
@@ -335,19 +335,19 @@ class _Service:
         }
         if also_ended and status["state"] is not None:
             return status
-        box = self.sandboxes.get(name, owner)
-        ends = box.sandbox.sync.expires_at
+        session = self.sandboxes.get(name, owner)
+        ends = session.sandbox.sync.expires_at
         return {
             **status,
-            **self._details(box).labels,
+            **self._details(session).labels,
             "status": {"start": {"status": "success", "message": ""}},
             "state": "running",
             "is_alive": True,
             "cpus": float(os.cpu_count() or 1),
             "memory": f"{limits.limits.memory_mb}m",
             "disk": f"{limits.limits.disk_mb}m",
-            "start_time": _time(box.started),
-            "create_time": _time(box.started),
+            "start_time": _time(session.started),
+            "create_time": _time(session.started),
             "auto_stop_time": ends and _time(ends),
         }
 
@@ -486,25 +486,25 @@ class _Service:
     @contextlib.asynccontextmanager
     async def _use(self, owner: str, name: str, seconds: float = 0.0) -> AsyncIterator[tuple[AsyncSandbox, Details]]:
         """Hold a sandbox for a call of so many seconds. Each call renews its lease."""
-        box = self.sandboxes.get(name, owner)
-        details = self._details(box)
+        session = self.sandboxes.get(name, owner)
+        details = self._details(session)
         details.calls += 1
         try:
-            async with box.use() as sandbox:
-                self._renew(box, details, seconds)
+            async with session.use() as sandbox:
+                self._renew(session, details, seconds)
                 yield sandbox, details
         finally:
             details.calls -= 1
-            if not details.calls and box.alive:
-                self._renew(box, details, 0.0)
+            if not details.calls and session.alive:
+                self._renew(session, details, 0.0)
 
-    def _renew(self, box: SandboxSession, details: Details, seconds: float) -> None:
+    def _renew(self, session: SandboxSession, details: Details, seconds: float) -> None:
         if details.lease is not None:
             ends = time.time() + details.lease + seconds
             if details.calls:  # another one may need it for longer
-                ends = max(ends, box.sandbox.sync.expires_at or 0.0)
-            left = min(ends - time.time(), box.opened + self.sandboxes.limits.total - time.monotonic())
-            box.sandbox.sync.set_timeout(max(left, 0.001))
+                ends = max(ends, session.sandbox.sync.expires_at or 0.0)
+            left = min(ends - time.time(), session.opened + self.sandboxes.limits.total - time.monotonic())
+            session.sandbox.sync.set_timeout(max(left, 0.001))
 
     async def _end(self, owner: str, name: str, state: str) -> None:
         await self.sandboxes.close(self.sandboxes.get(name, owner))
