@@ -398,9 +398,8 @@ class Learner:
         metrics: dict[str, torch.Tensor] = {}
         hidden = None
         if self._learns:
-            settings = self.config.loss
             wanted: tuple[Output, ...] = ("logprobs", "entropy", *(HIDDEN if critic else ()))
-            out = state.policy.logprobs(batch, wanted, entropy_gradient=settings.entropy > 0)
+            out = state.policy.logprobs(batch, wanted, entropy_gradient=self.config.loss.entropy > 0)
             loss, metrics = self.objective(batch, out, entropy=self._entropy_bonus(), observed=observed)
             state.policy.backward(loss)
             hidden = out.hidden

@@ -83,12 +83,9 @@ class Objective:
         """
         assert out.logprobs is not None
         columns, config = batch.columns, self.config
-        proximal = columns.get("proximal", columns["behavior"])  # what ratios are taken to
-        if config.optimizer.old_logprobs == "interpolated":
-            proximal = losses.interpolated(out.logprobs, columns["behavior"], columns["staleness"])
         x = LossInput(
             out.logprobs,
-            proximal,
+            self._proximal(out.logprobs, columns),
             columns["behavior"],
             columns["advantages"],
             batch.sequences,
@@ -119,6 +116,12 @@ class Objective:
         if out.observations is not None:
             total = total + losses.echo(out.observations, config.loss.observations).values.sum() / max(observed, 1)
         return total, metrics
+
+    def _proximal(self, logprobs: Tensor, columns: dict[str, Tensor]) -> Tensor:
+        """(n,) what ratios are taken to."""
+        if self.config.optimizer.old_logprobs == "interpolated":
+            return losses.interpolated(logprobs, columns["behavior"], columns["staleness"])
+        return columns.get("proximal", columns["behavior"])
 
     def _main(self, x: LossInput, teacher: Tensor | None) -> TokenLoss:
         """Return the loss of the rewards and of a teacher."""

@@ -47,12 +47,6 @@ def main() -> None:
     as_code(lambda: os.makedirs(SCRATCH, exist_ok=True))
     _reset_times()
     rules = _rules()
-    # Files without names are freed some time after their owner was killed, and meanwhile the machine kills others too.
-    program = linux.filter_program(memfd=False)
-
-    def harden() -> None:
-        _become(int(user))
-        linux.confine_code(rules, program)
 
     def clean() -> None:
         as_code(_wipe)
@@ -65,7 +59,7 @@ def main() -> None:
             os.close(fd)
         linux.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         end_all = functools.partial(_end_all, int(user))
-        namespace_init.NamespaceInit(theirs, harden, SCRATCH, end_all, clean).serve()
+        namespace_init.NamespaceInit(theirs, _harden(rules, int(user)), SCRATCH, end_all, clean).serve()
     theirs.close()
     proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     oom = next((os.open(path, os.O_RDONLY) for path in OOM if os.path.exists(path)), None)
@@ -82,6 +76,17 @@ def main() -> None:
     ready = {"proc": True, "landlock": int(rules is not None), "loaded": loaded, "memory_group": oom is not None}
     serving.send(0, protocol.Ready({**ready, "scratch": SCRATCH}))
     serving.serve()
+
+
+def _harden(rules: int | None, user: int) -> Callable[[], None]:
+    # Files without names are freed some time after their owner was killed, and meanwhile the machine kills others too.
+    program = linux.filter_program(memfd=False)
+
+    def harden() -> None:
+        _become(user)
+        linux.confine_code(rules, program)
+
+    return harden
 
 
 def _rules() -> int | None:

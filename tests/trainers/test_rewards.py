@@ -219,6 +219,19 @@ def test_instructions_that_cannot_be_checked_are_errors(instruction):
         follows("a text", instruction)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({}, "missing 1 required positional argument: 'keywords'"),
+        ({"keywords": ["main() returns", ""]}, "keywords is ['main() returns', '']"),
+    ],
+)
+def test_the_error_of_an_instruction_gives_the_whole_reason(arguments, why):
+    with pytest.raises(UsageError) as caught:
+        follows("a text", {"id": "keywords:existence", **arguments})
+    assert str(caught.value).endswith(f"with {arguments}: {why}")
+
+
 def test_all_or_a_share_of_a_tasks_instructions():
     wanted = [{"id": "punctuation:no_comma"}, {"id": "change_case:english_capital"}]
     assert worth(Instructions(wanted), answered("no, never", "yes")) == 0.0

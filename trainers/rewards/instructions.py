@@ -138,7 +138,7 @@ def follows(text: str, instruction: Instruction) -> bool:
         _refuse_empty(arguments)
         return check(text, **arguments) and bool(text.strip())
     except (TypeError, AttributeError) as error:
-        why = str(error).rpartition("() ")[2]  # without the name of the check's function
+        why = str(error).removeprefix(f"{check.__qualname__}() ")
         raise UsageError(f"the instruction {instruction['id']} cannot be checked with {arguments}: {why}") from error
 
 
