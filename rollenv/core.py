@@ -360,6 +360,7 @@ class Wrapper(Env):
 
         Args:
             seed: restarts the random stream; None continues it.
+            options: passed on where there are any.
             given: whatever else the environment's own ``reset`` takes.
         """
         if options is not None:

@@ -64,7 +64,7 @@ class Curriculum:
         return dict(self.levels[level])
 
     def make(self, level: int, **kwargs: Any) -> Env:
-        """Make the environment at a level."""
+        """Make the environment at a level; ``kwargs`` override the constructor arguments of the level."""
         return spec(self.env_id).make(**{**self[level], **kwargs})
 
 

@@ -176,6 +176,8 @@ def grid(
 
     Args:
         text: the board, and perhaps lines below it, which become notes.
+        looks: the cells of known tokens.
+        other: the cell of any other token.
         labelled: the first row and the first column number the cells. Lines below begin where a row has no number or
             another length.
     """

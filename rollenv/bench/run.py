@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections import Counter
@@ -96,6 +97,7 @@ def run(
         manager: plays; a plain one by default.
         played: episodes of an earlier, unfinished run, which are not played again. Failed ones are.
         seconds: that the episodes in ``played`` took.
+        watch: called with every trajectory that ends.
         floors: whether agents that do nothing play the tasks as well.
 
     Raises:
@@ -110,11 +112,8 @@ def run(
     started = time.perf_counter()
     parts = [(part, part.tasks(n, seed)) for part in suite.parts]
     trajectories, rest = to_play([task for _, tasks in parts for task in tasks], k, played)
-    if manager is None:
-        with RolloutManager(agent) as plain:
-            plain.play(rest, watch)
-    else:
-        manager.play(rest, watch)
+    with contextlib.nullcontext(manager) if manager is not None else RolloutManager(agent) as player:
+        player.play(rest, watch)
     seconds += time.perf_counter() - started if rest or not seconds else 0.0
     rows, at = [], 0
     for part, tasks in parts:

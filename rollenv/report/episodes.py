@@ -179,10 +179,10 @@ class _Writer:
 
     def _turn(self, turn: Mapping[str, Any], prompt: list[Any] | None, picture: Picture | None) -> dict[str, Any]:
         ids = [i for i in _items(turn.get("response_ids")) if type(i) is int]
-        for token in set(ids[:5000]) - self.vocabulary.keys() if self.tokenizer is not None else ():
-            known = self._decode([token])
-            if known is not None:
-                self.vocabulary[token] = known[:100]
+        if self.tokenizer is not None:
+            for token in set(ids[:5000]) - self.vocabulary.keys():
+                if (known := self._decode([token])) is not None:
+                    self.vocabulary[token] = known[:100]
         whole = self._decode(ids) if ids else None
         text = _text(turn.get("text"))
         raw = _text(turn.get("raw")) if whole is None else clip(whole)

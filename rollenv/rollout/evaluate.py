@@ -93,6 +93,7 @@ def evaluate(
         manager: plays; a plain one by default.
         played: episodes of an earlier, unfinished evaluation, which are not played again. Failed ones are.
         seconds: that the episodes in ``played`` took; the time of the others is added.
+        watch: called with every trajectory that ends.
 
     Raises:
         UsageError: ``k`` or ``n`` is below 1, ``n`` is above the number of tasks in the data set, the id or an argument

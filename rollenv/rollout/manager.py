@@ -148,7 +148,11 @@ class RolloutManager:
     def play(
         self, trajectories: Sequence[Trajectory], watch: Callable[[Trajectory], None] | None = None
     ) -> Sequence[Trajectory]:
-        """Play trajectories that have a task and a member number and nothing else yet; none is replaced or dropped."""
+        """Play trajectories that have a task and a member number and nothing else yet; none is replaced or dropped.
+
+        Args:
+            watch: called with each as it ends.
+        """
         return self.run(self.play_async(trajectories, watch), "play")
 
     def run(self, coroutine: Coroutine[Any, Any, T], name: str = "") -> T:

@@ -25,6 +25,8 @@ class RolloutStream:
     than ``max_staleness`` updates. A group that lacks complete members is dropped, and the next task begun.
 
     Args:
+        manager: plays; its agent is Updatable.
+        groups: the size of a batch.
         extra_groups: groups played at the same time besides; slow ones are finished for a later batch.
         extra_members: trajectories that are begun besides in each group; the slowest are cancelled.
         max_staleness: in updates of the weights.
@@ -194,7 +196,7 @@ async def renew(agent: Any, weights: Any = None) -> None:
     """Give an agent new weights, between two tokens.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it has no ``update_weights``.
     """
     if not hasattr(agent, "update_weights"):
         raise UsageError(f"{type(agent).__name__} has no update_weights(): there is nothing to train in it")

@@ -69,6 +69,9 @@ def build(options: Options | dict[str, Any]) -> Any:
 class Server:
     """A ``rollenv serve`` on this replica's node. Ray Serve replaces the replica when the server is gone.
 
+    Args:
+        port: the first that is tried.
+
     Raises:
         RuntimeError: the server does not start; its words are in Ray's log of the replica.
     """

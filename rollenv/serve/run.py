@@ -214,7 +214,11 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 async def serve(
     settings: Settings, workers: ProcessWorkers, sock: socket.socket, ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Serve until SIGTERM or SIGINT. The first lets sessions end, the second ends them."""
+    """Serve until SIGTERM or SIGINT. The first lets sessions end, the second ends them.
+
+    Args:
+        ready: called when clients can come.
+    """
     server = EnvServer(settings, workers)
     config = uvicorn.Config(
         make_app(server),

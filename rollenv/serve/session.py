@@ -289,6 +289,7 @@ class Step(Turn):
 
     Args:
         session: starts no other call meanwhile.
+        callback: called once with the outcome.
     """
 
     __slots__ = ("_action", "_callback", "_session", "_task", "answer", "count")

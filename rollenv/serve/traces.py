@@ -153,8 +153,8 @@ def _span(
             yield span
         except BaseException as error:
             outcome = type(error).__name__
-            is_client = status_of(error) < 500 if isinstance(error, RollenvError) else not isinstance(error, Exception)
-            if not is_client:  # nor is it a fault to give up
+            is_ours = status_of(error) >= 500 if isinstance(error, RollenvError) else isinstance(error, Exception)
+            if is_ours:  # not the client's, which may also give up
                 span.set_status(trace.StatusCode.ERROR)
             raise
         finally:

@@ -111,7 +111,7 @@ class Backend:
         }
 
     def schemas(self, names: Collection[str] | None = None) -> list[dict[str, Any]]:
-        """The functions in the form of OpenAI's ``tools`` parameter."""
+        """The functions, or those of some names, in the form of OpenAI's ``tools`` parameter."""
         known = self.functions()
         return [dict(known[name].schema) for name in known if names is None or name in names]
 

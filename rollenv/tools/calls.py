@@ -62,7 +62,11 @@ def find_calls(
 
 
 def unknown_argument(call: ToolCall, parameters: Mapping[str, Any]) -> str:
-    """Return the reason to refuse a call with an argument that its function does not have; empty if there is none."""
+    """Return the reason to refuse a call with an argument that its function does not have; empty if there is none.
+
+    Args:
+        parameters: JSON schema of the function's arguments.
+    """
     known = parameters.get("properties", {})
     others = [] if parameters.get("additionalProperties") else [name for name in call.arguments if name not in known]
     return f"{call.name} has no argument {others[0][:100]!r}; it has {', '.join(known) or 'none'}" if others else ""

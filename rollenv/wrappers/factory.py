@@ -123,6 +123,7 @@ def with_tokenizer(wrappers: Wrappers, tokenizer: str) -> dict[str, dict[str, An
 
     Args:
         wrappers: by name, with their arguments.
+        tokenizer: path of a model folder.
     """
     return {
         name: {**({"tokenizer": tokenizer} if tokenizer and name in TOKENIZER_REQUIRED else {}), **settings}

@@ -438,8 +438,9 @@ def test_workers_belong_to_one_event_loop(server):
 def test_a_host_that_cannot_be_is_a_server_that_is_not_there():
     async def play():
         workers = RemoteWorkers(f"rollenv+ws://{'a' * 70}:1", ping_every=0.1, lost_after=0.2)
-        workers._attach()
+        opening = asyncio.create_task(workers.open(Task("test:Echo-v0", 1)))
         assert await asyncio.to_thread(eventually, lambda: workers.report()[0]["last_death"])
+        opening.cancel()
         await workers.aclose()
 
     asyncio.run(play())

@@ -129,6 +129,7 @@ class Workers(Protocol):
         """Wait for a free slot for a task's environment, which is made at its first reset.
 
         Args:
+            views: whether to render after every turn.
             avoid: of a worker's name, whether to avoid that worker where there is another one.
             alone: let no other environment share the worker, where workers can be lost.
 

@@ -181,8 +181,8 @@ def client_stream(
     async def answer(session: SandboxSession, request: Request) -> Response:
         try:
             async with asyncio.timeout(_limit(request)):
-                params = (validated(model, message) async for message in _envelopes(request))
-                body = _envelope(await method(session, params)) + _envelope({}, 2)
+                messages = (validated(model, message) async for message in _envelopes(request))
+                body = _envelope(await method(session, messages)) + _envelope({}, 2)
         except (RollenvError, TimeoutError) as error:
             body = _envelope({"error": _failure(error)}, 2)
         return Response(body, media_type=_STREAM)

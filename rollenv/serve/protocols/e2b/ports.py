@@ -99,8 +99,8 @@ class Ports(BaseRoute):
         content = request.stream() if body else None
         times = {"timeout": httpx.Timeout(_SECONDS).as_dict()}
         # not the client's build_request, which adds headers of its own
-        params = httpx.Request(request.method, f"http://{address}", headers=headers, content=content, extensions=times)
-        got = await self._http.send(params, stream=True)
+        sent = httpx.Request(request.method, f"http://{address}", headers=headers, content=content, extensions=times)
+        got = await self._http.send(sent, stream=True)
         answer = Streamed(_pieces(got), "", self._service.request(session), got.status_code)
         answer.raw_headers = [pair for pair in got.headers.raw if pair[0].decode().lower() not in _OURS]
         return answer

@@ -413,6 +413,7 @@ class Tool:
 
     Args:
         scope: what the client's token has to be for.
+        gives: the type of its data.
     """
 
     def __init__(self, scope: str, gives: Any, call: Callable[..., Awaitable[Answer]]):

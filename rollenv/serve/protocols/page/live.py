@@ -94,7 +94,7 @@ class Live:
         """
         session, after = self._session(params), params.after
         now = time.monotonic()
-        envs = {session.env for session in self._sessions.by_name.values()}
+        envs = {each.env for each in self._sessions.by_name.values()}
         for env, other in list(self._watched.items()):
             if now - other.last_read > _PATIENCE or env not in envs:
                 del self._watched[env]

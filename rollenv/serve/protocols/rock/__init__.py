@@ -50,7 +50,9 @@ class Shell:
     """A shell that keeps its state: a session in ROCK's words.
 
     Args:
+        context: its name in the sandbox.
         setup: code that it begins with, and begins with again if its process has ended.
+        passing: whether nobody will close it.
     """
 
     def __init__(self, context: str, setup: str, passing: bool):
