@@ -53,6 +53,7 @@ TASKS = {
     task.name: task
     for task in (
         Task("maze", "success in the maze", 4),
+        Task("maze_near", "success in the maze", 4),
         Task("sokoban", "success on rooms never trained on"),
         Task("frozen_lake", "success on maps never trained on", 1),
         Task("shop", "success on goals never trained on", 1),
