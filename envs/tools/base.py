@@ -158,7 +158,11 @@ class Problem:
 
 
 def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, int]:
-    """Return the number of wanted changes that were made, and of changes made elsewhere."""
+    """Count changes.
+
+    Returns:
+        How many of the wanted changes were made, and how many others.
+    """
     aims = {change.path: change.after for change in wanted}
     met = sum(change.path in aims and aims[change.path] == change.after for change in changed)
     return met, sum(change.path not in aims for change in changed)

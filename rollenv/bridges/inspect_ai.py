@@ -268,14 +268,14 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             OutputLimitExceededError: if it has more bytes than the limit.
             UnicodeDecodeError: if it is not text.
         """
-        limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
+        limit, shown = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE, SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR
 
         def read() -> bytes:
             data = bytearray()
             for piece in self.box.files.read_stream(self._path(file)):
                 data += piece
                 if len(data) > limit:
-                    raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None)
+                    raise OutputLimitExceededError(shown, None)
             return bytes(data)
 
         data = await _apart(read)
