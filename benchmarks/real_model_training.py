@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common import IMAGES, ROOT, header, save, table
-from training_runs import Picture, Rows, draw, evaluations, interval, seconds, train
+from training_runs import Picture, Rows, cost, draw, evaluations, interval, train
 
 #: From a name to a recipe and its settings.
 RUNS = {
@@ -42,14 +42,15 @@ def main() -> None:
             curves[name].append(run)
             before, *_, after = evaluations(run)
             peak = (folder / "peak_memory").read_text() if (folder / "peak_memory").exists() else ""
-            stages = [f"{seconds(run, stage):.0f}" for stage in ("collect", "update", "eval")]
-            cells = (interval(before), interval(after), tasks_interval(after), *stages, f"{seconds(run):.0f}", peak)
+            stages = [cost(run, stage) for stage in ("collect", "update", "eval")]
+            cells = (interval(before), interval(after), tasks_interval(after), *stages, cost(run), peak)
             rows.append((name, seed, *cells))
     file = IMAGES / "real_model_curve.svg"
     draw(curves, Picture(file, "success on unseen tasks", 0.85, 0.0, ("seconds of RL", "episodes")))
     stages = ("playing, s", "updates, s", "evaluations, s", "all, s", "peak memory, GB")
     head = ("what", "seed", "before RL (95 %)", "after RL (95 %)", "after, 95 % over tasks", *stages)
-    note = "SmolLM2-135M-Instruct in float32, sampled at temperature 1 before and after, on tasks never trained on.\n\n"
+    note = "SmolLM2-135M-Instruct in float32, sampled at temperature 1 before and after, on tasks never trained on. "
+    note += "Seconds on the clock, and of processor time.\n\n"
     save("real_model_training", header() + "\n" + note + table(head, sorted(rows)))
 
 

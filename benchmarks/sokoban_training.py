@@ -6,13 +6,7 @@ Runs that are already complete below ``--runs`` are not repeated, so the seeds c
 from __future__ import annotations
 
 from common import IMAGES, ROOT, header, save, table
-from training_runs import ALGORITHMS, STAGES, Picture, Rows, draw, evaluations, interval, options, seconds, train_all
-
-
-def cost(run: Rows, stage: str = "") -> str:
-    """Seconds on the wall, and of processors where the run noted them."""
-    worked = seconds(run, stage, "cpu")
-    return f"{seconds(run, stage):.0f}" + (f" ({worked:.0f})" if worked else "")
+from training_runs import ALGORITHMS, STAGES, Picture, cost, draw, evaluations, interval, options, train_all
 
 
 def main() -> None:

@@ -106,6 +106,12 @@ def seconds(run: Rows, stage: str = "", clock: str = "time") -> float:
     return float(sum(value for row in run for key, value in row.items() if key.startswith(prefix)))
 
 
+def cost(run: Rows, stage: str = "") -> str:
+    """Seconds on the wall, and of processors where the run noted them."""
+    worked = seconds(run, stage, "cpu")
+    return f"{seconds(run, stage):.0f}" + (f" ({worked:.0f})" if worked else "")
+
+
 def interval(row: dict[str, Any]) -> str:
     """The success of an evaluation with its 95 % interval (Wilson's)."""
     return f"{row['eval/success']:.3f} ({row['eval/low']:.3f} to {row['eval/high']:.3f})"
