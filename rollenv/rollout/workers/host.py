@@ -123,9 +123,13 @@ class _Players:
         while True:
             self._busy.wait()
             self._busy.clear()
-            while self._began or time.monotonic() < self._last + _QUIET:
+            while not self._idle():
                 time.sleep(_FAST)
                 self._replace()
+
+    def _idle(self) -> bool:
+        with self._lock:  # a player that has just become it has not begun yet with what is in the queue
+            return not self._began and not self._queue and time.monotonic() > self._last + _QUIET
 
     def _replace(self) -> None:
         """Let another thread play if an environment holds up the one that does."""
