@@ -35,6 +35,15 @@ INTENDED = {
     "gem.tools.mcp_tool:is_timeout_error": "a step of GEM's own",
     "gem.vector.async_vector_env:step_reset_env": "a step of GEM's own",
     "gem.vector.vector_env:VectorEnv": "GEM's own vectors call it `actions` too",
+    **dict.fromkeys(
+        (
+            "gem.core:EnvWrapper",
+            "gem.tools.tool_env_wrapper:ToolEnvWrapper",
+            "gem.wrappers.episode_tracking_wrapper:EpisodeTrackingWrapper",
+            "gem.wrappers.observation_wrapper:ObservationWrapper",
+        ),
+        "a wrapper has it where its environment has",
+    ),
     "gem.utils.math_grader": "the steps of GEM's grader; ours has `grade` and the reward functions",
 }
 

@@ -30,7 +30,15 @@ def of_math(data):
         if gold.lstrip("-").isdigit():
             for form in ("{}.0", "{}.5", "x={}", "{}\\%", "-{}"):
                 yield gold, f"\\boxed{{{form.format(gold)}}}"
-    for action in ("5", "\\boxed{5", "", "\\boxed{}", "\\boxed{4} no, \\boxed{5}", "\\boxed{5} no, \\boxed{4}"):
+    for action in (
+        "5",
+        "\\boxed{5",
+        "\\boxed{5} and \\boxed{6",
+        "",
+        "\\boxed{}",
+        "\\boxed{4} no, \\boxed{5}",
+        "\\boxed{5} no, \\boxed{4}",
+    ):
         yield "5", action
     for gold, said in (
         ("0.5", "1/2"),
@@ -50,7 +58,7 @@ def of_questions():
             yield gold, f"<think>x</think><answer>{form}</answer>"
         yield [name], f"<answer>no</answer><answer>{name}</answer>"
         yield [], f"<answer>{name}</answer>"
-    for gold, said in ((5, "5"), (0.5, "0.5"), ([5, "x"], "5.0")):
+    for gold, said in ((5, "5"), (0.5, "0.5"), ([5, "x"], "5")):
         yield gold, f"<answer>{said}</answer>"
 
 
@@ -89,13 +97,13 @@ def test_programs(tmp_path):
 
 #: Class, arguments, right answer, action, GEM's reward (or what it raises) and ours. docs/gem/index.md has the reasons.
 BY_INTENT = {
-    "a box that is never closed hides none": ("math", "5", "\\boxed{5} and \\boxed{6", 0.0, 1.0),
     "spellings of a box": ("math", "5", "\\boxed {5}", 0.0, 1.0),
     "the other spelling of a box": ("math", "5", "\\fbox{5}", 0.0, 1.0),
     "another variable": ("math", "x=5", "\\boxed{y=5}", 1.0, 0.0),
     "another answer in words": ("math", "5", "\\boxed{5\\text{ or 6}}", 1.0, 0.0),
     "an action without an answer": ("qa", "5", "5", "UnboundLocalError", 0.0),
     "an opening tag before the answer": ("qa", "5", "<answer>is <answer>5</answer>", 0.0, 1.0),
+    "a decimal with a zero at its end": ("qa", "5", "<answer>5.0</answer>", 0.0, 1.0),
     "nothing is no answer": ("qa", "", "<answer></answer>", 1.0, 0.0),
     "punctuation is no answer": ("qa", "!!!", "<answer>?</answer>", 1.0, 0.0),
     "articles alone are words": ("qa", "a", "<answer>the</answer>", 1.0, 0.0),

@@ -23,6 +23,10 @@ class AgentSelector(selector.AgentSelector):
         self.mode = mode
 
     @property
+    def _agents(self) -> list[str]:
+        return self.agents
+
+    @property
     def selected(self) -> str | None:
         return super().selected
 

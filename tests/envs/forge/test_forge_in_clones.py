@@ -16,6 +16,7 @@ from tiny_package import sdist
 
 SANDBOX_TESTS = Path(__file__).parents[2] / "sandbox"
 FORGE = """
+import sys
 from pathlib import Path
 from rollenv.envs.forge.check import check
 from rollenv.envs.forge.forge import forge
