@@ -119,7 +119,7 @@ def command(
         weights = model_fingerprint(_model_of(options.model or agent))
         prints = {"rows": row_fingerprints(env, kwargs, tasks), "model": weights}
         folder = EvalFolder.begin(out, about | {k: v for k, v in prints.items() if v}, resume, accept)
-    if resume and folder is None:
+    elif resume:
         raise UsageError("--resume needs --out: the folder of the evaluation to go on with")
     player = make_agent(agent, options)
     if form:
@@ -128,16 +128,20 @@ def command(
         result = evaluate(player, env, kwargs, n=tasks, k=k, seed=seed, wrappers=around, **opened)
     numbers = {**about, **result.to_dict(), **totals(player)}
     if out is not None:
-        from rollenv.report import write_report
-
-        (out / "result.json").write_text(json_module.dumps(numbers, indent=2) + "\n", encoding="utf-8")
-        write_report([out], out / "report.html")
+        _save(numbers, out)
     if json:
         console.print_json(json_module.dumps(numbers))
     else:
         _print(result, agent, out)
     if result.failures.get("agent") or result.failed > len(result.trajectories) / 2:
         raise typer.Exit(1)
+
+
+def _save(numbers: dict[str, Any], folder: Path) -> None:
+    from rollenv.report import write_report
+
+    (folder / "result.json").write_text(json_module.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    write_report([folder], folder / "report.html")
 
 
 def _set_prompt(

@@ -298,7 +298,7 @@ class Episode:
         return bool(self.watchdog.expired) or self.cancelled()
 
     def classify_agent_error(self, what: str, error: BaseException) -> BaseException:
-        """What an exception of the agent's means."""
+        """Classify an exception of the agent."""
         if isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired():
             return AgentFailed(f"the agent did not answer within {self.limits.agent} s")
         if isinstance(error, BadValue):
