@@ -22,8 +22,11 @@ def header() -> str:
     script = Path(sys.argv[0]).resolve().relative_to(ROOT)
     command = " ".join(["python", str(script), *sys.argv[1:]])
     cores = len(os.sched_getaffinity(0))
+    torch = sys.modules.get("torch")
+    gpu = f"{torch.cuda.get_device_name()}, " if torch and torch.cuda.is_available() else ""
     return (
-        f"$ {command}\n{cores} CPU core{'s' * (cores > 1)}, Python {sys.version.split()[0]}, {datetime.date.today()}\n"
+        f"$ {command}\n{gpu}{cores} CPU core{'s' * (cores > 1)}, "
+        f"Python {sys.version.split()[0]}, {datetime.date.today()}\n"
     )
 
 

@@ -122,7 +122,7 @@ class Scale:
     repeats: int = 3
 
 
-GPU = Scale(("0.1B", "0.6B", "1.5B"), ((1024, 1024), (1792, 256)), 16_384, 256, 512, 256, 16)
+GPU = Scale(("0.1B", "0.6B", "1.5B"), ((1024, 1024), (1792, 256)), 16_384, 256, 512, 128, 16)
 TOY = Scale(("toy-qwen2", "toy-qwen3"), ((16, 16), (56, 8)), 512, 8, 16, 8, 2, repeats=1)
 
 
@@ -293,6 +293,7 @@ def updates(name: str, scale: Scale, device: Device) -> list[list[object]]:
                 shown = f"{shape[0]}/{shape[1]}"
                 recompute = "yes" if checkpointing else "no"
                 body.append([name, recompute, shown, kind, f"{raw / unique if kind == 'tree' else 1:.2f}", *told])
+                print(*body[-1], file=sys.stderr, flush=True)
         del policy, steps, step  # before the next one is made
     return body
 
@@ -355,6 +356,7 @@ def playing(name: str, scale: Scale, device: Device, folder: Path) -> list[objec
         vllm = vllm_per_second(folder, scale)
     with device.clean():
         local = drawn_per_second(LocalEngine(model, frozenset()), scale, device)
+    print(name, f"{local:.0f} tokens/s drawn", file=sys.stderr, flush=True)
     policy = LocalPolicy(model, precision=device.dtype)
     with torch.no_grad():
         sync = device.seconds(partial(give, policy, model), 5)
@@ -425,10 +427,16 @@ def main() -> None:
         for name in sizes:
             trained += updates(name, scale, device)
             played.append(playing(name, scale, device, Path(folder, name)))
+            report(scale, device, time.perf_counter() - began, trained, played)  # a run that is cut short leaves these
+
+
+def report(
+    scale: Scale, device: Device, seconds: float, trained: list[list[object]], played: list[list[object]]
+) -> None:
     about = (
         f"{device.name}, torch {torch.__version__}; {device.peak / 1e12:.3g} TFLOP/s "
         f"({'measured with a large product' if device.measured else 'dense bfloat16 of the data sheet'}), "
-        f"{time.perf_counter() - began:.0f} s in all.\n\n"
+        f"{seconds:.0f} s in all.\n\n"
     )
     first = (
         f"Updates: groups of eight, about {scale.rows:,} tokens a step, products in {str(device.dtype)[6:]}, AdamW in "

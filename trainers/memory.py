@@ -39,6 +39,8 @@ class Shape:
     keys: int
     """Width of all heads' keys together; values have the same."""
     vocabulary: int
+    normalised: int = 0
+    """Width of the queries and keys that a layer normalises, as Qwen3's do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +121,15 @@ def layer_bytes(shape: Shape, product: int) -> int:
     """Bytes that a layer keeps of a token for the backward pass.
 
     The input of the layer and of its second half, two normalised copies of each in float32 (with lower precision each
-    product casts an own one), queries, keys, values, what attention gives twice, and four of the intermediate width.
+    product casts an own one), queries, keys, values, what attention gives twice, and four of the intermediate width;
+    queries and keys once more in float32 where they are normalised.
 
     Args:
         product: bytes of a number in products.
     """
     states = 2 * 2 * _FULL + (2 * _FULL if product == _FULL else (3 + 2) * product)
-    return states * shape.width + product * (3 * shape.queries + 2 * shape.keys + 4 * shape.intermediate)
+    own = product * (3 * shape.queries + 2 * shape.keys + 4 * shape.intermediate)
+    return states * shape.width + own + _FULL * shape.normalised
 
 
 def update_of(
@@ -168,14 +172,16 @@ def shape_of(settings: Any) -> Shape:
     text = settings.get_text_config()
     heads = text.num_attention_heads
     size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    queries, keys = heads * size, (getattr(text, "num_key_value_heads", None) or heads) * size
     return Shape(
         sum(p.numel() for p in model.parameters()),
         text.num_hidden_layers,
         text.hidden_size,
         text.intermediate_size,
-        heads * size,
-        (getattr(text, "num_key_value_heads", None) or heads) * size,
+        queries,
+        keys,
         text.vocab_size,
+        queries + keys if any(name.endswith("q_norm") for name, _ in model.named_modules()) else 0,
     )
 
 

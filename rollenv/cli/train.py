@@ -83,11 +83,18 @@ def command(
         return
     _need_everything(config)
     run = run or RunDir.create(config, recipe)
+    import torch
+
     try:
         result = _train(config, run)
-    except Exception:
+    except Exception as error:
         if not resume:
             run.discard_unless_begun()
+        if isinstance(error, torch.OutOfMemoryError):
+            raise UsageError(
+                f"{str(error).splitlines()[0]} Free some, or take less of it: optimizer.micro_batch_tokens="
+                f"{config.optimizer.micro_batch_tokens // 2}, model.gradient_checkpointing=true, model.lora.rank=16"
+            ) from error
         raise
     except KeyboardInterrupt:
         error_console.print(

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 
@@ -132,3 +132,15 @@ def test_the_recipe_of_roll(rollenv_command):
     assert settings["algorithm"]["statistics"] == "rows"
     assert needs["trajectories an iteration"] == "1,024"
     assert "P is you" in prompt
+
+
+def test_a_full_gpu_says_what_takes_less_of_it(rollenv_command, monkeypatch, tmp_path):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.\nMore lines")
+
+    monkeypatch.setattr("rollenv.cli.train._train", full)
+    done = rollenv_command("train", "sokoban", f"run_dir={tmp_path / 'run'}", "optimizer.micro_batch_tokens=4096")
+    assert done.returncode == 2
+    assert "Tried to allocate 20.00 MiB" in done.stderr
+    assert "optimizer.micro_batch_tokens=2048" in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -45,7 +45,7 @@ def test_what_was_saved_is_loaded(tmp_path, agent, states):
     assert loaded.prompt == agent.prompt
     assert loaded.sampling == agent.sampling
     for name, weight in agent.model.state_dict().items():
-        assert torch.equal(loaded.model.state_dict()[name], weight)
+        assert torch.equal(loaded.model.state_dict()[name].cpu(), weight)  # loaded to a GPU where there is one
     twin = LocalPolicy(build_model(SIZE, loaded.tokenizer, 1))
     twin.load_state_dict(saved["policy"])
     assert saved.keys() == {"policy"}

@@ -131,7 +131,7 @@ CASES: list[dict[str, list[str]]] = [
     )},
     {k: ["model.lora.rank=2"] for k in ("model.lora.alpha=64.0", "model.lora.targets=['q_proj']")},
     {"loss.final_entropy=1.0": ["loss.entropy=1.0"], "loss.entropy_samples=all": ["loss.entropy=1.0", "rewards.success_only=true"], "optimizer.old_logprobs=recomputed": ["model.precision=bfloat16"]},
-    {"tasks.shuffle=false": ["tasks.kind=rows"], "tasks.pool=2": ["tasks.kind=success_aware"],
+    {"tasks.shuffle=false": ["tasks.kind=rows"], "tasks.pool=2": ["tasks.kind=success_aware"], "tasks.distinct=true": ["tasks.kind=success_aware", "tasks.pool=20"],
      "tasks.explore=1.0": ["tasks.kind=success_aware", "iterations=8"],
      "tasks.half_life=0.5": ["tasks.kind=success_aware", "iterations=4", "tasks.explore=0"]},
     {"tasks.levels=[{turns=2}, {turns=3}]": LEVELS, "tasks.window=1000": [*LEVELS, "tasks.up=0.01", "tasks.down=0"],

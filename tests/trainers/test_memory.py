@@ -34,6 +34,8 @@ def test_the_shape_is_counted_from_a_configuration():
     attention = 8 * 8 + 8 + 2 * (8 * 4 + 4) + 8 * 8
     parameters = 50 * 8 + 2 * (attention + 3 * 8 * 16 + 2 * 8) + 8
     assert shape_of(settings) == Shape(parameters, 2, 8, 16, 8, 4, 50)
+    settings = transformers.Qwen3Config(vocab_size=50, num_key_value_heads=2, head_dim=3, **sizes)
+    assert shape_of(settings).normalised == 4 * 3 + 2 * 3
 
 
 def test_the_guide_shows_what_the_function_computes():

@@ -49,6 +49,19 @@ def draw(source, n):
 LEVELS = Curriculum("roll:FrozenLake-v0", {"size": [3, 4, 5, 6]})
 
 
+def test_a_pool_of_distinct_tasks_has_each_once():
+    few = TaskTemplate("math:Arithmetic-v0-digit", {"operands": [0, 2], "answers": [0, 2]})
+    pool = Seeds(few, 1000, distinct=True)
+    questions = [few_question(pool.task(item, 0)) for item in range(len(pool))]
+    assert len(set(questions)) == len(questions) == 12  # six sums and six differences
+    assert len(Seeds(few, 5, distinct=True)) == 5
+    assert len({few_question(Seeds(few, 1000).task(item, 0)) for item in range(1000)}) == 12
+
+
+def few_question(task):
+    return rollenv.make(task.env_id, **task.kwargs).reset(task.seed)[0]
+
+
 # -- every source, and nestings of them --------------------------------------------------------------------------------
 
 leaves = st.one_of(

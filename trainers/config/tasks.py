@@ -75,6 +75,8 @@ class Pool(Section):
     kind: Literal["success_aware"] = "success_aware"
     pool: int = Field(0, ge=0)
     """The number of seeds; 0 for the rows of the data set."""
+    distinct: bool = False
+    """Keep one seed of those with the same first observation, so that the pool has no task twice."""
     explore: float = Field(0.1, ge=0, le=1)
     """The share of tasks that are drawn evenly."""
     half_life: float = Field(2000.0, gt=0)

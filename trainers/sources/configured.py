@@ -32,7 +32,7 @@ def _source(env: EnvConfig, tasks: AnyTasks, seed: int, tokenizer: str) -> TaskS
     if isinstance(tasks, RowsConfig):
         return DatasetSource(Rows(template), seed=seed, shuffle=tasks.shuffle)
     if isinstance(tasks, Pool):
-        items = Seeds(template, tasks.pool, seed=seed) if tasks.pool else Rows(template)
+        items = Seeds(template, tasks.pool, seed=seed, distinct=tasks.distinct) if tasks.pool else Rows(template)
         return SuccessAware(items, seed=seed, explore=tasks.explore, half_life=tasks.half_life)
     if isinstance(tasks, Levels):
         curriculum = Curriculum(env.id, tasks.levels) if tasks.levels else Curriculum.for_env(env.id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -93,22 +93,40 @@ class Seeds:
     """So many tasks of an environment, each with a seed of its own.
 
     Args:
+        size: the number of tasks; with ``distinct`` the most.
         seed: the tasks' seeds follow from it.
+        distinct: keep one seed of those with the same first observation. An environment with few tasks gives a pool of
+            all of them that way, and what is recorded of a task is not spread over its seeds. The environment is made
+            once, and reset for up to ten seeds a task.
 
     Raises:
         UsageError: there are none.
     """
 
-    def __init__(self, template: TaskTemplate, size: int, *, seed: int = 0):
+    def __init__(self, template: TaskTemplate, size: int, *, seed: int = 0, distinct: bool = False):
         if size < 1:
             raise UsageError(f"a pool of seeds has at least 1, got size={size}")
-        self.template, self.size, self.seed = template, size, seed
+        self.template, self.seed = template, seed
+        self.numbers: Sequence[int] = self._first_of_each(size) if distinct else range(size)
+
+    def _first_of_each(self, size: int) -> list[int]:
+        numbers: dict[str, int] = {}
+        with contextlib.closing(spec(self.template.env_id).make(**self.template.kwargs)) as env:
+            for number in range(10 * size):
+                observation, _ = env.reset(self._seed(number), options=self.template.options or None)
+                numbers.setdefault(str(observation), number)
+                if len(numbers) == size:
+                    break
+        return list(numbers.values())
+
+    def _seed(self, number: int) -> int:
+        return task_seed(self.seed, "pool", number)
 
     def __len__(self) -> int:
-        return self.size
+        return len(self.numbers)
 
     def task(self, item: int, seed: int) -> Drawn:
-        return self.template.task(task_seed(self.seed, "pool", item), (item,))
+        return self.template.task(self._seed(self.numbers[item]), (item,))
 
 
 class DatasetSource(Iterator[Task]):
