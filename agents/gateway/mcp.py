@@ -18,7 +18,7 @@ _VERSION = "2025-06-18"
 
 
 class Tools:
-    """What a program may do in an environment: one call after the other, each an action of the episode.
+    """A program's tools in an environment: one call after the other, each an action of the episode.
 
     Args:
         offered: the environment's own functions, in OpenAI's form; without any there is ``step(action)``.

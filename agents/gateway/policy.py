@@ -204,7 +204,7 @@ class Policy:
         return tuple(self.format.encode(opening["content"], anchored=True))
 
     def read(self, response: Response, prompt: Ids, request: Request, opening: Ids = ()) -> Answer:
-        """What a response says, without its counts.
+        """Read a response as an answer, without its counts.
 
         Calls are read in the forms of all model families. Arguments that are no JSON are passed on as they were
         written: the model has to learn what that costs. Where none was allowed, calls are left out.

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Caps:
-    """What one session may use. What is beyond them is refused and counted; its neighbours do not notice."""
+    """The limits of one session. A request beyond them is refused and counted; its neighbours do not notice."""
 
     calls: int = 1000
     tokens: int = 1_000_000

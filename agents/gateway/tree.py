@@ -102,7 +102,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a request belongs in a tree."""
+    """The place of a request in a tree."""
 
     parent: Node | None
     context: tuple[Message, ...]

@@ -1,4 +1,4 @@
-"""Whose turn it is: :class:`AgentSelector`."""
+"""Turns of agents: :class:`AgentSelector`."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class GroupReward:
         self._paid += paid
 
     async def rewards(self, members: list[Trajectory], where: str) -> list[float]:
-        """What the function pays for each member.
+        """The function's reward for each member.
 
         Args:
             where: what a refusal begins with.

@@ -183,7 +183,7 @@ def blocks(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[
 
 
 def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...]]:
-    """What blocks of text and images hold.
+    """The text and images of blocks.
 
     Returns:
         The joined text, and the URLs of the images.
@@ -206,7 +206,7 @@ def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...
 
 
 def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tuple[str, ...]]:
-    """What a content of text and images holds.
+    """The text and images of a content.
 
     Returns:
         The joined text, and the URLs of the images.

@@ -16,7 +16,7 @@ from rollenv.envs.multi import selector
 
 
 class AgentSelector(selector.AgentSelector):
-    """Whose turn it is; an agent that is added twice or removed without being there changes nothing."""
+    """Turns of agents; an agent that is added twice or removed without being there changes nothing."""
 
     def __init__(self, agents: list[str], mode: str = "sequential"):
         super().__init__(agents, mode if mode in selector.MODES else "sequential")

@@ -329,7 +329,7 @@ class _Service:
         return _stream(_answer(str(key), play.calls.get(str(key))))
 
     async def score_group(self, client: Client, request: Request) -> Response:
-        """What the server's function pays for each of several conversations about the session's task."""
+        """The rewards of the server's function for each of several conversations about the session's task."""
         if (reward := self.server.group_reward) is None:
             return Json({"detail": "this server was started without --group-reward module:function"}, 404)
         play, _ = await self._play(client, request)
@@ -404,7 +404,7 @@ class _Block(BaseModel):
 
     @property
     def words(self) -> str:
-        """What it says; a call of the tool ``step`` says its action."""
+        """The text of a block; a call of the tool ``step`` says its action."""
         if self.type == "tool_call":
             return str(self.input["action"]) if [*self.input] == ["action"] else json_of(self.input)
         return self.text or _words(self.blocks)
