@@ -177,6 +177,7 @@ def _resume(recipe: str, overrides: Sequence[str], accept: bool) -> tuple[RunDir
 def _train(config: TrainConfig, run: RunDir) -> Result:
     import transformers
 
+    from rollenv.trainers.run_dir import read_rows
     from rollenv.trainers.trainer import Trainer
 
     transformers.utils.logging.disable_progress_bar()
@@ -184,7 +185,8 @@ def _train(config: TrainConfig, run: RunDir) -> Result:
     gc.collect()
     gc.freeze()  # torch's objects stay; without this, every full collection would walk over them again
     gc.set_threshold(100_000, 20, 20)  # a batch makes a million small objects that are all in use until it is done
-    with _Display() as display:
+    before = [row["eval/success"] for row in read_rows(run.metrics_file) if "eval/success" in row]
+    with _Display(before[:1]) as display:
         if config.placement.by_ray:
             from rollenv.trainers.launch import train_on_ranks
 
@@ -200,7 +202,7 @@ _SILENCE = 30.0
 class _Display:
     """One live line on a terminal; elsewhere a line for every evaluation and finished stage, and now and then."""
 
-    def __init__(self) -> None:
+    def __init__(self, evaluated: list[float]) -> None:
         self.live = error_console.is_terminal
         self.last_line = time.monotonic()
         roomy = (BarColumn(bar_width=20), TimeElapsedColumn()) if error_console.width >= 110 else ()
@@ -217,7 +219,7 @@ class _Display:
         )
         self.tasks: dict[str, int] = {}
         self.known: dict[str, float] = {}
-        self.evaluated: list[float] = []
+        self.evaluated = evaluated
         """Success of the evaluations; the first is before RL."""
 
     def __enter__(self) -> _Display:
