@@ -100,19 +100,18 @@ class Worker(ABC):
         """Record that it is alive; it may be busy."""
         self.last_seen = self.pool.time()
 
-    def answered(self, request: int, payload: bytes) -> int:
-        """Hand an encoded answer to the caller, and return the number of the environment.
+    def answered(self, request: int, payload: bytes) -> None:
+        """Hand an encoded answer to the caller.
 
         Raises:
             KeyError: there is no such request.
         """
-        number, done = self._open.pop(request)
+        _, done = self._open.pop(request)
         try:
             value = messages.decode(payload)
         except RollenvError as error:
             value = error
         done(value)
-        return number
 
     def over(self, how: str, *, env_fault: bool = True) -> None:
         """Handle its end: fail all open requests.

@@ -88,8 +88,9 @@ class WorkerProcess(Worker):
         self._link.kill()
 
     def _answered(self, request: int, payload: bytes, microseconds: int) -> None:
-        number = self.answered(request, payload)
-        self._link.computed[number] += microseconds
+        number, _ = self._open[request]
+        self._link.computed[number] += microseconds  # before the caller gets the answer, and counts the time
+        self.answered(request, payload)
 
 
 class Link(asyncio.Protocol):
