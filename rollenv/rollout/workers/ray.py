@@ -82,7 +82,11 @@ class RayWorkers(WorkerPool):
         return name, self.actors[name]
 
     def close(self) -> None:
+        there = {worker.actor for worker in self._running() if isinstance(worker, ActorProcess) and worker.node}
         super().close()
+        if there and ray.is_initialized():  # an actor that is killed may leave processes that environments started
+            with contextlib.suppress(RayError):
+                ray.wait([actor.close.remote() for actor in there], num_returns=len(there), timeout=_END_SECONDS)
         while self.actors:
             ray_calls.kill_actor(self.actors.popitem()[1])
 
@@ -150,6 +154,10 @@ class _Actor:
         how = await asyncio.shield(process.over)
         self.processes.pop(number, None)
         return how
+
+    async def close(self) -> None:
+        """End all processes and what they started."""
+        self.template.close()
 
 
 class ActorProcess(Worker):
