@@ -1,7 +1,7 @@
 """Random and mutated requests to every protocol of `rollenv serve`, and whether it holds.
 
 Three kinds: schemathesis over HTTP (`make .bench/schemathesis/installed`), mutations of valid requests over HTTP, and
-frames of WebSockets. Beside each a canary session steps on. Held is: no status of 500 or more but 501, 502 to 504 of
+frames of WebSockets. Beside each a canary session steps on. Held is: no status of 500 or more but 501, 502 to 504 and 507 of
 E2B and 503 with Retry-After; no end of the server; no traceback in its log.
 """
 
@@ -88,7 +88,8 @@ def allowed(path: str, status: int, headers: httpx.Headers) -> bool:
     """Whether a status is one that clients are told of."""
     if status == 503:
         return "Retry-After" in headers or path.startswith(E2B)  # its clients know no such header
-    return status < 500 or status == 501 or (path.startswith(E2B) and status in (502, 504))
+    of_e2b = path.startswith(E2B) or path.endswith("/files")  # a sandbox that has ended, is slow, or is full
+    return status < 500 or status == 501 or (of_e2b and status in (502, 504, 507))
 
 
 async def mutations(served: Served, seconds: float, found: Counter[str]) -> None:

@@ -47,9 +47,14 @@ class WebSocket(WebSocketsSansIOProtocol):
         self.transport.write(frame.serialize(mask=False))
 
     def end(self, code: int, reason: str) -> None:
-        """Close it; the application hears of it as of a client that has gone."""
-        close: Any = {"type": "websocket.close", "code": code, "reason": reason}
-        self._ending = self.loop.create_task(self.send(close))
+        """Close it, if nothing else has; the application hears of it as of a client that has gone."""
+        if self._ending is None:
+            self._ending = self.loop.create_task(self._close(code, reason))
+
+    async def _close(self, code: int, reason: str) -> None:
+        if not self.close_sent:
+            close: Any = {"type": "websocket.close", "code": code, "reason": reason}
+            await self.send(close)
 
     # -- called by uvicorn ---------------------------------------------------------------------------------------------
 

@@ -56,12 +56,12 @@ def test_calls_of_a_program_are_the_turns_that_are_trained(settings):
         result = trainer.fit()
     rows = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
     assert rows[-1]["drift"] == 0
-    assert rows[-1]["turns"] == 2  # the title is none
+    assert rows[-1]["turns"] == 3  # the title's too: where no call has tools, every line is trained
     assert result.after["eval/failed"] == 0
     for line in (run.path / "episodes.jsonl").read_text().splitlines():
         played = json.loads(line)
-        assert [node["kind"] for node in played["record"]["nodes"]] == ["aside", "main", "main"]
-        first, second = played["turns"]
+        assert [node["kind"] for node in played["record"]["nodes"]] == ["subagent", "main", "main"]
+        _, first, second = played["turns"]
         history = first["prompt_ids"] + first["response_ids"]
         assert second["prompt_ids"][: len(history)] == history
 

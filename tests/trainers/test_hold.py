@@ -221,7 +221,7 @@ def test_a_resumed_run_goes_on_counting_versions(tmp_path, small):
     with Trainer(load_config("sokoban", small), part.run) as resumed:
         assert resumed.state.player.version == 4
         resumed.fit()
-        assert resumed.state.player.version == whole.parts.player.version == 6
+        assert resumed.state.player.version == whole.state.player.version == 6
 
 
 def test_a_checkpoint_from_a_gpu_loads_without_one(tmp_path, monkeypatch):

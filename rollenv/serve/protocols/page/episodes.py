@@ -62,7 +62,9 @@ def _small(mapping: dict[str, Any]) -> dict[str, Any]:
 def _playable(actions: list[str]) -> list[str]:
     size = sum(len(action.encode("utf-8", "replace")) for action in actions)
     if len(actions) > ACTIONS or size > BYTES:
-        raise ValueError(f"{len(actions)} of {size} bytes are too many; at most {ACTIONS} of {BYTES} bytes are played")
+        raise ValueError(
+            f"too long a replay: {len(actions)} actions of {size} bytes; at most {ACTIONS} of {BYTES} bytes are played"
+        )
     return actions
 
 
