@@ -1,8 +1,8 @@
 """Random and mutated requests to every protocol of `rollenv serve`, and whether it holds.
 
 Three kinds: schemathesis over HTTP (`make .bench/schemathesis/installed`), mutations of valid requests over HTTP, and
-frames of WebSockets. Beside each a canary session steps on. Held is: no status of 500 or more but 501, 502 to 504 and 507 of
-E2B and 503 with Retry-After; no end of the server; no traceback in its log.
+frames of WebSockets. Beside each a canary session steps on. Held is: no status of 500 or more but 501, 502 to 504 and
+507 of E2B and 503 with Retry-After; no end of the server; no traceback in its log.
 """
 
 from __future__ import annotations
