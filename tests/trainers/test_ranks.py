@@ -103,7 +103,10 @@ def assert_equals_one_process(name: str, found):
     theirs, their_rows = found
     assert weights.keys() == theirs.keys()
     for key, weight in weights.items():
-        torch.testing.assert_close(theirs[key], weight, atol=1e-5, rtol=1e-5)
+        if key.endswith("k_proj.bias"):  # it shifts all scores alike: its gradient is rounding, which Adam makes a step
+            continue
+        message = partial("{} {}: {}".format, name, key)
+        torch.testing.assert_close(theirs[key], weight, atol=1e-5, rtol=1e-5, msg=message)
     for row, other in zip(rows, their_rows, strict=True):
         assert smooth(row) == pytest.approx(smooth(other), rel=1e-3, abs=1e-5)
     return sum(row["optimizer_steps"] for row in rows)
