@@ -202,7 +202,7 @@ _SILENCE = 30.0
 class _Display:
     """One live line on a terminal; elsewhere a line for every evaluation and finished stage, and now and then."""
 
-    def __init__(self, evaluated: list[float]) -> None:
+    def __init__(self, evaluated: Sequence[float] = ()) -> None:
         self.live = error_console.is_terminal
         self.last_line = time.monotonic()
         roomy = (BarColumn(bar_width=20), TimeElapsedColumn()) if error_console.width >= 110 else ()
@@ -219,7 +219,7 @@ class _Display:
         )
         self.tasks: dict[str, int] = {}
         self.known: dict[str, float] = {}
-        self.evaluated = evaluated
+        self.evaluated = [*evaluated]
         """Success of the evaluations; the first is before RL."""
 
     def __enter__(self) -> _Display:
