@@ -305,12 +305,13 @@ class Learner:
         if not useful.any():
             equal = "no member succeeded beside another" if self.objective.taught_alone else "all advantages were 0"
             left_out = ", ".join(f"{int(them.sum())} by rewards.drop_{why}" for why, them in dropped.items())
+            solved = all(trajectory.success for trajectory in data.trajectories)
             logger.warning(
-                "iteration %d gave no learning signal: %s%s; look at the sampled episodes, and try easier tasks, "
-                "larger groups or a longer warm-up",
+                "iteration %d gave no learning signal: %s%s; look at the sampled episodes, and try %s",
                 state.iteration + 1,
                 equal,
                 f" in the episodes that were not dropped ({left_out})" if dropped else "",
+                "harder tasks: all were solved" if solved else "easier tasks, larger groups or a longer warm-up",
             )
         totals = Totals()
         for _ in range(config.optimizer.epochs if useful.any() else 0):
