@@ -18,7 +18,8 @@ from rollenv.trainers.run_dir import RunDir, read_rows
 Rows = list[dict[str, Any]]
 
 ALGORITHMS = {
-    "GRPO": ["algorithm.name=grpo"],
+    "GRPO": ["algorithm.name=grpo", "algorithm.normalize_std=true"],
+    "GRPO, no deviation": ["algorithm.name=grpo", "algorithm.normalize_std=false"],
     "GiGPO": ["algorithm.name=gigpo", "algorithm.normalize_std=false"],
     "RLOO": ["algorithm.name=rloo"],
     "PPO": ["algorithm.name=ppo", "algorithm.whiten=true", "algorithm.critic.lr=1e-3"],
