@@ -19,7 +19,7 @@ def main() -> None:
             stages = [cost(run, stage) for stage in STAGES.values()]
             rows.append((name, seed, interval(before), interval(after), *stages, cost(run)))
     file = IMAGES / "sokoban_curve.svg"
-    draw(curves, Picture(file, "success on unseen levels", 0.9, 0.3, ("seconds of RL", "episodes")))
+    draw(curves, Picture(file, "success on unseen levels", 0.9, 0.3, ("processor seconds of RL", "episodes")))
     head = ("algorithm", "seed", "before RL (95 %)", "after RL (95 %)", *STAGES, "all")
     note = (
         "Success on levels that training never sees, sampled at temperature 1 before and after. Seconds on the clock "

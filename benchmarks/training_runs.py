@@ -38,7 +38,7 @@ class Picture:
     low: float
     """Where the axis of success starts."""
     against: tuple[str, ...] = ("iteration",)
-    """A panel for each: "iteration", "episodes" or "seconds of RL"."""
+    """A panel for each: "iteration", "episodes", "seconds of RL" or "processor seconds of RL"."""
     group_size: int = 8
     """Episodes of a task."""
 
@@ -124,7 +124,8 @@ def horizontal(run: Rows, against: str, group_size: int) -> list[float]:
         return [row["iteration"] for row in evaluations(run)]
     if against == "episodes":
         return [row.get("drawn", 0) * group_size for row in evaluations(run)]
-    spent = itertools.accumulate(sum(row.get(f"time/{part}", 0) for part in ("collect", "update")) for row in run)
+    unit = "cpu" if against.startswith("processor") else "time"
+    spent = itertools.accumulate(sum(row.get(f"{unit}/{part}", 0) for part in ("collect", "update")) for row in run)
     return [at for at, row in zip(spent, run, strict=True) if "eval/success" in row]
 
 
@@ -166,7 +167,7 @@ def draw(curves: Mapping[str, list[Rows]], picture: Picture) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.2)
     panels[0][0].set(ylabel=picture.ylabel)
-    panels[0][0].legend(frameon=False, loc="best", ncols=1 + len(curves) // 4)
+    panels[0][-1].legend(frameon=False, loc="best", ncols=1 + len(curves) // 4 if len(panels[0]) == 1 else 1)
     figure.tight_layout()
     figure.savefig(picture.file, metadata={"Date": None})
     lines = picture.file.read_text().splitlines()
