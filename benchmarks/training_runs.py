@@ -19,7 +19,7 @@ Rows = list[dict[str, Any]]
 
 ALGORITHMS = {
     "GRPO": ["algorithm.name=grpo", "algorithm.normalize_std=true"],
-    "GRPO, no deviation": ["algorithm.name=grpo", "algorithm.normalize_std=false"],
+    "Dr. GRPO": ["algorithm.name=grpo", "algorithm.normalize_std=false"],
     "GiGPO": ["algorithm.name=gigpo", "algorithm.normalize_std=false"],
     "RLOO": ["algorithm.name=rloo"],
     "PPO": ["algorithm.name=ppo", "algorithm.whiten=true", "algorithm.critic.lr=1e-3"],

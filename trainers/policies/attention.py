@@ -139,11 +139,18 @@ def by_one_kernel(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling
     most = max(n for _, _, n in runs), max(before + n for _, before, n in runs)
     grouped = query.shape[0] != key.shape[0]
     tensors = (t.transpose(0, 1).contiguous() for t in (query, key, value))
-    named = "enable_gqa" in inspect.signature(varlen_attn).parameters  # PyTorch 2.11 takes groups without being told
-    groups = {"enable_gqa": grouped} if named else {}
+    groups = {"enable_gqa": grouped} if _names_groups() else {}
     # a window that ends at the last token of the path: causal, with the ends of both aligned
     out: Tensor = varlen_attn(*tensors, begins, paths, *most, scale=scaling, window_size=(-1, 0), **groups)
     return out
+
+
+@functools.cache
+def _names_groups() -> bool:
+    """Return whether the kernel has to be told of groups; PyTorch 2.11 takes them as they are."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 @functools.lru_cache(maxsize=8)
