@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from rollenv.agents.engines.base import Ids
+from rollenv.agents.engines.packed_linear import PackedLinears
 from rollenv.agents.engines.routing import Routing
 from rollenv.agents.engines.scoring import pad_left
 
@@ -100,6 +101,7 @@ class BatchCache:
         self._cache = Cache(layers=[_Layer(self._plan) for _ in range(model.config.num_hidden_layers)])
         self._routing, self._routes = Routing(model), _Layer(self._plan)  # experts lie where keys lie
         self._given = {cache_argument(model): self._cache}
+        self._packed = PackedLinears(model)  # weights stay the same while a batch is in use
 
     def reserve(self, rows: int, length: int, bound: int) -> None:
         """Make room for sequences; existing content stays.
@@ -151,14 +153,15 @@ class BatchCache:
     def _call(self, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         hidden = torch.arange(self._plan.longest, device=ids.device) > position[:, None, :, None]
         mask = torch.zeros(hidden.shape, dtype=self.model.dtype, device=ids.device).masked_fill_(hidden, -torch.inf)
-        out = self.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=position,
-            **self._given,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        with self._packed(ids.numel()):
+            out = self.model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=position,
+                **self._given,
+                use_cache=True,
+                logits_to_keep=1,
+            )
         if self._routing.routers:
             taken = self._routing.taken().view(len(ids), 1, ids.shape[1], -1)
             self._routes.update(taken, taken[..., :0])

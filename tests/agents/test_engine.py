@@ -467,3 +467,18 @@ def test_weights_go_to_vllm_from_the_gpu_that_they_are_on_and_anew_after_a_failu
     assert devices == [where] * 3
     assert sent[0] is sent[1]
     assert sent[2] is not sent[0]
+
+
+def test_model_of_forty_megabytes_draws_with_its_current_weights():
+    """From 32 MiB on, few rows are computed on CPUs with rearranged copies of the weights."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=20_000, **sizes)).eval()
+    engine = LocalEngine(model, frozenset())
+    asked = [prompt(9, seed) for seed in range(5)]
+    for _ in range(2):
+        for question, response in zip(asked, play(engine, asked, Sampling(1.0, 6)), strict=True):
+            assert_scored(model, question, response)
+        score(model, asked[:1], [(5, 6)]).logprobs.sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        asyncio.run(engine.update_weights())
