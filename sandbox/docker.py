@@ -22,6 +22,7 @@ from rollenv.needs import extra
 from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.layers import made, store, unpack, whole
+from rollenv.sandbox.local import start_time
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import Worker
 
@@ -222,11 +223,7 @@ def sweep(client: Any) -> int:
 
 
 def _owner(pid: int) -> str:
-    try:
-        start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        start = "gone"
-    return f"{socket.gethostname()}:{pid}:{start}"
+    return f"{socket.gethostname()}:{pid}:{start_time(pid)}"
 
 
 def docker_image(name: str, *, base_url: str | None = None) -> Image | None:

@@ -48,7 +48,7 @@ class ControlGroups:
     def __init__(self, limits: Limits):
         self.folders: dict[str, Path] = {}
         self.oom: Path | None = None
-        name = f"{_PREFIX}{os.getpid()}-{_started(os.getpid())}-{next(_numbers)}"
+        name = f"{_PREFIX}{os.getpid()}-{start_time(os.getpid())}-{next(_numbers)}"
         for controller, parent in _parents().items():
             with contextlib.suppress(OSError):
                 _sweep(parent)
@@ -162,11 +162,12 @@ def _sweep(parent: Path) -> None:
     for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError, ValueError):
             pid, started, _ = folder.name.removeprefix(_PREFIX).split("-")
-            if _started(int(pid)) != started:
+            if start_time(int(pid)) != started:
                 folder.rmdir()
 
 
-def _started(pid: int) -> str:
+def start_time(pid: int) -> str:
+    """When a process of this machine started, in its kernel's ticks; ``gone`` where there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -264,6 +265,7 @@ def start(
         oom = descriptors.enter_context(open(groups.oom, "rb", 0)).fileno() if groups.oom else None
         share = descriptors.enter_context(open(groups.share, "wb", 0)).fileno() if groups.share else None
         process = _launch([fd for fd in (theirs.fileno(), *joining, oom, share) if fd is not None])
+    assert process.stderr is not None
     theirs.close()
     channel = JailChannel(process, ours, groups)
     try:
@@ -292,8 +294,10 @@ def start(
         worker = Worker(channel, limits)
     except (SandboxError, OSError) as error:
         channel.close()
-        raise IsolationError(f"{error}. {_last_words(process)}{_advice()}") from error
-    assert process.stderr is not None
+        with process.stderr as stream:
+            said = stream.read().decode(errors="replace").strip()
+        said = f"It said: {said[-500:]}. " if said else ""
+        raise IsolationError(f"{error}. {said}{_advice()}") from error
     process.stderr.close()
     worker.about["proxies"] = proxies
     worker.about["own_share"] = "cpu" in groups.folders
@@ -312,13 +316,6 @@ def _launch(descriptors: list[int]) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-
-
-def _last_words(process: subprocess.Popen[bytes]) -> str:
-    assert process.stderr is not None
-    with process.stderr as stream:
-        stderr = stream.read().decode(errors="replace").strip()
-    return f"It said: {stderr[-500:]}. " if stderr else ""
 
 
 def _advice() -> str:

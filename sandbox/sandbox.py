@@ -57,101 +57,6 @@ def default_name(language: str) -> str:
     return DEFAULT if language == "python" else f"{DEFAULT}-{language}"
 
 
-class Contexts:
-    """The host's view of the contexts; their processes are in the sandbox. Threads may share it."""
-
-    def __init__(self, worker: Worker, env: dict[str, str]):
-        self._worker, self._env = worker, env
-        self._known: dict[str, Context] = {}
-        self._lock = threading.Lock()
-        self._numbers = itertools.count(1)
-
-    def create(self, name: str | None, language: str, cwd: str | None) -> str:
-        """Create a context and return its name.
-
-        Args:
-            name: by default a new one.
-            language: one of the languages with cells that keep state.
-            cwd: working directory; by default the home directory.
-
-        Raises:
-            UsageError: the language keeps no state.
-            FileThere: a context of that name exists.
-        """
-        if language not in STATEFUL:
-            raise UsageError(f"there are no contexts for {language!r}; there are for {', '.join(STATEFUL)}")
-        context = Context(name or f"context-{next(self._numbers)}", language, cwd)
-        with self._lock:
-            if context.name in self._known:
-                raise FileThere(f"there is a context {context.name!r}; remove or restart it")
-            self._open(context)
-            self._known[context.name] = context
-        return context.name
-
-    def of(self, name: str | None, language: str | None) -> Context:
-        """Find the context for a cell; a default context is created with its first cell.
-
-        Args:
-            name: by default the language's default context.
-            language: by default the context's, or Python.
-
-        Raises:
-            NotFound: there is no context of that name.
-            UsageError: the context is for another language.
-        """
-        name = name or default_name(language or "python")
-        with self._lock:
-            if name not in self._known and name == default_name(language or "python"):
-                context = Context(name, language or "python", None)
-                self._open(context)
-                self._known[name] = context
-            if name not in self._known:
-                raise NotFound(f"there is no context {name!r}; there are: {', '.join(self._known) or 'none'}")
-            context = self._known[name]
-        if language not in (None, context.language):
-            raise UsageError(f"the context {name!r} is for {context.language}, not for {language}")
-        return context
-
-    def list(self) -> list[Context]:
-        """List all contexts."""
-        with self._lock:
-            return list(self._known.values())
-
-    def reopen(self, context: Context) -> None:
-        """Reopen a context whose process has ended, unless another thread did so first."""
-        with self._lock:
-            if self._known.get(context.name) != context:
-                raise NotFound(f"there is no context {context.name!r} any more")
-            with contextlib.suppress(FileThere):
-                self._open(context)
-
-    def restart(self, name: str) -> None:
-        """End its process and reopen it without its variables, in its first folder."""
-        with self._lock:
-            if name not in self._known:
-                raise NotFound(f"there is no context {name!r}")
-            self._end(name)
-            self._open(self._known[name])
-
-    def remove(self, name: str) -> None:
-        """End it permanently."""
-        with self._lock:
-            if self._known.pop(name, None) is None:
-                raise NotFound(f"there is no context {name!r}")
-            self._end(name)
-
-    def _end(self, name: str) -> None:
-        with contextlib.suppress(NotFound):  # its process had ended
-            self._worker.ask(protocol.Signal(f"context-{name}", int(signal.SIGKILL)))
-
-    def _open(self, context: Context) -> None:
-        fields = self._worker.limits_of(None, self._env) | {"timeout": 0}
-        if context.language != "python":
-            fields["memory_bytes"] = None  # other programs reserve far more address space than they use
-        fields |= {"key": f"context-{context.name}", "cwd": context.cwd, "language": context.language}
-        self._worker.run(protocol.OpenContext(**fields))
-
-
 class BaseSandbox:
     """Files, programs, terminals and ports of a :class:`Sandbox` or :class:`~rollenv.sandbox.machine.Machine`."""
 
@@ -296,7 +201,9 @@ class Sandbox(BaseSandbox):
 
     def __init__(self, worker: Worker, backend: str, env: Mapping[str, str] | None = None):
         super().__init__(worker, backend, env)
-        self._contexts = Contexts(worker, self._env)
+        self._contexts: dict[str, Context] = {}
+        self._contexts_lock = threading.Lock()
+        self._numbers = itertools.count(1)
 
     @classmethod
     def create(
@@ -380,7 +287,7 @@ class Sandbox(BaseSandbox):
             limits = self._worker.limits_of(seconds, {**self._env, **(env or {})}) | {"memory_bytes": None}
             done = self._run(protocol.Command(**limits, command=[*LANGUAGES[language], code]), seconds, output)
         elif language is None or language in STATEFUL:
-            done = self._run_cell(self._contexts.of(context, language), code, seconds, output, dict(env or {}))
+            done = self._run_cell(self._context_of(context, language), code, seconds, output, dict(env or {}))
         else:
             names = STATEFUL if context else (*STATEFUL, *LANGUAGES)
             raise UsageError(f"there is no language {language!r} here; choose from {', '.join(names)}")
@@ -396,7 +303,11 @@ class Sandbox(BaseSandbox):
             with contextlib.suppress(NotFound):
                 return self._run(cell, seconds, output)
             time.sleep(0.05 * attempt)  # after a memory limit, killed processes take a moment to release their memory
-            self._contexts.reopen(context)
+            with self._contexts_lock:
+                if self._contexts.get(context.name) != context:
+                    raise NotFound(f"there is no context {context.name!r} any more")
+                with contextlib.suppress(FileThere):  # another thread was faster
+                    self._open_context(context)
         return no_process("its interpreter was ended again and again before it could begin: memory is short")
 
     def create_context(self, name: str | None = None, *, language: str = "python", cwd: str | None = None) -> str:
@@ -413,19 +324,66 @@ class Sandbox(BaseSandbox):
             FileThere: if there is a context of that name.
             NotFound: if there is no such folder, or the language's program is not in the sandbox.
         """
-        return self._contexts.create(name, language, cwd)
+        if language not in STATEFUL:
+            raise UsageError(f"there are no contexts for {language!r}; there are for {', '.join(STATEFUL)}")
+        context = Context(name or f"context-{next(self._numbers)}", language, cwd)
+        with self._contexts_lock:
+            if context.name in self._contexts:
+                raise FileThere(f"there is a context {context.name!r}; remove or restart it")
+            self._open_context(context)
+            self._contexts[context.name] = context
+        return context.name
 
     def list_contexts(self) -> list[Context]:
         """List the contexts: created ones, and default ones that have run code."""
-        return self._contexts.list()
+        with self._contexts_lock:
+            return list(self._contexts.values())
 
     def restart_context(self, name: str = DEFAULT) -> None:
         """End a context's process and what it started in its session; it restarts without its state."""
-        self._contexts.restart(name)
+        with self._contexts_lock:
+            if name not in self._contexts:
+                raise NotFound(f"there is no context {name!r}")
+            self._end_context(name)
+            self._open_context(self._contexts[name])
 
     def remove_context(self, name: str) -> None:
         """End a context and what it started in its session."""
-        self._contexts.remove(name)
+        with self._contexts_lock:
+            if self._contexts.pop(name, None) is None:
+                raise NotFound(f"there is no context {name!r}")
+            self._end_context(name)
+
+    def _context_of(self, name: str | None, language: str | None) -> Context:
+        """Find the context for a cell; a default context is created with its first cell.
+
+        Args:
+            name: by default the language's default context.
+            language: by default the context's, or Python.
+        """
+        name = name or default_name(language or "python")
+        with self._contexts_lock:
+            if name not in self._contexts and name == default_name(language or "python"):
+                context = Context(name, language or "python", None)
+                self._open_context(context)
+                self._contexts[name] = context
+            if name not in self._contexts:
+                raise NotFound(f"there is no context {name!r}; there are: {', '.join(self._contexts) or 'none'}")
+            context = self._contexts[name]
+        if language not in (None, context.language):
+            raise UsageError(f"the context {name!r} is for {context.language}, not for {language}")
+        return context
+
+    def _open_context(self, context: Context) -> None:
+        fields = self._worker.limits_of(None, self._env) | {"timeout": 0}
+        if context.language != "python":
+            fields["memory_bytes"] = None  # other programs reserve far more address space than they use
+        fields |= {"key": f"context-{context.name}", "cwd": context.cwd, "language": context.language}
+        self._worker.run(protocol.OpenContext(**fields))
+
+    def _end_context(self, name: str) -> None:
+        with contextlib.suppress(NotFound):  # its process had ended
+            self._worker.ask(protocol.Signal(f"context-{name}", int(signal.SIGKILL)))
 
     def interrupt(self, context: str = DEFAULT) -> None:
         """Raise KeyboardInterrupt in the code that a context is running; without any, nothing happens."""

@@ -312,28 +312,25 @@ class Stream:
         """
         try:
             while self.done is None:
-                yield from self._next(self._inbox, wait)
+                try:
+                    message, data = self._inbox.get(timeout=wait)
+                except queue.Empty:
+                    raise SandboxTimeout(f"nothing came for {wait:g} s") from None
+                if message is None:
+                    self.done = Finished()
+                    raise SandboxDied("the sandbox ended")
+                if isinstance(message, Output):
+                    yield message.stream, data
+                    number, _ = self._worker.send(Acknowledge(self.key, len(data)))
+                    self._worker.forget(number)
+                elif isinstance(message, Failed):
+                    self.done = Finished()
+                    raise operation_error(message.errno, message.message)
+                elif isinstance(message, Finished):
+                    self.done = message
         finally:
             if self.done is not None:
                 self._worker.forget(self._number)
-
-    def _next(self, inbox: Inbox, wait: float | None) -> Iterator[tuple[str, bytes]]:
-        try:
-            message, data = inbox.get(timeout=wait)
-        except queue.Empty:
-            raise SandboxTimeout(f"nothing came for {wait:g} s") from None
-        if message is None:
-            self.done = Finished()
-            raise SandboxDied("the sandbox ended")
-        if isinstance(message, Output):
-            yield message.stream, data
-            number, _ = self._worker.send(Acknowledge(self.key, len(data)))
-            self._worker.forget(number)
-        elif isinstance(message, Failed):
-            self.done = Finished()
-            raise operation_error(message.errno, message.message)
-        elif isinstance(message, Finished):
-            self.done = message
 
     def send(self, data: bytes, last: bool = False) -> None:
         """Write to standard input, and close it after the ``last`` piece; blocks while 1 MiB is unread."""

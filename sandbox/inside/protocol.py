@@ -370,11 +370,6 @@ _TYPES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def to_json(message: Any) -> Json:
-    """The message as a JSON object with its type."""
-    return {"type": type(message).__name__, **vars(message)}
-
-
 def from_json(head: Json) -> Any:
     """The message of a JSON object.
 
@@ -394,7 +389,7 @@ def from_json(head: Json) -> Any:
 
 def encode(number: int, message: Any, data: bytes = b"") -> bytes:
     """The bytes of a message to or about the request of a number."""
-    head = json.dumps({"id": number, "bytes": len(data), **to_json(message)}).encode()
+    head = json.dumps({"id": number, "bytes": len(data), "type": type(message).__name__, **vars(message)}).encode()
     return len(head).to_bytes(4, "big") + head + data
 
 

@@ -66,8 +66,8 @@ class Wheels:
             if not self.fetch:
                 return names
             # One by one where it fails together, so that one bad name does not keep the others out.
-            if self._download(names):
-                lacking += [each for each in names if self._download([each])]
+            if not self._download(names):
+                lacking += [each for each in names if not self._download([each])]
             names = self._elsewhere()
         return [each for each in lacking if each in wanted]
 
@@ -83,20 +83,19 @@ class Wheels:
                         found[re.sub(r"[()\s]", "", need)] = None
         return list(found)
 
-    def _download(self, wanted: list[str]) -> str:
-        """Download; what went wrong, if anything did."""
+    def _download(self, wanted: list[str]) -> bool:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
         command += ["--only-binary=:all:", "--python-version", self.python, "--dest", str(self.folder), *wanted]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
         except subprocess.TimeoutExpired:
-            return "it took too long"
+            return False
         if done.returncode:
             _log.debug("pip download %s: %s", wanted, done.stderr.strip()[-500:])
-            return done.stderr.strip()[-500:] or "pip failed"
+            return False
         for each in wanted:
             self._mark(each).touch()
-        return ""
+        return True
 
     def _mark(self, wanted: str) -> Path:
         return self.folder / f".has-{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
