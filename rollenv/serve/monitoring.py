@@ -9,6 +9,7 @@ import functools
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -40,6 +41,9 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 #: Seconds, from a cheap step to a slow reset.
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
+#: The most times of calls that wait to be taken away.
+_RECENT = 2000
+
 
 class Metrics(Collector):
     """The metrics of one server, read when they are asked for."""
@@ -50,12 +54,15 @@ class Metrics(Collector):
         self._registry.register(self)
         self._times = {name: [0.0] * (len(_BUCKETS) + 2) for name in ("reset", "step", "other")}
         """By method, the calls of each bucket, and the sum of their seconds."""
+        self.recent: deque[float] = deque(maxlen=_RECENT)
+        """Seconds of the last calls, for whoever takes them away."""
         sessions.on_call_time = self._add_time
 
     def _add_time(self, method: str, seconds: float) -> None:
         times = self._times.get(method) or self._times["other"]
         times[bisect.bisect_left(_BUCKETS, seconds)] += 1
         times[-1] += seconds
+        self.recent.append(seconds)
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

@@ -321,17 +321,18 @@ class SandboxManager:
             self.counters.refused += 1
             raise ServerFull(f"{self.queue.waiting} programs wait already", retry_after=1.0, draining=self.draining)
 
-    def _ended(self) -> Iterator[SandboxSession]:
-        now = time.monotonic()
-        for session in self.by_name.values():
-            idle = now - session.used > self.limits.idle and not session.busy
-            if not session.alive or idle or now - session.opened > self.limits.total:
-                yield session
-
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(_REAP_EVERY)
-            for session in list(self._ended()):
+            now, limits = time.monotonic(), self.limits
+            ended = [
+                session
+                for session in self.by_name.values()
+                if not session.alive
+                or (now - session.used > limits.idle and not session.busy)
+                or now - session.opened > limits.total
+            ]
+            for session in ended:
                 self.counters.expired += 1
                 try:
                     await self.close(session)

@@ -184,12 +184,6 @@ class Session:
         env.send("step", [action], step.answered)
         return True
 
-    def end_step(self) -> None:
-        """Let other calls begin after a step that was sent without a task."""
-        self._step = None
-        self.busy -= 1
-        self.used = time.monotonic()
-
     async def step_over(self) -> None:
         """Wait for the end of a step that was sent without a task."""
         while self._step is not None:
@@ -344,7 +338,10 @@ class Step(Turn):
         if self.answer.done():
             return
         self.leave()
-        self._session.end_step()
+        session = self._session
+        session._step = None  # from here on other calls begin
+        session.busy -= 1
+        session.used = time.monotonic()
         if isinstance(outcome, RollenvError):
             _fail(self.answer, outcome)
         else:

@@ -14,8 +14,8 @@ import numpy as np
 from rollenv.report.plain import plain
 from rollenv.serve.server import EnvServer
 
-#: Seconds between two samples, samples that are kept, and times of calls between two samples that count.
-_EVERY, _KEPT, _TIMES = 5.0, 120, 2000
+#: Seconds between two samples, and samples that are kept.
+_EVERY, _KEPT = 5.0, 120
 
 #: Kinds of failures of environments.
 _FAILURES = ("raised", "wrong", "hung", "lost", "differs")
@@ -29,10 +29,8 @@ class MetricsHistory:
     def __init__(self, server: EnvServer):
         self._server = server
         self._rows: deque[tuple[float | None, ...]] = deque(maxlen=_KEPT)
-        self._times: deque[float] = deque(maxlen=_TIMES)
         self._calls = self._failures = 0
         self._task: asyncio.Task[None] | None = None
-        self._timed, server.sessions.on_call_time = server.sessions.on_call_time, self._note
         server.opening.append(self._start)
         server.closing.append(self._stop)
 
@@ -49,10 +47,6 @@ class MetricsHistory:
         """Return what the last checks found, by name."""
         return {name: plain(asdict(check)) for name, check in self._server.readiness.checks.items()}
 
-    def _note(self, method: str, seconds: float) -> None:
-        self._timed(method, seconds)
-        self._times.append(seconds)
-
     def _start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -65,14 +59,14 @@ class MetricsHistory:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(_EVERY)
-            self.take()
-
-    def take(self) -> None:
-        sessions = self._server.sessions
-        calls = sessions.counters.calls
-        failures = sum(record.counts[kind] for record in sessions.health.envs.values() for kind in _FAILURES)
-        times, self._times = self._times, deque(maxlen=_TIMES)
-        p50, p99 = np.quantile(times, (0.5, 0.99)).tolist() if times else (None, None)
-        rates = ((calls - self._calls) / _EVERY, (failures - self._failures) / _EVERY)
-        self._calls, self._failures = calls, failures
-        self._rows.append((time.time(), len(sessions.by_name), *rates, p50, p99, len(self._server.sandboxes.by_name)))
+            sessions = self._server.sessions
+            calls = sessions.counters.calls
+            failures = sum(record.counts[kind] for record in sessions.health.envs.values() for kind in _FAILURES)
+            times = list(self._server.metrics.recent)
+            self._server.metrics.recent.clear()
+            p50, p99 = np.quantile(times, (0.5, 0.99)).tolist() if times else (None, None)
+            rates = ((calls - self._calls) / _EVERY, (failures - self._failures) / _EVERY)
+            self._calls, self._failures = calls, failures
+            self._rows.append(
+                (time.time(), len(sessions.by_name), *rates, p50, p99, len(self._server.sandboxes.by_name))
+            )

@@ -79,7 +79,6 @@ class Live:
     def __init__(self, sessions: SessionManager):
         self._sessions = sessions
         self._watched: dict[ReplayedEnv, _Watched] = {}
-        sessions.on_call = self._on_call
 
     async def table(self, client: Client, params: Nothing) -> Any:
         """A row for each session."""
@@ -102,6 +101,7 @@ class Live:
             if len(self._watched) >= _WATCHED:
                 raise UsageError(f"{_WATCHED} sessions are watched already")
             self._watched[session.env] = _Watched()
+            self._sessions.on_call = self._on_call  # nobody's steps take longer before somebody watches
         watched = self._watched[session.env]
         if after < 0:
             return self._turns(session, watched, 0)
@@ -150,7 +150,7 @@ class Live:
         return self._sessions.by_name.get(session.name) is session
 
     def _on_call(self, env: ReplayedEnv, method: str, args: list[Any], answer: Any) -> None:
-        if not self._watched or env not in self._watched or method not in ("reset", "step", "set_state"):
+        if env not in self._watched or method not in ("reset", "step", "set_state"):
             return
         if time.monotonic() - self._watched[env].last_read > _PATIENCE:
             del self._watched[env]
