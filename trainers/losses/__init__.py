@@ -6,7 +6,6 @@ A training step computes a policy loss, may correct it (``corrected``), may add 
     total = (weights * loss.values).sum()  # weights of token_weights, over the whole mini-batch
 """
 
-from rollenv.trainers.losses.aggregate import token_weights
 from rollenv.trainers.losses.corrections import (
     Correction,
     combine,
@@ -22,7 +21,7 @@ from rollenv.trainers.losses.corrections import (
 from rollenv.trainers.losses.distill import distill, echo, imitation
 from rollenv.trainers.losses.kl import AdaptiveKL, kl_estimate, kl_loss
 from rollenv.trainers.losses.policy import entropy_bonus, gmpo, gspo, gspo_token, ppo_clip, sapo
-from rollenv.trainers.losses.types import LossInput, TokenLoss, divergence, segment_mean, segment_sum
+from rollenv.trainers.losses.types import LossInput, TokenLoss, divergence, segment_mean, segment_sum, token_weights
 from rollenv.trainers.losses.value import value_loss
 from rollenv.trainers.losses.weighted import cispo, dppo, reinforce, topr
 

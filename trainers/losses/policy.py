@@ -1,7 +1,7 @@
 """Policy losses with a clipped or gated ratio ρ = π / π_old, π_old the proximal policy.
 
 A is the advantage of a token, |o| the number of drawn tokens of a sample. Means over tokens, samples or prompts are
-not taken here: see :func:`~rollenv.trainers.losses.aggregate.token_weights`.
+not taken here: see :func:`~rollenv.trainers.losses.types.token_weights`.
 """
 
 from __future__ import annotations
