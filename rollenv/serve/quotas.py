@@ -161,16 +161,6 @@ class FairQueue:
                 turn.set_result(None)
                 self._free -= 1
 
-    async def _wait(self, owner: str) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(owner, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.leave()  # it was given a turn in the same moment
-            raise
-
 
 class Turn(TimeLimit):
     """One turn: for an ``async with`` block, or from :meth:`begin` to :meth:`leave`."""
@@ -197,8 +187,16 @@ class Turn(TimeLimit):
     expire = leave
 
     async def __aenter__(self) -> None:
-        if not self._queue.enter():
-            await self._queue._wait(self._owner)
+        queue = self._queue
+        if not queue.enter():
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            queue._waiting.setdefault(self._owner, deque()).append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    queue.leave()  # it was given a turn in the same moment
+                raise
         self._hold()
 
     async def __aexit__(self, *problem: object) -> None:

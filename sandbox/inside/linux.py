@@ -254,11 +254,6 @@ def landlock_ruleset(writable: Iterable[str]) -> int:
     return fd
 
 
-def landlock_restrict(ruleset: int) -> None:
-    """Hold this process and its children to a ruleset. Needs no_new_privs."""
-    check(libc.syscall(_RESTRICT, ruleset, 0), "landlock_restrict_self")
-
-
 #: Name to number on x86_64 and on aarch64 (None: not there), by what the calls are for.
 CALLS: dict[str, dict[str, tuple[int | None, int | None]]] = {
     "files": {
@@ -469,7 +464,7 @@ def confine_code(rules: int | None, program: bytes) -> None:
     set_dumpable(True)
     go_first_when_memory_is_short()
     if rules is not None:
-        landlock_restrict(rules)
+        check(libc.syscall(_RESTRICT, rules, 0), "landlock_restrict_self")
     else:
         set_dumpable(False)  # others of the same user may not look into it
     install_filter(program)

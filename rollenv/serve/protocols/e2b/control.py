@@ -83,7 +83,7 @@ class Snapshots:
 
     async def make(self, request: Request) -> Response:
         """Keep the files of a sandbox, under a name or instead of the snapshot of that name."""
-        session, params = self.service.own_box(request), validated(_Snapshot, await body_of(request))
+        session, params = self.service.own_sandbox(request), validated(_Snapshot, await body_of(request))
         if params.memory:
             raise UsageError("snapshots of this server keep files, not memory: ask for mode='filesystem', or no mode")
         snapshot, name = Snapshot(session.name, self.service.details(session).env), params.name or secrets.token_hex(10)
@@ -112,7 +112,7 @@ class Snapshots:
 
     async def fork(self, request: Request) -> Response:
         """Start sandboxes with the files of one that goes on; each starts, or fails, by itself."""
-        session, params = self.service.own_box(request), validated(_Fork, await body_of(request))
+        session, params = self.service.own_sandbox(request), validated(_Fork, await body_of(request))
         details = self.service.details(session)
         settings: dict[str, Any] = {"lifetime": self.service.sandboxes.lifetime(params.timeout)}
         settings["metadata"] = session.metadata
@@ -237,15 +237,15 @@ class _Control:
         return Json([self._info(session) for session in page], headers=headers)
 
     async def info(self, request: Request) -> Response:
-        session = self.service.own_box(request)
+        session = self.service.own_sandbox(request)
         return Json(self._info(session) | self.service.keys(session, request))
 
     async def end(self, request: Request) -> Response:
-        await self.sandboxes.close(self.service.own_box(request))
+        await self.sandboxes.close(self.service.own_sandbox(request))
         return Response(status_code=204)
 
     async def set_timeout(self, request: Request) -> Response:
-        session = self.service.own_box(request)
+        session = self.service.own_sandbox(request)
         seconds = (await body_of(request)).get("timeout")
         if seconds == 0 and not isinstance(seconds, bool):
             await self.sandboxes.close(session)
@@ -257,7 +257,7 @@ class _Control:
 
     async def metrics(self, request: Request) -> Response:
         """Return the current use of resources: nothing is recorded."""
-        session = self.service.own_box(request)
+        session = self.service.own_sandbox(request)
         if self.service.details(session).paused:
             return Json([])
         now = await self.service.run(session, lambda sandbox: sandbox.metrics())
@@ -276,7 +276,7 @@ class _Control:
 
     async def connect(self, request: Request) -> Response:
         """Resume it, and let it live for so many more seconds, if that is longer."""
-        session = self.service.own_box(request)
+        session = self.service.own_sandbox(request)
         seconds = (await body_of(request)).get("timeout")
         more = None if seconds is None else self.sandboxes.lifetime(seconds)
         details = self.service.details(session)
@@ -288,7 +288,7 @@ class _Control:
         return Json(self.service.keys(session, request), 201 if request.url.path.endswith("/resume") else 200)
 
     async def pause(self, request: Request) -> Response:
-        session = self.service.own_box(request)
+        session = self.service.own_sandbox(request)
         details = self.service.details(session)
         if details.paused:
             return Json({"code": 409, "message": "the sandbox is paused already"}, 409)
@@ -301,7 +301,7 @@ class _Control:
         return Response(status_code=204)
 
     async def missing(self, request: Request) -> Response:
-        self.service.own_box(request)
+        self.service.own_sandbox(request)
         return Json({"code": 501, "message": "sandboxes of this server have no network whose rules could change"}, 501)
 
     # -- inside --------------------------------------------------------------------------------------------------------

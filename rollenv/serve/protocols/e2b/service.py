@@ -97,7 +97,7 @@ class E2BService:
     def client(self, request: HTTPConnection) -> Client:
         return self.server.client(request, "sandboxes")
 
-    def own_box(self, request: Request) -> SandboxSession:
+    def own_sandbox(self, request: Request) -> SandboxSession:
         """Return the client's sandbox that the path of a request names."""
         return self.sandboxes.get(request.path_params["name"], self.client(request).name)
 

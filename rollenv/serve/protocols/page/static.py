@@ -43,12 +43,6 @@ class _File:
     tag: str
     kind: str
 
-    @classmethod
-    def of(cls, name: str, text: str) -> _File:
-        body = text.encode()
-        kind = _TYPES[name.rpartition(".")[2]] + "; charset=utf-8"
-        return cls(body, gzip.compress(body, mtime=0), f'"{hashlib.sha256(body).hexdigest()[:32]}"', kind)
-
 
 class Files:
     """All static files, read once."""
@@ -58,7 +52,11 @@ class Files:
         texts = {each.name: each.read_text(encoding="utf-8") for each in own.iterdir() if each.is_file()}
         for name, (source, head, tail) in _SHARED.items():
             texts[name] = head + (shared / source).read_text(encoding="utf-8") + tail
-        self._files = {name: _File.of(name, text) for name, text in texts.items()}
+        self._files: dict[str, _File] = {}
+        for name, text in texts.items():
+            body, kind = text.encode(), f"{_TYPES[name.rpartition('.')[2]]}; charset=utf-8"
+            tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+            self._files[name] = _File(body, gzip.compress(body, mtime=0), tag, kind)
 
     async def index(self, request: Request) -> Response:
         return self._sent("index.html", request)
