@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from rollenv.core import Env, RollenvError, Unsolvable
+from rollenv.core import Env, RollenvError, Unsolvable, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -126,6 +126,21 @@ class Updatable(Protocol):
     async def resume(self) -> None:
         """Resume drawing; unfinished responses continue after the tokens they have."""
         ...
+
+
+async def renew(agent: Any, weights: Any = None) -> None:
+    """Give an agent new weights, between two tokens.
+
+    Raises:
+        UsageError: it has no ``update_weights``.
+    """
+    if not hasattr(agent, "update_weights"):
+        raise UsageError(f"{type(agent).__name__} has no update_weights(): there is nothing to train in it")
+    await agent.suspend()
+    try:
+        await agent.update_weights(weights)
+    finally:
+        await agent.resume()
 
 
 class RandomAgent:

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
+from rollenv.agents.base import renew
 from rollenv.core import UsageError
 from rollenv.rollout.filters import Bounded, Filter, mean_between, varied
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.stream import RolloutStream, TailBatches, renew
+from rollenv.rollout.stream import RolloutStream, TailBatches
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.run import Stream, Tail

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from rollenv.agents.base import renew
 from rollenv.env_spec import Wrappers
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.filters import differ
 from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.stream import renew
 from rollenv.rollout.types import Group, Trajectory
 from rollenv.rollout.workers.factory import make_workers
 from rollenv.trainers import checkpoint

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
+from rollenv.agents.base import renew
 from rollenv.core import UsageError
 from rollenv.rollout.filters import Filter
 from rollenv.rollout.group_runner import GroupRunner
@@ -190,21 +191,6 @@ class RolloutStream:
             self.manager.stats.expired(trajectory)
         self._again.append(group.task)
         self._begun -= 1
-
-
-async def renew(agent: Any, weights: Any = None) -> None:
-    """Give an agent new weights, between two tokens.
-
-    Raises:
-        UsageError: it has no ``update_weights``.
-    """
-    if not hasattr(agent, "update_weights"):
-        raise UsageError(f"{type(agent).__name__} has no update_weights(): there is nothing to train in it")
-    await agent.suspend()
-    try:
-        await agent.update_weights(weights)
-    finally:
-        await agent.resume()
 
 
 class TailBatches:

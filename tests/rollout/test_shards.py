@@ -11,13 +11,13 @@ from test_stream import Policy, tasks
 from troubled import ID, Echo, register
 
 from rollenv import UsageError
-from rollenv.agents.base import OracleAgent
+from rollenv.agents.base import OracleAgent, renew
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.group_runner import RolloutBroken
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.shard import LocalShard, ShardLost
 from rollenv.rollout.shards import Fleet, ShardedManager
-from rollenv.rollout.stream import RolloutStream, renew
+from rollenv.rollout.stream import RolloutStream
 from rollenv.rollout.types import Task, Trajectory
 
 
