@@ -477,7 +477,7 @@ def test_model_of_forty_megabytes_draws_with_its_current_weights():
     engine = LocalEngine(model, frozenset())
     asked = [prompt(9, seed) for seed in range(5)]
     for _ in range(2):
-        for question, response in zip(asked, play(engine, asked, Sampling(1.0, 6)), strict=True):
+        for question, response in zip(asked, play(engine, asked, Sampling(1.0, 12)), strict=True):
             assert_scored(model, question, response)
         score(model, asked[:1], [(5, 6)]).logprobs.sum().backward()
         torch.optim.SGD(model.parameters(), lr=0.1).step()
