@@ -32,6 +32,7 @@ def test_servers_that_die_come_back_and_no_episode_is_lost(tmp_path):
         OPTIONS=f"--workers 1 --sandboxes 0 --drain 1 --tokens {tmp_path / 'tokens.toml'}",
         FIRST_PORT=str(free_port()),
         HTTP_PORT=str(free_port()),
+        RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S="250",  # Ray gives up a slow machine after 5 s
     )
     assert [line[2:] for line in found if line.startswith("= ")] == [
         "a server was killed, and every episode ended",
