@@ -13,6 +13,7 @@ from rollenv.core import UsageError
 from rollenv.curriculum import Curriculum, Schedule
 from rollenv.registry import spec
 from rollenv.rollout.types import Group, Task
+from rollenv.rollout.workers.base import make_env
 from rollenv.trainers.sources.base import DataChanged, Drawn, TaskTemplate, count, own_part, read_state, task_seed
 
 
@@ -111,7 +112,7 @@ class Seeds:
 
     def _first_of_each(self, size: int) -> list[int]:
         numbers: dict[str, int] = {}
-        with contextlib.closing(spec(self.template.env_id).make(**self.template.kwargs)) as env:
+        with contextlib.closing(make_env(spec(self.template.env_id), self.template.task(0, ()))) as env:
             for number in range(10 * size):
                 observation, _ = env.reset(self._seed(number), options=self.template.options or None)
                 numbers.setdefault(str(observation), number)
