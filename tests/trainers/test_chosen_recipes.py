@@ -10,7 +10,7 @@ import pytest
 import rollenv
 from rollenv import registry
 from rollenv.cli.main import app
-from rollenv.core import UsageError
+from rollenv.core import MissingData, UsageError
 from rollenv.envs.game.sokoban import Sokoban
 from rollenv.trainers.config import load_config
 from rollenv.trainers.trainer import train
@@ -43,6 +43,20 @@ def test_arguments_of_the_id_are_those_of_training_and_evaluation():
 def test_splits_that_differ_in_a_secret_are_not_chosen():
     config = load_config("game:GuessTheNumber-v0-easy")
     assert config.env.kwargs == config.eval.kwargs == {}
+
+
+def test_a_data_set_of_one_split_trains_on_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    class OneSplit(Sokoban):
+        def __init__(self, split: str = "test"):
+            if split != "test":
+                raise MissingData(f"there is no split {split}")
+            super().__init__()
+
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+    rollenv.register("test:OneSplit-v0", OneSplit, abilities=["oracle", "random_action"], indexed=True)
+    config = load_config("test:OneSplit-v0", ["model=some/model"])
+    assert config.env.kwargs == config.eval.kwargs == {}
+    assert "evaluation plays the tasks that are trained on" in caplog.text
 
 
 def test_success_teaches_where_an_episode_that_ends_at_once_earns_more():

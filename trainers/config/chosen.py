@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import random
 from dataclasses import dataclass, field
@@ -10,10 +11,12 @@ from typing import Any
 
 from rollenv.agents.base import noisy_expert
 from rollenv.agents.prompts import StepPrompt
-from rollenv.core import Env, RollenvError, Unsolvable, UsageError
+from rollenv.core import Env, MissingData, RollenvError, Unsolvable, UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.registry import spec
 from rollenv.rollout.workers.base import describe
+
+logger = logging.getLogger(__name__)
 
 #: Episodes that are played for every share of random actions, and the most turns of one.
 EPISODES, TURNS = 40, 60
@@ -94,8 +97,16 @@ def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], 
     Where tasks of both begin alike, they differ in a secret alone (a number to guess). Training on one split would
     teach that the secrets of the other never occur, so there other seeds are what is unseen.
     """
+    if "split" in kwargs:
+        return kwargs, kwargs
     splits = {**kwargs, "split": "train"}, {**kwargs, "split": "test"}
-    if "split" in kwargs or not all(map(env_spec.accepts, splits)):
+    try:
+        both = all(map(env_spec.accepts, splits))
+    except MissingData:  # of one split; if the other is not there either, the environment says so
+        both = False
+    if not both:
+        if env_spec.indexed:
+            logger.warning("%s: evaluation plays the tasks that are trained on, for no split is kept", env_spec.id)
         return kwargs, kwargs
     prompt = StepPrompt("{instructions}{state}", chat=False)
     first = []
