@@ -25,17 +25,29 @@ def differ(rewards: Sequence[float], threshold: float = 0.0) -> bool:
     return statistics.pstdev(rewards) > max(threshold, _ROUNDING * max(map(abs, rewards)))
 
 
-def varied(threshold: float = 0.0) -> Filter:
-    """Keep groups whose rewards have a standard deviation above ``threshold``: equal rewards give no advantage."""
+def paid(group: Group, success_only: bool) -> list[float]:
+    """The rewards of the trajectories that did not fail, or 1 for each success and 0 for the others."""
+    return [float(t.success) if success_only else t.reward for t in group.complete]
+
+
+def varied(threshold: float = 0.0, *, success_only: bool = False) -> Filter:
+    """Keep groups whose rewards have a standard deviation above ``threshold``: equal rewards give no advantage.
+
+    Args:
+        success_only: whether success, not the environment's reward, is what teaches.
+    """
 
     def keep(group: Group) -> bool:
-        return differ([t.reward for t in group.complete], threshold)
+        return differ(paid(group, success_only), threshold)
 
     return keep
 
 
-def mean_between(low: float, high: float) -> Filter:
+def mean_between(low: float, high: float, *, success_only: bool = False) -> Filter:
     """Keep groups with ``low`` < mean reward < ``high``: DAPO's dynamic sampling (arXiv 2503.14476, equation 11).
+
+    Args:
+        success_only: as for :func:`varied`.
 
     Raises:
         UsageError: ``low`` is not below ``high``.
@@ -44,7 +56,7 @@ def mean_between(low: float, high: float) -> Filter:
         raise UsageError(f"mean_between needs low < high, got {low} and {high}")
 
     def keep(group: Group) -> bool:
-        rewards = [t.reward for t in group.complete]
+        rewards = paid(group, success_only)
         rounding = _ROUNDING * max(abs(low), abs(high))
         return bool(rewards) and low + rounding < statistics.fmean(rewards) < high - rounding
 
