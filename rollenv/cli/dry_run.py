@@ -99,10 +99,11 @@ def try_environments(config: TrainConfig) -> None:
         UsageError: an environment cannot be made or reset with these settings, or they name no tasks of it.
         MissingData, MissingExtra: what it needs is not there.
     """
+    from rollenv.trainers.config.chosen import naming
     from rollenv.trainers.sources.configured import source_of
 
     for one in config.environments():
-        with contextlib.closing(_made(one)) as env:
+        with naming(one.id), contextlib.closing(_made(one)) as env:
             for seed in range(config.seed, config.seed + _TRIED):
                 try:
                     _, info = _reset(env, one, seed)

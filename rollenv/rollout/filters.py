@@ -96,8 +96,8 @@ class Bounded:
             if self._dropped == self.drops:
                 self._dropped += 1  # so that it is logged once a batch
                 logger.warning(
-                    "%d groups were dropped for one batch, the most that are; it is filled with groups that give no "
-                    "learning signal. Try easier tasks, larger groups, or more drops",
+                    "%d groups were dropped for one batch, the most that are; it is filled with groups that the filter "
+                    "would drop too. Try easier tasks, larger groups, or more drops",
                     self.drops,
                 )
         self._kept += 1

@@ -9,6 +9,7 @@ import pytest
 
 import rollenv
 from rollenv import registry
+from rollenv.cli.dry_run import try_environments
 from rollenv.cli.main import app
 from rollenv.core import MissingData, UsageError
 from rollenv.envs.game.sokoban import Sokoban
@@ -88,6 +89,47 @@ def test_an_expert_that_raises_is_said_in_a_sentence(monkeypatch: pytest.MonkeyP
     rollenv.register("test:Broken-v0", Broken, abilities=["oracle", "random_action"])
     with pytest.raises(UsageError, match=r"test:Broken-v0 raised ZeroDivisionError: by the secret.*rollenv check"):
         load_config("test:Broken-v0")
+
+
+class Asks(Sokoban):
+    def __init__(self, rooms: int):
+        super().__init__()
+
+
+class Broken(Sokoban):
+    def __init__(self):
+        raise RuntimeError("no board")
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        (Asks, "test:Asks-v0 has no default for 'rooms'; give a value"),
+        (Broken, "test:Broken-v0 raised RuntimeError: no board: mend the environment"),
+    ],
+)
+@pytest.mark.parametrize("model", ["tiny", "some/model"])
+def test_what_is_wrong_with_an_environment_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, env, says, model):
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+    rollenv.register(f"test:{env.__name__}-v0", env, abilities=["oracle", "random_action"])
+    with pytest.raises(UsageError, match=says):
+        try_environments(load_config(f"test:{env.__name__}-v0", [f"model={model}"]))
+
+
+class Silent(Sokoban):
+    def _reset(self, options):
+        super()._reset(options)
+        return "", {}
+
+    def _step(self, action):
+        return "", *super()._step(action)[1:4], {"success": True, "valid": True}
+
+
+def test_the_tiny_model_needs_text_to_answer_to(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+    rollenv.register("test:Silent-v0", Silent, abilities=["oracle", "random_action"])
+    with pytest.raises(UsageError, match="shows no text"):
+        load_config("test:Silent-v0")
 
 
 @pytest.mark.combinations

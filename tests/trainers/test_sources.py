@@ -305,6 +305,7 @@ def test_the_goals_of_a_shop_are_rows():
         (lambda: Rows(TaskTemplate("math:GSM8K", options={"index": 1}), size=3), "fix the index"),
         (lambda: Rows(ROWS, size=0), "at least 1"),
         (lambda: Seeds(LAKE, 0), "at least 1"),
+        (lambda: Seeds(TaskTemplate("game:GuessTheNumber-v0"), 9, distinct=True), "leave out tasks.distinct"),
         (lambda: MixtureSource({}), "at least one"),
         (lambda: MixtureSource({"a": (0, SeedSource(LAKE))}), "above 0"),
         (lambda: MixtureSource({"a": (float("nan"), SeedSource(LAKE))}), "above 0"),

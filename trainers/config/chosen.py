@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +71,8 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
             f"{env_id} has no expert that the tiny model could imitate (it is not registered with the abilities oracle "
             "and random_action); give a pretrained model: model=PATH, a hub name or smollm2-135m"
         )
-    trained, tested = _splits(env_spec, kwargs or {})
+    with naming(env_id):
+        trained, tested = _splits(env_spec, kwargs or {})
     recipe: dict[str, Any] = {
         "iterations": 40,
         "checkpoint_every": 20,
@@ -89,6 +91,23 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
     if played.least < 0:  # an episode that ends at once earns more than one that ends well
         recipe["rewards"] = {"success_only": True}
     return recipe | _tiny(noise, played)
+
+
+@contextlib.contextmanager
+def naming(env_id: str) -> Iterator[None]:
+    """Name the environment in which the block is, where it raises an error of its own.
+
+    Raises:
+        UsageError: it did.
+    """
+    try:
+        yield
+    except RollenvError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{env_id} raised {describe(error)}: mend the environment, which `rollenv check {env_id}` looks at"
+        ) from error
 
 
 def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -130,6 +149,8 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
         )
     context = 1 << (2 * (prompt + answer) - 1).bit_length()  # other episodes have longer texts
     characters = sum(map(len, played.prompts)) / len(played.prompts)
+    if not characters:
+        raise UsageError("the environment shows no text, and the tiny model has nothing to answer to")
     return {
         "model": {
             "size": _TINY | {"context": context},
@@ -151,7 +172,7 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
 
 def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
     """Return the largest share of random actions with which the expert succeeds now and then, and its episodes."""
-    with contextlib.closing(env_spec.make(**kwargs)) as env:
+    with naming(env_spec.id), contextlib.closing(env_spec.make(**kwargs)) as env:
         for noise in NOISES:
             try:
                 played = _play(env, noise)

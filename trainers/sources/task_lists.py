@@ -101,7 +101,7 @@ class Seeds:
             once, and reset for up to ten seeds a task.
 
     Raises:
-        UsageError: there are none.
+        UsageError: there are none, or ``distinct`` leaves one of several.
     """
 
     def __init__(self, template: TaskTemplate, size: int, *, seed: int = 0, distinct: bool = False):
@@ -118,6 +118,11 @@ class Seeds:
                 numbers.setdefault(str(observation), number)
                 if len(numbers) == size:
                     break
+        if len(numbers) == 1 < size:
+            raise UsageError(
+                f"all tasks of {self.template.env_id} begin with the same observation, so that a pool of distinct ones "
+                "would be a single task: leave out tasks.distinct"
+            )
         return list(numbers.values())
 
     def _seed(self, number: int) -> int:
