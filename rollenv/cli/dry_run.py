@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from rollenv.core import Env, UsageError
 from rollenv.gguf import gguf_of
 from rollenv.hub import check_model
 from rollenv.registry import spec
+from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import make_env
 from rollenv.wrappers.factory import TOKENIZER_REQUIRED
@@ -96,7 +98,8 @@ def try_environments(config: TrainConfig) -> None:
     """Reset every environment of training and evaluation with several seeds, and make the source of tasks.
 
     Raises:
-        UsageError: an environment cannot be made or reset with these settings, or they name no tasks of it.
+        UsageError: an environment cannot be made or reset with these settings, or they name no tasks of it, or more
+            than a data set has.
         MissingData, MissingExtra: what it needs is not there.
     """
     from rollenv.trainers.config.chosen import naming
@@ -112,6 +115,12 @@ def try_environments(config: TrainConfig) -> None:
                 except UsageError as error:
                     raise UsageError(f"{one.id} cannot be played with these settings: {error}") from error
     source_of(config, _without_tokenizer(config.env.wrappers))
+    main = config.env.id, config.eval.kwargs, config.eval.episodes
+    for env_id, kwargs, episodes in (main, *((p.env.id, p.env.kwargs, p.episodes) for p in config.eval.parts)):
+        try:
+            tasks_of(env_id, kwargs, episodes)
+        except UsageError as error:
+            raise UsageError(f"{error}: lower the episodes of the evaluation") from error
 
 
 def _made(env: EnvConfig) -> Env:
@@ -148,13 +157,18 @@ def states_of_turns(trained: EnvConfig, seed: int) -> str:
 
 
 def differences(config: TrainConfig) -> list[str]:
-    """Every setting that is not the default, as ``key = value``; a section's variant has its own defaults."""
-    return _differences("", config, None)
+    """Every setting that is not the default, as ``key = value``; a section's variant has its own defaults.
+
+    Keys that do nothing under the others are left out, as a recipe with them is refused.
+    """
+    return _differences("", config, None, config.idle_keys())
 
 
-def _differences(key: str, value: Any, default: Any) -> list[str]:
+def _differences(key: str, value: Any, default: Any, idle: Collection[str]) -> list[str]:
     from rollenv.trainers.config.section import union_of
 
+    if key in idle:
+        return []
     if not isinstance(value, BaseModel):
         return [] if value == default else [f"{key} = {_toml(value)}"]
     same = type(value) is type(default)
@@ -164,7 +178,7 @@ def _differences(key: str, value: Any, default: Any) -> list[str]:
         known = getattr(default, name) if same else own
         if not same and (union := union_of(key)) and name == union.tag:
             known = None  # the choice itself is shown
-        lines += _differences(f"{key}.{name}".lstrip("."), getattr(value, name), known)
+        lines += _differences(f"{key}.{name}".lstrip("."), getattr(value, name), known, idle)
     return lines
 
 

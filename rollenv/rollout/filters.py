@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rollenv.core import UsageError
-from rollenv.rollout.types import Group
+from rollenv.rollout.types import Group, Trajectory
 
 Filter = Callable[[Group], bool]
 
@@ -25,9 +25,9 @@ def differ(rewards: Sequence[float], threshold: float = 0.0) -> bool:
     return statistics.pstdev(rewards) > max(threshold, _ROUNDING * max(map(abs, rewards)))
 
 
-def paid(group: Group, success_only: bool) -> list[float]:
+def paid(group: Iterable[Trajectory], success_only: bool) -> list[float]:
     """The rewards of the trajectories that did not fail, or 1 for each success and 0 for the others."""
-    return [float(t.success) if success_only else t.reward for t in group.complete]
+    return [float(t.success) if success_only else t.reward for t in group if t.complete]
 
 
 def varied(threshold: float = 0.0, *, success_only: bool = False) -> Filter:

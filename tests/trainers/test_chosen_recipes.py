@@ -9,7 +9,7 @@ import pytest
 
 import rollenv
 from rollenv import registry
-from rollenv.cli.dry_run import try_environments
+from rollenv.cli.dry_run import differences, try_environments
 from rollenv.cli.main import app
 from rollenv.core import MissingData, UsageError
 from rollenv.envs.game.sokoban import Sokoban
@@ -53,10 +53,14 @@ def test_a_data_set_of_one_split_trains_on_it(monkeypatch: pytest.MonkeyPatch, c
                 raise MissingData(f"there is no split {split}")
             super().__init__()
 
+        def num_tasks(self) -> int:
+            return 3
+
     monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
     rollenv.register("test:OneSplit-v0", OneSplit, abilities=["oracle", "random_action"], indexed=True)
     config = load_config("test:OneSplit-v0", ["model=some/model"])
     assert config.env.kwargs == config.eval.kwargs == {}
+    assert config.eval.episodes == 3
     assert "evaluation plays the tasks that are trained on" in caplog.text
 
 
@@ -139,6 +143,20 @@ def test_a_written_recipe_gives_the_same_settings(rollenv_command, recipe: str, 
     done = rollenv_command("train", recipe, "seed=3", "--write-recipe", str(file))
     assert done.returncode == 0, done.stderr
     assert load_config(str(file)) == load_config(recipe, ["seed=3"])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model=some/model"],  # of which the tiny model's size and warm-up say nothing
+        ["loss.entropy=0"],
+        ["model=some/model", "tasks={kind='mixture', parts=[{env={id='rg:chain_sum'}}]}"],
+    ],
+)
+def test_a_written_recipe_leaves_out_what_does_nothing(overrides: list[str], tmp_path: Path):
+    written = tmp_path / "own.toml"
+    assert not app(["train", "sokoban", *overrides, "--write-recipe", str(written)], standalone_mode=False)
+    assert differences(load_config(str(written))) == differences(load_config("sokoban", overrides))
 
 
 @pytest.mark.parametrize(

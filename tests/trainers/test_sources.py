@@ -301,7 +301,7 @@ def test_the_goals_of_a_shop_are_rows():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Rows(LAKE), "SeedSource"),
+        (lambda: Rows(LAKE), "not numbered"),
         (lambda: Rows(TaskTemplate("math:GSM8K", options={"index": 1}), size=3), "fix the index"),
         (lambda: Rows(ROWS, size=0), "at least 1"),
         (lambda: Seeds(LAKE, 0), "at least 1"),

@@ -28,6 +28,9 @@ NOISES, ENOUGH = (0.85, 0.7, 0.5, 0.3, 0.1), 0.2
 #: The tiny model's steps of imitation end at about so many characters read, so that long texts do not take minutes.
 _TEXT = 12_000_000
 
+#: Episodes of an evaluation, unless a data set has fewer rows.
+_EVALUATED = 200
+
 #: The most tokens of an answer that the tiny model is asked to imitate.
 _LONGEST = 1024
 
@@ -73,11 +76,15 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
         )
     with naming(env_id):
         trained, tested = _splits(env_spec, kwargs or {})
+        episodes = _EVALUATED
+        if env_spec.indexed:
+            with contextlib.closing(env_spec.make(**tested)) as env:
+                episodes = min(episodes, env.num_tasks())
     recipe: dict[str, Any] = {
         "iterations": 40,
         "checkpoint_every": 20,
         "env": {"id": env_id, "kwargs": trained},
-        "eval": {"kwargs": {**tested}, "episodes": 200, "every": 10},
+        "eval": {"kwargs": {**tested}, "episodes": episodes, "every": 10},
         "algorithm": {"name": "grpo"},
     }
     if model != "tiny":

@@ -73,7 +73,7 @@ class Rows:
     def __init__(self, template: TaskTemplate, *, size: int | None = None):
         self.template = template
         if not spec(template.env_id).indexed:
-            raise UsageError(f"the tasks of {template.env_id} are not numbered; draw them with SeedSource or Seeds")
+            raise UsageError(f"the tasks of {template.env_id} are not numbered: take tasks.kind=seeds or tasks.pool=N")
         if "index" in template.options:
             raise UsageError(f"options of {template.env_id} fix the index; leave it to the source")
         if size is None:
