@@ -13,7 +13,7 @@ from typing import Any
 from rollenv.arguments import checked_arguments
 from rollenv.core import Env
 from rollenv.drawing import Drawn
-from rollenv.errors import BadEntryPoint, MissingExtra, UsageError, did_you_mean
+from rollenv.errors import BadEntryPoint, MissingData, MissingExtra, UsageError, did_you_mean
 from rollenv.needs import Need
 
 #: The modes of ``render()``.
@@ -105,10 +105,10 @@ class EnvSpec:
         return Drawn(env, mode) if mode in ("ansi", "svg") else env
 
     def accepts(self, kwargs: Mapping[str, Any]) -> bool:
-        """Return True if the environment can be built with these constructor arguments."""
+        """Return True if the environment can be built with these constructor arguments, and their data are here."""
         try:
             self.make(**kwargs).close()
-        except UsageError:
+        except (UsageError, MissingData):
             return False
         return True
 

@@ -30,7 +30,6 @@ from rollenv.wrappers.factory import TOKENIZER_REQUIRED
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from rollenv.env_spec import Wrappers
     from rollenv.trainers.config import TrainConfig
     from rollenv.trainers.config.tasks import EnvConfig
 
@@ -128,7 +127,7 @@ def _made(env: EnvConfig) -> Env:
     return make_env(spec(env.id), Task(env.id, 0, env.kwargs, _without_tokenizer(env.wrappers), env.options))
 
 
-def _without_tokenizer(wrappers: Wrappers) -> Wrappers:
+def _without_tokenizer(wrappers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Leave out the wrappers that need a tokenizer, which may not be here yet."""
     return {name: settings for name, settings in wrappers.items() if name not in TOKENIZER_REQUIRED}
 

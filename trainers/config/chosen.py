@@ -12,7 +12,7 @@ from typing import Any
 
 from rollenv.agents.base import noisy_expert
 from rollenv.agents.prompts import StepPrompt
-from rollenv.core import Env, MissingData, RollenvError, Unsolvable, UsageError
+from rollenv.core import Env, RollenvError, Unsolvable, UsageError
 from rollenv.env_spec import EnvSpec
 from rollenv.registry import spec
 from rollenv.rollout.workers.base import describe
@@ -80,6 +80,8 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
         if env_spec.indexed:
             with contextlib.closing(env_spec.make(**tested)) as env:
                 episodes = min(episodes, env.num_tasks())
+            if trained == tested and "split" not in tested:
+                logger.warning("%s: evaluation plays the tasks that are trained on, for no split is kept", env_id)
     recipe: dict[str, Any] = {
         "iterations": 40,
         "checkpoint_every": 20,
@@ -126,13 +128,7 @@ def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], 
     if "split" in kwargs:
         return kwargs, kwargs
     splits = {**kwargs, "split": "train"}, {**kwargs, "split": "test"}
-    try:
-        both = all(map(env_spec.accepts, splits))
-    except MissingData:  # of one split; if the other is not there either, the environment says so
-        both = False
-    if not both:
-        if env_spec.indexed:
-            logger.warning("%s: evaluation plays the tasks that are trained on, for no split is kept", env_spec.id)
+    if not all(map(env_spec.accepts, splits)):
         return kwargs, kwargs
     prompt = StepPrompt("{instructions}{state}", chat=False)
     first = []
