@@ -24,6 +24,7 @@ from rollenv.needs import extra
 
 with extra("train", "Running a model"):
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from rollenv.agents.engines.local import LocalEngine
@@ -77,8 +78,8 @@ class LocalAgent(OwnsEngine):
         try:
             model = AutoModelForCausalLM.from_pretrained(path, dtype="auto", **how)
             tokenizer = AutoTokenizer.from_pretrained(path, **how)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"cannot load a model from {path!r}: {error}") from error
+        except (OSError, ValueError, SafetensorError) as error:
+            raise UsageError(f"cannot load a model from {path!r}: {' '.join(str(error).split())}") from error
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return cls(model.to(device), tokenizer, prompt, drawing)
 

@@ -13,7 +13,7 @@ from typing import Any
 from rollenv.arguments import checked_arguments
 from rollenv.core import Env
 from rollenv.drawing import Drawn
-from rollenv.errors import BadEntryPoint, MissingExtra, UsageError, did_you_mean
+from rollenv.errors import BadEntryPoint, MissingData, MissingExtra, UsageError, did_you_mean
 from rollenv.needs import Need
 
 #: The modes of ``render()``.
@@ -105,10 +105,10 @@ class EnvSpec:
         return Drawn(env, mode) if mode in ("ansi", "svg") else env
 
     def accepts(self, kwargs: Mapping[str, Any]) -> bool:
-        """Return True if the environment can be built with these constructor arguments."""
+        """Return True if the environment can be built with these constructor arguments, and their data are here."""
         try:
             self.make(**kwargs).close()
-        except UsageError:
+        except (UsageError, MissingData):
             return False
         return True
 
@@ -164,7 +164,7 @@ def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Call
 
 
 def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str, Any], error: TypeError) -> None:
-    """Turn a TypeError about an argument's name into one that says which names there are."""
+    """Turn a TypeError about an argument's name, or one that is not given, into a UsageError that says which."""
     parameters = _parameters(factory)
     unknown = [name for name in kwargs if f"unexpected keyword argument {name!r}" in str(error)]
     if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values()):
@@ -173,6 +173,13 @@ def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str,
         otherwise = f"choose from {', '.join(map(repr, sorted(parameters)))}"
         hint = did_you_mean(unknown[0], parameters, otherwise, most=3, cutoff=0.5, form=repr)
         raise UsageError(f"{env_id} takes no argument {unknown[0]!r}; {hint}") from error
+    lacking = [
+        name
+        for name, p in inspect.signature(factory).parameters.items()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and name not in kwargs
+    ]
+    if lacking:
+        raise UsageError(f"{env_id} has no default for {', '.join(map(repr, lacking))}; give a value") from error
 
 
 def _parameters(factory: Callable[..., Env]) -> set[str]:

@@ -12,6 +12,9 @@ from rollenv.needs import require_extra
 #: Seconds in which the hub answers, if it does.
 TIMEOUT = 5.0
 
+#: Names of the files of tokenizers.
+_TOKENIZERS = ("*token*", "vocab.*", "*.model", "tekken.json")
+
 
 def ask(name: str, kind: str = "model", timeout: float | None = None) -> None:
     """Ask the hub once whether it has something. Retries nothing and downloads nothing.
@@ -60,8 +63,18 @@ def _error(name: str, kind: str, seconds: float) -> Exception | None:
 
 
 def check_model(path: str) -> None:
-    """Raise UsageError if a text is neither a folder nor of the form ``OWNER/NAME``. Nothing is asked or imported."""
-    if Path(path).exists():
+    """Raise UsageError if a text is neither a folder with a tokenizer nor of the form ``OWNER/NAME``.
+
+    Nothing is asked or imported.
+    """
+    folder = Path(path)
+    if folder.is_file():
+        raise UsageError(f"cannot load a model: {path!r} is a file; name the model's folder, or a file NAME.gguf")
+    if folder.is_dir():
+        if not any(file for pattern in _TOKENIZERS for file in folder.glob(pattern)):
+            raise UsageError(
+                f"cannot load a model: the folder {path!r} holds no tokenizer (tokenizer.json); save it there too"
+            )
         return
     if path.count("/") != 1 or path.startswith((".", "/", "~")) or path.endswith("/"):
         raise UsageError(f"cannot load a model: there is no folder {path!r}, and a hub name reads OWNER/NAME")

@@ -108,6 +108,7 @@ def test_what_is_no_name_is_not_asked_for(server, path):
 
 
 def test_a_folder_is_not_asked_for(server, tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
     assert hub.loading(str(tmp_path)) == {}
     assert Hub.asked == 0
 

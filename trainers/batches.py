@@ -35,6 +35,7 @@ class Batches(ABC):
 
     def __init__(self, manager: RolloutManager, source: TaskSource, config: TrainConfig, again: Iterable[Task] = ()):
         self.manager, self.source, self.rollout = manager, source, config.rollout
+        self._success_only = config.rewards.success_only
         self.sleep: int = getattr(config.player, "sleep", 0)
         #: Those of ``again`` that have not come yet.
         self._waiting = deque(again)
@@ -113,7 +114,9 @@ class Batches(ABC):
 
     def _bound(self) -> Bounded:
         keep = self.rollout.keep
-        filters = [varied(keep.std), *([mean_between(*keep.mean)] if keep.mean else [])]
+        only = self._success_only
+        filters = [varied(keep.std, success_only=only)]
+        filters += [mean_between(*keep.mean, success_only=only)] if keep.mean else []
         return Bounded(
             lambda group: all(passes(group) for passes in filters), self.rollout.refill, self.rollout.groups_per_batch
         )

@@ -17,7 +17,7 @@ import numpy as np
 from rollenv.agents.base import renew
 from rollenv.env_spec import Wrappers
 from rollenv.rollout.evaluate import evaluate
-from rollenv.rollout.filters import differ
+from rollenv.rollout.filters import differ, paid
 from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Group, Trajectory
@@ -326,8 +326,7 @@ def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict
     trajectories = [t for group in groups for t in group]
     played = [t for t in trajectories if t.status != "failed"]
     n = max(len(played), 1)
-    paid = [[float(t.success) if success_only else t.reward for t in g if t.status != "failed"] for g in groups]
-    informative = sum(map(differ, paid))
+    informative = sum(differ(paid(group, success_only)) for group in groups)
     turns = [turn for t in played for turn in t.turns]
     return {
         "reward": sum(t.reward for t in played) / n,

@@ -185,10 +185,9 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
     replay = config.loss.routing == "replay"
     limits = rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k
     sampling = Sampling(*limits, stop=stop, routes=replay)
-    example_env = config.environments()[0].model_copy(update={"wrappers": wrappers})
-    prompt = prompt_of(settings, example_env, rollout.max_prompt_tokens, chats=config.templates)
+    shown = [*played(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)]
+    prompt = prompt_of(settings, shown[0][0], rollout.max_prompt_tokens, chats=config.templates)
     if config.model.path == "tiny":
-        shown = played(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)
         return tiny_agent(
             [Scene(env.id, env.kwargs, env.wrappers, env.options, share) for env, share in shown],
             prompt,

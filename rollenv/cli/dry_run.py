@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,11 @@ from rollenv.cli.common import console
 from rollenv.core import Env, UsageError
 from rollenv.gguf import gguf_of
 from rollenv.hub import check_model
-from rollenv.registry import make, spec
+from rollenv.registry import spec
+from rollenv.rollout.evaluate import tasks_of
+from rollenv.rollout.types import Task
+from rollenv.rollout.workers.base import make_env
+from rollenv.wrappers.factory import TOKENIZER_REQUIRED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,7 +59,7 @@ def dry_run(config: TrainConfig) -> None:
     plan, teacher = model_plan(config), teacher_plan(config)
     try_environments(config)
     trained = config.environments()[0]
-    env = make(trained.id, **trained.kwargs)
+    env = _made(trained)
     prompt, other = (first_prompt(env, config, plan.tokenizer, config.seed + more) for more in (0, 1))
     turns = most_turns(env)
     env.close()
@@ -89,22 +94,47 @@ _TRIED, _LOOKS, _TURNS = 3, 4, 50
 
 
 def try_environments(config: TrainConfig) -> None:
-    """Reset every environment of training and evaluation with several seeds.
+    """Reset every environment of training and evaluation with several seeds, and make the source of tasks.
 
     Raises:
-        UsageError: an environment cannot be made or reset with these settings.
+        UsageError: an environment cannot be made or reset with these settings, or they name no tasks of it, or more
+            than a data set has.
         MissingData, MissingExtra: what it needs is not there.
     """
+    from rollenv.trainers.config.chosen import naming
+    from rollenv.trainers.sources.configured import source_of
+
     for one in config.environments():
-        with contextlib.closing(make(one.id, **one.kwargs)) as env:
+        with naming(one.id), contextlib.closing(_made(one)) as env:
             for seed in range(config.seed, config.seed + _TRIED):
-                given = {"options": one.options} if one.options else {}
                 try:
-                    _, info = env.reset(seed, **given)
+                    _, info = _reset(env, one, seed)
                     if not config.harness.name:
                         refuse_pictures(info, "a model in training")
                 except UsageError as error:
                     raise UsageError(f"{one.id} cannot be played with these settings: {error}") from error
+    source_of(config, _without_tokenizer(config.env.wrappers))
+    main = config.env.id, config.eval.kwargs, config.eval.episodes
+    for env_id, kwargs, episodes in (main, *((p.env.id, p.env.kwargs, p.episodes) for p in config.eval.parts)):
+        try:
+            tasks_of(env_id, kwargs, episodes)
+        except UsageError as error:
+            raise UsageError(f"{error}: lower the episodes of the evaluation") from error
+
+
+def _made(env: EnvConfig) -> Env:
+    """Make an environment of training or evaluation with its wrappers."""
+    return make_env(spec(env.id), Task(env.id, 0, env.kwargs, _without_tokenizer(env.wrappers), env.options))
+
+
+def _without_tokenizer(wrappers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Leave out the wrappers that need a tokenizer, which may not be here yet."""
+    return {name: settings for name, settings in wrappers.items() if name not in TOKENIZER_REQUIRED}
+
+
+def _reset(env: Env, settings: EnvConfig, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Reset an environment with its options, which not every one takes."""
+    return env.reset(seed, options=settings.options) if settings.options else env.reset(seed)
 
 
 def states_of_turns(trained: EnvConfig, seed: int) -> str:
@@ -126,13 +156,18 @@ def states_of_turns(trained: EnvConfig, seed: int) -> str:
 
 
 def differences(config: TrainConfig) -> list[str]:
-    """Every setting that is not the default, as ``key = value``; a section's variant has its own defaults."""
-    return _differences("", config, None)
+    """Every setting that is not the default, as ``key = value``; a section's variant has its own defaults.
+
+    Keys that do nothing under the others are left out, as a recipe with them is refused.
+    """
+    return _differences("", config, None, config.idle_keys())
 
 
-def _differences(key: str, value: Any, default: Any) -> list[str]:
+def _differences(key: str, value: Any, default: Any, idle: Collection[str]) -> list[str]:
     from rollenv.trainers.config.section import union_of
 
+    if key in idle:
+        return []
     if not isinstance(value, BaseModel):
         return [] if value == default else [f"{key} = {_toml(value)}"]
     same = type(value) is type(default)
@@ -142,7 +177,7 @@ def _differences(key: str, value: Any, default: Any) -> list[str]:
         known = getattr(default, name) if same else own
         if not same and (union := union_of(key)) and name == union.tag:
             known = None  # the choice itself is shown
-        lines += _differences(f"{key}.{name}".lstrip("."), getattr(value, name), known)
+        lines += _differences(f"{key}.{name}".lstrip("."), getattr(value, name), known, idle)
     return lines
 
 
@@ -223,8 +258,9 @@ def first_prompt(
     from rollenv.agents.prompts.conversation import Conversation
     from rollenv.trainers.prompts import prompt_of
 
-    observation, info = env.reset(config.seed if seed is None else seed)
-    prompt = prompt_of(config.prompt, config.environments()[0], chats=config.templates)
+    trained = config.environments()[0]
+    observation, info = _reset(env, trained, config.seed if seed is None else seed)
+    prompt = prompt_of(config.prompt, trained, chats=config.templates)
     form = ChatFormat.from_settings(tokenizer, prompt.template_args) if tokenizer and tokenizer.chat_template else None
     if isinstance(prompt, StepPrompt):
         text = prompt.render(observation, [], observation, info)
@@ -295,9 +331,9 @@ def model_plan(config: TrainConfig) -> ModelPlan:
         return ModelPlan("tiny: built and warmed up on the spot", config.model.size.context)
     if file := gguf_of(path):
         return _folder_plan(path, file.parent, gguf_file=file.name)
+    check_model(path)
     if Path(path).is_dir():
         return _folder_plan(path, Path(path))
-    check_model(path)
     from huggingface_hub import try_to_load_from_cache
 
     found = try_to_load_from_cache(path, "config.json")

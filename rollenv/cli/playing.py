@@ -67,7 +67,12 @@ class EvalFolder:
             return cls(path, dict(settings), [], 0.0)
         before = _read(file)
         if not resume:
-            raise UsageError(f"{path} holds an evaluation already: --resume goes on with it; or name another folder")
+            if before.get(_OPEN) or (episodes.exists() and episodes.stat().st_size):
+                raise UsageError(
+                    f"{path} holds an evaluation already: --resume goes on with it; or name another folder"
+                )
+            file.unlink()  # it ended by an error before its first episode
+            return cls(path, dict(settings), [], 0.0)
         if accept:
             before = {key: value for key, value in before.items() if key not in FINGERPRINTS}
         _check(path, before, settings)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rollenv.core import UsageError
-from rollenv.rollout.types import Group
+from rollenv.rollout.types import Group, Trajectory
 
 Filter = Callable[[Group], bool]
 
@@ -25,17 +25,29 @@ def differ(rewards: Sequence[float], threshold: float = 0.0) -> bool:
     return statistics.pstdev(rewards) > max(threshold, _ROUNDING * max(map(abs, rewards)))
 
 
-def varied(threshold: float = 0.0) -> Filter:
-    """Keep groups whose rewards have a standard deviation above ``threshold``: equal rewards give no advantage."""
+def paid(group: Iterable[Trajectory], success_only: bool) -> list[float]:
+    """The rewards of the trajectories that did not fail, or 1 for each success and 0 for the others."""
+    return [float(t.success) if success_only else t.reward for t in group if t.complete]
+
+
+def varied(threshold: float = 0.0, *, success_only: bool = False) -> Filter:
+    """Keep groups whose rewards have a standard deviation above ``threshold``: equal rewards give no advantage.
+
+    Args:
+        success_only: whether success, not the environment's reward, is what teaches.
+    """
 
     def keep(group: Group) -> bool:
-        return differ([t.reward for t in group.complete], threshold)
+        return differ(paid(group, success_only), threshold)
 
     return keep
 
 
-def mean_between(low: float, high: float) -> Filter:
+def mean_between(low: float, high: float, *, success_only: bool = False) -> Filter:
     """Keep groups with ``low`` < mean reward < ``high``: DAPO's dynamic sampling (arXiv 2503.14476, equation 11).
+
+    Args:
+        success_only: as for :func:`varied`.
 
     Raises:
         UsageError: ``low`` is not below ``high``.
@@ -44,7 +56,7 @@ def mean_between(low: float, high: float) -> Filter:
         raise UsageError(f"mean_between needs low < high, got {low} and {high}")
 
     def keep(group: Group) -> bool:
-        rewards = [t.reward for t in group.complete]
+        rewards = paid(group, success_only)
         rounding = _ROUNDING * max(abs(low), abs(high))
         return bool(rewards) and low + rounding < statistics.fmean(rewards) < high - rounding
 
@@ -84,8 +96,8 @@ class Bounded:
             if self._dropped == self.drops:
                 self._dropped += 1  # so that it is logged once a batch
                 logger.warning(
-                    "%d groups were dropped for one batch, the most that are; it is filled with groups that give no "
-                    "learning signal. Try easier tasks, larger groups, or more drops",
+                    "%d groups were dropped for one batch, the most that are; it is filled with groups that the filter "
+                    "would drop too. Try easier tasks, larger groups, or more drops",
                     self.drops,
                 )
         self._kept += 1

@@ -179,6 +179,20 @@ def test_loading_what_is_not_a_model_says_so(tmp_path):
         LocalAgent.load(tmp_path / "nothing")
 
 
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (lambda folder: folder / "model.safetensors", "is a file; name the model's folder"),
+        (lambda folder: [file.unlink() for file in folder.glob("tokenizer*")] and folder, "holds no tokenizer"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(bytes(1000)) and folder, "deserializing header"),
+    ],
+)
+def test_a_folder_without_a_part_of_the_model_is_an_error_in_a_line(agent, tmp_path, broken, says):
+    agent.save(tmp_path)
+    with pytest.raises(UsageError, match=f"cannot load a model.*{says}"):
+        LocalAgent.load(broken(tmp_path))
+
+
 def test_equal_seeds_build_equal_models_and_leave_the_global_generator_alone():
     tokenizer = build_tokenizer(TEXT, 400)
     torch.manual_seed(5)

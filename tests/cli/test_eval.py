@@ -160,3 +160,16 @@ def test_standard_streams_may_be_missing(tmp_path, closed):
     done = subprocess.run(["sh", "-c", f"{python} eval {ENV} -n 1 -o out {closed}"], cwd=tmp_path, capture_output=True)
     assert done.returncode == 0
     assert (tmp_path / "out" / "result.json").exists()
+
+
+def test_a_folder_without_an_episode_may_be_used_again(tmp_path, capsys):
+    def played(*settings: str) -> int:
+        return app(
+            ["eval", "game:Sokoban-v0-easy", *settings, "-n", "1", "--out", str(tmp_path)], standalone_mode=False
+        )
+
+    assert played("max_turn=3") == 2
+    assert "did you mean 'max_turns'" in capsys.readouterr().err
+    assert not played("max_turns=3")
+    assert played("max_turns=3") == 2
+    assert "holds an evaluation already" in " ".join(capsys.readouterr().err.split())

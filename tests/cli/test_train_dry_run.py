@@ -144,3 +144,59 @@ def test_a_full_gpu_says_what_takes_less_of_it(rollenv_command, monkeypatch, tmp
     assert "Tried to allocate 20.00 MiB" in done.stderr
     assert "optimizer.micro_batch_tokens=2048" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def four_rows(monkeypatch):
+    """The rows of test:FourRows-v0."""
+    import rollenv
+    from rollenv import registry
+
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+    rows = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(4)]
+    rollenv.register(
+        "test:FourRows-v0",
+        "rollenv.envs.math.env:MathEnv",
+        abilities=["oracle", "random_action"],
+        indexed=True,
+        dataset=rows,
+    )
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["env.wrappers=nosuch"], "there is no wrapper 'nosuch'"),
+        (["tasks.kind=rows"], "not numbered"),
+        (["env.id=test:FourRows-v0"], "has 4 tasks, fewer than the .* lower the episodes"),
+        (["tasks.kind=success_aware"], "not numbered"),
+        (["tasks={kind='mixture', parts=[{env={id='rg:chain_sum', wrappers={nosuch={}}}}]}"], "no wrapper"),
+    ],
+)
+def test_what_would_stop_the_run_after_the_warm_up_is_said_before_it(four_rows, overrides, says):
+    from rollenv.cli.dry_run import try_environments
+    from rollenv.core import UsageError
+    from rollenv.trainers.config import load_config
+
+    with pytest.raises(UsageError, match=says):
+        try_environments(load_config("sokoban", overrides))
+
+
+def test_options_of_training_are_not_those_of_evaluation(four_rows):
+    from rollenv.cli.dry_run import try_environments
+    from rollenv.trainers.config import load_config
+
+    config = load_config("sokoban", ["env.id=test:FourRows-v0", "env.kwargs={}", "env.options.index=3"])
+    fewer = {"kwargs": {"dataset": four_rows[:2]}, "episodes": 2}
+    config = config.model_copy(update={"eval": config.eval.model_copy(update=fewer)})
+    try_environments(config)  # row 3 is there in training alone
+
+
+@pytest.mark.parametrize("wrapper", ["python_tool", "concat_chat"])
+def test_the_first_prompt_is_that_of_the_wrapped_environment(capsys, wrapper):
+    from rollenv.cli.main import app
+
+    settings = [f"env.wrappers={wrapper}", "prompt.template={instructions}"]
+    assert not app(["train", "sokoban", *settings, "--dry-run"], standalone_mode=False)
+    assert ("<python>" in capsys.readouterr().out) is (wrapper == "python_tool")

@@ -20,6 +20,7 @@ from rollenv.trainers.trainer import Trainer
 
 SLOW = "test:SlowWords-v0"
 SAME = "test:SameWords-v0"
+UNSOLVED = "test:UnsolvedWords-v0"
 
 BASE = [
     "threads=1",
@@ -61,6 +62,14 @@ class SameWords(words.Words):
         return observation, 1.0, *others
 
 
+class UnsolvedWords(words.Words):
+    """Answers are worth different amounts, and none is right."""
+
+    def _step(self, action):
+        *others, info = super()._step(action)
+        return *others, info | {"success": False}
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _words():
     rollenv.list_envs()
@@ -69,6 +78,7 @@ def _words():
     rollenv.register(words.ID, "words:Words", abilities=abilities, indexed=True)
     rollenv.register(SLOW, "test_batches:SlowWords", abilities=abilities, indexed=True)
     rollenv.register(SAME, "test_batches:SameWords", abilities=abilities, indexed=True)
+    rollenv.register(UNSOLVED, "test_batches:UnsolvedWords", abilities=abilities, indexed=True)
     yield
     registry.ENV_REGISTRY = before
 
@@ -179,6 +189,16 @@ def test_a_stream_drops_no_more_groups_a_batch_than_refill_says(tmp_path):
         trainer.fit()
         drawn = trainer.batches.state()["source"]["drawn"]
     assert drawn == 6 * (3 + 2)
+
+
+@pytest.mark.parametrize("keep", [[], ["rollout.keep.mean=[0.01, 1.0]"]])
+def test_equal_success_teaches_nothing_where_success_alone_is_the_reward(tmp_path, keep):
+    settings = [f"env.id={UNSOLVED}", "rollout.refill=2", "rewards.success_only=true", "iterations=2", *keep]
+    with start(tmp_path / "run", *settings) as trainer:
+        trainer.fit()
+    drawn = [row for row in rows(tmp_path / "run") if "refilled" in row]
+    assert [(row["refilled"], row["informative_groups"]) for row in drawn] == [(2.0, 0.0)] * 2
+    assert any(row["reward_std"] > 0 for row in drawn), "the rewards do differ"
 
 
 def test_the_cache_of_an_engine_is_dropped_where_the_engine_runs(tmp_path):

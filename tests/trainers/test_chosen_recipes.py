@@ -9,8 +9,9 @@ import pytest
 
 import rollenv
 from rollenv import registry
+from rollenv.cli.dry_run import differences, try_environments
 from rollenv.cli.main import app
-from rollenv.core import UsageError
+from rollenv.core import MissingData, UsageError
 from rollenv.envs.game.sokoban import Sokoban
 from rollenv.trainers.config import load_config
 from rollenv.trainers.trainer import train
@@ -45,6 +46,24 @@ def test_splits_that_differ_in_a_secret_are_not_chosen():
     assert config.env.kwargs == config.eval.kwargs == {}
 
 
+def test_a_data_set_of_one_split_trains_on_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    class OneSplit(Sokoban):
+        def __init__(self, split: str = "test"):
+            if split != "test":
+                raise MissingData(f"there is no split {split}")
+            super().__init__()
+
+        def num_tasks(self) -> int:
+            return 3
+
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+    rollenv.register("test:OneSplit-v0", OneSplit, abilities=["oracle", "random_action"], indexed=True)
+    config = load_config("test:OneSplit-v0", ["model=some/model"])
+    assert config.env.kwargs == config.eval.kwargs == {}
+    assert config.eval.episodes == 3
+    assert "evaluation plays the tasks that are trained on" in caplog.text
+
+
 def test_success_teaches_where_an_episode_that_ends_at_once_earns_more():
     assert load_config("gym:CliffWalking-v1").rewards.success_only
     assert not load_config("game:Sokoban-v0-tiny").rewards.success_only
@@ -76,6 +95,47 @@ def test_an_expert_that_raises_is_said_in_a_sentence(monkeypatch: pytest.MonkeyP
         load_config("test:Broken-v0")
 
 
+class Asks(Sokoban):
+    def __init__(self, rooms: int):
+        super().__init__()
+
+
+class Broken(Sokoban):
+    def __init__(self):
+        raise RuntimeError("no board")
+
+
+@pytest.mark.parametrize(
+    ("env", "says"),
+    [
+        (Asks, "test:Asks-v0 has no default for 'rooms'; give a value"),
+        (Broken, "test:Broken-v0 raised RuntimeError: no board: mend the environment"),
+    ],
+)
+@pytest.mark.parametrize("model", ["tiny", "some/model"])
+def test_what_is_wrong_with_an_environment_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch, env, says, model):
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+    rollenv.register(f"test:{env.__name__}-v0", env, abilities=["oracle", "random_action"])
+    with pytest.raises(UsageError, match=says):
+        try_environments(load_config(f"test:{env.__name__}-v0", [f"model={model}"]))
+
+
+class Silent(Sokoban):
+    def _reset(self, options):
+        super()._reset(options)
+        return "", {}
+
+    def _step(self, action):
+        return "", *super()._step(action)[1:4], {"success": True, "valid": True}
+
+
+def test_the_tiny_model_needs_text_to_answer_to(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
+    rollenv.register("test:Silent-v0", Silent, abilities=["oracle", "random_action"])
+    with pytest.raises(UsageError, match="shows no text"):
+        load_config("test:Silent-v0")
+
+
 @pytest.mark.combinations
 @pytest.mark.parametrize("recipe", ["sokoban", "game:GuessTheNumber-v0-easy", "rlvr_math"])
 def test_a_written_recipe_gives_the_same_settings(rollenv_command, recipe: str, tmp_path: Path):
@@ -83,6 +143,20 @@ def test_a_written_recipe_gives_the_same_settings(rollenv_command, recipe: str, 
     done = rollenv_command("train", recipe, "seed=3", "--write-recipe", str(file))
     assert done.returncode == 0, done.stderr
     assert load_config(str(file)) == load_config(recipe, ["seed=3"])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model=some/model"],  # of which the tiny model's size and warm-up say nothing
+        ["loss.entropy=0"],
+        ["model=some/model", "tasks={kind='mixture', parts=[{env={id='rg:chain_sum'}}]}"],
+    ],
+)
+def test_a_written_recipe_leaves_out_what_does_nothing(overrides: list[str], tmp_path: Path):
+    written = tmp_path / "own.toml"
+    assert not app(["train", "sokoban", *overrides, "--write-recipe", str(written)], standalone_mode=False)
+    assert differences(load_config(str(written))) == differences(load_config("sokoban", overrides))
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def test_overrides_reach_every_depth():
         ("lr=1e-4", "did you mean 'optimizer.lr'"),
         ("rollout.lr=1e-4", "did you mean 'optimizer.lr'"),
         ("temprature=0.5", "did you mean .*'rollout.temperature'"),
+        ("tasks={kind='success_aware', distinct=true}", r"tasks\.distinct: must be false where tasks\.pool is 0"),
         ("optimizer.lr=fast", "optimizer.lr: .* got 'fast'"),
         ("optimizer.lr=-1", "optimizer.lr"),
         ("iterations=2.5", "iterations"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import rollenv
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent, RandomAgent
+from rollenv.core import Wrapper
 from rollenv.curriculum import Curriculum, Schedule
 from rollenv.rollout import filters
 from rollenv.rollout.manager import RolloutManager
@@ -56,6 +57,19 @@ def test_a_pool_of_distinct_tasks_has_each_once():
     assert len(set(questions)) == len(questions) == 12  # six sums and six differences
     assert len(Seeds(few, 5, distinct=True)) == 5
     assert len({few_question(Seeds(few, 1000).task(item, 0)) for item in range(1000)}) == 12
+
+
+def test_distinct_tasks_differ_in_what_wrappers_show():
+    half = TaskTemplate("math:Arithmetic-v0-digit", wrappers={f"{__name__}:Signs": {}})
+    assert len(Seeds(half, 50, distinct=True)) == 2, "a sum or a difference"
+
+
+class Signs(Wrapper):
+    """Shows the sign of a sum, not its numbers."""
+
+    def reset(self, seed=None, **given):
+        observation, info = super().reset(seed, **given)
+        return "+" if "+" in observation else "-", info
 
 
 def few_question(task):
@@ -287,10 +301,11 @@ def test_the_goals_of_a_shop_are_rows():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Rows(LAKE), "SeedSource"),
+        (lambda: Rows(LAKE), "not numbered"),
         (lambda: Rows(TaskTemplate("math:GSM8K", options={"index": 1}), size=3), "fix the index"),
         (lambda: Rows(ROWS, size=0), "at least 1"),
         (lambda: Seeds(LAKE, 0), "at least 1"),
+        (lambda: Seeds(TaskTemplate("game:GuessTheNumber-v0"), 9, distinct=True), "leave out tasks.distinct"),
         (lambda: MixtureSource({}), "at least one"),
         (lambda: MixtureSource({"a": (0, SeedSource(LAKE))}), "above 0"),
         (lambda: MixtureSource({"a": (float("nan"), SeedSource(LAKE))}), "above 0"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +17,8 @@ from rollenv.env_spec import EnvSpec
 from rollenv.registry import spec
 from rollenv.rollout.workers.base import describe
 
+logger = logging.getLogger(__name__)
+
 #: Episodes that are played for every share of random actions, and the most turns of one.
 EPISODES, TURNS = 40, 60
 
@@ -23,6 +27,9 @@ NOISES, ENOUGH = (0.85, 0.7, 0.5, 0.3, 0.1), 0.2
 
 #: The tiny model's steps of imitation end at about so many characters read, so that long texts do not take minutes.
 _TEXT = 12_000_000
+
+#: Episodes of an evaluation, unless a data set has fewer rows.
+_EVALUATED = 200
 
 #: The most tokens of an answer that the tiny model is asked to imitate.
 _LONGEST = 1024
@@ -67,12 +74,19 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
             f"{env_id} has no expert that the tiny model could imitate (it is not registered with the abilities oracle "
             "and random_action); give a pretrained model: model=PATH, a hub name or smollm2-135m"
         )
-    trained, tested = _splits(env_spec, kwargs or {})
+    with naming(env_id):
+        trained, tested = _splits(env_spec, kwargs or {})
+        episodes = _EVALUATED
+        if env_spec.indexed:
+            with contextlib.closing(env_spec.make(**tested)) as env:
+                episodes = min(episodes, env.num_tasks())
+            if trained == tested and "split" not in tested:
+                logger.warning("%s: evaluation plays the tasks that are trained on, for no split is kept", env_id)
     recipe: dict[str, Any] = {
         "iterations": 40,
         "checkpoint_every": 20,
         "env": {"id": env_id, "kwargs": trained},
-        "eval": {"kwargs": {**tested}, "episodes": 200, "every": 10},
+        "eval": {"kwargs": {**tested}, "episodes": episodes, "every": 10},
         "algorithm": {"name": "grpo"},
     }
     if model != "tiny":
@@ -88,14 +102,33 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
     return recipe | _tiny(noise, played)
 
 
+@contextlib.contextmanager
+def naming(env_id: str) -> Iterator[None]:
+    """Name the environment in which the block is, where it raises an error of its own.
+
+    Raises:
+        UsageError: it did.
+    """
+    try:
+        yield
+    except RollenvError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{env_id} raised {describe(error)}: mend the environment, which `rollenv check {env_id}` looks at"
+        ) from error
+
+
 def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the arguments of training and of evaluation: those of two splits, where the environment has them.
 
     Where tasks of both begin alike, they differ in a secret alone (a number to guess). Training on one split would
     teach that the secrets of the other never occur, so there other seeds are what is unseen.
     """
+    if "split" in kwargs:
+        return kwargs, kwargs
     splits = {**kwargs, "split": "train"}, {**kwargs, "split": "test"}
-    if "split" in kwargs or not all(map(env_spec.accepts, splits)):
+    if not all(map(env_spec.accepts, splits)):
         return kwargs, kwargs
     prompt = StepPrompt("{instructions}{state}", chat=False)
     first = []
@@ -119,6 +152,8 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
         )
     context = 1 << (2 * (prompt + answer) - 1).bit_length()  # other episodes have longer texts
     characters = sum(map(len, played.prompts)) / len(played.prompts)
+    if not characters:
+        raise UsageError("the environment shows no text, and the tiny model has nothing to answer to")
     return {
         "model": {
             "size": _TINY | {"context": context},
@@ -140,7 +175,7 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
 
 def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
     """Return the largest share of random actions with which the expert succeeds now and then, and its episodes."""
-    with contextlib.closing(env_spec.make(**kwargs)) as env:
+    with naming(env_spec.id), contextlib.closing(env_spec.make(**kwargs)) as env:
         for noise in NOISES:
             try:
                 played = _play(env, noise)

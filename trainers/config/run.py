@@ -545,5 +545,5 @@ class TrainConfig(Section):
 
     def environments(self) -> list[EnvConfig]:
         """All environments that are played, in training and evaluation."""
-        evaluated = self.env.model_copy(update={"kwargs": self.eval.kwargs})
+        evaluated = self.env.model_copy(update={"kwargs": self.eval.kwargs, "options": {}})
         return [*(env for env, _ in played(self.env, self.tasks)), evaluated, *(part.env for part in self.eval.parts)]

@@ -82,6 +82,13 @@ class Pool(Section):
     half_life: float = Field(2000.0, gt=0)
     """Groups after which what was seen of a task counts half."""
 
+    @field_validator("distinct")
+    @classmethod
+    def _of_seeds(cls, distinct: bool, info: ValidationInfo) -> bool:
+        if distinct and not info.data.get("pool", 1):
+            raise ValueError("must be false where tasks.pool is 0: it chooses among seeds, not rows of a data set")
+        return distinct
+
 
 class Named(Protocol):
     """A part with metrics of its own."""

@@ -13,6 +13,7 @@ from rollenv.core import UsageError
 from rollenv.curriculum import Curriculum, Schedule
 from rollenv.registry import spec
 from rollenv.rollout.types import Group, Task
+from rollenv.rollout.workers.base import make_env
 from rollenv.trainers.sources.base import DataChanged, Drawn, TaskTemplate, count, own_part, read_state, task_seed
 
 
@@ -72,7 +73,7 @@ class Rows:
     def __init__(self, template: TaskTemplate, *, size: int | None = None):
         self.template = template
         if not spec(template.env_id).indexed:
-            raise UsageError(f"the tasks of {template.env_id} are not numbered; draw them with SeedSource or Seeds")
+            raise UsageError(f"the tasks of {template.env_id} are not numbered: take tasks.kind=seeds or tasks.pool=N")
         if "index" in template.options:
             raise UsageError(f"options of {template.env_id} fix the index; leave it to the source")
         if size is None:
@@ -100,7 +101,7 @@ class Seeds:
             once, and reset for up to ten seeds a task.
 
     Raises:
-        UsageError: there are none.
+        UsageError: there are none, or ``distinct`` leaves one of several.
     """
 
     def __init__(self, template: TaskTemplate, size: int, *, seed: int = 0, distinct: bool = False):
@@ -111,12 +112,17 @@ class Seeds:
 
     def _first_of_each(self, size: int) -> list[int]:
         numbers: dict[str, int] = {}
-        with contextlib.closing(spec(self.template.env_id).make(**self.template.kwargs)) as env:
+        with contextlib.closing(make_env(spec(self.template.env_id), self.template.task(0, ()))) as env:
             for number in range(10 * size):
                 observation, _ = env.reset(self._seed(number), options=self.template.options or None)
                 numbers.setdefault(str(observation), number)
                 if len(numbers) == size:
                     break
+        if len(numbers) == 1 < size:
+            raise UsageError(
+                f"all tasks of {self.template.env_id} begin with the same observation, so that a pool of distinct ones "
+                "would be a single task: leave out tasks.distinct"
+            )
         return list(numbers.values())
 
     def _seed(self, number: int) -> int:
