@@ -239,7 +239,7 @@ def batches_of(
 
 def plain_task(task: Task) -> dict[str, Any]:
     """A task as JSON data, with what its source marked it with."""
-    names = ("env_id", "seed", "kwargs", "wrappers", "options")
+    names = ("env_id", "seed", "kwargs", "wrappers", "options", "agent_seed")
     return {name: getattr(task, name) for name in names} | {"origin": list(getattr(task, "origin", ()))}
 
 

@@ -201,7 +201,9 @@ class Episode:
         while True:
             result = await self._call_env("reset")
             try:
-                session = self.agent.start(self, trajectory.task.seed * 1_000_003 + trajectory.member)
+                task = trajectory.task
+                seed = task.seed if task.agent_seed is None else task.agent_seed
+                session = self.agent.start(self, seed * 1_000_003 + trajectory.member)
             except BaseException as error:
                 raise self.classify_agent_error("start()", error) from error
             try:

@@ -27,6 +27,8 @@ class Task:
     """What is put around the environment, the first innermost, with settings; see :func:`rollenv.wrappers.wrap`."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the reset, such as ``{"index": 3}``."""
+    agent_seed: int | None = None
+    """Seed of the agent's random numbers, so that an episode that is played again is not the same; None for ``seed``."""
 
     def __post_init__(self) -> None:
         if type(self.env_id) is not str or type(self.seed) is not int:  # such as NumPy's: they become plain ones

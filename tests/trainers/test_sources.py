@@ -418,6 +418,13 @@ def test_an_item_is_not_drawn_again_at_once():
     assert len(set(seeds.values())) == 10, "an item is its seed"
 
 
+def test_a_task_that_is_drawn_again_is_played_anew():
+    with RolloutManager(RandomAgent()) as manager:
+        one, two = manager.batch(SuccessAware(Seeds(LAKE, 1), apart=0), 2, 4)
+    assert one.task.seed == two.task.seed
+    assert [[turn.text for turn in t.turns] for t in one] != [[turn.text for turn in t.turns] for t in two]
+
+
 def test_groups_without_a_complete_trajectory_teach_nothing():
     source = SuccessAware(Seeds(LAKE, 2), apart=0)
     task = next(source)

@@ -82,9 +82,10 @@ class Drawn(Task):
         kwargs: dict[str, Any] | None = None,
         wrappers: dict[str, dict[str, Any]] | None = None,
         options: dict[str, Any] | None = None,
+        agent_seed: int | None = None,
         origin: Origin = (),
     ):
-        Task.__init__(self, env_id, seed, kwargs or {}, wrappers or {}, options or {})
+        Task.__init__(self, env_id, seed, kwargs or {}, wrappers or {}, options or {}, agent_seed)
         object.__setattr__(self, "origin", tuple(origin))
 
     @classmethod
@@ -148,15 +149,17 @@ class TaskTemplate:
         origin: Origin,
         kwargs: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
+        agent_seed: int | None = None,
     ) -> Drawn:
         """A task of this kind.
 
         Args:
             origin: the names and numbers by which sources know it; see :data:`Origin`.
             kwargs: more constructor arguments; they replace those of the template.
+            agent_seed: of the agent's random numbers, for a task that is drawn more than once.
         """
         more = {**self.options, **(options or {})}
-        return Drawn(self.env_id, seed, {**self.kwargs, **(kwargs or {})}, self.wrappers, more, origin)
+        return Drawn(self.env_id, seed, {**self.kwargs, **(kwargs or {})}, self.wrappers, more, agent_seed, origin)
 
 
 def task_seed(*parts: int | str) -> int:

@@ -31,8 +31,8 @@ class SuccessAware(Iterator[Task]):
         items: what is drawn from: :class:`~rollenv.trainers.sources.Rows` or :class:`~rollenv.trainers.sources.Seeds`.
         explore: the share of uniform draws, from 0 to 1.
         half_life: in groups recorded of all items; None forgets nothing.
-        apart: an item is not drawn again in this many draws (at most half the number of items). Equal seeds in one
-            batch are played alike, so this should be the batch's number of groups.
+        apart: an item is not drawn again in this many draws (at most half the number of items), so that a batch has
+            different ones.
 
     Raises:
         UsageError: for arguments outside these ranges.

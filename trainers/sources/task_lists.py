@@ -54,7 +54,7 @@ class Items(Protocol):
         """One of the tasks, with the item's number as its origin.
 
         Args:
-            seed: for what is random about it, if the item does not settle that.
+            seed: for what is random about it, if the item does not settle that, and for the agent's random numbers.
         """
         ...
 
@@ -132,7 +132,7 @@ class Seeds:
         return len(self.numbers)
 
     def task(self, item: int, seed: int) -> Drawn:
-        return self.template.task(self._seed(self.numbers[item]), (item,))
+        return self.template.task(self._seed(self.numbers[item]), (item,), agent_seed=seed)
 
 
 class DatasetSource(Iterator[Task]):
