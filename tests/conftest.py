@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     A shell's background job ignores Ctrl-C, and so would what the tests start and interrupt. Processes that run tests
     side by side share the cores: threads of one would wait for those of another. Properties are tried on few examples,
-    in `make integration` on many; slow machines fail none of them. Ray's workers would get no time beside busy programs.
+    in `make integration` on many; slow machines fail none of them. Beside busy programs Ray's workers would wait long.
     """
     os.environ.setdefault("RAY_worker_niceness", "0")
     for name, examples in (("few", 30), ("many", 100)):

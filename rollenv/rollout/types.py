@@ -28,7 +28,7 @@ class Task:
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the reset, such as ``{"index": 3}``."""
     agent_seed: int | None = None
-    """Seed of the agent's random numbers, so that an episode that is played again is not the same; None for ``seed``."""
+    """Seed of the agent's random numbers, where a task is played again and should differ; None for ``seed``."""
 
     def __post_init__(self) -> None:
         if type(self.env_id) is not str or type(self.seed) is not int:  # such as NumPy's: they become plain ones
