@@ -328,7 +328,7 @@ def test_the_recipes_for_real_models_can_be_looked_at(recipe, rollenv_command, t
     for name, rows in DATA.items():
         file = tmp_path / "data" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(json.dumps(row) + "\n" for row in (rows if isinstance(rows, list) else [rows])))
+        file.write_text("".join(json.dumps(row) + "\n" for row in (rows if isinstance(rows, list) else [rows] * 500)))
     monkeypatch.setenv("ROLLENV_DATA", str(tmp_path / "data"))
     done = rollenv_command("train", recipe, "--dry-run")
     assert done.returncode == 0, done.stderr
