@@ -309,7 +309,7 @@ DATA = {
     "math/math500_test.jsonl": {"problem": "3 + 5?", "answer": "8"},
     "mbpp/mbpp.jsonl": [
         {"task_id": i, "text": "Write f.", "code": "def f(): return 1", "test_list": ["assert f() == 1"]}
-        for i in (11, 601)
+        for i in (*range(11, 511), 601)
     ],
     "humaneval/HumanEval.jsonl": {
         "task_id": "HumanEval/0",
