@@ -543,18 +543,18 @@ def test_a_standstill_of_the_event_loop_is_no_fault_of_workers_or_environments()
 
         async def act(self, observation, info):
             if self.answer:
-                time.sleep(1.5)
+                time.sleep(6)
             return Action("go", policy_version=3)
 
-    limits = Limits(reset=1.0, step=1.0, max_replays=0)
+    limits = Limits(reset=5.0, step=5.0, max_replays=0)
     with (
-        ProcessWorkers(2, ping_every=0.2, lost_after=1.0) as pool,
+        ProcessWorkers(2, ping_every=0.2, lost_after=5.0) as pool,
         RolloutManager(Holds(None), pool, limits=limits) as manager,
     ):
         for _ in range(2):
             groups = manager.collect([Task(ID, n) for n in range(6)])
             assert [t.status for g in groups for t in g] == ["terminated"] * 6
-            time.sleep(1.5)
+            time.sleep(6)
         assert [report["deaths"] for report in pool.report()] == [0, 0]
 
 
