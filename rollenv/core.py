@@ -67,15 +67,30 @@ __all__ = [
 StepResult = tuple[str, float, bool, bool, dict[str, Any]]
 ResetResult = tuple[str, dict[str, Any]]
 
-#: Optional abilities, and the end of the error where a class lacks one.
-_LACKING = {
-    "get_state": "does not save its state",
-    "set_state": "does not restore its state",
-    "sample_random_action": "has no random actions",
-    "oracle_action": "has no oracle",
-    "state_key": "has no state key",
-    "num_tasks": "has no numbered tasks",
-}
+
+class Ability:
+    """An optional ability, on the class that has none of them.
+
+    ``Env`` has no ``__getattr__`` for this: with one, Python 3.11 looks up every attribute of a step a third slower.
+    """
+
+    def __init__(self, name: str, lacking: str, *, part: str = "", whole: str = ""):
+        self.name, self.lacking, self.part, self.whole = name, lacking, part, whole
+
+    def __get__(self, env: Any, owner: type) -> Any:
+        """Return the whole of an ability of which the class defines a part, or what a class behind Env has.
+
+        Raises:
+            NoSuchAbility: there is neither.
+        """
+        if env is None:
+            return self
+        if self.part and getattr(owner, self.part, None):
+            return getattr(env, self.whole)
+        found = getattr(super(Env, env), self.name, None)
+        if found is None:
+            raise NoSuchAbility(f"{owner.__name__} {self.lacking}")
+        return found
 
 
 class Env(gymnasium.Env[str, str]):
@@ -209,19 +224,13 @@ class Env(gymnasium.Env[str, str]):
 
         def _set_state(self, state: dict[str, Any]) -> None: ...
 
-    def __getattr__(self, name: str) -> Any:
-        """Look up what the class does not define.
-
-        Raises:
-            NoSuchAbility: it is an optional ability.
-        """
-        if name == "get_state" and getattr(type(self), "_get_state", None):
-            return self._whole_state
-        if name == "set_state" and getattr(type(self), "_set_state", None):
-            return self._restore
-        if name in _LACKING:
-            raise NoSuchAbility(f"{type(self).__name__} {_LACKING[name]}")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    else:
+        get_state = Ability("get_state", "does not save its state", part="_get_state", whole="_whole_state")
+        set_state = Ability("set_state", "does not restore its state", part="_set_state", whole="_restore")
+        sample_random_action = Ability("sample_random_action", "has no random actions")
+        oracle_action = Ability("oracle_action", "has no oracle")
+        state_key = Ability("state_key", "has no state key")
+        num_tasks = Ability("num_tasks", "has no numbered tasks")
 
     def _whole_state(self) -> dict[str, Any]:
         version, words, gauss = self.action_rng.getstate()
@@ -348,6 +357,10 @@ class Wrapper(Env):
 
     def __init__(self, env: Env):
         self.env = env
+
+    if not TYPE_CHECKING:  # without a part: both are those of the environment inside, by __getattr__
+        get_state = Ability("get_state", "does not save its state")
+        set_state = Ability("set_state", "does not restore its state")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "env":

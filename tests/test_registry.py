@@ -334,8 +334,9 @@ def test_a_spec_may_have_reset_options(scratch_registry):
         env.reset(options={"indx": 1})
 
 
-#: Gymnasium's own are about wrappers.
+#: Gymnasium's own are about wrappers; a state is the wrapper's too.
 NOT_PASSED_ON = {"spec", "unwrapped", "env_id", "reset", "get_wrapper_attr", "has_wrapper_attr", "set_wrapper_attr"}
+NOT_PASSED_ON |= {"get_state", "set_state"}
 DELEGATED = [name for name in dir(rollenv.Env) if not name.startswith("_") and name not in NOT_PASSED_ON]
 
 

@@ -7,7 +7,7 @@ import functools
 import importlib
 import inspect
 import random
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -57,10 +57,9 @@ class Env(core.Env, metaclass=abc.ABCMeta):
     def step(self, action: Any) -> Any:
         """Play one turn."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name in ("get_state", "set_state"):  # whatever the author calls _get_state
-            raise core.NoSuchAbility(f"{type(self).__name__} has no {name}()")
-        return super().__getattr__(name)
+    if not TYPE_CHECKING:  # whatever the author calls _get_state
+        get_state = core.Ability("get_state", "has no get_state()")
+        set_state = core.Ability("set_state", "has no set_state()")
 
     def sample_random_action(self) -> str:
         raise NotImplementedError(f"{type(self).__name__} has no random actions")
