@@ -167,7 +167,7 @@ def _sweep(parent: Path) -> None:
 
 
 def start_time(pid: int) -> str:
-    """When a process of this machine started, in its kernel's ticks; ``gone`` where there is none."""
+    """Return when a process of this machine started, in its kernel's ticks; ``gone`` where there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -71,7 +71,7 @@ def _source(cls: object) -> str:
 
 
 def _needs(env_spec: EnvSpec) -> str:
-    """What has to be there besides a base install, and how to get it."""
+    """List the requirements besides a base install, and how to get them."""
     found = cards.needed(env_spec.needs)
     said = [f"{', '.join(names)}{hint and f' ({_as_code(hint)})'}" for hint, names in found.items()]
     return "; ".join(said) or "a base install"

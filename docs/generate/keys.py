@@ -74,7 +74,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _type(kind: Any) -> str:
-    """What a value may be, in words."""
+    """Describe the values that a key may have, in words."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _type(arguments[0])
