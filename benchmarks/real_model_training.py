@@ -46,7 +46,7 @@ def main() -> None:
             cells = (interval(before), interval(after), tasks_interval(after), *stages, cost(run), peak)
             rows.append((name, seed, *cells))
     file = IMAGES / "real_model_curve.svg"
-    draw(curves, Picture(file, "success on unseen tasks", 0.85, 0.0, ("processor seconds of RL", "episodes")))
+    draw(curves, Picture(file, "success on unseen tasks", 0.85, 0.0, ("processor seconds of RL",)))
     stages = ("playing, s", "updates, s", "evaluations, s", "all, s", "peak memory, GB")
     head = ("what", "seed", "before RL (95 %)", "after RL (95 %)", "after, 95 % over tasks", *stages)
     note = "SmolLM2-135M-Instruct in float32, sampled at temperature 1 before and after, on tasks never trained on. "
