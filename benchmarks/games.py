@@ -71,32 +71,36 @@ print(json.dumps(steps / (clock() - start)))
 """
 
 
-def rate(package: str, env_id: str, seconds: float) -> float | None:
-    """Steps per CPU second, or None where the environment cannot be played."""
+def rate(package: str, env_id: str, seconds: float) -> float | str:
+    """Steps per CPU second, or the last line of the error where GEM's environment cannot be played."""
     python = ROOT / ".bench/gem/bin/python" if package == "gem" else sys.executable
     script = (GEM if package == "gem" else OURS) + LOOP
-    arguments = [env_id, str(seconds), str(ROOT / "envs/games")]
+    arguments = [env_id, str(seconds), str(ROOT / "envs/game/words")]
     try:
         done = subprocess.run([python, "-c", script, *arguments], capture_output=True, text=True, timeout=600)
     except subprocess.TimeoutExpired:
-        return None
+        return "no step in 10 minutes"
     if done.returncode:
         if package == "rollenv":
             raise SystemExit(done.stderr)
-        return None
+        return done.stderr.splitlines()[-1]
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
 def row(env_id: str, seconds: float, rounds: int) -> tuple[object, ...]:
     """The medians over the rounds, and their ratio."""
     rates: dict[str, list[float]] = {"gem": [], "rollenv": []}
+    error = ""
     for _ in range(rounds):
         for package, found in rates.items():
-            if (value := rate(package, env_id, seconds)) is not None:
+            value = rate(package, env_id, seconds)
+            if isinstance(value, str):
+                error = value
+            else:
                 found.append(value)
     ours = statistics.median(rates["rollenv"])
     if not rates["gem"]:
-        return env_id, "does not run", f"{ours:,.0f}", "-"
+        return env_id, f"does not run: {error}", f"{ours:,.0f}", "-"
     gem = statistics.median(rates["gem"])
     return env_id, f"{gem:,.0f}", f"{ours:,.0f}", f"{ours / gem:,.{0 if ours > 100 * gem else 2}f} x"
 

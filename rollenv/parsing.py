@@ -11,7 +11,6 @@ _TOKEN = re.compile(r"(\\f?box(?:ed)?\s*\{)|\\\\(?!f?box)|\\[{}]|[{}]")
 _BARE_BOX = re.compile(
     r"\\f?box(?:ed)?(?![a-zA-Z])\s*([^\s{}$\\a-zA-Z]*\d[^\s{}$\\]*|[a-zA-Z](?=\s*(?:\$|\\[\])]|\Z)))"
 )
-_BOX = re.compile(r"\\f?box")
 _TOKEN_IN_ANY_CASE = re.compile(_TOKEN.pattern, re.IGNORECASE)
 
 
@@ -22,10 +21,10 @@ def last_boxed(text: str) -> str | None:
     box too.
     """
     start = text.rfind("\\boxed{") + 7
-    if start >= 7 and not _BOX.search(text, start):  # the last box of any spelling, nearly always a plain one
-        end = text.find("}", start)
-        if end >= 0 and text.find("{", start, end) < 0 and text.find("\\", start, end) < 0:
-            return text[start:end].strip()
+    if start >= 7 and text.find("box", start) < 0:  # the last box of any spelling, nearly always a plain one
+        content, closed, _ = text[start:].partition("}")
+        if closed and "{" not in content and "\\" not in content:
+            return content.strip()
     elif "box" not in text:
         return None
     open_at: list[int] = []  # where each open brace's content starts; negative for a brace that is not a box's

@@ -34,6 +34,8 @@ class TextGame(Env):
     state_names: ClassVar[tuple[str, ...]] = ()
     malformed_reward: ClassVar[float] = -0.1
     malformed_ends: ClassVar[bool] = True
+    #: False where an action is nothing but the move.
+    boxed = True
 
     max_turns: int
     _prompt: str
@@ -68,7 +70,7 @@ class TextGame(Env):
 
     def _write(self, move: str) -> str:
         """The action that names a move."""
-        return box(move)
+        return f"\\boxed{{{move}}}" if self.boxed else move
 
     def _parse(self, text: str) -> Any:
         """The move that the content of the box names, or None."""
@@ -125,6 +127,8 @@ class TextGame(Env):
 
     def _read(self, action: str) -> Any:
         """The move in the last box that holds one, or None."""
+        if not self.boxed:
+            return self._parse(action.strip())
         text = last_boxed(action)
         move = None if text is None else self._parse(text)
         return move if move is not None else next((m for m in map(self._parse, boxes(action)) if m is not None), None)
@@ -148,7 +152,8 @@ class TextGame(Env):
         return self._write(self._next_move())
 
     def _pick(self, actions: Sequence[str]) -> str:
-        return actions[int(self.action_rng.random() * len(actions))]
+        random = self._random_actions or self.action_rng  # the property only makes it: one call less
+        return actions[int(random.random() * len(actions))]
 
     def state_key(self) -> str:
         return self.render()

@@ -68,12 +68,6 @@ class GuessTheNumber(TextGame):
         self.guessed = []
         self.board = "Guesses so far: "
 
-    def _write(self, move: str) -> str:
-        return box(move) if self.boxed else move
-
-    def _read(self, action: str) -> Any:
-        return super()._read(action) if self.boxed else self._parse(action.strip())
-
     def _parse(self, text: str) -> Any:
         if (number := _SMALL.get(text)) is not None:
             return number
