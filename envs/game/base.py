@@ -14,6 +14,9 @@ from rollenv.parsing import boxes, last_boxed
 _NUMBER = re.compile(r"[+-]?\d{1,4300}")  # longer ones Python does not read
 _MOST = 10**18
 
+#: The usual numbers, read faster than by a pattern.
+SMALL = {str(number): number for number in range(1000)}
+
 
 class TextGame(Env):
     r"""A game with its action in ``\boxed{}``.
@@ -192,13 +195,17 @@ def numbers(text: str, n: int | None = None) -> list[int] | None:
         The numbers, or None if the text is anything else.
     """
     parts = text.replace(",", " ").split(None, n or -1)
-    good = len(parts) == n if n else parts
-    return [whole(part) for part in parts] if good and all(map(_NUMBER.fullmatch, parts)) else None
-
-
-def whole(digits: str) -> int:
-    """The number, or 10 ** 18 where it is larger: that is outside every game, and short enough to say."""
-    return max(-_MOST, min(int(digits), _MOST))
+    if n and len(parts) != n:
+        return None
+    found = []
+    for part in parts:
+        number = SMALL.get(part)
+        if number is None:
+            if not _NUMBER.fullmatch(part):
+                return None
+            number = max(-_MOST, min(int(part), _MOST))  # larger ones are outside every game
+        found.append(number)
+    return found or None
 
 
 def letters(text: str) -> str | None:

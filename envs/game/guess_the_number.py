@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from rollenv.core import UsageError
-from rollenv.envs.game.base import TextGame, box, numbers, turns
+from rollenv.envs.game.base import SMALL, TextGame, box, numbers, turns
 from rollenv.envs.splits import check_split, in_split
-
-#: The usual guesses, read faster than by a pattern.
-_SMALL = {str(number): number for number in range(1000)}
 
 
 class GuessTheNumber(TextGame):
@@ -69,7 +66,7 @@ class GuessTheNumber(TextGame):
         self.board = "Guesses so far: "
 
     def _parse(self, text: str) -> Any:
-        if (number := _SMALL.get(text)) is not None:
+        if (number := SMALL.get(text)) is not None:
             return number
         found = numbers(text, 1)
         return found[0] if found else None
@@ -103,7 +100,8 @@ class GuessTheNumber(TextGame):
         return str((low + high) // 2)
 
     def sample_random_action(self) -> str:
-        return self._write(str(self.min_number + int(self.action_rng.random() * (self._span + 1))))
+        random = self._random_actions or self.action_rng
+        return self._write(str(self.min_number + int(random.random() * (self._span + 1))))
 
 
 @functools.lru_cache(maxsize=64)
