@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.console import Console
+from rich.progress import track
+
 from rollenv.agents.base import noisy_expert
 from rollenv.agents.prompts import StepPrompt
 from rollenv.core import Env, RollenvError, Unsolvable, UsageError
@@ -197,7 +200,8 @@ def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
 
 def _play(env: Env, noise: float) -> Played:
     played, prompt = Played(), StepPrompt("{state}", chat=False)
-    for seed in range(EPISODES):
+    console, doing = Console(stderr=True), f"{env}: expert with {noise:.0%} random actions"
+    for seed in track(range(EPISODES), doing, console=console, transient=True, disable=not console.is_terminal):
         rng = random.Random(seed)
         observation, info = env.reset(seed=seed)
         instructions, total = observation, 0.0
