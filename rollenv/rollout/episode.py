@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 #: Workers that an episode may lose before it is played in a worker of its own.
 _LOSSES_WITH_OTHERS = 2
 
+#: Workers of its own that an episode may lose before it fails: one or two may be killed from outside.
+_LOSSES_ALONE = 3
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -96,8 +99,8 @@ class Episode:
 
     The calls of the environment are recorded. When it raises, hangs or is lost with its worker, they are made again
     in a new environment in another worker, which by the contract gives the same results, and the episode continues; the
-    agent does not notice. An environment whose worker ends again is replayed in a worker of its own. If that ends too,
-    the episode has failed.
+    agent does not notice. An environment whose worker ends again is replayed in a worker of its own. If three of
+    those end too, the episode has failed.
 
     A session that does more in the environment than its calls tell (``replayable`` is false) begins anew instead, with
     the same seeds: the turns so far are dropped.
@@ -130,7 +133,7 @@ class Episode:
     phase: str = "waiting"
     alone: bool = False
     """It gets a worker of its own."""
-    lost_alone: bool = False
+    lost_alone: int = 0
     failed_in: set[str] = field(default_factory=set)
     """The names of workers in which it failed."""
     since: float = field(init=False)
@@ -341,7 +344,7 @@ class Episode:
                 self._count(failure)
                 lost = self.failures["lost"]
                 others = self.failures.total() - lost
-                if self.failures["differs"] or self.lost_alone:
+                if self.failures["differs"] or self.lost_alone >= _LOSSES_ALONE:
                     raise
                 if lost > self.limits.max_losses or others > self.limits.max_replays:
                     raise
@@ -424,7 +427,7 @@ class Episode:
         self.failures[failure.kind] += 1
         if self.env is not None:
             self.failed_in.add(self.env.worker)
-        self.lost_alone = self.alone and failure.blamed
+        self.lost_alone += self.alone and failure.blamed
         self.alone = self.alone or failure.blamed or self.failures["lost"] >= _LOSSES_WITH_OTHERS
         if self.env is not None and failure.kind == "hung":
             self.env.abandon()

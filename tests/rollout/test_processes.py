@@ -91,6 +91,13 @@ def test_an_environment_that_kills_every_process_fails_alone(pool):
 
 
 @pytest.mark.slow
+def test_an_episode_outlives_two_workers_of_its_own_that_are_killed(pool, tmp_path):
+    kwargs = {"trouble": "kill", "once": str(tmp_path / "killed"), "times": 3}  # the first shares its worker
+    (group,) = collect(pool, [Task(ID, 0, kwargs)], limits=replace(QUICK, max_replacements=0))
+    assert [(t.complete, t.replays) for t in group] == [(True, 3)]
+
+
+@pytest.mark.slow
 def test_a_cancelled_step_frees_its_place(pool):
     async def play():
         with RolloutManager(Echo(), pool, limits=QUICK) as manager:

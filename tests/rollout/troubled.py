@@ -21,15 +21,16 @@ class Troubled(rollenv.Env):
     Args:
         trouble: what happens: "raise", "exit", "kill", "stop", "sleep" (and go on), "hang" (Python), "reset", "random".
         at: in which turn.
-        once: a file that is made when it happened; it does not happen again while the file is there.
+        once: a file that grows by a byte when it happens; it does not happen again when there are ``times`` of them.
         turns: the length of an episode.
         latency: seconds that each step sleeps.
     """
 
     open_now = 0
 
-    def __init__(self, trouble="", at=2, once="", turns=4, latency=0.0):
+    def __init__(self, trouble="", at=2, once="", turns=4, latency=0.0, times=1):
         self.trouble, self.at, self.once, self.turns, self.latency = trouble, at, once, turns, latency
+        self.times = times
         Troubled.open_now += 1
 
     def _reset(self, options):
@@ -50,9 +51,10 @@ class Troubled(rollenv.Env):
 
     def _due(self):
         if self.once:
-            if Path(self.once).exists():
-                return False
-            Path(self.once).touch()
+            with Path(self.once).open("ab") as file:
+                if file.tell() >= self.times:
+                    return False
+                file.write(b".")
         return True
 
     def _misbehave(self):
