@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rollenv.envs.tools.base import Problem, ToolEnv
 
-#: The module of each public name; it is imported when the name is first used.
+#: The module of each public name, imported on first use.
 _MODULES = {
     "ToolEnv": "rollenv.envs.tools.base",
     "Problem": "rollenv.envs.tools.base",
@@ -32,9 +32,9 @@ def __dir__() -> list[str]:
 
 
 def register_all() -> None:
-    """Register every id; called once, when an id is first looked up.
+    """Register every id; called once, on the first lookup of an id.
 
-    A family is a folder or file of this one with a function ``register_family()``. The others hold what families share.
+    A family is a module or package here with a function ``register_family()``. The others are shared by families.
     """
     for module in pkgutil.iter_modules(__path__):
         family = importlib.import_module(f"{__name__}.{module.name}")

@@ -1,4 +1,4 @@
-"""Test sets for evaluation only: mathematics, questions, code."""
+"""Test sets for evaluation: mathematics, questions, code."""
 
 from __future__ import annotations
 

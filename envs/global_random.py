@@ -1,4 +1,4 @@
-"""Isolates third-party use of the process-wide random generators, per environment."""
+"""Isolation of the process-wide random generators, per environment."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ _LOCK = threading.RLock()
 
 
 class PrivateGlobals:
-    """A state of ``random`` and ``numpy.random`` that belongs to one environment.
+    """A private state of ``random`` and ``numpy.random`` for one environment.
 
-    While :meth:`swapped_in` is open the process-wide generators are in this state; afterwards they are back in the one
-    they had before, and the draws have advanced only this state. One thread at a time; others that draw from the
-    process-wide generators meanwhile draw from this state, which cannot be helped.
+    Within :meth:`swapped_in`, the process-wide generators have this state; afterwards they have their own again. One
+    thread at a time; draws of other threads in the meantime come from this state, which cannot be prevented.
     """
 
     def __init__(self, seed: int):
@@ -28,12 +27,12 @@ class PrivateGlobals:
         self._numpy = np.random.RandomState(seed % 2**32).get_state()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PrivateGlobals:
-        # both states are replaced and never changed, so a shallow copy shares nothing that matters
+        # both states are replaced, never modified, so a shallow copy is enough
         return copy.copy(self)
 
     @contextlib.contextmanager
     def swapped_in(self, *, silent: bool = False) -> Iterator[None]:
-        """Lend the state to the process-wide generators; ``silent`` drops what is printed meanwhile."""
+        """Give the process-wide generators this state during the block; ``silent`` drops printed text."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(_LOCK)
             if silent:

@@ -1,4 +1,4 @@
-"""Tasks that have numbers."""
+"""Indices of numbered tasks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from rollenv.core import Env, UsageError
 
 
 def checked_index(env: Env, index: Any) -> int:
-    """The number of a task, as it was given to ``reset``.
-
-    Args:
-        env: whose ``num_tasks()`` says how many there are.
+    """Check the index of a task against ``env.num_tasks()``.
 
     Raises:
         UsageError: there is no such task.

@@ -1,4 +1,4 @@
-"""Drawings of the bundled games' boards, from the text that each renders."""
+"""Drawings of the bundled games' boards, parsed from the text that each renders."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ _MARKS = {"G": "good", "Y": "near", "X": "miss"}
 
 
 def sokoban(text: str) -> Drawing:
-    """Rooms with boxes."""
+    """Draw a room with boxes."""
     return grid(text, _SOKOBAN)
 
 
 def frozen_lake(text: str) -> Drawing:
-    """Ice with holes."""
+    """Draw ice with holes."""
     return grid(text, _LAKE)
 
 
 def minesweeper(text: str) -> Drawing:
-    """Cells, hidden or with the number of mines around."""
+    """Draw cells, hidden or with the number of neighbouring mines."""
     return grid(text, _MINES, labelled=True)
 
 
 def sudoku(text: str) -> Drawing:
-    """Digits in blocks."""
+    """Draw digits in blocks."""
     lines = [line.replace("|", " ") for line in text.split("\n") if "+" not in line]
     block = 2 if len(lines) == 5 else 3
     return grid("\n".join(lines), {".": Cell("open")}, lambda t: Cell("given", text=t), labelled=True, block=block)
 
 
 def tiles(text: str) -> Drawing:
-    """2048: a tone for every power of two."""
+    """Draw 2048 with a tone for every power of two."""
     return grid(text, {".": Cell("hidden")}, lambda t: Cell(tone(int(t).bit_length() - 2), text=t))
 
 
 def fifteen(text: str) -> Drawing:
-    """Numbered tiles and a gap; a tile in its place is green."""
+    """Draw numbered tiles and a gap; a tile in its place is green."""
     numbers = [line.split() for line in text.split("\n")]
     size = len(numbers)
 
@@ -68,7 +68,7 @@ def fifteen(text: str) -> Drawing:
 
 
 def hanoi(text: str) -> Drawing:
-    """Three pegs with disks as wide as their numbers."""
+    """Draw three pegs with disks as wide as their numbers."""
     pegs = [(line[0], [int(disk) for disk in line[2:].split()]) for line in text.split("\n")]
     count = max(sum(len(disks) for _, disks in pegs), 1)
 
@@ -82,14 +82,14 @@ def hanoi(text: str) -> Drawing:
 
 
 def wordle(text: str) -> Drawing | None:
-    """Guesses, each letter on the colour of its mark."""
+    """Draw guesses, each letter on the colour of its mark."""
     guesses = [line.split() for line in text.split("\n")[1:]]
     rows = [[Cell(_MARKS[m], text=letter) for letter, m in zip(*guess, strict=True)] for guess in guesses]
     return Drawing(rows) if rows else None
 
 
 def mastermind(text: str) -> Drawing | None:
-    """Guesses, a tone for every number, with their pegs."""
+    """Draw guesses with their pegs, a tone for every number."""
     rows = []
     for line in text.split("\n")[1:]:
         code, pegs = line.split(":")
@@ -100,25 +100,25 @@ def mastermind(text: str) -> Drawing | None:
 
 
 def hangman(text: str) -> Drawing:
-    """The places of the word."""
+    """Draw the places of the word."""
     word, *notes = text.split("\n")
     letters = word.partition(": ")[2].split()
     return Drawing([[Cell("hidden") if letter == "_" else Cell("given", text=letter) for letter in letters]], notes)
 
 
 def letters(text: str) -> Drawing:
-    """A word search: letters that were found, which are lower case, are green."""
+    """Draw a word search; found letters, which are lower case, are green."""
     return grid(text, {}, lambda t: Cell("good" if t.islower() else "open", text=t.upper()), labelled=True)
 
 
 def crossword(text: str) -> Drawing:
-    """White cells to fill between black ones."""
+    """Draw white cells to fill between black ones."""
     looks = {".": _WALL, "_": Cell("open")}
     return grid(text, looks, lambda t: Cell("given", text=t), labelled=True)
 
 
 def nim(text: str) -> Drawing:
-    """A row of objects for every pile."""
+    """Draw a row of objects for every pile."""
     lines = text.split("\n")
     piles = [line.removeprefix("pile ").split(": ") for line in lines if line.startswith("pile ")]
     rows = [[Cell("label", text=name), *[Cell("none", ("dot",))] * int(size)] for name, size in piles]

@@ -1,4 +1,4 @@
-"""Train and test tasks that never overlap, for generated tasks."""
+"""Disjoint train and test splits of generated tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SPLITS = ("all", "train", "test")
 
 
 def check_split(split: str) -> None:
-    """Raise a UsageError for a split that does not exist."""
+    """Raise a UsageError for an unknown split."""
     if split not in SPLITS:
         raise UsageError(f"split {split!r} is unknown; choose from {', '.join(SPLITS)}")
 
@@ -19,8 +19,8 @@ def in_split(name: str, split: str, share: int) -> bool:
     """Return whether a task belongs to a split.
 
     Args:
-        name: of the task; equal tasks have equal names.
-        split: one of :data:`SPLITS`; ``all`` is the other two together.
-        share: one task in so many is a test task.
+        name: name of the task; equal tasks have equal names.
+        split: one of :data:`SPLITS`; ``all`` is the union of the other two.
+        share: one in this many tasks is a test task.
     """
     return split == "all" or (zlib.crc32(name.encode()) % share == 0) == (split == "test")

@@ -1,4 +1,4 @@
-"""Values of constructor arguments: texts become what the argument's type asks for, other types are refused."""
+"""Conversion of constructor arguments: texts become the argument's type, other types are refused."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from rollenv.errors import UsageError
 
-#: Words for nothing, on command lines and in recipes; pydantic knows those for true and false.
+#: Words for None on command lines and in recipes; pydantic has its own for true and false.
 NOTHING = ("none", "null")
 _DATES = (datetime.date, datetime.datetime, datetime.time)
 _PLAIN = (str, int, float, bool, type(None), list, tuple, dict, Path)
 
 
 def value_of(text: str) -> Any:
-    """Return a setting's value: TOML where it is TOML, else the text itself, with ~ for the home folder."""
+    """Parse a setting as TOML; anything else stays text, with ~ for the home folder."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -30,7 +30,7 @@ def value_of(text: str) -> Any:
 
 
 def checked_arguments(env_id: str, factory: Callable[..., Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments with the types that a constructor names; types other than plain data are left to it.
+    """Convert arguments to the types of a constructor's parameters; only plain data are checked.
 
     Raises:
         UsageError: a value has another type than its argument.
@@ -76,7 +76,7 @@ def _adapter(hint: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _types(factory: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the types of a constructor's arguments, and of those that it hands to its base classes."""
+    """Return the types of a constructor's arguments, including those that it passes on to its base classes."""
     found: dict[str, Any] = {}
     for each in factory.__mro__ if isinstance(factory, type) else (factory,):
         constructor = vars(each).get("__init__") if isinstance(each, type) else each

@@ -1,4 +1,4 @@
-"""The cache of what is made once and used by many processes: tiny models, converted models, shops."""
+"""The cache of tiny models, converted models and shops: made once, used by many processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rollenv.errors import UsageError
 
-#: Seconds after which a folder that is still being filled counts as left behind.
+#: Seconds after which an unfinished folder counts as abandoned.
 _ABANDONED = 86_400.0
 
 
@@ -22,7 +22,7 @@ def cache_folder() -> Path:
 
 
 def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder of the cache; other processes see it whole or not at all.
+    """Return a folder of the cache. It appears atomically: other processes never see it half filled.
 
     Args:
         kind: name of the parent folder in the cache.

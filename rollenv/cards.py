@@ -1,4 +1,4 @@
-"""Descriptions of environments for people: a line each, and cards. The command line and the docs show them."""
+"""Descriptions of environments for the command line and the docs: summaries of one line, and cards."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ from rollenv.needs import Need
 from rollenv.registry import ELSEWHERE, ENTRY_POINT_GROUP
 from rollenv.typed import Reader, reader
 
-#: Turns of an episode that a card is made from.
+#: Maximum number of turns of the example episodes of a card.
 TURNS = 20
 
 
 @dataclass
 class Card:
-    """The description of an environment, and a few turns of it."""
+    """The description of an environment, with a few example turns."""
 
     spec: EnvSpec
     about: str = ""
     """The first paragraph of its class's docstring."""
     source: str = ""
-    """The class, as module and name."""
+    """The class, as ``module:name``."""
     arguments: dict[str, str] = field(default_factory=dict)
-    """Constructor arguments and their defaults for this id, as Python writes them; those without one are empty."""
+    """Python source of each constructor argument's default for this id; empty where there is no default."""
     prompt: str = ""
     """The observation of ``reset(seed=0)``."""
     action: str = ""
     """A random action, or the oracle's."""
     rewards: list[float] = field(default_factory=list)
-    """Rewards of the turns of a random and of an oracle's episode, at most :data:`TURNS` each."""
+    """Rewards per turn of one random episode and one of the oracle, at most :data:`TURNS` each."""
     limit: int | None = None
-    """Turns of an episode, where there is a limit."""
+    """The limit on the turns of an episode, if any."""
     problem: str = ""
-    """Why there is no example."""
+    """The reason why there is no example."""
     reader: Reader = field(default_factory=Reader)
-    """The form of actions, as far as the example shows it."""
+    """The format of actions, if the example shows it."""
     legend: str = ""
-    """The meaning of its board's signs, where it explains them."""
+    """The legend of the board, if the observation has one."""
 
     @property
     def reward(self) -> str:
@@ -60,7 +60,7 @@ class Card:
 
 
 def card(env_spec: EnvSpec, kwargs: dict[str, Any] | None = None) -> Card:
-    """Collect the facts about an environment. Plays two short episodes if all that it needs is here.
+    """Collect the facts about an environment, and play two short episodes if all its needs are met.
 
     Args:
         kwargs: constructor arguments on top of the spec's.
@@ -83,9 +83,9 @@ def card(env_spec: EnvSpec, kwargs: dict[str, Any] | None = None) -> Card:
 
 
 def card_of(env: Env, env_spec: EnvSpec, kwargs: dict[str, Any]) -> Card:
-    """The card of an environment that is built already; two short episodes are played in it.
+    """Return the card of an environment that is already built, after playing two short episodes in it.
 
-    Unlike :func:`card` it hides nothing that libraries print: other threads may print, too.
+    Unlike :func:`card`, this does not silence what libraries print, since other threads may be printing too.
 
     Args:
         kwargs: constructor arguments on top of the spec's.
@@ -97,7 +97,7 @@ def card_of(env: Env, env_spec: EnvSpec, kwargs: dict[str, Any]) -> Card:
 
 
 def _describe(found: Card, kwargs: dict[str, Any]) -> None:
-    """Fill in the description that the class has."""
+    """Fill in the description from the class."""
     cls = load_entry_point(found.spec.entry_point, found.spec.id)
     found.about = _plain(inspect.getdoc(cls) or "").partition("\n\n")[0].replace("\n", " ") or found.about
     found.source = f"{cls.__module__}.{getattr(cls, '__qualname__', type(cls).__name__)}"
@@ -105,7 +105,7 @@ def _describe(found: Card, kwargs: dict[str, Any]) -> None:
 
 
 def _play(env_spec: EnvSpec, kwargs: dict[str, Any], found: Card) -> None:
-    """Play a little, and hide what libraries log and print meanwhile."""
+    """Play the example episodes with the output of libraries silenced."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -141,7 +141,7 @@ def _play_in(env: Env, found: Card) -> None:
 
 
 def turn_limit(env: Env) -> int | None:
-    """The limit on the turns of an episode, where the environment tells it."""
+    """Return the limit on the turns of an episode, if the environment has such an attribute."""
     limits = [getattr(env.unwrapped, name, None) for name in ("max_turns", "max_steps")]
     return next((limit for limit in limits if isinstance(limit, int) and not isinstance(limit, bool)), None)
 
@@ -159,18 +159,18 @@ def _arguments(factory: Any, given: dict[str, Any]) -> dict[str, str]:
 
 
 def summary(env_spec: EnvSpec) -> str:
-    """Return what an environment is, in a line. Nothing is imported for it."""
+    """Return the one-line summary of an environment, without importing it."""
     return env_spec.summary or _about(env_spec).partition("\n")[0]
 
 
 def family(namespace: str) -> str:
-    """Return the line about the ids of a namespace; empty where there is none."""
+    """Return the summary of a namespace; empty if there is none."""
     module = ELSEWHERE.get(namespace, f"rollenv.envs.{namespace}")
     return (_module_docstring(module) or _plugin_docstring(namespace)).partition("\n")[0]
 
 
 def needed(needs: Iterable[Need]) -> dict[str, list[str]]:
-    """Return the commands that install what is needed, each with the names of what it brings; "" brings nothing."""
+    """Map each install command to the names of the needs that it meets; the key "" holds needs without a command."""
     found: dict[str, list[str]] = {}
     for need in dict.fromkeys(needs):
         found.setdefault("" if isinstance(need, str) else need.hint, []).append(str(need))
@@ -178,7 +178,7 @@ def needed(needs: Iterable[Need]) -> dict[str, list[str]]:
 
 
 def _about(env_spec: EnvSpec) -> str:
-    """The first paragraph of the docstring of what builds the environment; read, not imported."""
+    """Read the first paragraph of the entry point's docstring from its source, without an import."""
     entry = env_spec.entry_point
     if callable(entry):
         return _first_paragraph(inspect.getdoc(entry) or "")
@@ -206,7 +206,7 @@ def _module_docstring(module: str) -> str:
 
 @functools.cache
 def _plugin_docstring(namespace: str) -> str:
-    """Docstring of the module that the entry point with a namespace's name points to."""
+    """The docstring of the plug-in module whose entry point has the namespace's name."""
     entries = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=namespace)
     return next((_module_docstring(entry.module) for entry in entries), "")
 
@@ -225,5 +225,5 @@ def _first_paragraph(docstring: str) -> str:
 
 
 def _plain(docstring: str) -> str:
-    """The text without the marks of reStructuredText."""
+    """The text without reStructuredText markup."""
     return re.sub(r":\w+:`~?([^`]*)`", r"\1", docstring).replace("``", "")

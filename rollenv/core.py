@@ -11,8 +11,8 @@ An environment is a :class:`gymnasium.Env` whose observations and actions are te
             right = action.strip() == str(self.secret)
             return ("Right." if right else "Wrong."), float(right), right, False, {"success": right}
 
-and gets seeding, the end-of-episode guard, the spaces and the default abilities from here. What an environment promises
-is proved by :func:`rollenv.check_env`.
+and inherits seeding, the end-of-episode guard, the spaces and the default abilities. :func:`rollenv.check_env` tests
+the contract.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ ResetResult = tuple[str, dict[str, Any]]
 
 
 class Ability:
-    """An optional ability, on the class that has none of them.
+    """Descriptor of an optional ability on :class:`Env`, which implements none.
 
-    ``Env`` has no ``__getattr__`` for this: with one, Python 3.11 looks up every attribute of a step a third slower.
+    A ``__getattr__`` would do the same, but makes every attribute lookup of a step a third slower in Python 3.11.
     """
 
     def __init__(self, name: str, lacking: str, *, part: str = "", whole: str = ""):
         self.name, self.lacking, self.part, self.whole = name, lacking, part, whole
 
     def __get__(self, env: Any, owner: type) -> Any:
-        """Return the whole of an ability of which the class defines a part, or what a class behind Env has.
+        """Return the method that completes the hook of the class (``part``), or the one of a base class behind Env.
 
         Raises:
-            NoSuchAbility: there is neither.
+            NoSuchAbility: neither exists.
         """
         if env is None:
             return self
@@ -106,20 +106,20 @@ class Env(gymnasium.Env[str, str]):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["text", "ansi", "svg"], "render_fps": 4}
-    #: "text" as :meth:`render` returns it; :func:`rollenv.make` takes "ansi" and "svg" too, which draw :attr:`picture`.
+    #: "text"; :func:`rollenv.make` also takes "ansi" and "svg", for which :attr:`picture` draws the text of the board.
     render_mode: str | None = "text"
-    #: Makes a drawing of the text of :meth:`render`; None where there is nothing to draw but text.
+    #: Converts the text of :meth:`render` to a drawing; None if the environment has no board.
     picture: Callable[[str], Drawing | None] | None = None
     #: Set by :func:`rollenv.make`.
     spec: EnvSpec | None = None  # type: ignore[assignment]
     #: The keys that ``reset(options=...)`` takes; any other is an error.
     reset_options: frozenset[str] = frozenset()
 
-    #: Attributes that an episode changes in place: a copy of the environment gets copies of these and shares the rest.
-    #: None where everything has to be copied.
+    #: Attributes that an episode changes in place: a copy of the environment copies these and shares the rest. None
+    #: copies everything.
     _changed_in_place: tuple[str, ...] | None = None
 
-    #: The id that it was made from, and what builds it: those of the spec.
+    #: The id and entry point of the spec.
     env_id: str | None = None
     entry_point: str | Callable[..., Env] | None = None
 
@@ -146,7 +146,7 @@ class Env(gymnasium.Env[str, str]):
 
         Args:
             seed: restarts the private random stream; without one, the stream continues.
-            options: settings of this episode only, added to the spec's: any of :attr:`reset_options`.
+            options: settings of this episode, on top of the spec's; the keys are :attr:`reset_options`.
 
         Raises:
             UsageError: for an option that the environment does not know.
@@ -191,17 +191,17 @@ class Env(gymnasium.Env[str, str]):
 
     # -- abilities ---------------------------------------------------------------------------------------------------
 
-    if TYPE_CHECKING:  # optional: a class has those that it defines, get_state by _get_state; None takes one away
+    if TYPE_CHECKING:  # a class has the abilities that it defines (get_state by _get_state); None removes one
 
         def get_state(self) -> dict[str, Any]:
-            """Return what the rest of the episode depends on, as JSON data, including both random streams."""
+            """Return everything that the rest of the episode depends on, as JSON data, with both random streams."""
             ...
 
         def set_state(self, state: dict[str, Any]) -> None:
-            """Go back to a state that :meth:`get_state` of the same kind of environment returned."""
+            """Restore a state that :meth:`get_state` of the same kind of environment returned."""
 
         def sample_random_action(self) -> str:
-            """Return an action that parses. It comes from its own stream: sampling does not change the episode."""
+            """Return a random action that parses. Its own random stream keeps the episode unchanged."""
             ...
 
         def oracle_action(self) -> str:
@@ -213,11 +213,11 @@ class Env(gymnasium.Env[str, str]):
             ...
 
         def state_key(self) -> str:
-            """Return the key of the state: two states are equal if and only if their keys are (GiGPO's anchor)."""
+            """Return a text that is equal for two states if and only if the states are equal (GiGPO's anchor)."""
             ...
 
         def num_tasks(self) -> int:
-            """Return the number of tasks for ``reset(options={"index": i})``, where the spec says ``indexed``."""
+            """Return the number of tasks for ``reset(options={"index": i})``, if the spec is ``indexed``."""
             ...
 
         def _get_state(self) -> dict[str, Any]: ...
@@ -251,15 +251,15 @@ class Env(gymnasium.Env[str, str]):
         self._over, self._begun = state["over"], True
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
-        """A new, independent environment of the same kind: in the same state, or not yet reset.
+        """Return a new, independent environment of the same kind, in the same state or not yet reset.
 
         Args:
-            same_state: continue from where this one is, with a copy of its random stream.
-            kwargs: constructor arguments to change; not together with ``same_state``.
+            same_state: continue from the current state, with a copy of the random stream.
+            kwargs: constructor arguments to override; not together with ``same_state``.
 
         Raises:
-            UsageError: ``kwargs`` together with ``same_state``, or an environment that :func:`rollenv.make` did not
-                build.
+            UsageError: ``kwargs`` together with ``same_state``, or the environment was not built by
+                :func:`rollenv.make`.
         """
         if same_state:
             if kwargs:
@@ -270,7 +270,7 @@ class Env(gymnasium.Env[str, str]):
         return self.spec.make(**kwargs)
 
     def _twin(self) -> Env:
-        """A copy that shares nothing that changes."""
+        """Copy the environment; the copy shares only what no episode changes."""
         if self._changed_in_place is None:
             return copy.deepcopy(self)
         twin = copy.copy(self)
@@ -285,7 +285,7 @@ class Env(gymnasium.Env[str, str]):
         """Restart the private random stream without a reset.
 
         Raises:
-            UsageError: the seed is not an integer from 0.
+            UsageError: the seed is not a non-negative integer.
         """
         try:
             self._np_random, self._np_random_seed = seeding.np_random(operator.index(seed))
@@ -296,16 +296,16 @@ class Env(gymnasium.Env[str, str]):
     # -- help for authors --------------------------------------------------------------------------------------------
 
     def randint(self, n: int) -> int:
-        """A draw from 0 .. n - 1 (faster than ``np_random.integers``; the bias is below n / 2**53)."""
+        """Draw from 0 .. n - 1 (faster than ``np_random.integers``; the bias is below n / 2**53)."""
         return int(self.np_random.random() * n)
 
     def seed_actions(self, seed: int) -> None:
-        """Restart the stream of :meth:`sample_random_action`, so that players of one episode draw differently."""
+        """Restart the stream of :meth:`sample_random_action`, so that players of the same episode differ."""
         self._random_actions = random.Random(seed)
 
     @property
     def action_rng(self) -> random.Random:
-        """The stream for :meth:`sample_random_action`: follows the seed, apart from :attr:`np_random`."""
+        """The stream of :meth:`sample_random_action`: seeded like :attr:`np_random`, but separate from it."""
         if self._random_actions is None:
             self._random_actions = random.Random(self._np_random_seed)
         return self._random_actions
@@ -329,9 +329,9 @@ class Env(gymnasium.Env[str, str]):
 
 
 def get_inner(env: Any, name: str) -> Any:
-    """Return an attribute of an environment that may be inside Gymnasium's own wrappers.
+    """Return an attribute of an environment, also through Gymnasium's own wrappers.
 
-    State and spawning are never looked up through Gymnasium's wrappers, which have a state of their own.
+    Those have a state of their own, so state and spawning are never looked up through them.
     """
     if isinstance(env, gymnasium.Wrapper) and name not in ("get_state", "set_state", "spawn"):
         return env.get_wrapper_attr(name)
@@ -339,7 +339,7 @@ def get_inner(env: Any, name: str) -> Any:
 
 
 def inherited(name: str) -> Any:
-    """Return a property of a wrapper: the attribute of the environment inside, until the wrapper's own is set."""
+    """Return a property of a wrapper that falls back to the inner environment until it is set on the wrapper."""
 
     def get(self: Any) -> Any:
         return self.__dict__[name] if name in self.__dict__ else get_inner(self.env, name)
@@ -351,14 +351,14 @@ def inherited(name: str) -> Any:
 
 
 class Wrapper(Env):
-    """An environment around another one, whose attributes and abilities it has unless it defines its own."""
+    """An environment around another one; attributes and abilities that it does not define are the inner one's."""
 
     _own_spec: EnvSpec | None = None
 
     def __init__(self, env: Env):
         self.env = env
 
-    if not TYPE_CHECKING:  # without a part: both are those of the environment inside, by __getattr__
+    if not TYPE_CHECKING:  # without a part: __getattr__ looks both up in the inner environment
         get_state = Ability("get_state", "does not save its state")
         set_state = Ability("set_state", "does not restore its state")
 
@@ -369,13 +369,7 @@ class Wrapper(Env):
         return {"get_state": self._whole_state, "set_state": self._restore}.get(name, found)
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None, **given: Any) -> ResetResult:
-        """Reset the environment inside with the arguments that the caller gave.
-
-        Args:
-            seed: restarts the random stream; None continues it.
-            options: passed on where there are any.
-            given: whatever else the environment's own ``reset`` takes.
-        """
+        """Reset the inner environment with the same arguments; ``options`` only if they are set."""
         if options is not None:
             given["options"] = options
         return self.env.reset(seed=seed, **given)
@@ -406,7 +400,7 @@ class Wrapper(Env):
         if self._own_spec is not None and not same_state:
             return self._own_spec.make(**kwargs)
         inner: Any = self.env
-        if same_state and isinstance(inner, gymnasium.Wrapper):  # one of Gymnasium's, which cannot spawn
+        if same_state and isinstance(inner, gymnasium.Wrapper):  # Gymnasium's wrappers cannot spawn
             return copy.deepcopy(self)
         twin = copy.copy(self)
         twin.env = self.env.spawn(same_state, **kwargs)
@@ -415,7 +409,7 @@ class Wrapper(Env):
 
     @property  # type: ignore[override]
     def spec(self) -> EnvSpec | None:
-        """Its own where :func:`rollenv.make` built it, else the inner environment's."""
+        """The wrapper's own spec if :func:`rollenv.make` built it, else the inner environment's."""
         return self._own_spec or self.env.spec
 
     @spec.setter

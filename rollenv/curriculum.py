@@ -28,8 +28,8 @@ class Curriculum:
     """The levels of one environment, easy ones first.
 
     Args:
-        levels: constructor arguments for each level, or for each argument its values along the levels (a list that is
-            shorter than the longest stays at its last value).
+        levels: a list of constructor arguments, or a mapping from arguments to lists of values (shorter lists repeat
+            their last value).
 
     Raises:
         UnknownEnv: no such id.
@@ -44,7 +44,7 @@ class Curriculum:
 
     @classmethod
     def for_env(cls, env_id: str) -> Curriculum:
-        """The levels that the environment was registered with.
+        """Return the levels that the environment was registered with.
 
         Raises:
             UsageError: if there are none for this id.
@@ -71,16 +71,16 @@ class Curriculum:
 class Schedule:
     """Chooses levels so that the agent neither always wins nor always loses.
 
-    The level rises when, of the last ``window`` episodes at it, at least a share ``up`` succeeded, and falls when at
-    most ``down`` did. After every move the new level needs its own full window before the next one, so that luck
-    does not make it swing. A share ``review`` of the episodes is drawn from the levels below, against forgetting; what
-    happens there, or arrives late from a level just left, counts in :meth:`rates` but does not move the level.
+    The level rises when the success rate of the last ``window`` episodes at it is at least ``up``, and falls when it is
+    at most ``down``. After each move, the new level needs a full window of its own before the next move. A share
+    ``review`` of the episodes is drawn from easier levels, against forgetting; their results, and late results of a
+    level just left, count in :meth:`rates` but do not move the level.
 
     Args:
-        seed: of the draws of :meth:`choose`.
-        window: episodes that a decision looks back on.
+        seed: seed of the draws of :meth:`choose`.
+        window: number of recent episodes that decide.
         up, down: success rates, ``0 <= down < up <= 1``.
-        review: the share of episodes at earlier levels, from 0 to less than 1.
+        review: share of the episodes that replay easier levels, from 0 to less than 1.
 
     Raises:
         UsageError: for arguments outside these ranges.
@@ -111,7 +111,7 @@ class Schedule:
         self._recent: list[deque[bool]] = [deque(maxlen=window) for _ in range(levels)]
 
     def choose(self, episode: int) -> int:
-        """The level to play, a function of (seed, episode number, current level)."""
+        """Return the level to play, a function of (seed, episode number, current level)."""
         draw = random.Random(f"{self.seed}/{episode}")  # a string, because it is hashed with SHA-512
         reviews = draw.random() < self.review
         return draw.randrange(self.level) if reviews and self.level else self.level
@@ -139,11 +139,11 @@ class Schedule:
         self._recent[level].clear()
 
     def rates(self) -> list[float | None]:
-        """Success rate of the last episodes of every level; None where none was recorded."""
+        """Return the success rate of the recent episodes of every level; None for a level without any."""
         return [sum(recent) / len(recent) if recent else None for recent in self._recent]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs, as JSON data."""
+        """Return the state for a checkpoint, as JSON data."""
         return {"level": self.level, "recent": [[int(s) for s in recent] for recent in self._recent]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""Boards as pictures: converts the text that an environment renders to SVG, or to colours on a terminal.
+"""Pictures of boards: rendered text as SVG, or in a terminal's colours.
 
 An environment class that has a board sets :attr:`rollenv.Env.picture`, a function from the text of its ``render()`` to
-a :class:`Drawing`. Because it needs nothing but that text, episodes can be drawn long after they were played, from what
-is stored of them. ``rollenv.make(id, render_mode="svg")`` and ``"ansi"`` draw; the default mode, ``"text"``, does not.
+a :class:`Drawing`. It needs nothing but that text, so stored episodes can be drawn too.
+``rollenv.make(id, render_mode="svg")`` and ``"ansi"`` draw; the default mode, ``"text"``, does not.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rollenv.core import RollenvError, Wrapper
 if TYPE_CHECKING:
     from rollenv.core import Env
 
-#: Text larger than this is shown as text: no board is so large.
+#: Longest text that is parsed as a board, in characters; longer text is shown as text.
 MAX_TEXT = 20_000
-#: The most cells along a side of a picture.
+#: Maximum number of cells along a side of a picture.
 MAX_SIDE = 120
 
 
 class Ground(NamedTuple):
-    """The background of a cell: colours for SVG, and their numbers among the terminal's 256."""
+    """The background of a cell: colours for SVG, and their indices in the terminal's 256."""
 
     fill: str
     ink: str
@@ -118,7 +118,7 @@ class Cell(NamedTuple):
     """Names of :data:`PIECES`, the lowest first."""
     text: str = ""
     wide: float = 1.0
-    """The share of the width that the ground takes, centred: a disk on a peg, say."""
+    """The share of the width that the ground fills, centred (for a disk on a peg, say)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,10 @@ class Drawing:
     """Rows of cells, and lines of text below them.
 
     Args:
-        rows: they need not be equally long.
-        block: a thick line after so many rows and columns, counted from ``origin``; 0 for none.
-        origin: rows and columns before the first block, such as those of labels.
-        across: the width of a column, in heights of a row.
+        rows: rows of cells, of any lengths.
+        block: rows and columns between thick lines, counted from ``origin``; 0 for no lines.
+        origin: rows and columns before the first block, such as labels.
+        across: the width of a column, in row heights.
     """
 
     rows: Sequence[Sequence[Cell]]
@@ -140,16 +140,16 @@ class Drawing:
 
     @property
     def columns(self) -> int:
-        """Cells in the longest row."""
+        """Number of cells in the longest row."""
         return max(map(len, self.rows), default=0)
 
 
-#: Makes a drawing of what ``render()`` returns; None where the text is not of its kind.
+#: Converts the text of ``render()`` to a drawing; returns None for text that is no board.
 Picture = Callable[[str], "Drawing | None"]
 
 
 def draw(picture: Picture | None, text: str) -> Drawing | None:
-    """Parse rendered text into a drawing; returns None where that is not possible, and never raises."""
+    """Parse rendered text into a drawing. Returns None if that fails, and never raises."""
     if picture is None or not text or len(text) > MAX_TEXT:
         return None
     try:
@@ -172,14 +172,13 @@ def grid(
     labelled: bool = False,
     **how: Any,
 ) -> Drawing:
-    """A board that is written as tokens with spaces between, one line a row.
+    """Parse a board of tokens separated by spaces, one line per row.
 
     Args:
-        text: the board, and perhaps lines below it, which become notes.
+        text: the board; lines below it become notes.
         looks: the cells of known tokens.
         other: the cell of any other token.
-        labelled: the first row and the first column number the cells. Lines below begin where a row has no number or
-            another length.
+        labelled: the first row and column are labels. The board ends at a row without a number or of another length.
     """
     lines = [line.split() for line in text.split("\n")]
     if not labelled:
@@ -195,7 +194,7 @@ def grid(
 
 
 def tone(number: int) -> str:
-    """The background that separates a number from its neighbours."""
+    """Return a background for a number that differs from those of its neighbours."""
     return f"tone{number % len(_TONES)}"
 
 
@@ -205,7 +204,7 @@ _UNIT = 40
 
 
 def svg(drawing: Drawing | str) -> str:
-    """A drawing, or any text, as a self-contained SVG image. Equal backgrounds share one path, which keeps it small."""
+    """Return a drawing, or any text, as a self-contained SVG image. Cells with one background share a path."""
     return _text_svg(drawing) if isinstance(drawing, str) else _grid_svg(drawing)
 
 
@@ -274,7 +273,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 def shapes() -> dict[str, list[tuple[str, dict[str, str]]]]:
-    """The pieces as names and attributes of SVG elements, for pages that build them without parsing markup."""
+    """Return the pieces as names and attributes of SVG elements, for pages that build them without parsing markup."""
     return {
         name: [(node.tag, dict(node.attrib)) for node in ElementTree.fromstring(f"<g>{markup}</g>")]
         for name, (markup, *_) in PIECES.items()
@@ -282,12 +281,12 @@ def shapes() -> dict[str, list[tuple[str, dict[str, str]]]]:
 
 
 def grounds() -> dict[str, tuple[str, str]]:
-    """The fill and the ink of each ground, for pages."""
+    """Return the fill and ink colour of each ground, for pages."""
     return {name: (ground.fill, ground.ink) for name, ground in GROUNDS.items()}
 
 
 def board(picture: Picture | None, text: str) -> str:
-    """Rendered text as JSON for a page: rows of cells where it can be drawn, else the text."""
+    """Return rendered text as JSON for a page: rows of cells if it can be drawn, else the text."""
     drawing = draw(picture, text)
     if drawing is None:
         return json.dumps({"text": text})
@@ -299,7 +298,7 @@ def board(picture: Picture | None, text: str) -> str:
 
 
 def ansi(drawing: Drawing) -> str:
-    """A drawing in a terminal's colours, a line for every row."""
+    """Return a drawing in a terminal's colours, one line per row."""
     widest = max((len(cell.text) for row in drawing.rows for cell in row), default=0)
     width = round(max(2, widest + (1 if widest < 3 else 2)) * drawing.across)
     lines = ["".join(_ansi_cell(cell, width) for cell in row) for row in drawing.rows]
@@ -325,8 +324,8 @@ class Drawn(Wrapper):
     """An environment whose ``render()`` returns a picture: SVG, or text in a terminal's colours.
 
     Args:
-        env: with a :attr:`~rollenv.Env.picture`, or without one: then SVG shows its text, and ``ansi`` is its text.
-        mode: format of pictures, ``"svg"`` or ``"ansi"``.
+        env: without a :attr:`~rollenv.Env.picture`, SVG shows the text, and ``ansi`` returns it.
+        mode: ``"svg"`` or ``"ansi"``.
     """
 
     def __init__(self, env: Env, mode: str):

@@ -36,22 +36,22 @@ class EnvSpec:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     abilities: frozenset[str] = frozenset()
     needs: tuple[Need, ...] = ()
-    """Packages, data files or servers without which it does not work. Empty if a plain install is enough."""
+    """Packages, data files or servers that it needs. Empty if a plain install is enough."""
     nondeterministic: bool = False
     oracle_success: float = 0.99
-    """The share of episodes that the oracle wins (lower where chance decides)."""
+    """The share of episodes that the oracle wins (lower if chance decides)."""
     indexed: bool = False
     """Its ``env.num_tasks()`` tasks are numbered: ``reset(options={"index": i})`` starts one of them."""
     wrappers: Wrappers = field(default_factory=dict)
-    """Wrappers around the environment, the first innermost, with settings; see :func:`rollenv.wrappers.wrap`."""
+    """Wrappers with their settings, innermost first; see :func:`rollenv.wrappers.wrap`."""
     levels: tuple[Mapping[str, Any], ...] = ()
     """Constructor arguments by difficulty, easy ones first; :class:`rollenv.curriculum.Curriculum` plays them."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Reset options of every episode, where the caller gives no others."""
+    """Default reset options of every episode."""
     additional_wrappers: tuple[Any, ...] = field(default=(), compare=False)
-    """Gymnasium notes its own wrappers here, in copies."""
+    """Gymnasium's own wrappers; Gymnasium fills this in on copies."""
     summary: str = ""
-    """Description in a line; by default the first line of its class's docstring (:func:`rollenv.cards.summary`)."""
+    """One-line description; by default the first line of the class's docstring (:func:`rollenv.cards.summary`)."""
 
     def __repr__(self) -> str:
         kwargs = ", ".join(f"{name}={value!r:.40}" for name, value in self.kwargs.items())
@@ -64,15 +64,15 @@ class EnvSpec:
 
     @property
     def missing(self) -> tuple[Need, ...]:
-        """The needs that are not met here. A need given as text cannot be checked and counts as missing."""
+        """The needs that are not met on this machine. A need given as text cannot be checked and counts as missing."""
         return tuple(need for need in self.needs if isinstance(need, str) or not need.here)
 
     def make(self, **kwargs: Any) -> Env:
         """Build the environment; ``kwargs`` override the spec's.
 
-        ``seed`` starts its private random stream, and goes to a constructor that names an argument ``seed``.
-        ``render_mode`` is what ``render()`` returns: ``text`` (the default), ``ansi`` (in a terminal's colours),
-        ``svg`` (a picture) or None.
+        ``seed`` starts the private random stream, and is passed to constructors with a parameter ``seed``.
+        ``render_mode`` is the format of ``render()``: ``text`` (the default), ``ansi`` (in a terminal's colours),
+        ``svg`` or None.
         """
         factory = load_entry_point(self.entry_point, self.id)
         merged = {**self.kwargs, **(checked_arguments(self.id, factory, kwargs) if kwargs else {})}
@@ -105,7 +105,7 @@ class EnvSpec:
         return Drawn(env, mode) if mode in ("ansi", "svg") else env
 
     def accepts(self, kwargs: Mapping[str, Any]) -> bool:
-        """Return True if the environment can be built with these constructor arguments, and their data are here."""
+        """Return True if the environment can be built with these constructor arguments and the data for them."""
         try:
             self.make(**kwargs).close()
         except (UsageError, MissingData):
@@ -114,11 +114,7 @@ class EnvSpec:
 
 
 def wrap(env: Env, wrappers: Wrappers) -> Env:
-    """Apply wrappers to an environment; it is closed if one of them fails.
-
-    Args:
-        wrappers: by name, with their arguments; the first is the innermost.
-    """
+    """Apply wrappers to an environment, innermost first; close it if one of them fails."""
     try:
         wrapped: Env = importlib.import_module("rollenv.wrappers.factory").wrap(env, wrappers)
         return wrapped
@@ -138,7 +134,7 @@ def takes(factory: Callable[..., Any], name: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _arguments(cls: type) -> frozenset[str]:
-    """Return what a class takes; reading it costs as much as building a small environment."""
+    """Return the parameters of a class, cached: reading them costs as much as building a small environment."""
     return frozenset(inspect.signature(cls).parameters)
 
 
@@ -146,7 +142,7 @@ def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Call
     """Import the class or function that builds an environment.
 
     Args:
-        entry_point: ``module:name``, or a callable, which is returned as it is.
+        entry_point: ``module:name``, or a callable, which is returned unchanged.
 
     Raises:
         BadEntryPoint: it cannot be imported.
@@ -164,7 +160,7 @@ def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Call
 
 
 def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str, Any], error: TypeError) -> None:
-    """Turn a TypeError about an argument's name, or one that is not given, into a UsageError that says which."""
+    """Turn a TypeError about an unknown or missing argument into a UsageError that names the argument."""
     parameters = _parameters(factory)
     unknown = [name for name in kwargs if f"unexpected keyword argument {name!r}" in str(error)]
     if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values()):
@@ -183,7 +179,7 @@ def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str,
 
 
 def _parameters(factory: Callable[..., Env]) -> set[str]:
-    """Return what a constructor names, and what those of its base classes do to which it hands the rest."""
+    """Return the parameters of a constructor, and those of base classes to which it passes ``**kwargs``."""
     named: set[str] = set()
     for each in factory.__mro__ if isinstance(factory, type) else (factory,):
         parameters = inspect.signature(each).parameters

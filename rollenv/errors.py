@@ -1,4 +1,4 @@
-"""The errors that rollenv raises on purpose. Each says what happened, where, and what to do next."""
+"""The errors that rollenv raises on purpose."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class MissingExtra(RollenvError, ImportError):
 
 
 class MissingData(MissingExtra):
-    """A data set is neither below ``$ROLLENV_DATA`` nor available from the hub."""
+    """A data set is neither below ``$ROLLENV_DATA`` nor on the hub."""
 
 
 class HubUnreachable(RollenvError, ConnectionError):
-    """The Hugging Face Hub did not answer, or may not be asked."""
+    """The Hugging Face Hub did not answer, or is disabled by ``HF_HUB_OFFLINE``."""
 
 
 class NotOnHub(UsageError):
-    """The Hugging Face Hub has no model or data set of that name, or a private one."""
+    """The Hugging Face Hub has no model or data set of that name, or it is private."""
 
 
 class Broken(RollenvError, AssertionError):
@@ -62,7 +62,7 @@ class Unsolvable(RollenvError, RuntimeError):
 
 
 class NoSuchAbility(RollenvError, AttributeError, NotImplementedError):
-    """The environment lacks an optional ability: ``hasattr`` is False, and a call says which one is missing."""
+    """The environment lacks an optional ability, so ``hasattr`` is False."""
 
 
 def did_you_mean(
@@ -74,12 +74,12 @@ def did_you_mean(
     cutoff: float = 0.6,
     form: Callable[[str], str] = str,
 ) -> str:
-    """Return the end of an error message about an unknown name: ``did you mean X?``, or ``otherwise`` if none is near.
+    """Return the hint for an error message about an unknown name: ``did you mean X?``, or ``otherwise``.
 
     Args:
-        most: the number of names that are suggested.
-        cutoff: the least similarity of those, 0 to 1.
-        form: how a name is written, such as ``repr``.
+        most: maximum number of suggestions.
+        cutoff: minimum similarity of a suggestion, 0 to 1.
+        form: formats a name, such as ``repr``.
     """
     near = difflib.get_close_matches(name, list(known), n=most, cutoff=cutoff)
     return f"did you mean {' or '.join(map(form, near))}?" if near else otherwise

@@ -1,4 +1,4 @@
-"""One owner for a folder: a lock that ends with the process that holds it, however it ends."""
+"""Exclusive locks on folders, released when the process ends, even if it is killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if sys.platform != "win32":
 
 @dataclass
 class _Lock:
-    """A lock of this process, and the number of objects that hold it."""
+    """A lock that this process holds, and its number of owners."""
 
     handle: int
     owners: int = 0
@@ -27,13 +27,13 @@ _held: dict[tuple[int, int], _Lock] = {}
 
 
 def lock_folder(folder: Path, owner: object) -> bool:
-    """Keep other processes out of a folder until its owners in this process are gone, or the process itself.
+    """Keep other processes out of a folder until all its owners in this process are deleted, or the process ends.
 
     Returns:
-        False where the file system has no locks.
+        False if the file system has no locks.
 
     Raises:
-        UsageError: another process writes the folder.
+        UsageError: another process holds the lock.
     """
     if sys.platform == "win32":
         return False

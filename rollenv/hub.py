@@ -1,4 +1,4 @@
-"""One question to the Hugging Face Hub before a large download, so that a machine without access fails at once."""
+"""One request to the Hugging Face Hub before a large download, so that a machine without access fails at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from rollenv.errors import HubUnreachable, NotOnHub, UsageError
 from rollenv.needs import require_extra
 
-#: Seconds in which the hub answers, if it does.
+#: Timeout of a request to the hub, in seconds.
 TIMEOUT = 5.0
 
 #: Names of the files of tokenizers.
@@ -17,16 +17,16 @@ _TOKENIZERS = ("*token*", "vocab.*", "*.model", "tekken.json")
 
 
 def ask(name: str, kind: str = "model", timeout: float | None = None) -> None:
-    """Ask the hub once whether it has something. Retries nothing and downloads nothing.
+    """Raise an error unless the hub has a repository. One request; no retries, no downloads.
 
     Args:
-        name: its name on the hub, as in ``OWNER/NAME``.
-        kind: kind of repository: ``model`` or ``dataset``.
-        timeout: seconds for all of it, name resolution included; :data:`TIMEOUT` by default.
+        name: ``OWNER/NAME`` of the repository.
+        kind: ``model`` or ``dataset``.
+        timeout: seconds in total, including name resolution; :data:`TIMEOUT` by default.
 
     Raises:
-        HubUnreachable: it cannot be asked: there is no connection, or ``HF_HUB_OFFLINE`` is set.
-        NotOnHub: it has none of that name, or a private one.
+        HubUnreachable: there is no connection, or ``HF_HUB_OFFLINE`` is set.
+        NotOnHub: there is no repository of that name, or it is private.
         MissingExtra: the hub's client is not installed.
     """
     require_extra("huggingface_hub", "train" if kind == "model" else "data", "Asking the hub")
@@ -44,7 +44,7 @@ def ask(name: str, kind: str = "model", timeout: float | None = None) -> None:
 
 
 def _error(name: str, kind: str, seconds: float) -> Exception | None:
-    """Ask, and return the error; in a thread, because a client's timeout counts for each address and not for names."""
+    """Send the request and return its error. In a thread, because the client's timeout excludes name resolution."""
     from huggingface_hub import HfApi
 
     answer: list[Exception | None] = []
@@ -53,7 +53,7 @@ def _error(name: str, kind: str, seconds: float) -> Exception | None:
         try:
             HfApi().repo_info(name, repo_type=kind, timeout=seconds)
             answer.append(None)
-        except Exception as error:  # whichever HTTP library it uses
+        except Exception as error:  # depends on the HTTP library
             answer.append(error)
 
     thread = threading.Thread(target=question, daemon=True, name="rollenv-hub")
@@ -63,10 +63,7 @@ def _error(name: str, kind: str, seconds: float) -> Exception | None:
 
 
 def check_model(path: str) -> None:
-    """Raise UsageError if a text is neither a folder with a tokenizer nor of the form ``OWNER/NAME``.
-
-    Nothing is asked or imported.
-    """
+    """Raise UsageError unless a path is a folder with a tokenizer, or has the form ``OWNER/NAME``; offline."""
     folder = Path(path)
     if folder.is_file():
         raise UsageError(f"cannot load a model: {path!r} is a file; name the model's folder, or a file NAME.gguf")
@@ -81,14 +78,14 @@ def check_model(path: str) -> None:
 
 
 def loading(path: str) -> dict[str, Any]:
-    """Arguments for ``from_pretrained``: without the hub, only its cache is looked at.
+    """Return arguments for ``from_pretrained``; if the hub is unreachable, only its cache is used.
 
     Args:
-        path: a folder, which the hub is not asked about, or a name as in ``OWNER/NAME``.
+        path: a folder, or ``OWNER/NAME`` on the hub.
 
     Raises:
-        UsageError: it is neither a folder nor of that form; NotOnHub if the hub has no such model either.
-        HubUnreachable: the hub cannot be reached, and its cache has no such model.
+        UsageError: it has neither form; NotOnHub if the hub has no such model.
+        HubUnreachable: the hub cannot be reached, and the model is not in the cache.
     """
     check_model(path)
     if Path(path).exists():

@@ -1,4 +1,4 @@
-"""Needs besides a plain install: whether they are met, and how to meet them."""
+"""Needs beyond a plain install: checks, and hints on how to meet them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Package:
     """A Python package.
 
     Args:
-        name: its name as pip knows it.
-        extra: the extra of rollenv that brings it; empty where none does.
-        module: what is imported, where that is not the name with underscores.
-        command: what installs it, where neither an extra nor ``pip install NAME`` does.
+        name: name for pip.
+        extra: the extra of rollenv that installs it, if any.
+        module: name for imports, if it is not the pip name with underscores.
+        command: install command, if it is neither the extra nor ``pip install NAME``.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Package:
 
 
 def data_root() -> str:
-    """Return the folder of data sets, ``$ROLLENV_DATA``; empty where none is named."""
+    """Return the folder of data sets, ``$ROLLENV_DATA``; empty if the variable is not set."""
     return os.path.expanduser(os.environ.get("ROLLENV_DATA", ""))
 
 
@@ -62,7 +62,7 @@ class DataFiles:
     """Files below ``$ROLLENV_DATA``.
 
     Args:
-        files: patterns of file names; one that matches is enough.
+        files: patterns of file names; one match is enough.
     """
 
     folder: str
@@ -98,11 +98,11 @@ class DataFiles:
 
 @dataclass(frozen=True)
 class Ability:
-    """Something that the host has to allow.
+    """A capability of the host.
 
     Args:
-        why_not: ``"module:function"`` that says why it is not there, and what to do; None where it is there. The
-            function remembers what it found.
+        why_not: ``"module:function"`` of a cached function that returns the reason why the capability is missing and
+            what to do, or None if it is available.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Ability:
         return self.name
 
 
-#: A text names something that cannot be looked for, such as a server.
+#: A text describes a need that cannot be checked, such as a server.
 Need = Package | DataFiles | Ability | str
 
 #: Machines of the local sandbox.
@@ -130,17 +130,17 @@ MACHINES = Ability("machines of the local sandbox", "rollenv.sandbox.machine:why
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs an extra: pip adds it to the rollenv that is installed, from a clone too."""
+    """Return the command that installs an extra; it also works for a rollenv installed from a clone."""
     return f"pip install 'rollenv[{extra}]'"
 
 
 @contextlib.contextmanager
 def extra(name: str, what: str) -> Iterator[None]:
-    """Wrap imports of optional packages, so that a failed one is explained.
+    """Explain import errors of optional packages in the block.
 
     Args:
-        name: the extra that brings them.
-        what: needs them, as the beginning of a sentence ("Reading Parquet").
+        name: the extra that installs them.
+        what: the feature that needs them, as the beginning of a sentence ("Reading Parquet").
 
     Raises:
         MissingExtra: a package is not installed or fails to import; the message has the command that installs it.
@@ -157,8 +157,7 @@ def require_extra(module: str, name: str, what: str) -> ModuleType:
     """Import a module of an optional package; see :func:`extra`.
 
     Args:
-        name: the extra that installs it.
-        what: needs it, as the beginning of a sentence ("Reading Parquet").
+        what: the feature that needs it, as the beginning of a sentence ("Reading Parquet").
     """
     with extra(name, what):
         return importlib.import_module(module)
@@ -166,13 +165,13 @@ def require_extra(module: str, name: str, what: str) -> ModuleType:
 
 @contextlib.contextmanager
 def peer(package: str, tested: str, install: str = "", who: str = "this bridge") -> Iterator[None]:
-    """Wrap imports of a framework: a missing one is explained, and a version that was not tested is warned of.
+    """Explain import errors of a framework in the block, and warn about untested versions.
 
     Args:
-        package: its name as pip knows it.
-        tested: the beginning of the versions that were tested, such as ``"1.16"``.
-        install: what installs it, where that is not ``pip install PACKAGE``.
-        who: needs it, as the beginning of a sentence.
+        package: name for pip.
+        tested: prefix of the tested versions, such as ``"1.16"``.
+        install: install command, if it is not ``pip install PACKAGE``.
+        who: the feature that needs it, as the beginning of a sentence.
 
     Raises:
         MissingExtra: if an import fails; one line says what to install.

@@ -1,4 +1,4 @@
-"""Lines and HTML that show environments, trajectories and groups in a REPL or a notebook. All text is escaped."""
+"""Text and HTML of environments, trajectories and groups for REPLs and notebooks. All text is escaped."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rollenv.core import Env
 if TYPE_CHECKING:
     from rollenv.rollout.types import Group, Trajectory, Turn
 
-#: The longest text in a cell of a table, and the most rows of one.
+#: Maximum length of the text in a table cell, and maximum number of rows.
 LONGEST, ROWS = 400, 50
 
-#: The longest text of a board.
+#: Maximum length of the text of a board.
 BOARD = 20_000
 
 
@@ -28,13 +28,13 @@ def stage(env: Env) -> str:
 
 
 def env_html(env: Env) -> str:
-    """An environment's board as SVG, or its text. One that cannot be drawn now shows its name alone."""
+    """Return an environment's board as SVG, or its text; only its name if rendering fails."""
     from rollenv.drawing import draw, svg
 
     inner: Any = env.unwrapped
     try:
         text = inner.render()
-    except Exception:  # closed, or written without a thought of being looked at before its first episode
+    except Exception:  # a closed environment, or one that cannot render before its first episode
         text = ""
     shown = ""
     if isinstance(text, str) and text:
@@ -47,18 +47,18 @@ Env._repr_html_ = env_html  # type: ignore[attr-defined]
 
 
 def turn_line(turn: Turn) -> str:
-    """A turn in a line."""
+    """Describe a turn in one line."""
     tokens = f", {len(turn.response_ids)} tokens" if turn.response_ids else ""
     return f"<Turn {_short(turn.text, 60)!r}: reward {turn.reward:g}{tokens}>"
 
 
 def trajectory_line(trajectory: Trajectory) -> str:
-    """An episode in a line."""
+    """Describe an episode in one line."""
     return f"<Trajectory {trajectory.task.env_id} seed {trajectory.task.seed}: {_outcome(trajectory)}>"
 
 
 def trajectory_html(trajectory: Trajectory) -> str:
-    """An episode with a row for each turn."""
+    """Return a table of an episode, one row per turn."""
     task = trajectory.task
     rows = [(i, turn.observation, turn.text, f"{turn.reward:g}") for i, turn in enumerate(trajectory.turns, 1)]
     end = f"<pre>{_cell(trajectory.final_observation)}</pre>" if trajectory.final_observation else ""
@@ -67,12 +67,12 @@ def trajectory_html(trajectory: Trajectory) -> str:
 
 
 def group_line(group: Group) -> str:
-    """A group in a line."""
+    """Describe a group in one line."""
     return f"<Group {group.task.env_id} seed {group.task.seed}: {_numbers(group)}>"
 
 
 def group_html(group: Group) -> str:
-    """A group with a row for each member."""
+    """Return a table of a group, one row per member."""
     rows = [(t.member, _status(t), f"{t.reward:g}", len(t.turns), t.error) for t in group.trajectories]
     table = _table(("member", "status", "reward", "turns", "error"), rows)
     return f"<div>{_title(f'{group.task.env_id}, seed {group.task.seed}', _numbers(group))}{table}</div>"
@@ -126,5 +126,5 @@ def _cell(text: str, longest: int = LONGEST) -> str:
 
 
 def _safe(text: str) -> str:
-    """HTML without what no page can hold."""
+    """Return HTML without characters that pages cannot contain."""
     return escape(text.encode("utf-8", "replace").decode().replace("\0", "?"))

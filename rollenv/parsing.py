@@ -1,4 +1,4 @@
-r"""Finding the answer in what a model wrote: ``\boxed{}``, tags and code fences. Linear time, never raises."""
+r"""Parsers for model responses: ``\boxed{}``, tags and code fences. Linear time, never raise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 _TOKEN = re.compile(r"(\\f?box(?:ed)?\s*\{)|\\\\(?!f?box)|\\[{}]|[{}]")
-#: A box without braces: what has a digit, up to a space or the end of the formula, or the one letter before that end.
+#: A box without braces: a token with a digit, up to a space or the end of the formula, or a single letter at that end.
 _BARE_BOX = re.compile(
     r"\\f?box(?:ed)?(?![a-zA-Z])\s*([^\s{}$\\a-zA-Z]*\d[^\s{}$\\]*|[a-zA-Z](?=\s*(?:\$|\\[\])]|\Z)))"
 )
@@ -15,10 +15,9 @@ _TOKEN_IN_ANY_CASE = re.compile(_TOKEN.pattern, re.IGNORECASE)
 
 
 def last_boxed(text: str) -> str | None:
-    r"""The content of the last ``\boxed{...}`` (or ``\fbox{...}``), stripped; braces inside may nest.
+    r"""Return the content of the last ``\boxed{...}`` (or ``\fbox{...}``), stripped; braces inside may nest.
 
-    None if that box is never closed: it takes back an earlier one, and its own answer was cut off. ``\boxed 4`` is a
-    box too.
+    None if that box is never closed: it replaces earlier ones, and its own answer was cut off. ``\boxed 4`` counts too.
     """
     start = text.rfind("\\boxed{") + 7
     if start >= 7 and text.find("box", start) < 0:  # the last box of any spelling, nearly always a plain one
@@ -27,7 +26,7 @@ def last_boxed(text: str) -> str | None:
             return content.strip()
     elif "box" not in text:
         return None
-    open_at: list[int] = []  # where each open brace's content starts; negative for a brace that is not a box's
+    open_at: list[int] = []  # start of each open brace's content; negative for a brace that is not a box's
     newest, best = -1, (-1, -1)
     for token in _TOKEN.finditer(text):
         if token[1]:
@@ -43,12 +42,12 @@ def last_boxed(text: str) -> str | None:
 
 
 def boxes(text: str) -> Iterator[str]:
-    r"""The content of each complete box without another box inside, stripped, the last box first.
+    r"""Yield the content of each complete box without another box inside, stripped, last box first.
 
-    The boxes do not overlap, so looking through all of them takes time linear in the text. ``\BOXED`` counts too.
+    The boxes do not overlap, so the time is linear in the text. ``\BOXED`` counts too.
     """
     open_at: list[int] = []
-    newest = -1  # where the content of the box opened last starts
+    newest = -1  # start of the content of the box opened last
     found = []
     for token in _TOKEN_IN_ANY_CASE.finditer(text):
         if token[1]:
@@ -67,24 +66,24 @@ class Element(NamedTuple):
 
     content: str
     end: int
-    """Index of the end of the closing mark."""
+    """Index behind the closing mark."""
 
 
 def last_tagged(text: str, tag: str = "answer") -> str | None:
-    """The stripped text between the last ``</tag>`` and the ``<tag>`` before it, or None."""
+    """Return the stripped text between the last ``</tag>`` and the ``<tag>`` before it, or None."""
     end = text.rfind(f"</{tag}>")
     start = text.rfind(f"<{tag}>", 0, end) if end >= 0 else -1
     return text[start + len(tag) + 2 : end].strip() if start >= 0 else None
 
 
 def first_tagged(text: str, tag: str) -> Element | None:
-    """The first ``<tag>`` and the unchanged text up to the next ``</tag>``, or None."""
+    """Return the first ``<tag>`` and the unchanged text up to the next ``</tag>``, or None."""
     start = text.find(f"<{tag}>")
     end = text.find(f"</{tag}>", start) if start >= 0 else -1
     return Element(text[start + len(tag) + 2 : end], end + len(tag) + 3) if end >= 0 else None
 
 
-#: Marks around a model's thoughts: of DeepSeek and Qwen, Claude's and others' prompts, Magistral, Seed and Kimi.
+#: Marks around a model's thoughts: DeepSeek and Qwen, prompts for Claude and others, Magistral, Seed, Kimi.
 THOUGHT_MARKS = {
     "<think>": "</think>",
     "<thinking>": "</thinking>",
@@ -96,13 +95,13 @@ THOUGHT_MARKS = {
 }
 _THOUGHT_OPENS = re.compile("|".join(map(re.escape, THOUGHT_MARKS)))
 _THOUGHT_ENDS = re.compile("|".join(map(re.escape, THOUGHT_MARKS.values())))
-#: gpt-oss (harmony): thoughts are messages of the channel "analysis" that call nothing.
+#: gpt-oss (harmony): thoughts are messages of the channel "analysis" without calls.
 _ANALYSIS = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>.*?(<\|end\|>|\Z)", re.DOTALL)
 _CHANNEL = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>(?:final|commentary)<\|message\|>|<\|(?:end|return)\|>")
 
 
 def opening_thought(text: str) -> int:
-    """Return where a thought at the beginning of a text ends; the text's length if it does not end, 0 without one."""
+    """Return the end of a thought at the beginning of a text; the text's length if it does not end, 0 if none."""
     begins = len(text) - len(text.lstrip())
     opens = _THOUGHT_OPENS.match(text, begins)
     if opens is None:
@@ -112,13 +111,13 @@ def opening_thought(text: str) -> int:
 
 
 def after_thoughts(text: str, opened: bool = False) -> tuple[str, bool]:
-    """Cut a text to what a model says after its last thought. A thought that does not end has none.
+    """Cut a response to the text after the last thought; empty if that thought does not end.
 
     Args:
         opened: the prompt has already opened a thought.
 
     Returns:
-        The text, and True where a thought does not end.
+        The text, and True if a thought does not end.
     """
     if "<|channel|>analysis" in text or "<|channel|>final" in text:
         unfinished = any(not thought[1] for thought in _ANALYSIS.finditer(text))
@@ -136,8 +135,8 @@ def after_thoughts(text: str, opened: bool = False) -> tuple[str, bool]:
 _LANGUAGE = re.compile(r"[ \t]{0,16}([A-Za-z0-9_+#-]{0,32})")
 _MARK = re.compile(r"`{3,8}")
 _PYTHON = ("python", "py", "python3", "py3", "pypy3")
-#: Strings and comments of Python, and fences. A string that is not closed ends with its line, or a fence there; a long
-#: one with the text.
+#: Strings and comments of Python, and fences. An unclosed string ends with its line or at a fence, an unclosed
+#: triple-quoted one with the text.
 _IN_PYTHON = re.compile(
     r"""
     (?P<long>\"{3}(?>[^"\\]+|\\.|"(?!""))*+(?:\"{3}|\Z)|'{3}(?>[^'\\]+|\\.|'(?!''))*+(?:'{3}|\Z))
@@ -152,20 +151,20 @@ _THOUGHT = re.compile(r"<(?<![`'\"]<)(/?)(?:think|thinking|thought|reasoning)>")
 
 
 def code_blocks(text: str) -> Iterator[tuple[str, Element]]:
-    """The complete fenced code blocks, in order: language in lower case, then the code.
+    """Yield the complete fenced code blocks in order, as language in lower case and code.
 
-    A fence is three to eight backticks, anywhere in a line, and is closed by as many that are not in a string or
-    comment of Python code. Text behind the language on its line is left out; backticks there mean inline code,
-    which is not a block. Lines lose the indentation of a fence that stands in a list or a quotation.
+    A fence is three to eight backticks anywhere in a line, closed by the same number outside of strings and comments of
+    Python code. Text behind the language on its line is dropped; with backticks there, it is inline code and no block.
+    Lines lose the indentation of a fence in a list or a quotation.
     """
     for language, _, block in _blocks(text):
         yield language, block
 
 
 def _blocks(text: str) -> Iterator[tuple[str, int, Element]]:
-    """Language, start of the fence, and block."""
+    """Yield language, start of the fence, and block."""
     at, line_end, never_closed = 0, -1, 9
-    searches = 8  # that may fail before strings are not looked at any more, so that time stays linear
+    searches = 8  # failed searches before strings are ignored, to keep the time linear
     while mark := _MARK.search(text, at):
         at, size = mark.end(), len(mark[0])
         if at > line_end:
@@ -175,9 +174,9 @@ def _blocks(text: str) -> Iterator[tuple[str, int, Element]]:
         inline = text.find("```", at, line_end)
         if inline >= 0:
             at = inline + size
-        elif size < never_closed:  # a longer fence is not closed either
+        elif size < never_closed:  # a longer fence cannot be closed either
             language = _LANGUAGE.match(text, at)
-            assert language is not None  # it matches nothing too
+            assert language is not None  # the pattern also matches an empty language
             name = language[1].lower()
             end = -1
             if searches and name in (*_PYTHON, ""):
@@ -194,9 +193,9 @@ def _blocks(text: str) -> Iterator[tuple[str, int, Element]]:
 
 
 def _end_of_python(text: str, start: int, size: int) -> int:
-    """The start of the first fence outside of strings and comments; -1 if there is none, or a string swallows blocks.
+    """Return the start of the first fence outside strings and comments; -1 if none, or if a string contains blocks.
 
-    In a docstring every second fence closes; one that opens a block there shows that the string was never closed.
+    In a docstring every second fence closes; one that opens a block there means that the string was never closed.
     """
     for found in _IN_PYTHON.finditer(text, start):
         if found["fence"] and len(found[0]) >= size:
@@ -207,7 +206,7 @@ def _end_of_python(text: str, start: int, size: int) -> int:
 
 
 def _without_margin(code: str, before: str) -> str:
-    """The code without what the fence's line begins with: white space, a list's mark, or ``>`` of a quotation."""
+    """Remove the prefix of the fence's line from the code: white space, a list's mark, or ``>`` of a quotation."""
     if not before or not re.fullmatch(r"[ \t>]*(?:[-*+][ \t]+|\d{1,9}[.)][ \t]+)?", before):
         return code
     margin = re.sub(r"[^\s>]", " ", before)
@@ -217,17 +216,17 @@ def _without_margin(code: str, before: str) -> str:
 
 
 def _shared(margin: str, line: str) -> int:
-    """The number of characters that both begin with."""
+    """Return the length of the common prefix."""
     pairs = enumerate(zip(margin, line, strict=False))
     return next((at for at, (ours, theirs) in pairs if ours != theirs), min(len(margin), len(line)))
 
 
 def last_code_block(text: str, languages: tuple[str, ...] | None = (*_PYTHON, "")) -> str | None:
-    """The last fenced code block in one of the given languages, or None. Blocks in a thought do not count.
+    """Return the last fenced code block in one of the languages, or None. Blocks in a thought do not count.
 
     Args:
-        languages: names after the opening fence; None matches any, and ``""`` a fence without a language, which counts
-            only if no other does: after a program, such a block shows what it prints.
+        languages: names after the opening fence. None matches any. ``""`` matches a fence without a language if no
+            other block matches: after a program, such a block shows its output.
     """
     if (opened := _THOUGHT.match(text, len(text) - len(text.lstrip()))) and not opened[1]:
         text = text.partition(f"</{opened[0][1:]}")[2]
@@ -247,7 +246,7 @@ def last_code_block(text: str, languages: tuple[str, ...] | None = (*_PYTHON, ""
 
 
 def cut_middle(text: str, most: int) -> str:
-    """A text with at most so many characters of its beginning and end, and a note on what is left out."""
+    """Keep at most ``most`` characters of a text's beginning and end, with a note about the rest."""
     if len(text) <= most:
         return text
     head = most // 2
@@ -255,11 +254,11 @@ def cut_middle(text: str, most: int) -> str:
 
 
 def well_formed(text: str) -> str:
-    """The text with halves of characters put together, and U+FFFD for those left over, which cannot be encoded."""
+    """Join surrogate pairs in a text, and replace lone surrogates by U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-#: Ways to write an action: how it is found in a text, and an example of it.
+#: Formats of an action: its parser and an example.
 ACTION_FORMATS: dict[str, tuple[Callable[[str], str | None], str]] = {
     "boxed": (last_boxed, "\\boxed{%s}"),
     "answer": (last_tagged, "<answer>%s</answer>"),

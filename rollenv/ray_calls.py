@@ -1,4 +1,4 @@
-"""Helpers for everything that runs in Ray: connecting, hearing from actors, ending them."""
+"""Helpers for Ray: connect, wait for calls of actors, kill actors."""
 
 from __future__ import annotations
 
@@ -19,23 +19,22 @@ with extra("ray", "Running in Ray"):
     import ray
     from ray.exceptions import RayActorError, RayError, RayTaskError
 
-#: So many processes share a core at most, and so many can share all of them, however few these are.
+#: Maximum number of processes per core; a machine with few cores may still have ``_MOST_HERE``.
 _FOR_A_CORE, _MOST_HERE = 4, 16
 
-#: Seconds in which the head of a cluster takes a connection.
+#: Seconds to wait for a connection to the head of a cluster.
 _REACHED_WITHIN = 10.0
 
 
 def agree_on_devices(environ: MutableMapping[str, str]) -> None:
-    """Make the variables that hide GPUs from ROCm say the same to Ray, torch and vLLM.
+    """Set the variables that hide GPUs from ROCm to the same value for Ray, torch and vLLM.
 
-    ``ROCR_VISIBLE_DEVICES`` hides GPUs from the driver, which numbers those that are left from 0;
-    ``HIP_VISIBLE_DEVICES`` (for torch also ``CUDA_VISIBLE_DEVICES``) chooses among these numbers. Ray gives each of its
-    processes a ``HIP_VISIBLE_DEVICES``, and refuses to start where only the first is set: then all that are left are
-    named.
+    ``ROCR_VISIBLE_DEVICES`` hides GPUs from the driver, which numbers the others from 0. ``HIP_VISIBLE_DEVICES`` (for
+    torch also ``CUDA_VISIBLE_DEVICES``) selects among these numbers. Ray sets ``HIP_VISIBLE_DEVICES`` in its processes
+    and refuses to start if only the first is set, so the second is then set to all visible GPUs.
 
     Raises:
-        UsageError: the two that mean the same differ.
+        UsageError: ``HIP_VISIBLE_DEVICES`` and ``CUDA_VISIBLE_DEVICES`` differ.
     """
     hip, cuda = environ.get("HIP_VISIBLE_DEVICES"), environ.get("CUDA_VISIBLE_DEVICES")
     if hip is not None and cuda is not None and hip != cuda:
@@ -50,16 +49,15 @@ def agree_on_devices(environ: MutableMapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
-    """Be connected to a cluster. A connection that there is already stays as it is.
+    """Connect to a cluster during the block. An existing connection is kept.
 
     Args:
-        address: of the cluster; by default the one that RAY_ADDRESS names, or one that is started here and ends with
-            the block.
-        cpus: that are needed. A cluster that is started here has so many, also where there are fewer cores.
+        address: address of the cluster; by default RAY_ADDRESS, or else a local cluster that ends with the block.
+        cpus: number of CPUs of a local cluster, even if there are fewer cores.
 
     Raises:
-        UsageError: there is no such cluster, so many processes are too many for this machine, or variables about its
-            GPUs contradict each other.
+        UsageError: there is no such cluster, this machine has too few cores, or variables about GPUs contradict each
+            other.
     """
     if ray.is_initialized():
         yield
@@ -88,7 +86,7 @@ def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise UsageError if HOST:PORT refuses connections; Ray would try for minutes."""
+    """Raise UsageError if HOST:PORT refuses connections; Ray would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "://" in address:
         return
@@ -99,13 +97,13 @@ def _check_reachable(address: str) -> None:
 
 
 def check_room(count: int, options: dict[str, Any], who: str) -> None:
-    """See whether a cluster can hold actors, which would wait without end.
+    """Check that the cluster has room for actors, which would otherwise wait forever.
 
     Args:
-        who: description of the actors and of the setting to change, for the error.
+        who: description of the actors and the setting to change, for the error.
 
     Raises:
-        UsageError: it is too small.
+        UsageError: the cluster is too small.
     """
     there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     wanted = {"CPU": options.get("num_cpus"), "GPU": options.get("num_gpus"), **(options.get("resources") or {})}
@@ -115,10 +113,10 @@ def check_room(count: int, options: dict[str, Any], who: str) -> None:
 
 
 async def answer(reference: Any) -> Any:
-    """Return what an actor's method returned.
+    """Return the result of an actor's method.
 
     Raises:
-        RayError: it failed, or there will be no answer.
+        RayError: the method failed, or the actor is gone.
     """
     try:
         return await asyncio.wrap_future(reference.future())
@@ -126,14 +124,14 @@ async def answer(reference: Any) -> Any:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise RayError("Ray cancelled a call of its actor") from None  # as it does when it kills the actor
+        raise RayError("Ray cancelled a call of its actor") from None  # happens when the actor is killed
 
 
 async def result_of(reference: Any, lost: Callable[[str], Exception]) -> Any:
-    """Return what an actor's method returned; raise its own exceptions as they were raised there.
+    """Return the result of an actor's method, or raise the exception that the method raised.
 
     Args:
-        lost: makes the exception that tells that the actor is gone, from why.
+        lost: makes the exception for a lost actor from the reason.
     """
     try:
         return await answer(reference)
@@ -145,7 +143,7 @@ async def result_of(reference: Any, lost: Callable[[str], Exception]) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """The beginning of Ray's message, which can take pages; for an actor that cannot be made, with the cause."""
+    """Return the first line of Ray's message; for an actor that cannot be created, with the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     begin, creation, _ = lines[0].partition(" raised in its creation task")
     return f"{begin}{creation}: {lines[-1]}" if creation else lines[0]

@@ -20,14 +20,14 @@ from rollenv.env_spec import EnvSpec, Wrappers
 from rollenv.errors import UnknownEnv, UsageError, did_you_mean
 from rollenv.needs import Need
 
-#: Beginnings of the ids of served environments.
+#: Prefixes of the ids of served environments.
 _SERVED = ("rollenv+ws://", "rollenv+wss://")
 
 #: Abilities that a spec may declare; the checker proves those declared.
 ABILITIES = frozenset({"state", "spawn", "random_action", "oracle", "state_key"})
 
 ENTRY_POINT_GROUP = "rollenv.envs"
-#: Namespaces whose ids name what lies elsewhere (a folder, a server, a package), each with the module for its specs.
+#: Namespaces whose ids name a folder, server or package instead of a registration, with the module for their specs.
 ELSEWHERE = {
     "harbor": "rollenv.envs.harbor",
     "tb": "rollenv.envs.harbor",
@@ -56,23 +56,23 @@ def register(
     summary: str = "",
     **kwargs: Any,
 ) -> None:
-    """Make ``env_id`` known to :func:`make`.
+    """Register an id for :func:`make`.
 
     Args:
         env_id: the new id, in the form ``namespace:Name-vN[-variant]``.
         entry_point: ``"module.path:ClassName"``, imported on first use, or a callable.
         abilities: which of :data:`ABILITIES` the environment has.
-        needs: packages, data files or servers without which it cannot be made (:mod:`rollenv.needs`).
-        nondeterministic: an episode depends on something outside (a live server, say).
+        needs: packages, data files or servers that it needs (:mod:`rollenv.needs`).
+        nondeterministic: episodes depend on something outside (a live server, say).
         oracle_success: the share of episodes that the oracle wins.
         indexed: ``env.num_tasks()`` tasks are numbered, and ``reset(options={"index": i})`` starts one of them.
-        wrappers: put around the environment, the first innermost: names of
+        wrappers: wrappers around the environment, innermost first: names of
             :data:`rollenv.wrappers.WRAPPER_FACTORY` or ``"module:function"``, separated by commas, in a list, or as
-            a mapping to the settings of each.
+            a mapping to their settings.
         levels: constructor arguments by difficulty, easy ones first: a list of mappings, or a mapping from arguments to
-            lists (a list that is shorter than the longest stays at its last value).
-        options: reset options of every episode, where the caller gives no others.
-        summary: what it is, in a line; by default the first line of the class's docstring.
+            lists (shorter lists repeat their last value).
+        options: default reset options of every episode.
+        summary: one-line description; by default the first line of the class's docstring.
 
     Raises:
         UsageError: for an id that is taken or malformed, or an unknown ability.
@@ -107,13 +107,7 @@ def register(
 def levels_of(
     levels: Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]], env_id: str
 ) -> tuple[dict[str, Any], ...]:
-    """Normalise levels to one dictionary of constructor arguments per level.
-
-    Args:
-        levels: a list of dictionaries, or lists of values by argument; shorter lists repeat their last value.
-
-    Returns:
-        One dictionary per level, the easiest first.
+    """Normalise levels, in either form of :func:`register`, to one dictionary of arguments per level.
 
     Raises:
         UsageError: ``levels`` has neither form.
@@ -130,10 +124,10 @@ def levels_of(
 
 
 def spec(env_id: str) -> EnvSpec:
-    """The spec registered under ``env_id``, or the one that a server has of ``rollenv+ws://HOST:PORT/ENV_ID``.
+    """Return the spec registered under an id, or the server's for ``rollenv+ws://HOST:PORT/ENV_ID``.
 
     Raises:
-        UnknownEnv: with the nearest ids, if there is none.
+        UnknownEnv: no such id; the message names the nearest ones.
     """
     if env_id.startswith(_SERVED):
         return importlib.import_module("rollenv.remote.env").spec_of(env_id)  # type: ignore[no-any-return]
@@ -149,7 +143,7 @@ def spec(env_id: str) -> EnvSpec:
 
 
 def is_elsewhere(env_id: str) -> bool:
-    """Return whether an id names a folder, a server or a package, and is not registered."""
+    """Return whether an id names a folder, a server or a package instead of a registration."""
     return env_id.partition(":")[0] in ELSEWHERE and env_id not in ENV_REGISTRY
 
 
@@ -168,19 +162,19 @@ def make(env_id: str | EnvSpec, **kwargs: Any) -> Env:
 
 
 def list_envs(pattern: str = "") -> list[EnvSpec]:
-    """All specs whose id contains ``pattern``, sorted by id."""
+    """Return all specs whose id contains ``pattern``, sorted by id."""
     _OWN.load()
     _PLUGINS.load()
     return sorted((s for s in list(ENV_REGISTRY.values()) if pattern.lower() in s.id.lower()), key=lambda s: s.id)
 
 
 def added_specs() -> dict[str, EnvSpec]:
-    """Return what does not come with rollenv: for :func:`add_specs` in a process that has not imported it."""
+    """Return the specs of other packages, for :func:`add_specs` in a process that has not imported them."""
     return {name: s for name, s in ENV_REGISTRY.items() if not str(s.entry_point).startswith("rollenv.")}
 
 
 def add_specs(specs: Mapping[str, EnvSpec]) -> None:
-    """Register what is not registered here yet."""
+    """Register specs, except for ids that are taken."""
     list_envs()
     for name, added in specs.items():
         ENV_REGISTRY.setdefault(name, added)
@@ -193,7 +187,7 @@ def print_envs() -> None:
 
 
 class _Once:
-    """Something that is loaded when it is first needed; threads that need it meanwhile wait for it."""
+    """A set of registrations that is loaded on first use; other threads wait until it is complete."""
 
     def __init__(self, load: Callable[[], None]):
         self._load = load
@@ -201,13 +195,13 @@ class _Once:
         self._loading = False
         self.loaded = False
         self.staged: dict[str, EnvSpec] = {}
-        """What has been registered while it loads; others never see it half done."""
+        """Specs registered during loading; they become visible together at the end."""
 
     def load(self) -> None:
         if self.loaded:
             return
         with self._lock:
-            if self.loaded or self._loading:  # loading: it registers its own ids just now
+            if self.loaded or self._loading:  # loading: this call comes from one of its own registrations
                 return
             self._loading = True
             try:
@@ -225,7 +219,7 @@ def _load_own() -> None:
 
 
 def _load_plugins() -> None:
-    """Third-party packages; one that is broken is reported and does not hide the others."""
+    """Load the entry points of third-party packages; a broken one is reported and skipped."""
     for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         try:
             entry.load()()
@@ -239,14 +233,14 @@ _OWN, _PLUGINS = _Once(_load_own), _Once(_load_plugins)
 
 
 def named_wrappers(wrappers: str | Iterable[str] | Wrappers) -> dict[str, dict[str, Any]]:
-    """Wrappers in any of the forms that :func:`register` takes, as a mapping from names to settings."""
+    """Normalise wrappers, in any form of :func:`register`, to a mapping from names to settings."""
     if isinstance(wrappers, Mapping):
         return {name: dict(settings) for name, settings in wrappers.items()}
     return {name: {} for name in _names(wrappers)}
 
 
 def _names(names: str | Iterable[str]) -> list[str]:
-    """Names in a list, or separated by commas."""
+    """Split names that are separated by commas; a list is returned as it is."""
     each = names.split(",") if isinstance(names, str) else list(names)
     if wrong := [name for name in each if not isinstance(name, str)]:
         raise UsageError(f"expected a list of names, but {wrong[0]!r} is not a name")

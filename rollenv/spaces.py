@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
 
-#: Bytes of UTF-8 that an observation may have in shared memory.
+#: Maximum size of an observation in shared memory, in bytes of UTF-8.
 MAX_SHARED = 65_536
 _LENGTH = 4
 
@@ -38,7 +38,7 @@ class TextSpace(gymnasium.spaces.Space[str]):
 
 
 class _Shared(Sequence[str]):
-    """The texts that stand in shared memory now; a copy is a tuple of them. Gymnasium asks for it once."""
+    """A live view of the texts in shared memory, which Gymnasium reads once; a copy is a tuple."""
 
     def __init__(self, memory: Any, n: int):
         self._memory, self._n = memory, n
@@ -60,7 +60,7 @@ class _Shared(Sequence[str]):
 
 
 def _cell(memory: Any, i: int) -> Any:
-    """The bytes of one text: its length, then itself."""
+    """Return the bytes of one text: its length, then the text."""
     return np.frombuffer(memory.get_obj(), dtype=np.uint8).reshape(-1, _LENGTH + MAX_SHARED)[i]
 
 

@@ -1,4 +1,4 @@
-"""Conversion of what a person types into an action that an environment reads."""
+"""Conversion of a person's input to actions of an environment."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 from rollenv.core import Env, RollenvError
 from rollenv.parsing import ACTION_FORMATS
 
-#: Directions, and what games call them.
+#: Directions and their names in games.
 _NAMES = {"up": ("up", "north"), "down": ("down", "south"), "left": ("left", "west"), "right": ("right", "east")}
 _WRAPPED = re.compile(r"(\\boxed\{|<answer>|\[|)([^\[\]{}<>]*)(\}|</answer>|\]|)", re.DOTALL)
-#: Random actions that are looked at to learn how actions are written.
+#: Number of random actions from which the format is learned.
 _SAMPLES = 40
-#: So many different ones among them, or fewer, are all that there are.
+#: If at most this many different ones occur among them, they count as all actions.
 _FEW = 6
 
 
 @dataclass(frozen=True)
 class Reader:
-    """The form in which one environment wants actions.
+    """The action format of one environment.
 
     Args:
-        template: a bare answer goes into its ``%s``.
-        moves: the actions of ``up``, ``down``, ``left`` and ``right``, where it knows these.
-        few: all actions that occurred, where there are only a few.
+        template: action with ``%s`` for the bare answer.
+        moves: the actions for ``up``, ``down``, ``left`` and ``right``, if the environment has these.
+        few: all actions, if there are only a few.
     """
 
     template: str = "%s"
@@ -34,7 +34,7 @@ class Reader:
     few: tuple[str, ...] = ()
 
     def action(self, typed: str) -> str:
-        """Return what was typed, or what it is short for."""
+        """Return the action that the input stands for."""
         words = {self._bare(action).lower(): action for action in self.moves.values()}
         meant = [action for word, action in words.items() if typed and word.startswith(typed.lower())]
         if len(meant) == 1:
@@ -50,11 +50,7 @@ class Reader:
 
 
 def reader(env: Env, prompt: str) -> Reader:
-    """Learn from an environment, its first observation and some random actions how actions are written.
-
-    Args:
-        env: in an episode; its episode stays as it is.
-    """
+    """Learn the action format from an environment in an episode, its first observation and some random actions."""
     samples = list(_samples(env))
     template = _template(env, prompt, samples)
     bare = {found[2] for sample in samples if (found := _WRAPPED.fullmatch(sample))}
@@ -63,7 +59,7 @@ def reader(env: Env, prompt: str) -> Reader:
 
 
 def _samples(env: Env) -> Iterator[str]:
-    """Random actions, drawn in a copy where there can be one."""
+    """Yield random actions, sampled in a copy if the environment can be copied."""
     if not hasattr(env, "sample_random_action"):
         return
     with contextlib.suppress(RollenvError, NotImplementedError):
@@ -74,7 +70,7 @@ def _samples(env: Env) -> Iterator[str]:
 
 
 def _template(env: Env, prompt: str, samples: list[str]) -> str:
-    """Return how an answer is written: as the environment says, or its prompt, or its random actions."""
+    """Return the format of an answer, from the environment, else its prompt, else its random actions."""
     name = getattr(env.unwrapped, "action_format", None)
     if name in ACTION_FORMATS:
         return ACTION_FORMATS[name][1]
@@ -90,12 +86,12 @@ def _template(env: Env, prompt: str, samples: list[str]) -> str:
 
 
 def _moves(bare: set[str], template: str) -> dict[str, str]:
-    """The actions of the directions, if the random ones show that there are any."""
+    """Return the actions of the directions, if the sampled ones include any."""
     bare_by_key = {word.lower(): word for word in bare}
     known = {key: next((bare_by_key[n] for n in names if n in bare_by_key), None) for key, names in _NAMES.items()}
     if sum(word is not None for word in known.values()) < 2:
         return {}
-    if known["up"] or known["down"]:  # a grid has all four, also if the sampled actions had fewer
+    if known["up"] or known["down"]:  # a grid has all four, even if fewer were sampled
         style = next(word for word in known.values() if word)
         number = 1 if style.lower() in {names[1] for names in _NAMES.values()} else 0
         known = {key: word or _like(style, _NAMES[key][number]) for key, word in known.items()}

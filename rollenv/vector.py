@@ -1,4 +1,4 @@
-"""Many environments stepped together, in a loop or in threads."""
+"""Vectors of environments, stepped in a loop or in threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Slot:
-    """The slot of an environment, which is made when it is first needed."""
+    """The slot of an environment, which is made on first use."""
 
     make: Callable[[], Env]
     env: Env | None = None
@@ -48,10 +48,10 @@ class VectorEnv:
     """Environments stepped one after another.
 
     Args:
-        env_ids: a name for each, shown in errors.
-        autoreset_mode: what happens when an episode ends: ``SameStep`` resets it at once (the step returns the new
-            observation, and the last one in ``info["final_obs"]``), ``NextStep`` with the next step, whatever the
-            action, and ``Disabled`` leaves it to the caller. Gymnasium's ``AutoresetMode`` or its value.
+        env_ids: names for errors.
+        autoreset_mode: when an ended episode is reset: ``SameStep`` at once (the step returns the new observation, and
+            the last one in ``info["final_obs"]``), ``NextStep`` by the next step, whose action is ignored, ``Disabled``
+            by the caller. Gymnasium's ``AutoresetMode`` or its value.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class VectorEnv:
         """Reset all environments.
 
         Args:
-            seed: for the first environment; the others count up. A sequence gives each its own; None continues.
-            env_kwargs: ``env3_kwargs={"options": {...}}`` are arguments of that environment's reset.
+            seed: seed of the first environment, the others count up; or a sequence. None continues the streams.
+            env_kwargs: ``env3_kwargs={"options": {...}}`` are arguments for the reset of environment 3.
 
         Returns:
-            (observations, infos), one of each per environment.
+            Observations and infos, one per environment.
 
         Raises:
             UsageError: the number of seeds is wrong, or an argument is unknown.
@@ -115,11 +115,10 @@ class VectorEnv:
         return [observation for observation, _ in results], [info for _, info in results]
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> VectorStep:
-        """Step all environments, or with a mapping only those that it names.
+        """Step all environments, or only the keys of a mapping.
 
         Returns:
-            observations, rewards (float64), terminated, truncated (bool), infos: one of each per environment stepped,
-            in the order of the actions.
+            Observations, rewards (float64), terminated, truncated (bool) and infos, one per action and in their order.
         """
         chosen = dict(actions) if isinstance(actions, Mapping) else dict(enumerate(actions))
         if not isinstance(actions, Mapping) and len(chosen) != self.num_envs:
@@ -158,7 +157,7 @@ class VectorEnv:
 
     def close(self) -> None:
         """Close all environments; calling it again does nothing."""
-        with contextlib.ExitStack() as stack:  # one that cannot be closed does not keep the others open
+        with contextlib.ExitStack() as stack:  # closes the others even if one fails
             for slot in self._slots:
                 stack.callback(slot.close)
 
@@ -176,7 +175,7 @@ class VectorEnv:
 
 
 class SyncVectorEnv(VectorEnv):
-    """The vector whose environments run one after another in this thread; those on servers step together."""
+    """A vector whose environments run one after another in this thread; served ones step together."""
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> VectorStep:
         chosen = actions if isinstance(actions, Mapping) else dict(enumerate(actions))
@@ -189,14 +188,13 @@ class SyncVectorEnv(VectorEnv):
 
 
 class AsyncVectorEnv(VectorEnv):
-    """The vector whose environments run in threads at the same time: for those that wait on a tool or a server.
+    """A vector whose environments run in threads at the same time, for those that wait for a tool or a server.
 
     Args:
         max_workers: threads; by default one for each environment, at most 64.
-        step_timeout: seconds that a step or a reset may take; None for no limit. An episode whose step takes longer is
-            cut off: it returns ``""``, 0.0 and ``truncated`` with ``info["timed_out"]``, and the others return what
-            they have. Another environment replaces it with the next reset, which the next step is if the
-            vector resets by itself. Each environment has a thread of its own then.
+        step_timeout: seconds for a step or a reset; None for no limit. A step that takes longer returns ``""``, 0.0 and
+            ``truncated`` with ``info["timed_out"]``; the results of the others are kept. The next reset (with
+            autoreset, the next step) replaces the environment. Each environment then has its own thread.
 
     Raises:
         UsageError: an argument is wrong.
@@ -247,7 +245,7 @@ class AsyncVectorEnv(VectorEnv):
 
 
 def _apart(function: Callable[[int], Any], number: int) -> Future[Any]:
-    """Call a function in a thread that does not keep the interpreter from its end."""
+    """Call a function in a thread that does not keep the interpreter alive."""
     future: Future[Any] = Future()
 
     def call() -> None:
@@ -270,18 +268,19 @@ def make_vec(
     step_timeout: float | None = None,
     **kwargs: Any,
 ) -> VectorEnv:
-    """Build many environments to be stepped together.
+    """Build a vector of environments.
 
     Args:
         env_ids: an id, or one for each environment.
-        wrappers: applied to each in this order, the first innermost.
-        vec_kwargs: constructor arguments of each; they win over ``kwargs``.
-        seed: starts the private stream of the first environment, the others count up. None leaves them to chance.
-        autoreset_mode: when finished episodes are reset; see :class:`VectorEnv`.
-        step_timeout: seconds of a step or reset, see :class:`AsyncVectorEnv`; only with ``async_mode``.
+        wrappers: wrappers of each environment, innermost first.
+        vec_kwargs: constructor arguments of each environment; they override ``kwargs``.
+        seed: seed of the first environment; the others count up. None draws them at random.
+        autoreset_mode: see :class:`VectorEnv`.
+        step_timeout: see :class:`AsyncVectorEnv`; only with ``async_mode``.
 
     Raises:
-        UsageError: ``vec_kwargs`` has another length than ``env_ids``, or ``step_timeout`` cannot be kept.
+        UsageError: ``vec_kwargs`` has another length than ``env_ids``, or ``step_timeout`` is set without
+            ``async_mode``.
     """
     ids = [env_ids] if isinstance(env_ids, str) else list(env_ids)
     if vec_kwargs is not None and len(vec_kwargs) != len(ids):

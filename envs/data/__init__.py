@@ -9,12 +9,12 @@ from rollenv.registry import ABILITIES, register
 
 
 def register_rows(env_id: str, entry_point: str, name: str, split: str, *, oracle: bool = True, **kwargs: Any) -> None:
-    """Register an id that plays the rows of a known data set.
+    """Register an id for the rows of a known data set.
 
     Args:
         entry_point: ``module:name`` of a :class:`~rollenv.envs.data.task.RowEnv`.
-        name: the data set, as the hub knows it.
-        oracle: whether its rows hold answers.
+        name: name of the data set on the hub.
+        oracle: whether its rows have answers.
         kwargs: further arguments of the environment.
     """
     register(

@@ -1,4 +1,4 @@
-"""Characters that are written in several ways, as one."""
+"""Normalisation of characters that are written in several ways."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ _HYPHENS = str.maketrans(dict.fromkeys("‐‑−", "-"))
 
 
 def plain_characters(text: str) -> str:
-    """A text in Unicode's form NFKC, with one hyphen and minus sign, one kind of space, and no invisible
-    characters."""
+    """Convert a text to Unicode's NFKC, with one hyphen and minus sign, one space, and no invisible characters."""
     if text.isascii():
         return text
     return "".join(

@@ -1,4 +1,4 @@
-"""The base of generated tasks: the drawing of numbers, splits, action formats."""
+"""The base of generated tasks: draws, splits, action formats."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rollenv.parsing import ACTION_FORMATS, last_code_block
 
 Format = tuple[Callable[[str], str | None], str]
 
-#: Patterns of answers in the text, and how to write one.
+#: Parsers of answers, and the templates to write them.
 FORMATS: dict[str, Format] = {**ACTION_FORMATS, "code": (last_code_block, "```python\n%s\n```")}
 
-#: One task in so many is a test task.
+#: One in this many tasks is a test task.
 _TEST_SHARE = 5
 LARGEST = 10**12
 
@@ -29,7 +29,7 @@ class ProceduralEnv(AnswerEnv):
         max_turns, format_reward: arguments of the base class :class:`~rollenv.envs.data.task.AnswerEnv`.
     """
 
-    #: Attributes that hold the task and what has happened in it: numbers, texts and tuples of those.
+    #: Attributes with the state of the task: numbers, texts and tuples of those.
     state_names: tuple[str, ...]
 
     def __init__(self, *, split: str, action_format: str, max_turns: int, format_reward: float):
@@ -41,7 +41,7 @@ class ProceduralEnv(AnswerEnv):
         self._extract, self._template = FORMATS[action_format]
 
     def _draw(self) -> str:
-        """Draw a task, and name it: equal tasks have equal names."""
+        """Draw a task and return its name: equal tasks have equal names."""
         raise NotImplementedError(f"{type(self).__name__} has no _draw()")
 
     def _new_task(self, options: dict[str, Any]) -> None:
@@ -51,11 +51,11 @@ class ProceduralEnv(AnswerEnv):
         raise UsageError(f"{self}: its settings leave no tasks in the split {self.split!r}")
 
     def _between(self, span: tuple[int, int]) -> int:
-        """A draw from both ends of the span and all between."""
+        """Draw from the span, including both ends."""
         return span[0] + self.randint(span[1] - span[0] + 1)
 
     def format_answer(self, answer: object) -> str:
-        """An answer in the form that this task reads."""
+        """Write an answer in the action format."""
         return self._template % str(answer)
 
     def _get_state(self) -> dict[str, Any]:
@@ -68,21 +68,18 @@ class ProceduralEnv(AnswerEnv):
 
 
 def _tuples(value: Any) -> Any:
-    """JSON knows lists only."""
+    """Convert lists from JSON back to tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def span(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
-    """Turn a number, or the lowest and highest of a range, into a range.
+    """Normalise a number, or a pair of bounds, to inclusive bounds.
 
     Args:
-        name: of the setting, for the error message.
-
-    Returns:
-        The lowest and the highest, both included.
+        name: name of the setting, for the error message.
 
     Raises:
-        UsageError: it is neither, or out of bounds.
+        UsageError: it is neither, or out of range.
     """
     ends = (value, value) if isinstance(value, int) else tuple(value)
     if len(ends) != 2 or not least <= ends[0] <= ends[1] <= LARGEST:

@@ -1,7 +1,7 @@
 """Rows of data sets: from memory, from local files, or from the Hugging Face Hub.
 
-A data set is asked for by name and split. Files below ``$ROLLENV_DATA`` come first, then the hub. Rows are
-read once per process and shared, read-only.
+A data set is identified by name and split. Files below ``$ROLLENV_DATA`` take precedence over the hub. Rows are read
+once per process and shared, read-only.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ SPLITS = ("train", "test", "validation", "valid", "dev", "prompt")
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A published file that holds a split, by its own name."""
+    """A published file with a split, under its original name."""
 
     name: str
     tasks: range | None = None
-    """The ``task_id`` that belong to the split, where the file holds several."""
+    """The range of ``task_id`` of the split, if the file holds several splits."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,17 @@ class DataSet:
     folder: str
     config: str | None = None
     files: Mapping[str, tuple[LocalFile, ...]] = field(default_factory=dict)
-    """Published files that hold each split, looked for before ``SPLIT.jsonl`` and its like."""
+    """Published files of each split, which take precedence over ``SPLIT.jsonl`` and the like."""
     columns: Mapping[str, str] = field(default_factory=dict)
-    """Column names of the published files, and what the hub's copy calls them."""
+    """Column names of the published files, and the names of the same columns on the hub."""
 
     def need(self, split: str) -> DataFiles:
-        """The files below ``$ROLLENV_DATA`` that this split needs."""
+        """Return the need for this split's files below ``$ROLLENV_DATA``."""
         files = tuple(file.name for file in self.candidates(split))
         return DataFiles(self.folder, files, f"https://huggingface.co/datasets/{self.hub}")
 
     def candidates(self, split: str) -> list[LocalFile]:
-        """Return the possible files of a split, the most likely first."""
+        """Return the possible files of a split, in order of preference."""
         own = self.files.get(split, ())
         return [*own, *(LocalFile(f"{split}{suffix}") for suffix in SUFFIXES), LocalFile(f"data/{split}-*.parquet")]
 
@@ -70,7 +70,7 @@ def _mbpp(first: int, last: int, *own: str) -> tuple[LocalFile, ...]:
 _GSM8K = {"question": "problem"}
 _EVAL_MATH = {"math": (LocalFile("math500_test.jsonl"), LocalFile("math500.jsonl"))}
 
-#: The data sets of the registered ids, by the name under which GEM's ids ask for them.
+#: The data sets of the registered ids, by GEM's name for them.
 KNOWN: dict[str, DataSet] = {
     known.hub: known
     for known in (
@@ -113,17 +113,17 @@ _BY_FOLDER = {known.folder: known for known in KNOWN.values()}
 
 
 def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | None = None) -> Rows:
-    """The rows of one split.
+    """Load the rows of one split.
 
     Args:
         name: a registered data set (its name on the hub or its folder below ``$ROLLENV_DATA``), any data set of the
             hub, or the path of a .jsonl, .jsonl.gz or .parquet file or of a folder of those.
-        split: which part. None is right only where there is just one.
+        split: name of the split; may be None if there is only one.
         rows: rows in memory, instead of a name.
 
     Raises:
-        MissingData: it is not here, with where it was looked for and where to get it.
-        UsageError: it has no such split, or several and none was asked for, or no rows, or its file cannot be read.
+        MissingData: it was not found; the message says where it was looked for and where to get it.
+        UsageError: the split does not exist or is missing, there are no rows, or a file cannot be read.
     """
     if rows is not None:
         mapped = hasattr(rows, "features") and hasattr(rows, "__getitem__")  # a table of the datasets library
@@ -142,16 +142,12 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
 
 
 def is_local(name: str, split: str) -> bool:
-    """Return whether ``$ROLLENV_DATA`` holds a split of a registered data set.
-
-    Args:
-        split: name of the split, such as ``train``.
-    """
+    """Return whether ``$ROLLENV_DATA`` holds a split of a registered data set."""
     return name in KNOWN and bool(_find(KNOWN[name], split))
 
 
 def folder_of(name: str) -> Path | None:
-    """The folder of the files that a data set's rows name; None if unknown."""
+    """Return the folder of the files that a data set's rows refer to; None if unknown."""
     known, root = KNOWN.get(name) or _BY_FOLDER.get(name), _root()
     if known:
         return root / known.folder if root else None
@@ -165,7 +161,7 @@ def _root() -> Path | None:
 
 
 def _find(known: DataSet, split: str) -> list[tuple[Path, LocalFile]]:
-    """The local files of a split (several where a split is stored in pieces); empty if there are none."""
+    """Return the local files of a split (several if it is stored in pieces)."""
     root = _root()
     for file in known.candidates(split) if root else ():
         assert root is not None
@@ -175,7 +171,7 @@ def _find(known: DataSet, split: str) -> list[tuple[Path, LocalFile]]:
 
 
 def _local(known: DataSet, split: str | None) -> Rows:
-    """The rows below ``$ROLLENV_DATA``; empty if there are none."""
+    """Return the rows below ``$ROLLENV_DATA``; empty if there are none."""
     root = _root()
     if split is None:
         if root and (root / known.folder).is_dir():
@@ -189,7 +185,7 @@ def _local(known: DataSet, split: str | None) -> Rows:
 
 
 def _from_path(path: Path, split: str | None) -> Rows:
-    """A file or folder that the caller named; the names of its files give the split."""
+    """Read a file or a folder; splits are recognised by file names."""
     if path.is_dir():
         files = sorted(p for p in (*path.iterdir(), *path.glob("data/*")) if p.name.endswith(SUFFIXES))
     else:
@@ -219,7 +215,7 @@ def _read_file(path: Path, tasks: range | None = None, columns: tuple[tuple[str,
         return _read(path.resolve(), stat.st_mtime_ns, stat.st_size, tasks, columns)
     except RollenvError:
         raise
-    except Exception as error:  # such as BadGzipFile, EOFError, zlib's, and pyarrow's, which have nothing in common
+    except Exception as error:  # BadGzipFile, EOFError, zlib's and pyarrow's errors have no common base
         problem = f"{type(error).__name__}: {str(error)[:200]}"
         raise UsageError(
             f"{path} cannot be read ({problem}). Is it cut, or of another format than its name says?"
@@ -228,7 +224,7 @@ def _read_file(path: Path, tasks: range | None = None, columns: tuple[tuple[str,
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, mtime_ns: int, size: int, tasks: range | None, columns: tuple[tuple[str, str], ...]) -> Rows:
-    """Keyed by the file's identity, so that a file that changed is read again."""
+    """Read a file, cached by its modification time and size."""
     rename = dict(columns)
     rows = _parquet_rows(path) if path.suffix == ".parquet" else _jsonl_rows(path)
     kept = (row for row in rows if tasks is None or row["task_id"] in tasks)
@@ -255,7 +251,7 @@ def _jsonl_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_json(text: str) -> Any:
-    """Read a value of a row, with integers of any length: Python's own reader takes 4,300 digits.
+    """Parse a JSON value with integers of any length; Python's own parser stops at 4,300 digits.
 
     Raises:
         ValueError: it is not JSON.
@@ -288,14 +284,14 @@ def _hub_rows(name: str, config: str | None, split: str | None) -> Rows:
 
 
 def _in_hub_cache(library: Any, name: str) -> bool:
-    """Return whether a data set was fetched before, so that it can be read without the hub."""
+    """Return whether a data set is in the local cache of the hub."""
     folder = Path(getattr(getattr(library, "config", None), "HF_DATASETS_CACHE", "") or "/nonexistent")
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     return any(re.sub(r"[^a-z0-9]", "", path.name.lower()) == plain for path in folder.glob("*"))
 
 
 class HubRows(Sequence[Row]):
-    """A split as the ``datasets`` library holds it, mapped from disk: a row is read on access."""
+    """A split of the ``datasets`` library, mapped from disk; rows are read on access."""
 
     def __init__(self, table: Any):
         self.table = table

@@ -20,10 +20,10 @@ from rollenv.parsing import after_thoughts
 
 logger = logging.getLogger(__name__)
 
-#: Bits of integers of less than 4,300 digits, the most that Python writes.
+#: Maximum size, in bits, of integers that Python converts to text (4,300 digits).
 _LONG = 14_000
 
-#: Rows of files that were checked, for a kind of environment and its columns; files are shared by environments.
+#: Checked rows of files, by kind of environment and columns; environments share files.
 _checked: dict[tuple[int, type, str, str], Rows] = {}
 
 
@@ -34,26 +34,26 @@ class Verdict:
     score: float
     """Score from 0 to 1; 1 is success."""
     feedback: str
-    """The message to the agent."""
+    """Feedback for the agent."""
     valid: bool = True
-    """False if the action could not be read."""
+    """False if the action could not be parsed."""
     final: bool = False
-    """True if it ends the task even if it is wrong."""
+    """True if the answer ends the task even if it is wrong."""
 
 
 class AnswerEnv(Env):
     """A task, and an answer to it.
 
-    With one turn, the answer ends the task (``terminated``). With more, a wrong one may be tried again until it is
-    right or the turns are used up (``truncated``). The last answer's score is the reward.
+    With one turn, the answer ends the task (``terminated``). With more, the agent may try again after a wrong answer
+    until the turns are used up (``truncated``). The last answer's score is the reward.
 
     Args:
-        max_turns: how many answers may be given.
-        format_reward: the reward for an action without an answer.
+        max_turns: maximum number of answers.
+        format_reward: reward for an action without an answer.
     """
 
     _changed_in_place = ()
-    #: True if a thought that does not end holds no answer. A class that looks for its answer in blocks sets False.
+    #: True if text in an unfinished thought is no answer; False for classes that take their answer from code blocks.
     cuts_thoughts = True
 
     def __init__(self, *, max_turns: int = 1, format_reward: float = 0.0):
@@ -70,11 +70,11 @@ class AnswerEnv(Env):
         raise NotImplementedError(f"{type(self).__name__} has no _new_task()")
 
     def _question(self) -> str:
-        """The whole task as text."""
+        """Return the whole task as text."""
         raise NotImplementedError(f"{type(self).__name__} has no _question()")
 
     def _brief(self) -> str:
-        """A short form of the task, for short prompts; empty if there is none."""
+        """Return a short form of the task for short prompts; empty if there is none."""
         return ""
 
     def _judge(self, action: str) -> Verdict:
@@ -116,21 +116,20 @@ class RowEnv(AnswerEnv):
     """Tasks from the rows of a data set, one answer each.
 
     Args:
-        dataset_name, split, dataset: which rows; see :func:`~rollenv.envs.data.rows.load_rows` (``dataset`` are
-            rows in memory).
-        question_key, gold_key: the columns with the question and the gold answer.
-        seed: starts the private random stream, as ``reset(seed)`` does.
-        format_reward: the reward for an action without an answer.
+        dataset_name, split, dataset: see :func:`~rollenv.envs.data.rows.load_rows`; ``dataset`` are rows in memory.
+        question_key, gold_key: columns of the question and the gold answer.
+        seed: seed of the private random stream.
+        format_reward: reward for an action without an answer.
 
-    ``reset(options={"index": i})`` asks for row ``i`` (``reset(idx=i)``, GEM's argument, does too). A seed draws a row;
-    the resets without a seed that follow go through all the others in a random order before any comes again.
+    ``reset(options={"index": i})`` selects row ``i``, as does ``reset(idx=i)``, GEM's argument. A seed draws a row;
+    later resets without a seed go through all other rows in a random order before any repeats.
 
-    Rows are checked when they are loaded (those of the ``datasets`` library, which stay on disk, when they are asked):
-    a question is a text, and a gold answer is there.
+    Rows must have a question, which is text, and a gold answer. This is checked at loading; for the ``datasets``
+    library, whose rows stay on disk, at each reset.
     """
 
     reset_options = frozenset({"index"})
-    #: Attributes that copies share: rows never change, and runners of programs and time limits are made for sharing.
+    #: Attributes that copies share: rows never change; runners of programs and time limits are meant to be shared.
     shared_by_copies = frozenset({"rows", "spec", "timeout", "_runner", "_judge_runner", "_parsed"})
 
     def __init__(
@@ -167,7 +166,7 @@ class RowEnv(AnswerEnv):
 
     @property
     def row(self) -> Row:
-        """The row of the current episode."""
+        """The current episode's row."""
         return self.rows[self.idx]
 
     def reset(
@@ -176,9 +175,8 @@ class RowEnv(AnswerEnv):
         """Start an episode; see :meth:`rollenv.Env.reset`.
 
         Args:
-            seed: restarts the random stream; None continues it.
-            idx: index of the row to ask (GEM's argument); the same as ``options={"index": idx}``.
-            options: ``{"index": n}`` chooses the row with number n.
+            idx: GEM's argument for ``options={"index": idx}``.
+            options: ``{"index": n}`` selects row n.
         """
         return super().reset(seed, options=options if idx is None else {**(options or {}), "index": idx})
 
@@ -226,7 +224,7 @@ class RowEnv(AnswerEnv):
                 raise UsageError(f"{self._named}: row {index} cannot be played: its column {key!r} {wrong}")
 
     def _no_gold(self, cell: Any) -> str:
-        """The reason why a gold answer cannot be graded; empty if it can."""
+        """Return the reason why a gold answer cannot be graded; empty if it can."""
         return no_answer(cell) if self._has_gold(cell) else ""
 
     def _has_gold(self, cell: Any) -> bool:
@@ -251,9 +249,9 @@ class RowEnv(AnswerEnv):
 
 
 def listed(cell: Any) -> list[Any]:
-    """The values in a cell that holds one or several. Missing values (None, NaN) are left out.
+    """Return the values in a cell of one or several, without missing values (None, NaN).
 
-    Integers of thousands of digits become decimals, since Python does not write them.
+    Integers of thousands of digits become decimals, since Python does not convert them to text.
     """
     cell = cell.tolist() if isinstance(cell, np.ndarray | np.generic) else cell
     values = cell if isinstance(cell, list | tuple | set | frozenset) else [cell]
@@ -262,7 +260,7 @@ def listed(cell: Any) -> list[Any]:
 
 
 def no_answer(cell: Any) -> str:
-    """Say what is wrong with a cell of answers, which are texts and numbers; empty if nothing is."""
+    """Describe the problem of a cell of answers, which must be texts or numbers; empty if there is none."""
     values = listed(cell)
     if others := [value for value in values if not isinstance(value, str | int | float | Decimal)]:
         return f"holds {type(others[0]).__name__}, not a text or a number"
@@ -284,6 +282,6 @@ class Epoch:
 
 @functools.lru_cache(maxsize=16)
 def _order(n: int, first: int, seed: int) -> NDArray[np.int64]:
-    """The numbers 0 .. n - 1 in an order that follows from the seed, ``first`` at the front."""
+    """Return a permutation of 0 .. n - 1 for a seed, with ``first`` at the front."""
     others = np.delete(np.arange(n), first)
     return np.concatenate([[first], np.random.Generator(np.random.PCG64(seed)).permutation(others)])

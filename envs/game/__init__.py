@@ -7,7 +7,7 @@ from typing import Any
 from rollenv.envs.game.grid import SOKOBAN
 from rollenv.registry import ABILITIES, register
 
-#: The module of every game, and the arguments of its ids: ``""`` is the id without a suffix.
+#: The module of each game, and the arguments of its ids by suffix; ``""`` is the id without a suffix.
 GAMES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "GuessTheNumber": (
         "guess_the_number",
@@ -112,7 +112,7 @@ GAMES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "WikiGame": ("wiki_game", {"": {"max_turns": 20}, "easy": {"max_turns": 30}, "hard": {"max_turns": 15}}),
 }
 
-#: GEM's parameters put the target of these out of reach (see Game2048), so no episode can be won.
+#: Ids that cannot be won: with GEM's parameters, the target is out of reach (see Game2048).
 UNWINNABLE = frozenset({"game:Game2048-v0-hard", "game:Game2048-v0-extreme-hard"})
 
 

@@ -1,4 +1,4 @@
-r"""The base of the text games: ``\boxed{}`` actions, a turn limit, GEM's rewards, and state that is saved by name."""
+r"""The base of the text games: ``\boxed{}`` actions, a turn limit, GEM's rewards, state saved by attribute name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError
 from rollenv.parsing import boxes, last_boxed
 
-_NUMBER = re.compile(r"[+-]?\d{1,4300}")  # longer ones Python does not read
+_NUMBER = re.compile(r"[+-]?\d{1,4300}")  # Python does not parse longer ones
 _MOST = 10**18
 
 #: The usual numbers, read faster than by a pattern.
@@ -21,23 +21,23 @@ SMALL = {str(number): number for number in range(1000)}
 class TextGame(Env):
     r"""A game with its action in ``\boxed{}``.
 
-    The last box that holds a move counts. An action without one costs 0.1 and ends the episode; a move that cannot be
-    carried out costs a turn and nothing else. The turn limit truncates. The instructions come at reset, a sentence
-    about what happened at every step, and the board in ``info["suffix"]``.
+    The last box with a move counts. An action without one costs 0.1 and ends the episode; an illegal move only costs a
+    turn. The turn limit truncates. The observation of a reset is the instructions, that of a step a sentence about its
+    effect; the board is in ``info["suffix"]``.
 
     Args:
-        sizes: the arguments named in ``size_names``. None for all of them draws from ``random_sizes`` at every reset.
+        sizes: the arguments in ``size_names``. If all are None, every reset draws them from ``random_sizes``.
     """
 
-    #: The constructor arguments that say how large a game is; ``max_turns`` is one of them.
+    #: Constructor arguments for the size of a game, including ``max_turns``.
     size_names: ClassVar[tuple[str, ...]]
-    #: The sizes of ids that end in -random, in the order of the names; empty if sizes must be given.
+    #: Sizes of ids that end in -random, in the order of ``size_names``; empty if the arguments are required.
     random_sizes: ClassVar[Sequence[tuple[Any, ...]]] = ()
-    #: Attributes that hold the state of an episode: JSON values, or tuples that ``_restored`` makes again.
+    #: Attributes with the state of an episode: JSON values, or tuples that ``_restored`` rebuilds.
     state_names: ClassVar[tuple[str, ...]] = ()
     malformed_reward: ClassVar[float] = -0.1
     malformed_ends: ClassVar[bool] = True
-    #: False where an action is nothing but the move.
+    #: False if an action is the bare move.
     boxed = True
 
     max_turns: int
@@ -64,27 +64,27 @@ class TextGame(Env):
         """Check the sizes and build what depends only on them."""
 
     def _new_game(self) -> None:
-        """Draw what is hidden and set the board up."""
+        """Draw the hidden part and set up the board."""
         raise NotImplementedError(f"{type(self).__name__} has no _new_game()")
 
     def _instructions(self) -> str:
-        """The text at reset; by default ``_prompt``, which ``_resized`` has set."""
+        """Return the text at reset; by default ``_prompt``, which ``_resized`` sets."""
         return self._prompt
 
     def _write(self, move: str) -> str:
-        """The action that names a move."""
+        """Return the action for a move."""
         return f"\\boxed{{{move}}}" if self.boxed else move
 
     def _parse(self, text: str) -> Any:
-        """The move that the content of the box names, or None."""
+        """Parse the content of the box; None if it is no move."""
         raise NotImplementedError(f"{type(self).__name__} has no _parse()")
 
     def _play(self, move: Any) -> tuple[str, float, bool | None]:
-        """Carry out a move: what to say, the reward, and True when won, False when lost, None if the game continues."""
+        """Carry out a move; return the observation, the reward, and True (won), False (lost) or None (continues)."""
         raise NotImplementedError(f"{type(self).__name__} has no _play()")
 
     def _suffix(self) -> str:
-        """The board with a line that introduces it."""
+        """Return the board below an introductory line."""
         raise NotImplementedError(f"{type(self).__name__} has no _suffix()")
 
     def _late_reward(self) -> float:
@@ -92,11 +92,11 @@ class TextGame(Env):
         return 0.0
 
     def _next_move(self) -> str:
-        """Return an expert's next content of the box."""
+        """Return an expert's next move."""
         raise NotImplementedError(f"{type(self).__name__} has no _next_move()")
 
     def _restored(self) -> None:
-        """Make what follows from the attributes in ``state_names``, after they were set."""
+        """Rebuild what depends on the attributes in ``state_names``, after they were set."""
 
     # -- the episode -------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class TextGame(Env):
         return feedback, reward + self._late_reward(), False, True, self._info(True, False)
 
     def _read(self, action: str) -> Any:
-        """The move in the last box that holds one, or None."""
+        """Return the move in the last box with one, or None."""
         if not self.boxed:
             return self._parse(action.strip())
         text = last_boxed(action)
@@ -155,7 +155,7 @@ class TextGame(Env):
         return self._write(self._next_move())
 
     def _pick(self, actions: Sequence[str]) -> str:
-        random = self._random_actions or self.action_rng  # the property only makes it: one call less
+        random = self._random_actions or self.action_rng  # saves the call of the property
         return actions[int(random.random() * len(actions))]
 
     def state_key(self) -> str:
@@ -179,17 +179,17 @@ class TextGame(Env):
 
 
 def box(text: str) -> str:
-    r"""The text in a ``\boxed{}``."""
+    r"""Put text into ``\boxed{}``."""
     return f"\\boxed{{{text}}}"
 
 
 def numbers(text: str, n: int | None = None) -> list[int] | None:
     """Parse whole numbers separated by spaces or commas.
 
-    Digits may be of any script; a number above 10 ** 18 is read as 10 ** 18.
+    Digits may be of any script; a number above 10 ** 18 becomes 10 ** 18.
 
     Args:
-        n: how many numbers there have to be; None allows any count above 0.
+        n: required count; None for any above 0.
 
     Returns:
         The numbers, or None if the text is anything else.
@@ -209,32 +209,28 @@ def numbers(text: str, n: int | None = None) -> list[int] | None:
 
 
 def letters(text: str) -> str | None:
-    """A word in upper case, or None; its letters may be separated."""
+    """Return a word in upper case, or None; separators between its letters are dropped."""
     word = "".join(text.split())
     return word.upper() if word.isascii() and word.isalpha() else None
 
 
 def turns(n: int) -> str:
-    """``n`` turns, in words."""
+    """Return ``"1 turn"`` or ``"n turns"``."""
     return "1 turn" if n == 1 else f"{n} turns"
 
 
 @functools.cache
 def read_lines(name: str) -> tuple[str, ...]:
-    """The lines of a text file in this folder, read once."""
+    """Return the lines of a text file in this folder, cached."""
     return tuple(Path(__file__).with_name("words").joinpath(name).read_text(encoding="utf-8").splitlines())
 
 
 @functools.cache
 def words(length: int, hard: bool = False) -> tuple[str, ...]:
-    """List common English words of one length.
+    """List common English words of 3 to 8 letters, in upper case and sorted.
 
     Args:
-        length: of the words, 3 to 8.
         hard: rarer words instead, if there are any of that length.
-
-    Returns:
-        The words in upper case, sorted.
     """
     listed = [
         tuple(w.upper() for w in read_lines(name) if len(w) == length) for name in ("words_hard.txt", "words.txt")

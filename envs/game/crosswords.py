@@ -10,7 +10,7 @@ from rollenv.envs import pictures
 from rollenv.envs.game.base import TextGame, box, numbers, read_lines, turns
 from rollenv.envs.game.hangman import LETTERS
 
-#: A word with its position: word, row, column, and whether it runs down.
+#: A placed word: word, row, column, and whether it runs down.
 Entry = tuple[str, int, int, bool]
 
 
@@ -29,7 +29,7 @@ class Crosswords(TextGame):
     random_sizes = ((False, 20, 3), (True, 20, 3))
     state_names = ("entries", "filled")
 
-    #: True to use words so short that the turns suffice for every cell.
+    #: True to choose words short enough for one turn per cell.
     a_turn_for_each_cell: ClassVar[bool] = True
 
     hardcore: bool
@@ -68,7 +68,7 @@ class Crosswords(TextGame):
         self._restored()
 
     def _lay_out(self) -> tuple[Entry, ...]:
-        """Random words that cross, from row and column 0 on; empty if chance led to a dead end."""
+        """Lay out random crossing words from row and column 0 on; empty if the attempt got stuck."""
         cells: dict[tuple[int, int], str] = {}
         entries: list[Entry] = []
         for _ in range(20 * self.num_words):
@@ -167,13 +167,13 @@ class Crosswords(TextGame):
 
 
 def entry_cells(entry: Entry) -> list[tuple[int, int]]:
-    """The cells of a word, first letter first."""
+    """Return the cells of a word in order."""
     word, row, col, down = entry
     return [(row + i, col) if down else (row, col + i) for i in range(len(word))]
 
 
 def _fits(entry: Entry, cells: dict[tuple[int, int], str]) -> bool:
-    """Return whether a word agrees with the letters it crosses, and touches no other one."""
+    """Return whether a word agrees with the letters that it crosses, and touches no others."""
     word, row, col, down = entry
     step_r, step_c = (1, 0) if down else (0, 1)
     if (row - step_r, col - step_c) in cells or (row + step_r * len(word), col + step_c * len(word)) in cells:
@@ -189,6 +189,6 @@ def _fits(entry: Entry, cells: dict[tuple[int, int], str]) -> bool:
 
 @functools.cache
 def clues(hard: bool) -> dict[str, str]:
-    """The words with a clue, upper case, in alphabetical order."""
+    """Return the clues by word, in upper case and alphabetical order."""
     lines = read_lines("clues_hard.txt" if hard else "clues.txt")
     return {word.upper(): clue for word, clue in (line.split("\t") for line in lines)}

@@ -9,7 +9,7 @@ from rollenv.core import UsageError
 from rollenv.envs import pictures
 from rollenv.envs.game.base import TextGame, box, turns
 
-#: The way the tile moves; the empty cell goes the other way.
+#: Directions of the tile; the empty cell moves the other way.
 MOVES = ("up", "down", "left", "right")
 OPPOSITE = {"up": "down", "down": "up", "left": "right", "right": "left"}
 _ACTIONS = tuple(map(box, MOVES))
@@ -38,9 +38,9 @@ class FifteenPuzzle(TextGame):
 
     def __init__(self, max_turns: int | None = 20, num_rows: int | None = 3):
         super().__init__(num_rows=num_rows, max_turns=max_turns)
-        #: Row by row, 0 for the empty cell.
+        #: Tiles row by row, 0 for the empty cell.
         self.tiles: Tiles = ()
-        #: Moves that lead from here to the solved position, the next one last.
+        #: Moves from the current to the solved position, the next one last.
         self.home: list[str] = []
         self.board_text = ""
 
@@ -67,8 +67,8 @@ class FifteenPuzzle(TextGame):
         self._placed()
 
     def _scramble(self) -> None:
-        """Random moves, at most as many as the turns, none of them undoing the one before."""
-        most = min(self.max_turns, 20 * self.num_rows**2)  # more moves mix no better
+        """Scramble with random moves, at most as many as turns, none of which undoes the one before."""
+        most = min(self.max_turns, 20 * self.num_rows**2)  # more moves do not mix better
         least = (most + 1) // 2
         length = least + self.randint(most - least + 1)
         tiles, home, last = list(self.tiles), self.home, ""
@@ -140,13 +140,13 @@ class FifteenPuzzle(TextGame):
 
 @functools.cache
 def solved(n: int) -> Tiles:
-    """The position with all tiles in order."""
+    """Return the position with all tiles in order."""
     return (*range(1, n * n), 0)
 
 
 @functools.cache
 def beside_empty(n: int) -> list[dict[str, int]]:
-    """The legal moves for every position of the empty cell, each with the cell of the tile that it moves."""
+    """Return, for every position of the empty cell, its legal moves with the cell of the moved tile."""
     out = []
     for cell in range(n * n):
         row, col = divmod(cell, n)
@@ -156,18 +156,17 @@ def beside_empty(n: int) -> list[dict[str, int]]:
 
 
 def _slide(tiles: Tiles, cell: int) -> Tiles:
-    """The position after the tile in a cell has moved into the empty one."""
+    """Return the position after the tile in a cell moved into the empty one."""
     after = list(tiles)
     after[tiles.index(0)], after[cell] = tiles[cell], 0
     return tuple(after)
 
 
 def near_positions(n: int, moves: int) -> tuple[list[Tiles], dict[Tiles, str]]:
-    """List the positions that can be solved in a few moves.
+    """List the positions whose shortest solution has at most ``moves`` moves.
 
     Args:
         n: side of the board, 2 or 3.
-        moves: the most moves of a shortest solution.
 
     Returns:
         The unsolved positions; and for every position, the first move of a shortest solution ("" if it is solved).

@@ -13,7 +13,7 @@ from rollenv.envs.game.grid import GridGame, Rewards
 
 LEGEND = "P is you, _ is ice, O a hole, G the goal, X you in a hole, √ you on the goal"
 
-#: Row and column steps of :attr:`FrozenLake.directions`; before and after a direction stand its two sideways ones.
+#: Row and column steps of :attr:`FrozenLake.directions`; the neighbours of a direction are its two sideways ones.
 STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 
@@ -21,9 +21,9 @@ class FrozenLake(GridGame):
     """Reach the goal without falling into a hole.
 
     Args:
-        frozen: the chance of a cell to be ice rather than a hole.
-        is_slippery: whether the ice makes you slide sideways.
-        success_rate: on slippery ice, the chance to go where you mean to; the rest is split between both sides.
+        frozen: probability of a cell to be ice rather than a hole.
+        is_slippery: whether moves may slide sideways.
+        success_rate: on slippery ice, the probability of the intended direction; the rest is split between both sides.
         rewards: ``ragen`` (1 at the goal, -0.1 for a malformed action), ``roll`` (-0.01 for one) or ``gem``
             (it ends the episode with -0.1).
         max_turns, max_actions, actions_per_turn, action_format: see :class:`~rollenv.envs.game.grid.GridGame`. The
@@ -80,7 +80,7 @@ class FrozenLake(GridGame):
         self.player, self.goal, self.holes = start, goal, holes
 
     def _distance(self, start: int, goal: int, holes: frozenset[int]) -> int:
-        """Moves from start to goal around the holes; -1 if there is no path."""
+        """Return the number of moves from start to goal around the holes; -1 if there is no path."""
         distance = {start: 0}
         queue = [start]
         for cell in queue:
@@ -129,9 +129,9 @@ class FrozenLake(GridGame):
     # -- abilities ---------------------------------------------------------------------------------------------------
 
     def oracle_action(self) -> str:
-        """The move with the highest chance to reach the goal in the moves that are left (value iteration).
+        """Return the move with the highest probability of reaching the goal in the remaining moves (value iteration).
 
-        Where there are more moves than turns left, a turn holds several, each planned as if the one before went well.
+        If more moves than turns are left, the action holds several; each assumes that the one before did not slip.
         """
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
@@ -172,7 +172,7 @@ def neighbour(size: int, cell: int, direction: int) -> int:
 
 
 def _chance(size: int, cell: int, direction: int, success_rate: float, values: tuple[float, ...]) -> float:
-    """The expected value of moving in a direction, sliding to either side with half of what success leaves."""
+    """Return the expected value of a move that slides to either side with half of the remaining probability."""
     aside = (1 - success_rate) / 2
     shares = ((direction, success_rate), (direction - 1, aside), (direction + 1, aside))
     return sum(share * values[neighbour(size, cell, d % 4)] for d, share in shares)
@@ -190,7 +190,7 @@ def best_chances(size: int, holes: frozenset[int], goal: int, success_rate: floa
     """
     table, lock = _table(size, holes, goal, success_rate)
     with lock:
-        while len(table) <= moves and (len(table) < 2 or table[-1] != table[-2]):  # further moves change nothing
+        while len(table) <= moves and (len(table) < 2 or table[-1] != table[-2]):  # until it converges
             values = table[-1]
             table.append(
                 tuple(
@@ -207,5 +207,5 @@ def best_chances(size: int, holes: frozenset[int], goal: int, success_rate: floa
 def _table(
     size: int, holes: frozenset[int], goal: int, success_rate: float
 ) -> tuple[list[tuple[float, ...]], threading.Lock]:
-    """The probabilities by the number of moves left, as far as they are computed, and the lock for extending them."""
+    """Return the probabilities by the number of moves left, as far as computed, and the lock for extending them."""
     return [tuple(float(cell == goal) for cell in range(size * size))], threading.Lock()

@@ -47,7 +47,7 @@ class Game2048(TextGame):
         self.board_size = board_size
         super().__init__(target_tile=target_tile, max_turns=max_turns)
         self.rows: Rows = ()
-        #: Exponents of the largest tile that was paid for, and of the largest one at the start.
+        #: Exponents of the largest tile that was rewarded, and of the largest one at the start.
         self.top = self.first = 1
 
     def _resized(self) -> None:
@@ -111,7 +111,7 @@ class Game2048(TextGame):
 
 @functools.lru_cache(maxsize=1 << 17)
 def slide_left(row: Row) -> Row:
-    """The row after all tiles moved to its start and equal neighbours merged, each at most once."""
+    """Move all tiles to the start of a row and merge equal neighbours, each at most once."""
     tiles = [tile for tile in row if tile]
     out = []
     i = 0
@@ -124,7 +124,7 @@ def slide_left(row: Row) -> Row:
 
 @functools.lru_cache(maxsize=1 << 17)
 def slide_right(row: Row) -> Row:
-    """The same towards the end of the row."""
+    """Move all tiles to the end of a row; see :func:`slide_left`."""
     return slide_left(row[::-1])[::-1]
 
 
@@ -153,7 +153,7 @@ def stuck(rows: Rows) -> bool:
 
 @functools.lru_cache(maxsize=1 << 16)
 def line_value(line: Row) -> float:
-    """A heuristic value of a row or column: large tiles, empty cells, equal neighbours, and order of size."""
+    """Return a heuristic value of a row or column: large tiles, empty cells, equal neighbours, monotonic order."""
     steps = [((1 << a) - (1 << b), a == b != 0) for a, b in itertools.pairwise(line)]
     falls, rises = (sum(max(0, way * step) for step, _ in steps) for way in (1, -1))
     merges = sum(1 << tile for tile, (_, equal) in zip(line, steps, strict=False) if equal)
@@ -161,12 +161,12 @@ def line_value(line: Row) -> float:
 
 
 def board_value(rows: Rows) -> float:
-    """The sum over all rows and columns."""
+    """Sum :func:`line_value` over all rows and columns."""
     return sum(map(line_value, rows)) + sum(map(line_value, zip(*rows, strict=True)))
 
 
 def best_move(rows: Rows) -> str:
-    """The direction with the highest expected value, over all cells for a new 2 and the best move after it."""
+    """Return the direction with the highest expected value, over all cells for a new 2 and the best move after it."""
     outlook = {d: _after_new_tile(after) for d in DIRECTIONS if (after := slide(rows, d)) != rows}
     return max(outlook, key=outlook.__getitem__)
 

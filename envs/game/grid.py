@@ -13,28 +13,28 @@ from rollenv.registry import ABILITIES, register
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """The rewards of a grid game, as in one of the projects that use it."""
+    """The reward scheme of a grid game in one of the projects that use it."""
 
     success: float = 1.0
     step: float = 0.0
-    """Reward of every action carried out."""
+    """Reward of every move that is carried out."""
     progress: float = 0.0
-    """Reward of every part of the goal reached, subtracted again when it is undone (a box on its target)."""
+    """Reward of every part of the goal reached (a box on its target); subtracted when it is undone."""
     partial: float = 0.0
-    """Reward at the turn limit, times the share of the goal reached."""
+    """Reward at the turn limit, multiplied by the share of the goal reached."""
     invalid: float = -0.1
     """Reward of a turn with an action that does not parse."""
     invalid_ends: bool = True
-    """True if such a turn ends the episode."""
+    """True if an action that does not parse ends the episode."""
 
 
 class GridGame(Env):
     """A game whose actions are directions.
 
     Args:
-        max_turns: the episode is truncated after this many turns (calls of ``step``).
-        max_actions: the same for single moves, where a turn may hold several; None for no limit.
-        actions_per_turn: how many moves separated by ``||`` one turn may hold; further ones are dropped.
+        max_turns: turns (calls of ``step``) before the episode is truncated.
+        max_actions: moves before the episode is truncated; None for no limit.
+        actions_per_turn: maximum number of moves in a turn, separated by ``||``; further ones are dropped.
         action_format: ``boxed`` (GEM), ``answer`` (RAGEN, ROLL) or ``bare`` (nothing but the direction).
         rewards: a name in ``reward_schemes``, or a :class:`Rewards` or its fields.
     """
@@ -75,15 +75,15 @@ class GridGame(Env):
         raise NotImplementedError(f"{type(self).__name__} has no _new_game()")
 
     def _move(self, direction: int) -> tuple[str, float]:
-        """Carry out one move: what happened, as a sentence part, and the parts of the goal won or lost."""
+        """Carry out one move; return its effect as part of a sentence, and the parts of the goal won or lost."""
         raise NotImplementedError(f"{type(self).__name__} has no _move()")
 
     def _outcome(self) -> bool | None:
-        """True when won, False when lost, None while the game continues."""
+        """Return True (won), False (lost) or None (the game continues)."""
         raise NotImplementedError(f"{type(self).__name__} has no _outcome()")
 
     def _suffix(self) -> str:
-        """The current position as text."""
+        """Return the current position as text."""
         raise NotImplementedError(f"{type(self).__name__} has no _suffix()")
 
     def _instructions(self) -> str:
@@ -129,7 +129,7 @@ class GridGame(Env):
         return {"suffix": self._suffix(), "valid": valid, "success": success}
 
     def _parse(self, action: str) -> tuple[list[int], bool]:
-        """The moves of a turn, and whether all of it was parsed; of several boxes the last valid one counts."""
+        """Return the moves of a turn, and whether all of it was parsed. The last valid box counts."""
         text = self._extract(action)
         read = ([], False) if text is None else self._moves(text)
         if read[1] or self.action_format != "boxed":
@@ -145,12 +145,12 @@ class GridGame(Env):
         return [p for p in parts if p is not None], None not in parts
 
     def format_action(self, *directions: str) -> str:
-        """Bare directions in the form that this game parses."""
+        """Write directions in the action format."""
         return self._template % " || ".join(directions)
 
     @property
     def move_limit(self) -> int:
-        """The most moves an episode can have."""
+        """The maximum number of moves in an episode."""
         moves = self.max_turns * self.actions_per_turn
         return moves if self.max_actions is None else min(moves, self.max_actions)
 
@@ -184,7 +184,7 @@ def register_project(project: str, *, slippery: bool, max_turns: int, actions_pe
 
     Args:
         project: the namespace, and the name of the reward scheme.
-        actions_per_turn: moves in a turn; an episode has ten.
+        actions_per_turn: maximum number of moves in a turn; an episode has ten.
     """
     shared: dict[str, Any] = {
         "abilities": ABILITIES,

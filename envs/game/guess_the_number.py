@@ -21,7 +21,7 @@ class GuessTheNumber(TextGame):
         min_number, max_number: the number lies between them, both included.
         max_turns: guesses before the episode is truncated.
         action_format: ``boxed``, or ``bare`` for nothing but the number.
-        split: ``train`` or ``test`` for the numbers of that part alone, one in four for tests; ``all`` for any.
+        split: ``train`` or ``test`` for the numbers of that split (one in four is for tests); ``all`` for any.
     """
 
     size_names = ("min_number", "max_number", "max_turns")
@@ -94,7 +94,7 @@ class GuessTheNumber(TextGame):
     render = _suffix
 
     def _next_move(self) -> str:
-        """The middle of what the hints leave."""
+        """Return the middle of the range that the hints leave."""
         low = max((g + 1 for g in self.guessed if g < self.secret), default=self.min_number)
         high = min((g - 1 for g in self.guessed if g > self.secret), default=self.max_number)
         return str((low + high) // 2)

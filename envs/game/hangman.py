@@ -39,7 +39,7 @@ class Hangman(TextGame):
         self.hardcore = hardcore
         super().__init__(word_length=word_length, max_turns=max_turns)
         self.secret = ""
-        #: The word with _ for hidden letters, and the wrong guesses, in order.
+        #: The word with _ for hidden letters.
         self.shown = ""
         self.tried: list[str] = []
 
@@ -77,7 +77,7 @@ class Hangman(TextGame):
         return f"{move} is in the word.", reward, None
 
     def _completed(self, reward: float) -> tuple[str, float, bool | None]:
-        """The last letter was found: all is known, so the game is won."""
+        """Return the outcome of a won game, whose last letter was just found."""
         return f"that completes the word {self.secret}.", reward + 0.5, True
 
     def _suffix(self) -> str:
@@ -103,7 +103,7 @@ class Hangman(TextGame):
 
 @functools.lru_cache(maxsize=256)
 def _likeliest_letter(fitting: tuple[str, ...], shown: str) -> str:
-    """A word where at most two fit, else the hidden letter that most of them have."""
+    """Return a word if at most two fit, else the hidden letter that most of them contain."""
     if len(fitting) <= 2:
         return fitting[0]
     counts = Counter(letter for word in fitting for letter in sorted(set(word)) if letter not in shown)

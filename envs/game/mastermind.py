@@ -21,8 +21,8 @@ class Mastermind(TextGame):
     Pays for the most black pegs so far, as a share of the code, so that a solved code has paid 1.
 
     Args:
-        num_numbers: the code is made of 1 to this.
-        duplicate_numbers: whether a number may stand in the code more than once.
+        num_numbers: the largest number in a code, from 1.
+        duplicate_numbers: whether a number may occur more than once.
         max_turns: guesses before the episode is truncated.
     """
 
@@ -112,7 +112,7 @@ class Mastermind(TextGame):
     render = _suffix
 
     def _next_move(self) -> str:
-        """The first code that agrees with all answers."""
+        """Return the first code that agrees with all answers."""
         answers = [(guess, pegs(self.code, guess)) for guess in self.guesses]
         for code in _codes(self.code_length, self.num_numbers, self.duplicate_numbers):
             if all(pegs(code, guess) == answer for guess, answer in answers):
@@ -126,20 +126,20 @@ class Mastermind(TextGame):
 
 
 def _codes(length: int, n: int, duplicates: bool) -> Iterator[Code]:
-    """All codes there are, in order."""
+    """Yield all codes in order."""
     each = range(1, n + 1)
     return itertools.product(each, repeat=length) if duplicates else itertools.permutations(each, length)
 
 
 @functools.lru_cache(maxsize=16)
 def _boxed_codes(length: int, n: int, duplicates: bool) -> tuple[str, ...]:
-    """All codes as actions."""
+    """Return all codes as actions."""
     return tuple(box(shown_code(code)) for code in _codes(length, n, duplicates))
 
 
 @functools.lru_cache(maxsize=4096)
 def shown_code(code: Code) -> str:
-    """The numbers with spaces between."""
+    """Join the numbers with spaces."""
     return " ".join(map(str, code))
 
 
@@ -153,7 +153,7 @@ def pegs(code: Sequence[int], guess: Sequence[int]) -> tuple[int, int]:
     """Score a guess.
 
     Returns:
-        How many numbers are in the right place, and how many belong in another place.
+        The numbers of black pegs (right place) and white pegs (another place).
     """
     black, left = sum(map(operator.eq, code, guess)), list(code)
     for number in guess:

@@ -37,7 +37,7 @@ class Minesweeper(TextGame):
         self, rows: int | None = 8, cols: int | None = 8, num_mines: int | None = 10, max_turns: int | None = 100
     ):
         super().__init__(rows=rows, cols=cols, num_mines=num_mines, max_turns=max_turns)
-        #: Sets of cells as bits, cell ``row * cols + col``; no mines are laid before the first reveal.
+        #: Bit masks of cells, cell ``row * cols + col``; the mines are laid at the first reveal.
         self.mines = self.open = self.flagged = 0
         self.board_text = ""
 
@@ -113,7 +113,7 @@ class Minesweeper(TextGame):
         return mines
 
     def _draw(self, cells: int) -> None:
-        """Bring the text of some cells up to date."""
+        """Update the text of some cells."""
         chars, grid, mines = list(self.board_text), self.tables, self.mines
         while cells:
             low = cells & -cells
@@ -147,7 +147,7 @@ class Minesweeper(TextGame):
         return f"{verb} {self.tables.words[cell]}"
 
     def _deduced(self) -> int:
-        """Hidden cells that one number, or a number with the mines inferred from others, proves safe."""
+        """Return the hidden cells that single numbers prove safe, given the mines inferred from others."""
         around, hidden = self.tables.around, self.tables.full & ~self.open
         near = [(around[c] & hidden, (self.mines & around[c]).bit_count()) for c in bits(self.open)]
         sure = 0
@@ -184,12 +184,12 @@ class Grid:
         self.offsets = [(3 * cols + 4) * (row + 1) + 3 * col + 5 for row, col in where]
 
     def opened_from(self, cell: int, mines: int, shut: int = 0) -> int:
-        """Find the cells that open with a cell: its neighbours too if no mine is near, and so on.
+        """Find the cells that open with a cell: recursively its neighbours, if none of them is a mine.
 
         Args:
             cell: index ``row * cols + col``, not a mine.
             mines: bit mask of the mines.
-            shut: bit mask of cells that stay as they are (open or flagged).
+            shut: bit mask of cells that do not change (open or flagged).
 
         Returns:
             Bit mask of the cells that open.
@@ -222,7 +222,7 @@ def neighbours(rows: int, cols: int, cell: int) -> list[int]:
 
 
 def bits(mask: int) -> list[int]:
-    """The positions of the bits that are set, lowest first."""
+    """List the positions of the set bits, lowest first."""
     out = []
     while mask:
         low = mask & -mask

@@ -35,7 +35,7 @@ class Sudoku(TextGame):
 
     def __init__(self, clues: int | None = 30, max_turns: int | None = 40, scale: int | None = 9):
         super().__init__(clues=clues, max_turns=max_turns, scale=scale)
-        #: Row by row, 0 for an empty cell.
+        #: Digits row by row, 0 for an empty cell.
         self.grid: list[int] = []
         self.solution: list[int] = []
         #: The number of empty cells.
@@ -94,7 +94,7 @@ class Sudoku(TextGame):
         return self.board_text
 
     def _next_move(self) -> str:
-        """A cell whose digit follows by one rule; on positions of other origin, the first empty one's."""
+        """Return a cell whose digit follows by one rule; if there is none (foreign positions), the first empty cell."""
         empty = [cell for cell, digit in enumerate(self.grid) if not digit]
         cell = next((c for c in empty if self._square.follows(self.grid, c, self.solution[c])), empty[0])
         row, col = divmod(cell, self.scale)

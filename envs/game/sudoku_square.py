@@ -1,4 +1,4 @@
-"""Sudoku squares: filling one at random, and digging cells out of it so that the solution stays unique."""
+"""Sudoku squares: fill one at random, and empty cells so that the solution stays unique."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from rollenv.envs.game.base import box
 
-#: The most cells that are dug out of a square of each size.
+#: Maximum number of empty cells by size.
 MOST_EMPTY = {4: 10, 9: 50}
 
 
 class Square:
-    """Tables for one size: which cells see each other, and texts."""
+    """Tables for one size: rows, columns and blocks of the cells, and text templates."""
 
     def __init__(self, scale: int):
         self.scale = scale
@@ -23,10 +23,10 @@ class Square:
         cells = [divmod(cell, scale) for cell in range(scale * scale)]
         blocks = [r // block * block + c // block for r, c in cells]
         self.full = (1 << scale) - 1
-        #: The numbers of every cell's row, column and block among all 3 * scale of them.
+        #: Indices of every cell's row, column and block among all 3 * scale units.
         self.homes = [(r, scale + c, 2 * scale + b) for (r, c), b in zip(cells, blocks, strict=True)]
         units = [[i for i, homes in enumerate(self.homes) if u in homes] for u in range(3 * scale)]
-        #: The other cells of every cell's row, column and block, apart and together.
+        #: The other cells of every cell's row, column and block, separately and together.
         self.units = [
             [tuple(i for i in unit if i != cell) for unit in units if cell in unit] for cell in range(len(cells))
         ]
@@ -50,7 +50,7 @@ class Square:
         self.offsets = [i for i, char in enumerate(self.blank) if char == "."]
 
     def draw(self, grid: Sequence[int]) -> str:
-        """The square as text."""
+        """Return the square as text."""
         chars = list(self.blank)
         for offset, digit in zip(self.offsets, grid, strict=True):
             if digit:
@@ -58,7 +58,7 @@ class Square:
         return "".join(chars)
 
     def fill(self, rng: np.random.Generator) -> list[int]:
-        """A random square: the blocks on the diagonal first, then always the cell with the fewest digits left."""
+        """Fill a random square: the blocks on the diagonal first, then always the cell with the fewest choices."""
         n, block = self.scale, math.isqrt(self.scale)
         grid = [0] * (n * n)
         free = [self.full] * (3 * n)
@@ -69,11 +69,11 @@ class Square:
                 for unit in self.homes[cell]:
                     free[unit] &= ~(1 << digit)
         todo = [cell for cell, digit in enumerate(grid) if not digit]
-        # Two random blocks of a 4x4 need not go together.
+        # Two random blocks of a 4x4 may contradict each other.
         return grid if self._complete(grid, free, todo, rng) else self.fill(rng)
 
     def _complete(self, grid: list[int], free: list[int], todo: list[int], rng: np.random.Generator) -> bool:
-        """Fill the cells in ``todo`` by backtracking; ``free`` has the digits that each unit still lacks, as bits."""
+        """Fill the cells in ``todo`` by backtracking; ``free`` are the missing digits of each unit, as bits."""
         if not todo:
             return True
         at, choices = self._tightest(free, todo)
@@ -112,12 +112,12 @@ class Square:
     def dig(self, solution: list[int], holes: int, rng: np.random.Generator) -> list[int]:
         """Empty some cells of a solved square so that the solution stays unique.
 
-        Each cell could be filled again by one rule at the time it was emptied, which proves that there is no other
-        solution. Digits are dug at somewhat different times, which leaves room for more holes than an even order does.
+        When a cell is emptied, one rule must determine its digit, which proves that the solution is unique. The order
+        favours some digits, which allows more holes than a uniform order.
 
         Args:
             solution: digits 1 to ``scale``, row by row.
-            holes: how many cells to empty.
+            holes: number of cells to empty.
 
         Returns:
             The square with 0 for every empty cell.
@@ -150,7 +150,7 @@ class Square:
         return None
 
     def _only_cell(self, grid: list[int], used: list[int], cell: int, bit: int) -> bool:
-        """Return whether no other empty cell of its row, of its column or of its block can take a cell's digit."""
+        """Return whether the cell is the only one of its row, column or block that can take its digit."""
         homes = self.homes
         for unit in self.units[cell]:
             for other in unit:
@@ -163,7 +163,7 @@ class Square:
         return False
 
     def follows(self, grid: list[int], cell: int, digit: int) -> bool:
-        """Return whether one rule shows which digit an empty cell has.
+        """Return whether one rule determines the digit of an empty cell.
 
         Args:
             grid: digits row by row, 0 for an empty cell.
@@ -182,5 +182,5 @@ class Square:
 
 @functools.cache
 def square_of(scale: int) -> Square:
-    """The tables for a size, shared by all games."""
+    """Return the tables for a size, shared by all games."""
     return Square(scale)

@@ -12,7 +12,7 @@ from rollenv.envs.game.base import TextGame, box, turns
 
 PEGS = "ABC"
 _MOVE = re.compile(r"([ABC])\s*(?:,\s*)?([ABC])")
-#: The usual moves as (from, to), read faster than by the pattern.
+#: The usual moves as (from, to); a lookup is faster than the pattern.
 _MOVES = {f"{a} {b}": (i, j) for i, a in enumerate(PEGS) for j, b in enumerate(PEGS)}
 _ACTIONS = tuple(box(f"{a} {b}") for a in PEGS for b in PEGS if a != b)
 
@@ -36,7 +36,7 @@ class TowerofHanoi(TextGame):
 
     def __init__(self, num_disks: int | None = 4, max_turns: int | None = 20):
         super().__init__(num_disks=num_disks, max_turns=max_turns)
-        #: The peg of every disk, the smallest disk first.
+        #: The peg of every disk, smallest first.
         self.where: list[int] = []
 
     def _resized(self) -> None:
@@ -79,12 +79,12 @@ class TowerofHanoi(TextGame):
         return _draw(tuple(self.where))
 
     def _next_move(self) -> str:
-        """The next move of the shortest solution from here."""
+        """Return the next move of the shortest solution."""
         goal, move = 2, ""
         for peg in reversed(self.where):
             if peg != goal:
                 move = f"{PEGS[peg]} {PEGS[goal]}"
-                goal = 3 - peg - goal  # the smaller disks have to get out of the way
+                goal = 3 - peg - goal  # the smaller disks must move out of the way
         return move
 
     def sample_random_action(self) -> str:

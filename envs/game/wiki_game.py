@@ -1,7 +1,4 @@
-"""The wiki game: get from one article to another by following links.
-
-Its pages are a small encyclopedia made here, or those of a MediaWiki server.
-"""
+"""The wiki game: follow links from one article to another, in a generated encyclopedia or on a MediaWiki server."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ import httpx
 from rollenv.core import RollenvError, Unsolvable, UsageError
 from rollenv.envs.game.base import TextGame, box, read_lines, turns
 
-#: Stop words, which say nothing about the topic of a page.
+#: Stop words, ignored when the similarity of pages is computed.
 COMMON = (
     "all",
     "and",
@@ -40,7 +37,7 @@ COMMON = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """An article: its title, its text, and the titles it links to."""
+    """An article: title, text, and titles of its links."""
 
     title: str
     text: str
@@ -48,7 +45,7 @@ class Page:
 
 
 class WikiUnavailable(RollenvError, ConnectionError):
-    """The wiki's server gave no valid answer."""
+    """The wiki server returned no valid response."""
 
 
 class GraphWiki:
@@ -58,8 +55,8 @@ class GraphWiki:
     through all pages.
 
     Args:
-        seed: decides the random links and the ring.
-        similar, others: links of either kind on a page, at most.
+        seed: seed of the random links and the ring.
+        similar, others: maximum number of links of either kind on a page.
     """
 
     def __init__(self, seed: int = 0, similar: int = 6, others: int = 2):
@@ -80,7 +77,7 @@ class GraphWiki:
             self.pages[title] = Page(title, f"{about[title.lower()]}.", tuple(sorted(links)))
 
     def page(self, title: str) -> Page:
-        """The page of a title that a link named."""
+        """Return the page of a title."""
         return self.pages[title]
 
     def ends(self, randint: Callable[[int], int], clicks: int) -> tuple[str, str]:
@@ -88,7 +85,7 @@ class GraphWiki:
 
         Args:
             randint: ``randint(n)`` draws from 0 .. n - 1.
-            clicks: the most clicks between them.
+            clicks: maximum number of clicks between them.
 
         Returns:
             The titles of the start and the target.
@@ -98,7 +95,7 @@ class GraphWiki:
         return start, near[randint(len(near))]
 
     def distances_from(self, start: str) -> Mapping[str, int]:
-        """Clicks from a page to every page."""
+        """Return the number of clicks from a page to every page."""
         if start not in self._known:
             far = {start: 0}
             queue = [start]
@@ -118,7 +115,7 @@ def _terms(title: str, definition: str) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=8)
 def graph_wiki(**settings: int) -> GraphWiki:
-    """A :class:`GraphWiki`, shared by all games with the same settings; it never changes."""
+    """Return an immutable :class:`GraphWiki`, shared by all games with the same settings."""
     try:
         return GraphWiki(**settings)
     except TypeError as error:
@@ -128,13 +125,13 @@ def graph_wiki(**settings: int) -> GraphWiki:
 
 
 class MediaWiki:
-    """Pages of a MediaWiki server through its API; it needs the extension TextExtracts.
+    """Pages of a MediaWiki server, through its API with the extension TextExtracts.
 
     Args:
         url: address of ``api.php``.
         query_delay_ms: pause before every request, in milliseconds.
-        timeout: seconds to wait for an answer.
-        max_links: links kept of a page, the first ones in the server's order.
+        timeout: timeout of a request, in seconds.
+        max_links: maximum number of links of a page, the first ones in the server's order.
     """
 
     def __init__(
@@ -151,7 +148,7 @@ class MediaWiki:
         self._pages: dict[str, Page] = {}
 
     def page(self, title: str) -> Page:
-        """The page of a title (of what it redirects to), cached."""
+        """Return the page of a title, following redirects; cached."""
         if title not in self._pages:
             self._pages[title] = self._fetch(title)
         return self._pages[title]
@@ -216,12 +213,12 @@ class WikiGame(TextGame):
 
     Args:
         max_turns: turns before the episode is truncated.
-        backend: ``graph`` plays on a small encyclopedia made here (:class:`GraphWiki`), where the target is always near
-            enough; ``mw`` on a MediaWiki server, which draws the articles, so that a seed does not repeat an episode
+        backend: ``graph`` plays on a small generated encyclopedia (:class:`GraphWiki`), where the target is always
+            within reach; ``mw`` on a MediaWiki server, which draws the articles, so that episodes are not reproducible
             and there is no oracle.
         trawler_kwargs: arguments for the backend: ``url``, ``query_delay_ms``, ... of
             :class:`~rollenv.envs.game.wiki_game.MediaWiki`, or ``seed``, ... of ``GraphWiki``.
-        page_summary_length: how much of an article to show: a number, and characters, words or sentences.
+        page_summary_length: length of the excerpt of an article: a number, and characters, words or sentences.
         variant: ``noregrets``, or ``freenav``, in which ``<PREV_PAGE>`` goes back.
     """
 
@@ -269,7 +266,7 @@ class WikiGame(TextGame):
 
     @property
     def page(self) -> Page:
-        """The page the player is on."""
+        """The current page."""
         return self.wiki.page(self.path[-1])
 
     def _summary(self, title: str) -> str:
@@ -300,7 +297,7 @@ class WikiGame(TextGame):
         return f"you went to {title}.", -0.05, None
 
     def _link_like(self, title: str) -> str | None:
-        """The link of this title, ignoring case."""
+        """Return the link with this title, ignoring case."""
         wanted = title.lower()
         return next((link for link in self.page.links if link.lower() == wanted), None)
 
@@ -315,7 +312,7 @@ class WikiGame(TextGame):
         return f"{way}Page: {self.page.title}\n{self._summary(self.path[-1])}\nTarget: {self.target}\nLinks:\n{links}"
 
     def _next_move(self) -> str:
-        """The first link of a shortest way."""
+        """Return the first link of a shortest path."""
         if isinstance(self.wiki, MediaWiki):
             raise Unsolvable(f"{self}: the links of a MediaWiki server are not known in advance; there is no oracle")
         far = {link: self.wiki.distances_from(link)[self.target] for link in self.page.links}

@@ -30,13 +30,13 @@ class WordSearch(TextGame):
 
     def __init__(self, hardcore: bool | None = False, max_turns: int | None = 20, num_words: int | None = 5):
         super().__init__(hardcore=hardcore, max_turns=max_turns, num_words=num_words)
-        #: Rows and columns.
+        #: Number of rows and columns.
         self.side = 0
         #: All letters, row by row.
         self.grid = ""
-        #: The words not found yet.
+        #: Words not found yet.
         self.hidden: list[str] = []
-        #: The cells of the words that were found.
+        #: Cells of the words that were found.
         self.marked: list[int] = []
         self.board = ""
 
@@ -69,7 +69,7 @@ class WordSearch(TextGame):
         self._restored()
 
     def _lay_out(self) -> dict[int, str]:
-        """The letters of all words, each at a random place where it agrees with the others; empty if one found none."""
+        """Place all words at random where they agree with each other; return their letters, empty on failure."""
         placed: dict[int, str] = {}
         for word in self.hidden:
             for _ in range(50):
@@ -85,7 +85,7 @@ class WordSearch(TextGame):
         return placed
 
     def _line(self, line: int, start: int, length: int, down: bool) -> range:
-        """The cells of a stretch of a row, or of a column."""
+        """Return the cells of a segment of a row or a column."""
         first, step = (start * self.side + line, self.side) if down else (line * self.side + start, 1)
         return range(first, first + step * length, step)
 
@@ -145,7 +145,7 @@ class WordSearch(TextGame):
         return " ".join(map(str, self._position_of(self.hidden[0])))
 
     def _position_of(self, word: str) -> tuple[int, int, int, int]:
-        """Row and column of the first and the last letter, at the word's first occurrence."""
+        """Return row and column of the first and the last letter of the word's first occurrence."""
         for down in (False, True):
             for line in range(self.side):
                 cells = self._line(line, 0, self.side, down)
@@ -156,7 +156,7 @@ class WordSearch(TextGame):
         raise AssertionError("every hidden word is in the grid")
 
     def sample_random_action(self) -> str:
-        """A random segment of a row or a column."""
+        """Return a random segment of a row or a column."""
         random, side = self.action_rng.random, self.side
         line, start, end = int(random() * side), int(random() * side), int(random() * side)
         if random() < 0.5:
@@ -171,7 +171,7 @@ def _pool(hard: bool) -> tuple[str, ...]:
 
 @functools.cache
 def _layout(side: int) -> str:
-    """A template for the square that takes the letters row by row."""
+    """Return a template for the square that takes the letters row by row."""
     lines = [f"{'':3}" + "".join(f"{col:3}" for col in range(side))]
     return "\n".join(lines + [f"{row:3}" + "  %s" * side for row in range(side)])
 

@@ -18,8 +18,8 @@ class Wordle(TextGame):
 
     Args:
         word_length: number of letters, 3 to 8.
-        only_real_words: refuse guesses that the word list does not know (they cost a turn). GEM's argument of this
-            name, on by default there, does nothing.
+        only_real_words: refuse guesses that are not in the word list (they cost a turn). GEM has this argument too, on
+            by default, but without effect.
         max_turns: guesses before the episode is truncated.
     """
 
@@ -35,7 +35,7 @@ class Wordle(TextGame):
         super().__init__(word_length=word_length, max_turns=max_turns)
         self.secret = ""
         self.guesses: list[str] = []
-        #: The letters that were green before, as bits.
+        #: Places that have been green, as bits.
         self.green = 0
         self.board = ""
 
@@ -76,7 +76,7 @@ class Wordle(TextGame):
     render = _suffix
 
     def _next_move(self) -> str:
-        """The likeliest word that agrees with all marks, by how common its letters are at their positions."""
+        """Return the likeliest word that agrees with all marks, by the frequency of its letters at their positions."""
         fitting = list(words(self.word_length))
         for guess in self.guesses:
             feedback = marks(self.secret, guess)
@@ -113,13 +113,13 @@ def marks(secret: str, guess: str) -> str:
 
 @functools.lru_cache(maxsize=8192)
 def _green(marked: str) -> int:
-    """The places marked G, as bits."""
+    """Return the places marked G, as bits."""
     return sum(1 << i for i, mark in enumerate(marked) if mark == "G")
 
 
 @functools.lru_cache(maxsize=256)
 def likeliest(fitting: tuple[str, ...]) -> str:
-    """The word whose letters the others have most often, in the same place first."""
+    """Return the word whose letters are most frequent in the others, in the same place first."""
     placed = [Counter(column) for column in zip(*fitting, strict=True)]
     anywhere = Counter(letter for word in fitting for letter in sorted(set(word)))
 
@@ -132,13 +132,13 @@ def likeliest(fitting: tuple[str, ...]) -> str:
 
 @functools.cache
 def known_words(length: int) -> frozenset[str]:
-    """The words that count as real."""
+    """Return the words that count as real."""
     return frozenset(words(length) + words(length, True))
 
 
 @functools.cache
 def boxed_words(length: int) -> tuple[str, ...]:
-    """The words of a length as actions."""
+    """Return the words of a length as actions."""
     return tuple(box(word) for word in words(length))
 
 

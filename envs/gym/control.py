@@ -36,7 +36,7 @@ class CartPole(GymText):
         return not terminated
 
     def _policy(self) -> int:
-        """State feedback: lean back towards the middle."""
+        """Return the action of a linear feedback towards the middle."""
         x, speed, angle, spin = self.game.state
         return int(0.05 * x + 0.15 * speed + angle + 0.3 * spin > 0)
 
@@ -60,7 +60,7 @@ class MountainCar(GymText):
         return f"The car is at position {position:+.4f} and moves by {speed:+.4f} a turn."
 
     def _policy(self) -> int:
-        """Push the way the car rolls."""
+        """Push in the direction of motion."""
         return 2 if self.game.state[1] >= 0 else 0
 
 
@@ -87,7 +87,7 @@ class Acrobot(GymText):
         )
 
     def _policy(self) -> int:
-        """Put energy in: a torque along the second joint's turning does positive work."""
+        """Add energy: a torque in the second joint's direction of rotation does positive work."""
         return 2 if self.game.state[3] >= 0 else 0
 
 
@@ -97,7 +97,7 @@ class Pendulum(GymText):
     The reward is Gymnasium's: minus angle squared, a tenth of the speed squared and a thousandth of the torque squared.
 
     Args:
-        torques: how many torques from -2 to 2 N m there are to choose from.
+        torques: number of torques to choose from, between -2 and 2 N m.
         max_turns, settings: arguments of the base class :class:`~rollenv.envs.gym.text.GymText`.
     """
 
@@ -140,7 +140,7 @@ class Pendulum(GymText):
         return self.held >= self.hold
 
     def _policy(self) -> int:
-        """Near the top hold it there by feedback, else pump energy in."""
+        """Stabilise by feedback near the top, else add energy."""
         angle, speed = self._angle(), float(self.game.state[1])
         energy = speed * speed / 6 + self.game.g * (math.cos(angle) - 1) / 2
         wanted = (

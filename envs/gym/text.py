@@ -1,7 +1,7 @@
 """Gymnasium's toy-text and classic-control environments as text.
 
-The games are Gymnasium's own, with its rewards. The state is described in sentences with named quantities. An action is
-a word in a box. Dynamics draw from the environment's private stream.
+The games and rewards are Gymnasium's own. The observation describes the state in sentences. An action is a word in a
+box. The dynamics draw from the environment's private stream.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rollenv.parsing import last_boxed
 class GymText(Env):
     r"""A Gymnasium environment with a few actions, played as text.
 
-    An answer that holds none of the actions in a box passes the turn: nothing moves, and the reward is 0.
+    An answer without an action in a box passes the turn: nothing moves, and the reward is 0.
 
     Args:
-        max_turns: the episode is truncated after this many turns; Gymnasium's limit unless given.
+        max_turns: turns before the episode is truncated; by default Gymnasium's limit.
         settings: arguments of Gymnasium's own environment.
     """
 
@@ -33,7 +33,7 @@ class GymText(Env):
     game_class: str
     #: The words for Gymnasium's actions 0, 1, 2, ...
     actions: tuple[str, ...]
-    #: Attributes of the game that decide how it continues.
+    #: Attributes of the game with its state.
     fields: tuple[str, ...]
     default_turns: int
 
@@ -67,14 +67,14 @@ class GymText(Env):
         return terminated
 
     def _policy(self) -> int:
-        """The number of an expert's next action."""
+        """Return the index of an expert's next action."""
         raise NotImplementedError(f"{type(self).__name__} has no _policy()")
 
     def _game_action(self, index: int) -> Any:
         return index
 
     def _moved(self) -> None:
-        """Called after every turn, whether or not its action was valid."""
+        """Update after every turn, even if the action was invalid."""
 
     # -- the episode -------------------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class GymText(Env):
         return {"turn": self.turn, **self._fields()}
 
     def _fields(self) -> dict[str, Any]:
-        # some fields came with later versions of Gymnasium
+        # some fields exist only in later versions of Gymnasium
         return {name: _plain(getattr(self.game, name, None)) for name in self.fields}
 
     def _set_state(self, state: dict[str, Any]) -> None:
@@ -131,14 +131,14 @@ class GymText(Env):
     def _twin(self) -> Env:
         twin = super()._twin()
         assert isinstance(twin, GymText)
-        # tables and settings never change, so only the stream and the fields are copied
+        # tables and settings never change
         twin.game = copy.copy(self.game)
         twin._set_state(self._get_state())
         return twin
 
 
 def _plain(value: Any) -> Any:
-    """A number, list or None that JSON can hold; what floats are is kept exactly."""
+    """Convert a value to JSON data; floats are kept exactly."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, list | tuple | np.ndarray):
@@ -156,7 +156,7 @@ def table_policy(env: GymText, state: int) -> int:
     """Return the best action in a state, by value iteration over the transition table ``P``.
 
     Args:
-        env: whose game has the table.
+        env: an environment whose game has the table.
     """
     return _solved(type(env), json.dumps(env.settings, sort_keys=True))[state]  # type: ignore[arg-type]
 
@@ -167,7 +167,7 @@ def _solved(kind: Callable[..., GymText], settings: str) -> tuple[int, ...]:
 
 
 def value_iteration(table: dict[int, dict[int, list[tuple[float, int, float, bool]]]]) -> tuple[int, ...]:
-    """The greedy policy of the optimal values at a discount of 0.999.
+    """Compute the optimal policy at a discount of 0.999.
 
     Args:
         table: ``table[state][action]`` lists (probability, next state, reward, whether the episode ends).

@@ -118,7 +118,7 @@ class Blackjack(GymText):
         return reward > 0
 
     def _policy(self) -> int:
-        """Basic strategy without doubling or splitting."""
+        """Play the basic strategy, without doubling or splitting."""
         total, soft = hand_value(self.game.player)
         shown = self.game.dealer[0]
         if soft:
@@ -133,6 +133,6 @@ def _card(value: int) -> str:
 
 
 def hand_value(cards: list[int]) -> tuple[int, bool]:
-    """Return the value of a hand, and whether an ace counts 11 in it."""
+    """Return the value of a hand, and whether it has an ace that counts 11."""
     total = sum(cards)
     return (total + 10, True) if 1 in cards and total <= 11 else (total, False)

@@ -17,15 +17,15 @@ MultiStep = tuple[dict[str, str], dict[str, float], dict[str, bool], dict[str, b
 class MultiAgentEnv(Env):
     """An environment in which several agents act, in turns or at once.
 
-    A game writes :meth:`_new_game`, :meth:`_process_actions` and :meth:`observe`; its state beyond this class's
-    goes into ``_get_state`` and ``_set_state``. Draws come from ``np_random``, as everywhere.
+    A game implements :meth:`_new_game`, :meth:`_process_actions` and :meth:`observe`, and extends ``_get_state`` and
+    ``_set_state`` by its own state. Draws come from ``np_random``, as everywhere.
 
-    ``reset`` and ``step`` use dicts by agent. A step takes an action for each of the agents whose turn it is
-    (``agent_selector.get_active_agents()``), for no other. Agents that are done leave ``agents``; the episode is over
-    when none is left.
+    ``reset`` and ``step`` use dicts by agent. A step takes exactly the actions of the active agents
+    (``agent_selector.get_active_agents()``). Agents that are done leave ``agents``; the episode is over when none is
+    left.
 
     Args:
-        agents: their names, in the order of play.
+        agents: names of the agents in the order of play.
         mode: ``sequential`` (one agent acts at a time) or ``parallel``.
     """
 
@@ -49,7 +49,7 @@ class MultiAgentEnv(Env):
         raise NotImplementedError(f"{type(self).__name__} has no _new_game()")
 
     def _process_actions(self, actions: dict[str, str]) -> MultiStep:
-        """Carry out the actions of the active agents; missing parts of an outcome are "", 0.0, False, False and {}."""
+        """Carry out the actions of the active agents; missing results default to "", 0.0, False, False and {}."""
         raise NotImplementedError(f"{type(self).__name__} has no _process_actions()")
 
     def observe(self, agent: str) -> str:
@@ -64,8 +64,7 @@ class MultiAgentEnv(Env):
         """Start an episode with all possible agents.
 
         Args:
-            seed: restarts the random stream; None continues it.
-            options: options of the environment, as in :meth:`rollenv.Env.reset`.
+            seed, options: see :meth:`rollenv.Env.reset`.
 
         Returns:
             Observations and infos by agent.
@@ -79,11 +78,11 @@ class MultiAgentEnv(Env):
         return {agent: self.observe(agent) for agent in self.agents}, {agent: {} for agent in self.agents}
 
     def step(self, actions: dict[str, str]) -> MultiStep:  # type: ignore[override]
-        """Play one turn, or one round in parallel mode; all results are by agent, for those still in the game.
+        """Play one turn, or one round in parallel mode; results are by agent, for those still in the game.
 
         Raises:
-            EpisodeOver: when no agent is left, or before the first ``reset``.
-            UsageError: unless exactly the active agents act.
+            EpisodeOver: no agent is left, or ``reset`` was not called.
+            UsageError: the actions are not exactly those of the active agents.
         """
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
@@ -114,7 +113,7 @@ class MultiAgentEnv(Env):
         return outcome
 
     def get_state(self, agent: str | None = None) -> Any:
-        """An agent's (observation, cumulative reward, terminated, truncated, info); without one, the JSON state."""
+        """Return an agent's (observation, reward so far, terminated, truncated, info); by default the JSON state."""
         if agent is None:
             return self._whole_state()
         self._check(agent)
@@ -127,7 +126,7 @@ class MultiAgentEnv(Env):
         )
 
     def get_active_states(self) -> dict[str, Any]:
-        """:meth:`get_state` of every agent whose turn it is."""
+        """Return :meth:`get_state` of every active agent."""
         return {agent: self.get_state(agent) for agent in self.agent_selector.get_active_agents()}
 
     # -- agents and messages -----------------------------------------------------------------------------------------
@@ -137,7 +136,7 @@ class MultiAgentEnv(Env):
             raise UsageError(f"{self}: there is no agent {agent!r}; there are {list(self.cumulative_rewards)}")
 
     def add_agent(self, agent: str) -> None:
-        """Let an agent join the running episode, at the end of the round."""
+        """Add an agent to the running episode, at the end of the round."""
         self.agent_selector.add_agent(agent)
         self.agents.append(agent)
         self.cumulative_rewards.setdefault(agent, 0.0)
@@ -146,12 +145,12 @@ class MultiAgentEnv(Env):
         self.messages.setdefault(agent, [])
 
     def remove_agent(self, agent: str) -> None:
-        """Take an agent out of the running episode; its rewards and its last info stay."""
+        """Remove an agent from the running episode; its rewards and its last info stay."""
         self.agent_selector.remove_agent(agent)
         self.agents.remove(agent)
 
     def send_message(self, sender: str, receiver: str, message: str) -> None:
-        """Put a message into an agent's box; :meth:`read_messages` takes it out."""
+        """Put a message into an agent's inbox."""
         self._check(sender)
         self._check(receiver)
         self.messages[receiver].append((sender, message))
@@ -163,7 +162,7 @@ class MultiAgentEnv(Env):
                 self.send_message(sender, agent, message)
 
     def read_messages(self, agent: str) -> list[tuple[str, str]]:
-        """Take an agent's (sender, message) pairs out of its box, the oldest first."""
+        """Empty an agent's inbox; return (sender, message) pairs, oldest first."""
         self._check(agent)
         messages, self.messages[agent] = self.messages[agent], []
         return messages

@@ -16,20 +16,20 @@ from rollenv.parsing import last_boxed
 
 _MOVE = re.compile(r"take\s+(\d{1,4})\s+from\s+(?:pile\s+)?(\d{1,4})", re.ASCII)
 
-#: The most objects for which three and four players are searched; more would take long.
+#: Maximum number of objects with three or four players, whose expert searches the game tree.
 _MAX_SEARCH = 40
 
 
 class Nim(Game):
     r"""Take objects from piles in turn; the player who takes the last one wins.
 
-    An action is ``\boxed{take 2 from pile 1}``. One that does not parse, or takes what is not there, forfeits: the
-    agent is out, and if one agent is left it has won. Rewards: 1 for the winner, 0 for the others, -0.1 for a forfeit.
+    An action is ``\boxed{take 2 from pile 1}``. One that does not parse or is illegal forfeits: the agent is out, and
+    the last remaining agent wins. Rewards: 1 for the winner, 0 for the others, -0.1 for a forfeit.
 
     Args:
-        max_pile: a pile starts with 1 to ``max_pile`` objects.
-        max_take: the most that one turn may take, or None for as many as the pile has.
-        first_wins: with two players, draw only starts that the first one can win (True) or cannot (False).
+        max_pile: maximum number of objects in a pile at the start.
+        max_take: maximum number of objects taken in a turn; None for a whole pile.
+        first_wins: with two players, draw only starts that the first player can win (True) or cannot (False).
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Nim(Game):
                 break
 
     def _nim_sum(self, piles: Sequence[int]) -> int:
-        """Zero where the player to move loses against perfect play (two players)."""
+        """Return the nim-sum: 0 if the player to move loses against perfect play (two players)."""
         grundy = piles if self.max_take is None else [pile % (self.max_take + 1) for pile in piles]
         return functools.reduce(operator.xor, grundy, 0)
 
@@ -101,7 +101,7 @@ class Nim(Game):
         return (amount, pile) if (amount, pile) in self._legal() else None
 
     def _legal(self) -> list[tuple[int, int]]:
-        """Every (amount, pile from 1)."""
+        """List the legal (amount, pile), piles counted from 1."""
         return legal_moves(tuple(self.piles), self.max_take)
 
     # -- text --------------------------------------------------------------------------------------------------------
@@ -133,12 +133,12 @@ class Nim(Game):
         return _action_text(*legal[randint(len(legal))])
 
     def expert_action(self, agent: str) -> str:
-        """Optimal play for two: leave a nim-sum of zero. With more, the best response to random players."""
+        """Return an optimal action for two players (a nim-sum of zero); for more, the best response to random play."""
         moves = self._legal()
         if len(self.agents) > 2 and sum(self.piles) <= _MAX_SEARCH:
             seats = len(self.agents)
             return _action_text(*max(moves, key=lambda m: win_chance(self._after(m), seats - 1, seats, self.max_take)))
-        # where every move loses, the smallest leaves the most chances for a mistake
+        # in a lost position, the smallest move leaves the most chances for a mistake
         return _action_text(*min(moves, key=lambda move: (self._nim_sum(self._after(move)) != 0, move[0])))
 
     def _after(self, move: tuple[int, int]) -> tuple[int, ...]:
@@ -157,10 +157,10 @@ def legal_moves(piles: tuple[int, ...], max_take: int | None) -> list[tuple[int,
     """List the legal moves.
 
     Args:
-        max_take: the most to take in a turn; None for a whole pile.
+        max_take: maximum number of objects taken in a turn; None for a whole pile.
 
     Returns:
-        Pairs of (amount, pile), the piles counted from 1.
+        Pairs of (amount, pile), piles counted from 1.
     """
     return [(amount, i + 1) for i, pile in enumerate(piles) for amount in range(1, min(pile, max_take or pile) + 1)]
 
@@ -172,7 +172,7 @@ def win_chance(piles: tuple[int, ...], away: int, players: int, max_take: int | 
     Args:
         piles: objects in each pile, in ascending order.
         away: turns until the player is to move, from 0.
-        max_take: the most to take in a turn; None for a whole pile.
+        max_take: maximum number of objects taken in a turn; None for a whole pile.
     """
     if not any(piles):
         return float(away == players - 1)
@@ -188,7 +188,7 @@ def _action_text(amount: int, pile: int) -> str:
 
 
 class NimSeat(Seat):
-    """One seat of :class:`Nim`; with two players, every start can be won from it.
+    """One seat of :class:`Nim`; with two players, it can win every start.
 
     Args:
         players, num_piles, max_pile, max_take: arguments of the base class :class:`Nim`.

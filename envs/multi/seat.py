@@ -1,4 +1,4 @@
-"""A game of several agents as an ordinary environment: :class:`Seat`."""
+"""A multi-agent game as a single-agent environment: :class:`Seat`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 from rollenv.core import Env, ResetResult, StepResult, UsageError
 from rollenv.envs.multi.env import MultiAgentEnv
 
-#: Sees an observation, answers with an action.
+#: A function from an observation to an action.
 Player = Callable[[str], str]
 SCRIPTED = ("random", "expert")
 
 
 class Game(MultiAgentEnv):
-    """A game that scripts can play: what :class:`Seat` needs besides :class:`MultiAgentEnv`."""
+    """A multi-agent game with scripted players, for :class:`Seat`."""
 
     def random_action(self, agent: str, randint: Callable[[int], int]) -> str:
         """Draw a legal action.
@@ -25,7 +25,7 @@ class Game(MultiAgentEnv):
         raise NotImplementedError(f"{type(self).__name__} has no random_action()")
 
     def expert_action(self, agent: str) -> str:
-        """A strong action."""
+        """Return a strong action."""
         raise NotImplementedError(f"{type(self).__name__} has no expert_action()")
 
 
@@ -33,7 +33,7 @@ class Seat(Env):
     """One seat of a turn-based game; the others are played by a script or a function.
 
     Args:
-        seat: the number of the agent to play.
+        seat: index of the agent to play.
         opponent: ``random``, ``expert``, or a function from an observation to an action.
     """
 
@@ -64,7 +64,7 @@ class Seat(Env):
         return self.game.observe(self.me), reward, terminated, truncated, info
 
     def _play_others(self) -> None:
-        """Let the others play until it is this seat's turn, or it is out of the game."""
+        """Play the others until it is this seat's turn, or it is out of the game."""
         while self.me in self.game.agents and (agent := self.game.agent_selector.selected) != self.me:
             assert agent is not None
             self.game.step({agent: self._choose(agent)})

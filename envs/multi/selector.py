@@ -13,8 +13,7 @@ class AgentSelector:
     """Cycles through a list of agents: one at a time (``sequential``), or all at once (``parallel``).
 
     Args:
-        agents: their names, in the order of play.
-        mode: ``sequential`` (one agent at a time) or ``parallel``.
+        agents: unique names in the order of play.
     """
 
     def __init__(self, agents: Iterable[str], mode: str = "sequential"):
@@ -24,7 +23,7 @@ class AgentSelector:
         self.reinit(agents)
 
     def reinit(self, agents: Iterable[str]) -> None:
-        """Start over with these agents, the first of them selected."""
+        """Start over with these agents, and select the first."""
         self.agents = list(agents)
         if len(set(self.agents)) < len(self.agents):
             raise UsageError(f"agent names must be unique, got {self.agents}")
@@ -36,13 +35,13 @@ class AgentSelector:
         return self.agents[self._at] if self.agents else None
 
     def get_active_agents(self) -> list[str]:
-        """The agents that act in this step."""
+        """Return the agents that act in this step."""
         if self.mode == "parallel" or not self.agents:
             return list(self.agents)
         return [self.agents[self._at]]
 
     def next(self) -> str | None:
-        """Pass the turn on and return who has it; in parallel mode nothing changes."""
+        """Pass the turn to the next agent and return it; in parallel mode nothing changes."""
         if self.mode == "sequential" and self.agents:
             self._at = (self._at + 1) % len(self.agents)
         return self.selected
@@ -56,13 +55,13 @@ class AgentSelector:
         return self.mode == "parallel" or self._at == max(len(self.agents) - 1, 0)
 
     def add_agent(self, agent: str) -> None:
-        """Let an agent join at the end of the round."""
+        """Add an agent at the end of the round."""
         if agent in self.agents:
             raise UsageError(f"there is already an agent {agent!r}")
         self.agents.append(agent)
 
     def remove_agent(self, agent: str) -> None:
-        """Take an agent out; if it was its turn, the next one has it."""
+        """Remove an agent; if it was selected, the next one is."""
         if agent not in self.agents:
             raise UsageError(f"there is no agent {agent!r}; there are {self.agents}")
         index = self.agents.index(agent)
@@ -73,7 +72,7 @@ class AgentSelector:
             self._at = 0
 
     def select(self, agent: str) -> None:
-        """Give the turn to an agent."""
+        """Select an agent."""
         if agent not in self.agents:
             raise UsageError(f"there is no agent {agent!r}; there are {self.agents}")
         self._at = self.agents.index(agent)

@@ -29,7 +29,7 @@ NAMES = tuple(
 )
 
 _LEVELS: tuple[dict[str, Any], ...] = tuple({"level": level} for level in range(4))
-#: Data sets with no curriculum in reasoning-gym, or with levels that they refuse.
+#: Levels of data sets without a curriculum in reasoning-gym, or whose own levels are invalid.
 _OTHER_LEVELS: dict[str, Any] = {
     "acre": (),
     "caesar_cipher": _LEVELS[:2],
@@ -51,7 +51,7 @@ def register_family() -> None:
             "rollenv.envs.rg.env:ReasoningGymEnv",
             abilities=ABILITIES,
             needs=[Package("reasoning-gym", "envs")],
-            # of its items, about 6 in 1,000 have only tautologies as premises, and no answer scores 1
+            # about 6 in 1,000 items have only tautologies as premises, and no answer scores 1
             oracle_success=0.95 if name == "propositional_logic" else 0.99,
             levels=_OTHER_LEVELS.get(name, _LEVELS),
             summary=f"A task of reasoning-gym: {name.replace('_', ' ')}.",

@@ -1,9 +1,9 @@
 r"""Every data set of reasoning-gym as an environment: a question, an answer in ``\boxed{}``, its score as the reward.
 
-https://github.com/open-thought/reasoning-gym; the package is needed only when an environment is made.
+https://github.com/open-thought/reasoning-gym; the package is imported only when an environment is made.
 
-Data sets that keep no gold answer, or whose gold answer differs by process, have solvers here: each lists candidates,
-the likeliest first; one of them scores 1.
+Data sets without a gold answer, or whose gold answer differs by process, have solvers here: each lists candidates,
+likeliest first, one of which scores 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Point = tuple[float, float]
 
 
 def boxnet(item: Item) -> list[str]:
-    """Carry one box at a time to a target of its colour, a square a step: first along x, then along y."""
+    """Carry one box at a time to a target of its colour, one square per step, first along x, then along y."""
     state: dict[str, list[str]] = item["metadata"]["initial_state"]
     plan = []
     for colour in sorted({thing[4:] for things in state.values() for thing in things if thing.startswith("box_")}):
@@ -56,14 +56,14 @@ def _towards(here: Point, end: Point) -> Point:
 
 
 def graph_color(item: Item) -> list[str]:
-    """The colouring that the generator found."""
+    """Return the generator's colouring."""
     return [json.dumps(item["metadata"]["possible_answer"])]
 
 
 def propositional_logic(item: Item) -> list[str]:
-    """The generator's conclusion, which may be a poor one; all premises together; each premise, as a conjunction.
+    """Return the generator's conclusion, which may be weak; all premises together; each premise, as a conjunction.
 
-    Where every premise is a tautology nothing scores 1, as only tautologies follow.
+    If all premises are tautologies, nothing scores 1, as only tautologies follow.
     """
     premises = item["metadata"]["premises"]
     together = " ∧ ".join(f"({premise})" for premise in premises)
@@ -71,7 +71,7 @@ def propositional_logic(item: Item) -> list[str]:
 
 
 def rubiks_cube(item: Item) -> list[str]:
-    """The solver's moves (3x3x3 only), or the scramble backwards."""
+    """Return the solver's moves (3x3x3 only), or the inverse of the scramble."""
     scramble = item["metadata"]["scramble_moves"].split()
     backwards = " ".join(move[:-1] if move.endswith("'") else f"{move}'" for move in reversed(scramble))
     return [item["metadata"]["example_correct_answer"] or backwards, backwards]
@@ -81,10 +81,10 @@ def rubiks_cube(item: Item) -> list[str]:
 
 
 def _search(start: Any, is_goal: Callable[[Any], bool], moves: Callable[[Any], Iterator[tuple[str, Any]]]) -> list[str]:
-    """The names of the fewest moves from the start to a goal.
+    """Return the names of the moves on a shortest path from the start to a goal.
 
     Raises:
-        ValueError: if no goal can be reached.
+        ValueError: no goal can be reached.
     """
     parents: dict[Any, tuple[Any, str] | None] = {start: None}
     queue = deque([start])
@@ -104,7 +104,7 @@ def _search(start: Any, is_goal: Callable[[Any], bool], moves: Callable[[Any], I
 
 
 def rush_hour(item: Item) -> list[str]:
-    """The fewest slides that bring car A to the right edge of row 3."""
+    """Return a shortest sequence of slides that brings car A to the right edge of row 3."""
     board: str = item["metadata"]["board_config"]
     cells = [[i for i, c in enumerate(board) if c == label] for label in sorted(set(board) - {"o", "x"})]
     shapes = [(car[1] - car[0], len(car)) for car in cells]
@@ -130,7 +130,7 @@ def _slides(state: tuple[int, ...], shapes: list[tuple[int, int]], walls: int) -
 
 
 def knight_swap(item: Item) -> list[str]:
-    """The fewest moves that swap the white and the black knights, or "No" where there are none."""
+    """Return a shortest sequence of moves that swaps the white and black knights, or "No" if there is none."""
     facts = item["metadata"]
     if not facts["is_possible"]:
         return ["No"]
@@ -165,42 +165,42 @@ MIXTURE: tuple[dict[str, Any], ...] = tuple(
     {"name": name, "weight": 1.0, "config": {}} for name in ("chain_sum", "syllogism", "maze", "word_sorting")
 )
 
-#: Whose constructor draws already; of the others one instance serves for every seed.
+#: Data sets whose constructor draws; of the others, one instance serves for every seed.
 _DRAWS_WHEN_BUILT = frozenset({"acre", "composite", "gsm_symbolic", "list_functions", "survo"})
 #: Data sets that draw from, or seed, the process-wide generators.
 _DRAWS_GLOBALLY = frozenset({"codeio", "composite", "list_functions", "pool_matrix"})
 #: Data sets that print while they make an item.
 _PRINTS = frozenset({"bf", "codeio", "composite"})
-#: A score from here on is a success.
+#: Minimum score of a success.
 SOLVED = 0.99
-#: The most draws until an item can be made.
+#: Maximum number of draws until an item can be made.
 _TRIES = 20
-#: The number of other items that a random answer is taken from.
+#: Number of other items whose answers serve as random answers.
 _OTHER_ITEMS = 8
 
 
 class ReasoningGymEnv(Env):
     r"""One question of a reasoning-gym data set.
 
-    The reward is the data set's score of the answer, often fractional; ``success`` is a score of at least 0.99. An
-    answer without a box scores what the data set gives for none: 0, and 0.01 in countdown, fraction_simplification and
-    puzzle24. One that the scorer trips over scores 0 (``info["scorer_error"]`` says how, the log too, and
-    ``scorer_errors`` counts them). A brace that has no partner is written ``\{`` or ``\}`` inside the box; white space
-    around an answer is not part of it.
+    The reward is the data set's score of the answer, often fractional; ``success`` is a score of at least 0.99. The
+    score without a box is the data set's score for no answer: 0, or 0.01 in countdown, fraction_simplification and
+    puzzle24. An answer that makes the scorer raise scores 0; the error is logged and in ``info["scorer_error"]``, and
+    ``scorer_errors`` counts them. Unpaired braces are written ``\{`` or ``\}`` inside the box; white space around an
+    answer is ignored.
 
     Args:
-        size: how many items one seed of the data set has.
-        dataset_seed: play items of this one seed (GEM plays 42); None draws a data set seed with every item, so that
-            items do not run out.
-        level: difficulty, from 0, along the data set's own curriculum; levels past the end are its last.
-        seed: starts the private random stream, as ``rollenv.make(..., seed=...)`` does.
+        size: number of items per seed of the data set.
+        dataset_seed: a fixed seed of the data set (42 in GEM); None draws one with every item, so that items do not
+            run out.
+        level: difficulty from 0 along the data set's own curriculum; levels past the end are the last one.
+        seed: seed of the private random stream.
         config: fields of the data set's configuration; they override those of ``level``.
 
-    ``reset(options={"index": i})`` chooses the item instead of drawing it.
+    ``reset(options={"index": i})`` selects the item.
     """
 
     max_turns = 1
-    _changed_in_place = ()  # items and data sets never change once made
+    _changed_in_place = ()  # items and data sets are immutable
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class ReasoningGymEnv(Env):
     reset_options = frozenset({"index"})
 
     def num_tasks(self) -> int:
-        """The items of one data set; which one follows the seed, unless ``dataset_seed`` is given."""
+        """Return the number of items of a data set, whose seed is ``dataset_seed`` or drawn."""
         return self.size
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
@@ -266,7 +266,7 @@ class ReasoningGymEnv(Env):
         return feedback, score, True, False, info
 
     def score(self, answer: str) -> float:
-        r"""The data set's score, from 0 to 1; also of the answer with ``\{`` and ``\}`` read as braces."""
+        r"""Score an answer, from 0 to 1; the better of it as it is and with ``\{`` and ``\}`` as braces."""
         return self._score(answer)[0]
 
     def _score(self, answer: str) -> tuple[float, str]:
@@ -306,10 +306,10 @@ def _package() -> Any:
 
 
 def _build(source: Source, seed: int) -> Any:
-    """A new data set.
+    """Build a data set.
 
     Raises:
-        UsageError: for an unknown name, or settings that the data set does not take.
+        UsageError: unknown name, or invalid settings.
     """
     name, size, level, text = source
     registry = _package().factory
@@ -345,9 +345,9 @@ def _level_settings(name: str, level: int) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=512)
 def _template(name: str, size: int, level: int | None, text: str) -> Any:
-    """A template that is never played; copies of it with other seeds are, because loading its files is slow."""
+    """Return a template that is copied for each seed, because loading its files is slow."""
     dataset = _build((name, size, level, text), seed=0)
-    # Some draw from sets, whose order would follow the process's hash seed.
+    # These draw from sets, whose order depends on the process's hash seed.
     if name in ("isomorphic_strings", "ransom_note"):
         dataset.letters = _InOrder(dataset.letters)
     elif name == "word_ladder":
@@ -374,13 +374,13 @@ def data_set(source: Source, seed: int) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def make_item(source: Source, seed: int, index: int) -> tuple[Any, dict[str, Any]]:
-    """Build one item; it depends only on the arguments.
+    """Build one item, which depends only on the arguments.
 
-    The last 256 are cached: the members of a group play the same item, and some take a second to make.
+    The last 256 are cached: the members of a group play the same item, and some take a second to build.
 
     Args:
-        source: name and settings of a data set, as in :func:`data_set`.
-        index: of the item, from 0.
+        source: see :func:`data_set`.
+        index: index of the item, from 0.
 
     Returns:
         The data set and the item.
@@ -395,7 +395,7 @@ def make_item(source: Source, seed: int, index: int) -> tuple[Any, dict[str, Any
 
 
 class _InOrder(frozenset[str]):
-    """A set that is walked in sorted order."""
+    """A set that iterates in sorted order."""
 
     def __iter__(self) -> Any:
         return iter(sorted(super().__iter__()))
@@ -408,15 +408,15 @@ class _InOrder(frozenset[str]):
 
 
 def answer_score(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
-    """Score an answer to an item. An answer that may not be scored counts as no answer.
+    """Score an answer to an item. An answer that is unsafe to score counts as no answer.
 
     Args:
-        source: name and settings of a data set, as in :func:`data_set`.
-        index: of the item, from 0.
-        answer: as the agent gave it; None for no answer.
+        source: see :func:`data_set`.
+        index: index of the item, from 0.
+        answer: None for no answer.
 
     Returns:
-        The score in [0, 1], and the error of the scorer as text ("" if it raised none).
+        The score in [0, 1], and the error that the scorer raised ("" if none).
     """
     item = make_item(source, seed, index)[1]
     scored = answer is not None and may_be_scored(_kind(source, item), answer, item)
@@ -424,17 +424,17 @@ def answer_score(source: Source, seed: int, index: int, answer: str | None) -> t
 
 
 def _kind(source: Source, item: dict[str, Any]) -> str:
-    """The data set that an item is of; a composite names it in the item."""
+    """Return the data set of an item; a composite has it in the item's metadata."""
     return str(item["metadata"]["source_dataset"]) if source[0] == "composite" else source[0]
 
 
 @functools.lru_cache(maxsize=1024)
 def _scored(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
-    """Return the score of the data set's scorer, and its error text; sympy may take a second over a formula."""
+    """Return the scorer's score and error, cached: sympy may take a second for a formula."""
     dataset, item = make_item(source, seed, index)
     try:
         score = float(dataset.score_answer(answer, item))
-    except Exception as error:  # some scorers trip over answers that they did not expect
+    except Exception as error:  # some scorers fail on unexpected answers
         problem = f"{type(error).__name__}: {error}"[:300]
         logger.warning("rg:%s: the scorer raised on the answer %.80r, which scores 0: %s", source[0], answer, problem)
         return 0.0, problem
@@ -442,7 +442,7 @@ def _scored(source: Source, seed: int, index: int, answer: str | None) -> tuple[
 
 
 def _solution(source: Source, seed: int, index: int) -> str:
-    """An answer that scores 1."""
+    """Return an answer that scores 1."""
     item = make_item(source, seed, index)[1]
     solver = SOLVERS.get(_kind(source, item))
     if solver is None:
@@ -453,7 +453,7 @@ def _solution(source: Source, seed: int, index: int) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _other_answer(source: Source, number: int) -> str:
-    """The answer of one of a few fixed items, found once: making an item can take seconds."""
+    """Return the answer of one of a few fixed items, cached: building an item can take seconds."""
     for seed in range(1000 * number, 1000 * number + 1000):
         with contextlib.suppress(Exception):
             return _solution(source, seed, number % source[1])
@@ -461,7 +461,7 @@ def _other_answer(source: Source, number: int) -> str:
 
 
 def boxed(answer: str) -> str:
-    """The answer in a box that gives it back."""
+    """Put an answer into a box, from which the parser returns it unchanged."""
     box = f"\\boxed{{{answer}}}"
     if last_boxed(box) != answer.strip():
         answer = re.sub(r"([{}])", r"\\\1", answer)

@@ -1,7 +1,7 @@
-"""The answers that reasoning-gym's scorers may see.
+"""The filter of answers for reasoning-gym's scorers.
 
-Nine data sets score an answer with ``eval``, or with sympy's parser, which is ``eval`` too: an answer could run any
-code, or name the variable that holds the gold answer. Only literals and plain formulas get through to those.
+Nine data sets score an answer with ``eval``, or with sympy's parser, which calls ``eval`` too: an answer could run any
+code, or name the variable with the gold answer. These receive only literals and plain formulas.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-#: These call ``eval`` on the answer, for part marks where it is a list.
+#: Data sets that call ``eval`` on the answer, for partial scores of lists.
 EVALUATES_LISTS = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
-#: These hand it to ``sympy.parse_expr``.
+#: Data sets that pass it to ``sympy.parse_expr``.
 EVALUATES_FORMULAS = frozenset(
     {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
 )
@@ -27,15 +27,14 @@ _MAX_LENGTH, _MAX_NODES, _MAX_POWER, _MAX_NUMBER = 4000, 400, 64, 10**15
 
 
 def may_be_scored(dataset: str, answer: str, item: dict[str, Any]) -> bool:
-    """Return whether the data set's scorer may see the answer; what it may not see scores 0.
+    """Return whether an answer is safe for the data set's scorer; others score 0.
 
-    Nothing may be longer than 4,000 characters or four gold answers. Lists must be literals. A formula holds numbers,
-    one-letter variables, ``+ - * / **``, brackets and the usual functions, with powers up to 64: larger ones, or towers
-    of them, could keep sympy busy for hours.
+    An answer may have 4,000 characters or four times the length of the gold answer. Lists must be literals. Formulas
+    may have numbers, one-letter variables, ``+ - * / **``, brackets and the usual functions, and powers up to 64:
+    larger or nested ones could keep sympy busy for hours.
 
     Args:
         dataset: name of the item's own data set, also in a composite.
-        answer: as the agent gave it.
         item: reasoning-gym's item, with its ``answer`` and ``metadata``.
     """
     gold = item["answer"] or ""
@@ -80,7 +79,7 @@ def _is_harmless(node: ast.AST) -> bool:
 
 
 def _is_small_power(node: ast.AST) -> bool:
-    if isinstance(node, ast.Pow | ast.Mult):  # towers, and products that come to the same
+    if isinstance(node, ast.Pow | ast.Mult):  # nested powers, and equivalent products
         return False
     return not isinstance(node, ast.Constant) or (isinstance(node.value, int | float) and abs(node.value) <= _MAX_POWER)
 

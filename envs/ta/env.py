@@ -1,9 +1,7 @@
 r"""TextArena's games as environments: one seat is the agent's, the others belong to an opponent.
 
-https://github.com/LeonGuertler/TextArena; the package is needed only when an environment is made. The games draw from
-the process-wide ``random``; here each has its own state, which is swapped in while the game runs.
-
-Likely moves are those that a game's text shows in brackets, then common ones.
+https://github.com/LeonGuertler/TextArena; the package is imported only when an environment is made. The games draw from
+the process-wide ``random``; each environment swaps in a state of its own while its game runs.
 """
 
 from __future__ import annotations
@@ -32,10 +30,7 @@ _WORDS = (
 
 
 def candidates(text: str, draws: random.Random) -> Iterator[str]:
-    """Yield moves to try, without end.
-
-    Moves that the text shows in brackets come first, then variations with other numbers and letters.
-    """
+    """Yield moves to try, endlessly: those in brackets in the text, then variations of their numbers and letters."""
     shown = sorted({m for m in _BRACKETS.findall(text) if not _NOT_A_MOVE.fullmatch(m)})
     draws.shuffle(shown)
     yield from shown[:15]
@@ -57,7 +52,7 @@ def candidates(text: str, draws: random.Random) -> Iterator[str]:
 
 
 def _another(part: str, high: int, draws: random.Random) -> str:
-    """Another number, or another letter of the same case."""
+    """Return another number, or another letter of the same case."""
     if part.isdecimal():
         return str(draws.randrange(high))
     return chr(ord("A" if part.isupper() else "a") + draws.randrange(8))
@@ -65,25 +60,25 @@ def _another(part: str, high: int, draws: random.Random) -> str:
 
 Player = Callable[[str], str]
 
-#: The most characters of an action, and of an opponent's, that reach the game.
+#: Maximum length of an action that is passed to the game.
 _CLIP = 2000
-#: The most moves of the others between two turns of the agent.
+#: Maximum number of moves of the others between two turns of the agent.
 _MAX_OTHERS = 500
-#: The most moves that are tried, and the characters of the rules and of the latest text that they are taken from.
+#: Maximum number of moves that are tried, and of characters of the rules and latest text that they are taken from.
 _TRIES, _LOOK = 150, 4000
 
 
 class ReplayState(Env):
-    """The JSON state of an environment that cannot export its own: its history, which is replayed to restore it.
+    """An environment whose state is its history: it is restored by a replay.
 
-    A subclass keeps :attr:`episode_seed` and :attr:`actions`, and starts an episode from a seed in :meth:`_start`.
+    A subclass maintains :attr:`episode_seed` and :attr:`actions`, and starts an episode from a seed in :meth:`_start`.
     """
 
     episode_seed = 0
     actions: list[str]
 
     def _start(self, seed: int) -> None:
-        """Start the episode of this seed."""
+        """Start the episode of a seed."""
         raise NotImplementedError(f"{type(self).__name__} has no _start()")
 
     def _play(self, action: str) -> Any:
@@ -103,18 +98,18 @@ class ReplayState(Env):
 class TextArena(ReplayState):
     """One seat of a TextArena game.
 
-    An action is passed on as it is, cut to 2,000 characters; one without ``[`` and ``]`` is wrapped in them, as
-    TextArena's own wrapper does. The reward comes with the end of the game, and is the game's; ``success`` is a reward
-    of 1 when alone, and any positive reward against others. TextArena lets a first mistake pass and asks again
-    (``info["valid"]`` is False), and ends the game at the second. A game that breaks over an action ends too, with the
-    reward -1 for the seat that took it, and ``info["error"]`` says what happened.
+    An action is passed on unchanged, cut to 2,000 characters; one without ``[`` and ``]`` is wrapped in them, like in
+    TextArena's own wrapper. The reward is the game's, at its end; ``success`` is a reward of 1 in games for one player,
+    and any positive reward in others. TextArena allows a retry after a first invalid move (``info["valid"]`` is False)
+    and ends the game at the second. A game that raises an exception ends too, with the reward -1 for the seat that
+    acted, and the exception in ``info["error"]``.
 
     Args:
-        opponent: ``random``, which tries moves on a copy until one is legal, or a function from an observation (what
-            is new since the seat's last turn) to an action. States are restored by playing again, so that the function
-            must answer alike.
-        max_turns: the episode is truncated after this many turns of the agent, with no reward. TextArena's own limits
-            end the game.
+        opponent: ``random``, which tries moves on a copy until one is legal, or a function from an observation (the
+            text since the seat's last turn) to an action. It must be deterministic, since states are restored by a
+            replay.
+        max_turns: turns of the agent before the episode is truncated, without a reward. TextArena has limits of its
+            own, which end the game.
     """
 
     _changed_in_place = ("_game", "_globals", "_draws", "_shown_to", "actions")
@@ -167,13 +162,13 @@ class TextArena(ReplayState):
         self._globals, self._draws = PrivateGlobals(seed), random.Random(seed)
         self._shown_to = {}
         with self._globals.swapped_in(silent=True):
-            # a new game each time, as some keep things from the episode before
+            # a new game each time, because some keep state from the previous episode
             self._game = self._make()
             self._game.reset(num_players=self.num_players, seed=seed)
             self._play_others()
 
     def _step(self, action: str) -> StepResult:
-        # halves of surrogate pairs would be other text after JSON
+        # lone surrogates would not survive JSON
         self.actions.append(well_formed(action[:_CLIP]))
         valid = self._play(self.actions[-1])
         done = self.error is not None or self._state.done
@@ -187,7 +182,7 @@ class TextArena(ReplayState):
         return self._news(), reward, done, truncated, info
 
     def _play(self, action: str) -> bool:
-        """Carry out an action and what the others do until the next turn; whether the game found it valid."""
+        """Carry out an action and the others' moves until the next turn; return whether the action was valid."""
         with self._globals.swapped_in(silent=True):
             if not self._act(self.seat, action):
                 return False
@@ -196,12 +191,12 @@ class TextArena(ReplayState):
             return valid
 
     def _act(self, seat: int, action: str) -> bool:
-        """Return whether the game survived the action."""
+        """Carry out an action; return False if the game raised an exception."""
         if "[" not in action or "]" not in action:
             action = f"[{action}]"
         try:
             self._game.step(action)
-        except Exception as error:  # games are not written for every text
+        except Exception as error:  # some texts make games raise anything
             self.error = f"the game broke over an action of seat {seat}: {type(error).__name__}: {error}"[:300]
             self._broken_by = seat
         return self.error is None
@@ -223,7 +218,7 @@ class TextArena(ReplayState):
         reward = (self._state.rewards or {}).get(self.seat, 0.0)
         if isinstance(reward, int | float):
             return float(reward)
-        # Countdown and others, ended by an invalid move, put the reward where the reason belongs and the reason here
+        # Countdown and others swap reward and reason when an invalid move ends the game
         swapped = str((self._state.game_info or {}).get(self.seat, {}).get("reason", "")).rpartition(": ")[2]
         try:
             return float(swapped)
@@ -259,23 +254,23 @@ class TextArena(ReplayState):
     # -- abilities ---------------------------------------------------------------------------------------------------
 
     def sample_random_action(self) -> str:
-        """A legal move, found by trying likely ones on a copy of the game."""
+        """Return a legal move, found by trying likely ones on a copy of the game."""
         return self._legal(self.action_rng) or "[pass]"
 
     def _legal(self, draws: random.Random) -> str | None:
-        """A legal move of the seat whose turn it is, if a few tries find one."""
+        """Return a legal move of the current seat, if a few tries find one."""
         seat = self._state.current_player_id
         shown = self._shown_to.get(seat, "")
         moves = candidates(shown[:_LOOK] + shown[_LOOK:][-_LOOK:], draws)
         with copy.deepcopy(self._globals).swapped_in(silent=True):
             for _, move in zip(range(_TRIES), moves, strict=False):
-                # A copy without the history, which is most of what a game holds.
+                # Copy without the history, the bulk of the state.
                 state = self._state
                 no_news: dict[Any, list[Any]] = {player: [] for player in state.observations}
                 trial = copy.deepcopy(self._game, {id(state.logs): [], id(state.observations): no_news})
                 try:
                     trial.step(move)
-                except Exception:  # then it is not a move
+                except Exception:  # not a move
                     continue
                 if not _was_invalid(trial.state, seat):
                     return move
@@ -283,7 +278,7 @@ class TextArena(ReplayState):
 
 
 def _was_invalid(state: Any, seat: int) -> bool:
-    """Return whether the game turned down what the seat just did: it asks again, or has ended the game over it."""
+    """Return whether the game rejected the seat's last action: it allows a retry, or has ended."""
     if (state.game_info or {}).get(seat, {}).get("invalid_move"):
         return True
     asked_again = not state.done and state.current_player_id == seat

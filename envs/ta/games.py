@@ -1,4 +1,4 @@
-"""The list of TextArena's games, and why the others are left out."""
+"""TextArena's games, and the reasons for those that are left out."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ _BY_SEATS = {
     """,
 }
 
-#: Every game that can be made without a network or a key, and the fewest players it takes.
+#: Minimum number of players of every game that can be made without a network or a key.
 GAMES = {game: seats for seats, games in _BY_SEATS.items() for game in games.split()}
 
-#: Reasons, and the games they hold for.
+#: Games by the reason for leaving them out.
 _REASONS = {
     "downloads a corpus of NLTK": """
         Hangman-v0 Hangman-v0-hardcore WordLadder-v0 WordLadder-v0-medium WordLadder-v0-hard Wordle-v0
@@ -97,10 +97,10 @@ _REASONS = {
     """,
 }
 
-#: Why a game is left out.
+#: The reason for leaving out a game, by game.
 LEFT_OUT = {game: reason for reason, games in _REASONS.items() for game in games.split()}
 
-#: Those for which trying moves on a copy does not always find a legal one, or takes long.
+#: Games for which trying moves on a copy is slow or does not always find a legal one.
 NO_SAMPLER = frozenset(
     """
     Bandit-v0 Bandit-v0-hard Countdown-v0 Crosswords-v0 Crosswords-v0-hardcore Cryptarithm-v0 LogicPuzzle-v0

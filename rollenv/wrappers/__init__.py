@@ -1,4 +1,4 @@
-"""Environments around environments: history as the observation, tools, episode statistics."""
+"""Wrappers: the history as the observation, tools, episode statistics."""
 
 from rollenv.wrappers.factory import TOKENIZER_REQUIRED, WRAPPER_FACTORY, get_wrapper_fns, wrap
 from rollenv.wrappers.observation import ObservationWrapper

@@ -1,4 +1,4 @@
-"""Wrappers by name, as GEM's training scripts ask for them."""
+"""Wrappers by name, with the names of GEM's training scripts."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def _search_tool(**settings: Any) -> BaseTool:
 
 
 def _with_tool(env: Env, *, tool: Callable[..., BaseTool], **settings: Any) -> ToolEnvWrapper:
-    """Each environment gets its own tool, made when it is wrapped; settings are the wrapper's or the tool's."""
+    """Wrap an environment with a new tool of its own; settings go to the wrapper or the tool by name."""
     about = {"max_tool_uses": 5} | {name: settings.pop(name) for name in _OF_THE_WRAPPER & settings.keys()}
     return ToolEnvWrapper(env, [tool(**settings)], **about)
 
 
 _OF_THE_WRAPPER = {"tool_reward", "tool_success_reward", "tool_execute_error_reward", "max_tool_uses"}
 
-#: Order when several are combined: a tool, an observation, tracking.
+#: To combine several, list them in this order: a tool, an observation, tracking.
 WRAPPER_FACTORY: dict[str, WrapperFn] = {
     "python_tool": partial(_with_tool, tool=_python_tool, tool_reward=0.05, tool_success_reward=0.25),
     "python_tool_no_int_reward": partial(_with_tool, tool=_python_tool),
@@ -67,8 +67,8 @@ def wrap(env: Env, wrappers: Wrappers) -> Env:
     """Put wrappers around an environment, the first innermost.
 
     Args:
-        wrappers: names of :data:`WRAPPER_FACTORY` or ``"module:function"``, with settings. A ``tokenizer`` may be the
-            path of one.
+        wrappers: names of :data:`WRAPPER_FACTORY` or ``"module:function"``, with settings. A ``tokenizer`` may be a
+            path.
 
     Raises:
         UsageError: for an unknown name or setting, or a chat wrapper without a tokenizer.
@@ -119,12 +119,7 @@ def _tokenizer(path: str) -> Tokenizer:
 
 
 def with_tokenizer(wrappers: Wrappers, tokenizer: str) -> dict[str, dict[str, Any]]:
-    """Set the tokenizer of the wrappers that need one and have none.
-
-    Args:
-        wrappers: by name, with their arguments.
-        tokenizer: path of a model folder.
-    """
+    """Set the tokenizer, a path, of the wrappers that need one and have none."""
     return {
         name: {**({"tokenizer": tokenizer} if tokenizer and name in TOKENIZER_REQUIRED else {}), **settings}
         for name, settings in wrappers.items()

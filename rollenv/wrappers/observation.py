@@ -1,4 +1,4 @@
-"""The episode so far as the observation, joined as text or through a chat template."""
+"""The history of the episode as the observation, as text or through a chat template."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from rollenv.core import Env, ResetResult, StepResult, UsageError, Wrapper
 
 
 class Tokenizer(Protocol):
-    """The part of a Hugging Face tokenizer that is used."""
+    """The method of a Hugging Face tokenizer that the wrapper calls."""
 
     def apply_chat_template(self, conversation: list[dict[str, str]], **kwargs: Any) -> Any:
         """Render a conversation with the model's chat template."""
 
 
 class ObservationWrapper(Wrapper):
-    """Shows the whole episode (or its last turns) as the observation, with the state that ``info`` carries.
+    """Shows the history of the episode, or its last turns, as the observation.
 
-    ``info["prefix"]`` is put before, ``info["suffix"]`` after the history. The first observation, which holds the
-    instructions, always stays.
+    ``info["prefix"]`` is put before the history, ``info["suffix"]`` after it. The first observation, which has the
+    instructions, is always shown.
 
     Args:
         include_action: show the actions too. ``info["parsed_action"]`` replaces the raw action if there is one.
-        include_chat_template: render turns with the tokenizer's chat template (roles user, tool, assistant); by default
-            if a tokenizer is given and ``apply_chat_template_on_reset`` is not set.
-        apply_chat_template_on_reset: render only the first observation, and append the rest as text.
-        max_history_length: how many past turns are shown; None for all.
+        include_chat_template: render turns with the tokenizer's chat template (roles user, tool, assistant). True by
+            default if there is a tokenizer and ``apply_chat_template_on_reset`` is not set.
+        apply_chat_template_on_reset: render only the first observation with the template, and append the rest as text.
+        max_history_length: number of past turns that are shown; None for all.
 
     Raises:
         UsageError: for settings that contradict each other.
@@ -74,12 +74,12 @@ class ObservationWrapper(Wrapper):
         return self.observation(info), reward, terminated, truncated, info
 
     def observation(self, info: dict[str, Any]) -> str:
-        """The history with the prefix and suffix of ``info``."""
+        """Return the history with the prefix and suffix of ``info``."""
         text = self._template(self._messages()) if self.include_chat_template else self._joined()
         return f"{info.get('prefix', '')}{text}{info.get('suffix', '')}"
 
     def _shown(self) -> range:
-        """Numbers of the observations to show after the first."""
+        """Indices of the observations to show after the first."""
         n = len(self._observations)
         return range(1 if self.max_history_length is None else max(1, n - self.max_history_length), n)
 

@@ -1,4 +1,4 @@
-"""Tools around an environment: an action that calls one is answered by it and takes no turn of the environment."""
+"""Tools around an environment: an action that calls a tool takes no turn of the environment."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from rollenv.tools.base import BaseTool
 from rollenv.tools.calls import ToolCall, find_calls
 from rollenv.tools.function import CallableTool, together, unknown_tool
 
-#: Added to the answer of the last call that is allowed.
+#: Appended to the answer to the last allowed call.
 LAST_USE = "\n\nThat was the last tool call allowed. Give the final answer now."
 
 
 class ToolEnvWrapper(Wrapper):
     """Lets an agent call tools during an episode.
 
-    The first tool that recognises the action answers it, also where the call is malformed or fails: the agent reads
-    what was wrong. Several calls by name are carried out in order, each counts, and ``info["tool_responses"]`` holds
-    a text for each. Anything that no tool recognises is a step of the environment. The tools are reset with the
-    environment and closed with it; a spawned copy has its own tools.
+    The first tool that recognises an action answers it; the answer to a malformed or failed call is its error. Several
+    calls by name are carried out in order, each counts, and ``info["tool_responses"]`` has one text for each. An action
+    that no tool recognises is a step of the environment. The tools are reset and closed with the environment; a spawned
+    copy has its own tools.
 
     Args:
-        tool_success_reward: on top for a call that worked.
-        tool_execute_error_reward: on top for one that did not.
-        max_tool_uses: calls in an episode; after them every action goes to the environment. None for no limit.
+        tool_success_reward: added to ``tool_reward`` if the call succeeds.
+        tool_execute_error_reward: added if it fails.
+        max_tool_uses: calls per episode; after them every action goes to the environment. None for no limit.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class ToolEnvWrapper(Wrapper):
         return observation, reward, terminated, truncated, info | self._counters(used=False)
 
     def _adapted(self) -> Sequence[BaseTool]:
-        """The tools as they are called here."""
+        """The tools, adapted to this environment."""
         return self.tools
 
     def _calls(self, action: str) -> list[ToolCall]:
@@ -89,7 +89,7 @@ class ToolEnvWrapper(Wrapper):
         return find_calls(action, schemas=schemas)[0]
 
     def _carried_out(self, calls: list[ToolCall], action: str) -> StepResult:
-        """Carry out calls in order, as many as are left, and name those that were not."""
+        """Carry out calls in order up to the limit, and name those beyond it."""
         tools = [tool for tool in self._adapted() if _is_called_by_name(tool)]
         by_name = {name: tool for tool in reversed(tools) for name in tool.names()}
         left = len(calls) if self.max_tool_uses is None else min(len(calls), self.max_tool_uses - self.tool_use_counter)
@@ -127,7 +127,7 @@ class ToolEnvWrapper(Wrapper):
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
         twin = super().spawn(same_state, **kwargs)
-        if isinstance(twin, ToolEnvWrapper) and twin.tools is self.tools:  # a copy of this one
+        if isinstance(twin, ToolEnvWrapper) and twin.tools is self.tools:  # a copy of this wrapper
             twin.tools = []
             twin._closed = False
             try:
@@ -139,7 +139,7 @@ class ToolEnvWrapper(Wrapper):
         return twin
 
     def close(self) -> None:
-        """Close the environment and release the tools; the last environment that uses a tool closes it."""
+        """Close the environment, and each tool that no other environment uses."""
         with contextlib.ExitStack() as stack:
             stack.callback(super().close)
             if not self._closed:
@@ -156,5 +156,5 @@ class ToolEnvWrapper(Wrapper):
 
 
 def _is_called_by_name(tool: BaseTool) -> TypeGuard[CallableTool]:
-    """Return whether the wrapper reads the calls of a tool; one that reads actions itself, as GEM's, answers one."""
+    """Return whether the wrapper parses the calls of a tool; GEM's tools parse actions themselves."""
     return isinstance(tool, CallableTool) and type(tool).execute_action is CallableTool.execute_action

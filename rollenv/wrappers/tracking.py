@@ -1,4 +1,4 @@
-"""Statistics of the running and of the previous episode."""
+"""Statistics of the current and the previous episode."""
 
 from __future__ import annotations
 

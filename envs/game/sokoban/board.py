@@ -17,7 +17,7 @@ DIRECTIONS = ("up", "down", "left", "right")
 
 
 class State(NamedTuple):
-    """The changing part of play: the player's cell and the set of boxes."""
+    """The changing part of a level: the player's cell and the set of boxes."""
 
     player: int
     boxes: int
@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The fixed part of play: walls and targets of a ``height`` x ``width`` room."""
+    """The fixed part of a level: walls and targets of a ``height`` x ``width`` room."""
 
     height: int
     width: int
@@ -44,7 +44,7 @@ class Board:
             step: index offset, one of :attr:`steps`.
 
         Returns:
-            The state after it, or None if something blocks the way.
+            The next state, or None if the move is blocked.
         """
         cell = state.player + step
         if self.walls >> cell & 1:
@@ -63,7 +63,7 @@ class Board:
 
         Args:
             state: the player and the boxes.
-            symbols: what to show for each XSB character; by default the characters themselves.
+            symbols: text for each XSB character; by default the character.
         """
         cells = [WALL if self.walls >> i & 1 else FLOOR for i in range(self.height * self.width)]
         for i in bits(self.targets):
@@ -97,14 +97,14 @@ def layers(board: Board, player: int, boxes: int) -> Iterator[tuple[int, int]]:
 
 
 def reached(board: Board, player: int, boxes: int, stands: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """Steps that the player can begin: those with a standing cell that it can walk to.
+    """List the steps (pushes or pulls) whose standing cell the player can walk to.
 
     Args:
         boxes: bit mask of the boxes.
-        stands: pairs of (step, bit mask of the cells where the player would stand for it).
+        stands: pairs of (step, bit mask of the cells where the player stands for it).
 
     Returns:
-        (moves to walk there plus one, the cell, its step), nearest first.
+        Tuples of (moves to walk there plus one, cell, step), nearest first.
     """
     found: list[tuple[int, int, int]] = []
     width, wanted = board.width, 0
@@ -113,7 +113,7 @@ def reached(board: Board, player: int, boxes: int, stands: Sequence[tuple[int, i
     free = ~(board.walls | boxes)
     frontier = 1 << player
     moves = 1
-    while frontier and wanted:  # as in layers(), without the cost of a generator
+    while frontier and wanted:  # layers() inlined, without the cost of a generator
         if frontier & wanted:
             for step, cells in stands:
                 hit = cells & frontier
@@ -129,7 +129,7 @@ def reached(board: Board, player: int, boxes: int, stands: Sequence[tuple[int, i
 
 
 def bits(cells: int) -> Iterator[int]:
-    """The indices in a set of cells, in ascending order."""
+    """Yield the indices in a set of cells, in ascending order."""
     while cells:
         low = cells & -cells
         yield low.bit_length() - 1
@@ -137,7 +137,7 @@ def bits(cells: int) -> Iterator[int]:
 
 
 def parse_level(text: str) -> tuple[Board, State]:
-    """Read one level in XSB format. Rows may be ragged; an outer wall is added where one is missing.
+    """Parse one level in XSB format. Rows may have different lengths; a missing outer wall is added.
 
     Raises:
         ValueError: for an unknown character, a player count other than one, or unequal boxes and targets.

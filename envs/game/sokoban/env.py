@@ -20,7 +20,7 @@ LEGEND = "P is you, # a wall, _ floor, X a box, O a target, √ a box on a targe
 
 OBSERVATIONS = ("grid", "dense", "coords", "compact")
 
-#: The sizes of ids that end in -random: room, boxes, turns.
+#: Sizes of ids that end in -random: room, boxes, turns.
 RANDOM_SIZES = (((6, 6), 2, 20), ((8, 8), 5, 50))
 
 
@@ -28,15 +28,15 @@ class Sokoban(GridGame):
     """Push every box onto a target.
 
     Args:
-        dim_room: rows and columns, walls included. None, as ``num_boxes`` and ``max_turns`` then are too, draws one
-            of :data:`RANDOM_SIZES` at every reset.
+        dim_room: rows and columns, including walls. If it, ``num_boxes`` and ``max_turns`` are None, every reset draws
+            one of :data:`RANDOM_SIZES`.
         max_turns: turns before the episode is truncated; every generated level can be solved within them.
-        observation: ``grid`` (GEM: cells apart), ``dense`` (RAGEN: cells together), ``coords`` (RAGEN 2: the grid and
-            coordinates) or ``compact`` (only inner walls and coordinates, for very small models).
+        observation: ``grid`` (GEM: spaces between cells), ``dense`` (RAGEN: no spaces), ``coords`` (RAGEN 2: the grid
+            and coordinates) or ``compact`` (only inner walls and coordinates, for very small models).
         rewards: ``gem`` (1 when solved, at the turn limit the share of boxes on target, a malformed action ends the
             episode with -0.1), ``ragen`` (-0.1 a move, 1 for a box on its target, 10 when solved, -0.1 for a malformed
             action, which does not end the episode) or ``roll`` (the same with -0.15).
-        min_moves: least length of the shortest solution, or (low, high) to draw it for each level.
+        min_moves: minimum length of the shortest solution, or (low, high) to draw it for each level.
         split: ``train`` and ``test`` never share a room (walls and targets); ``all`` is both.
         levels: a Boxoban file or folder to draw levels from instead of generating them.
         max_actions, actions_per_turn, action_format: arguments of :class:`~rollenv.envs.game.grid.GridGame`.
@@ -102,10 +102,10 @@ class Sokoban(GridGame):
         self._solver: Solver | None = None
 
     reset_options = frozenset({"index"})
-    _changed_in_place = ()  # boards, states, levels and text are replaced
+    _changed_in_place = ()  # boards, states, levels and text are replaced, never modified
 
     def num_tasks(self) -> int:
-        """The levels of the file, where ``levels`` names one."""
+        """Return the number of levels in ``levels``."""
         if self.levels is None:
             raise UsageError(f"{self}: only levels from a file have numbers; pass levels=PATH")
         return len(self.levels)
@@ -153,7 +153,7 @@ class Sokoban(GridGame):
     # -- text --------------------------------------------------------------------------------------------------------
 
     def _prepare_text(self) -> None:
-        """Draw what does not change once, so that a turn only fills in the player and the boxes."""
+        """Prepare the constant part of the text, so that a turn only fills in the player and the boxes."""
         board, width = self.board, self.board.width
         if self.observation == "compact":
             inner = board.rows(State(0, 0), SYMBOLS | {"@": "#", ".": "_"})[1:-1]
@@ -175,7 +175,7 @@ class Sokoban(GridGame):
         return "".join(chars)
 
     def _letters(self, cells: int, symbol: str) -> str:
-        """Row and column inside the outer wall as letters: one token each under the usual pre-tokenisers."""
+        """Write row and column inside the outer wall as letters, each one token for the usual pre-tokenisers."""
         width = self.board.width
         return " ".join(f"{symbol}{chr(96 + i // width)}{chr(96 + i % width)}" for i in bits(cells))
 
@@ -193,7 +193,7 @@ class Sokoban(GridGame):
 
     @property
     def legend(self) -> str:
-        """The meaning of the short observation, for people; empty for the others."""
+        """The legend of the ``compact`` observation; empty for the others."""
         if self.observation != "compact":
             return ""
         return (
@@ -210,7 +210,7 @@ class Sokoban(GridGame):
         )
 
     def render(self) -> str:
-        """The room with spaces between cells, in any observation mode; empty before the first reset."""
+        """Return the room with spaces between cells, in any observation mode; empty before the first reset."""
         if not hasattr(self, "state"):
             return ""
         return "\n".join(" ".join(row) for row in self.board.rows(self.state, SYMBOLS))
@@ -218,7 +218,7 @@ class Sokoban(GridGame):
     # -- abilities ---------------------------------------------------------------------------------------------------
 
     def oracle_action(self) -> str:
-        """The next move of a shortest (on large boards: a short) solution; a plan is kept while it is followed."""
+        """Return the next move of a shortest (on large boards: a short) solution; the plan is kept while followed."""
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         if self._plan is None or self._plan[0] != self.state:

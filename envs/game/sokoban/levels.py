@@ -16,29 +16,28 @@ from rollenv.envs.splits import in_split
 #: A draw from [0, 1).
 Random = Callable[[], float]
 
-#: One room in so many belongs to the test split.
+#: One in this many rooms belongs to the test split.
 TEST_SHARE = 10
-#: Pull states looked at while playing backwards; more makes levels longer and slower to make.
+#: States expanded while playing backwards; more makes solutions longer and generation slower.
 EXPANSIONS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A room and where its player and boxes start."""
+    """A room with the initial player and boxes."""
 
     board: Board
     start: State
     solution_bound: int
-    """A solution with at most this many moves is known to exist; 0 if none is known."""
+    """Upper bound on the moves of the shortest solution; 0 if none is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules for levels to generate.
+    """Constraints on generated levels.
 
-    ``max_moves`` bounds a solution that is known to exist. ``min_moves`` is the least length of the shortest solution;
-    above 1 every level is solved to make sure. ``split`` keeps the rooms (walls and targets) of "train" and "test"
-    apart.
+    ``max_moves`` bounds the known solution. ``min_moves`` bounds the shortest solution from below; above 1, every level
+    is solved to check it. ``split`` separates the rooms (walls and targets) of "train" and "test".
     """
 
     height: int
@@ -50,12 +49,11 @@ class Rules:
 
 
 def generate(rules: Rules, random: Random, tries: int = 2000) -> Level:
-    """Generate a solvable level with every box off its target; (almost) every stream of draws gives another level.
+    """Generate a solvable level with every box off its target; (almost) every random stream gives another level.
 
     Args:
-        rules: what the level has to be like.
         random: a source of draws from [0, 1).
-        tries: the most rooms to try.
+        tries: maximum number of rooms to try.
 
     Raises:
         UsageError: no level was found in ``tries`` rooms, because the rules contradict each other or are too strict.
@@ -81,7 +79,7 @@ def generate(rules: Rules, random: Random, tries: int = 2000) -> Level:
 
 
 def _room(rules: Rules, random: Random) -> tuple[Board | None, list[int]]:
-    """A carved room and its floor cells in random order, the targets first; None if the room is too small."""
+    """Carve a room; return it (None if too small) and its floor cells in random order, targets first."""
     # A random walk with a changing brush, as in gym-sokoban: mostly straight, 35 % turns.
     brushes, walks, inside = _brushes(rules.height, rules.width)
     cell = (1 + int(random() * (rules.height - 2))) * rules.width + 1 + int(random() * (rules.width - 2))
@@ -106,8 +104,11 @@ def _room(rules: Rules, random: Random) -> tuple[Board | None, list[int]]:
 
 @functools.lru_cache(64)
 def _brushes(height: int, width: int) -> tuple[tuple[int, ...], list[list[int]], int]:
-    """The eight brushes, with the walker's cell in their corner; for each direction where a walker goes from each cell,
-    up to the outer wall; and all cells that are not of it."""
+    """Return the tables for a room size.
+
+    The eight brushes, with the walker's cell in their corner; for each direction, the next cell of a walker from each
+    cell, stopping at the outer wall; and the mask of the inner cells.
+    """
     right, down = 1 << 1, 1 << width
     brushes = (
         1 | right,
@@ -131,21 +132,21 @@ def _name(board: Board) -> str:
 
 
 def _pulls(board: Board, player: int, boxes: int) -> list[tuple[int, int, int]]:
-    """Every pull open to the player as ``(moves, box cell, step)``: the box goes to cell + step, the player beyond."""
+    """List the possible pulls as ``(moves, box cell, step)``: the box goes to cell + step, the player beyond."""
     width = board.width
     free = ~(board.walls | boxes)
     up, down = boxes & free << width & free << 2 * width, boxes & free >> width & free >> 2 * width
     left, right = boxes & free << 1 & free << 2, boxes & free >> 1 & free >> 2
-    # A box that goes up is pulled from the cell above it.
+    # To pull a box up, the player stands above it.
     stands = ((-width, up >> width), (width, down << width), (-1, left >> 1), (1, right << 1))
     return [(moves, cell - step, step) for moves, cell, step in reached(board, player, boxes, stands)]
 
 
 def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -> Level | None:
-    """Pull the boxes away from their targets, best first by distance, and start somewhere along the way.
+    """Pull the boxes away from their targets, best first by distance, and draw a start among the states.
 
-    Among the states with every box off target, one of the longer half by known solution is drawn; then the player takes
-    up to three random steps. ``None`` if no such state was reached.
+    The draw is from the half with the longer known solutions of the states with every box off target; then the player
+    takes up to three random steps. None if no such state was reached.
     """
     targets = tuple(bits(board.targets))
     done = player, board.targets
@@ -162,7 +163,7 @@ def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -
         for moves, box, step in _pulls(board, *state):
             boxes = before ^ (1 << box) ^ (1 << box + step)
             child = box + 2 * step, boxes
-            # The last push ends the level, so the walk before the first pull costs nothing.
+            # The last push ends the level, so the walk before the first pull is free.
             total = known + (moves if known else 1)
             if child in cost or total + wander > max_moves:
                 continue
@@ -183,13 +184,13 @@ def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -
 
 @functools.lru_cache(4096)
 def _apart(height: int, width: int, cell: int) -> tuple[int, ...]:
-    """Rows and columns between a cell and every other one."""
+    """Return the Manhattan distances from a cell to all cells."""
     row, column = divmod(cell, width)
     return tuple(abs(r - row) + abs(c - column) for r in range(height) for c in range(width))
 
 
 def _wander(board: Board, state: State, steps: int, random: Random) -> State:
-    """Up to ``steps`` random player steps that push nothing."""
+    """Take up to ``steps`` random steps that push nothing."""
     for _ in range(steps):
         around = [state.player + s for s in board.steps if not (board.walls | state.boxes) >> (state.player + s) & 1]
         if around:
@@ -198,12 +199,12 @@ def _wander(board: Board, state: State, steps: int, random: Random) -> State:
 
 
 def load_levels(path: str | Path) -> list[Level]:
-    """All levels of a Boxoban file, or of every ``*.txt`` below a folder, in the order of their names.
+    """Load all levels of a Boxoban file, or of every ``*.txt`` below a folder, sorted by name.
 
-    A file holds levels in XSB characters, each after a line that starts with ``;``.
+    Levels are in XSB format, each after a line that starts with ``;``.
 
     Raises:
-        UsageError: if there is no such file or folder, no level in it, or one is malformed (with file and number).
+        UsageError: there is no such file or folder, no level in it, or a level is malformed.
     """
     path = Path(path)
     files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]

@@ -7,33 +7,25 @@ from collections.abc import Iterator
 
 from rollenv.envs.game.sokoban.board import Board, State, bits, layers, reached
 
-#: Larger than any real distance, small enough to add up.
+#: Larger than any distance, and small enough that sums do not get slow.
 INFINITE = 1 << 20
 
-#: A state as a plain tuple, which is made much faster than a named one.
+#: A state as a plain tuple, which is much faster to create than a named one.
 _Cells = tuple[int, int]
 
 
 def solve(
     board: Board, state: State, *, weights: tuple[float, ...] = (1, 2, 5, 25), budget: int = 4000
 ) -> list[int] | None:
-    """Solve a level once, as :meth:`Solver.solve` does.
-
-    Args:
-        weights: of the heuristic, tried in order.
-        budget: states to expand for each weight.
-
-    Returns:
-        The moves as index offsets, or None if no solution was found.
-    """
+    """Solve a level; see :meth:`Solver.solve`."""
     return Solver(board).solve(state, weights=weights, budget=budget)
 
 
 def _pushes(board: Board, player: int, boxes: int, landing: int) -> Iterator[tuple[int, int, int]]:
-    """Every push open to the player as ``(moves, box cell, step)``, nearest first; boxes may land on ``landing``."""
+    """Yield the possible pushes as ``(moves, box cell, step)``, nearest first; boxes may land on ``landing``."""
     width = board.width
     landing &= ~(board.walls | boxes)
-    # A box that goes up is pushed from the cell below it.
+    # To push a box up, the player stands below it.
     stands = (
         (-width, (boxes & landing << width) << width),
         (width, (boxes & landing >> width) >> width),
@@ -44,7 +36,7 @@ def _pushes(board: Board, player: int, boxes: int, landing: int) -> Iterator[tup
 
 
 def _walk(board: Board, state: State, goal: int) -> list[int]:
-    """A shortest walk of the player to the cell ``goal``, which it can reach without pushing."""
+    """Return a shortest walk of the player, without pushes, to a reachable cell."""
     trail = []
     for _, cells in layers(board, goal, state.boxes):
         trail.append(cells)
@@ -59,7 +51,7 @@ def _walk(board: Board, state: State, goal: int) -> list[int]:
 
 
 def push_distances(board: Board) -> list[list[int]]:
-    """``[target][cell]``: pushes to bring a box from the cell to the target in the empty room, INFINITE if none do."""
+    """Return ``[target][cell]``: pushes from the cell to the target in the empty room, INFINITE if impossible."""
     table, walls, steps = [], board.walls, board.steps
     for target in bits(board.targets):
         distance = [INFINITE] * (board.height * board.width)
@@ -67,7 +59,7 @@ def push_distances(board: Board) -> list[list[int]]:
         queue = [target]
         for cell in queue:
             for step in steps:
-                # Pulling the box by `step`: it goes to cell + step, and the player backs off to cell + 2 * step.
+                # Pull the box by `step`: it goes to cell + step, and the player to cell + 2 * step.
                 before = cell + step
                 if not walls >> before & 1 and not walls >> before + step & 1 and distance[before] == INFINITE:
                     distance[before] = distance[cell] + 1
@@ -77,7 +69,7 @@ def push_distances(board: Board) -> list[list[int]]:
 
 
 class Solver:
-    """Solves states of one board; what it learns about the board is kept."""
+    """Solves states of one board, with cached tables of the board."""
 
     def __init__(self, board: Board):
         self.board = board
@@ -97,7 +89,7 @@ class Solver:
         shortest.
 
         Args:
-            weights: of the heuristic, tried in order.
+            weights: weights of the heuristic, tried in order.
             budget: states to expand for each weight.
 
         Returns:
@@ -117,7 +109,7 @@ class Solver:
         return None
 
     def _run(self, start: State, weight: float, budget: int) -> tuple[list[tuple[int, int]] | None, bool]:
-        """``(pushes or None, whether every state was searched)``."""
+        """Search once; return ``(pushes or None, whether every state was searched)``."""
         board, targets, live = self.board, self.board.targets, self.live
         begin = start.player, start.boxes
         cost = {begin: 0}
@@ -149,12 +141,12 @@ class Solver:
         return None, True
 
     def estimate(self, boxes: int) -> int:
-        """Cheapest matching of boxes to targets (a lower bound on the pushes left)."""
+        """Return the cost of the cheapest matching of boxes to targets (a lower bound on the pushes left)."""
         known = self.heuristic.get(boxes)
         if known is None and len(self.distance) == 1:
             known = self.heuristic[boxes] = self.distance[0][boxes.bit_length() - 1]
         elif known is None:
-            costs = {0: 0}  # set of targets taken -> cheapest way to have taken them
+            costs = {0: 0}  # set of matched targets -> lowest cost
             for box in bits(boxes):
                 step: dict[int, int] = {}
                 for taken, cost in costs.items():
