@@ -1,4 +1,4 @@
-"""Programming tasks graded by tests: contests, HumanEval, MBPP, and functions of one line."""
+"""Programming tasks graded by tests: contests, HumanEval, MBPP, and one-line functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ONE_LINE = "rollenv.envs.code.one_line:OneLine"
 
 CONTEST: dict[str, Any] = {"oracle": False, "question_key": "problem", "test_key": "tests"}
 HUMANEVAL: dict[str, Any] = {"question_key": "prompt", "test_key": "test", "solution_key": "canonical_solution"}
-#: The question shows one test; the program is held to all of them.
+#: The question shows one test; all tests are run.
 MBPP: dict[str, Any] = {"question_key": "text", "test_key": "test_list", "solution_key": "code", "shown_tests": 1}
 
 

@@ -1,7 +1,7 @@
-"""Assert statements as calls of the program's functions, with their expected values.
+"""Decomposition of assert statements into calls of the program's functions and expected values.
 
-``assert f(1, 2) == 3`` is the call ``f(1, 2)``, which alone goes into the program's process, and the value 3, which is
-compared outside. Tests that are more than that need a judge (:mod:`rollenv.envs.code.tests`).
+``assert f(1, 2) == 3`` becomes the call ``f(1, 2)``, which is made in the program's process, and the value 3, which is
+compared outside. Other tests need a judge (:mod:`rollenv.envs.code.tests`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,13 @@ Kind = Literal["equal", "same", "true", "false"]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The expected value of a call: equal to a value, identical to it (None, True, False), truthy or falsy."""
+    """The expectation on a call's result: equal or identical (None, True, False) to a value, truthy or falsy."""
 
     kind: Kind
     value: Any = None
 
     def holds(self, got: Any) -> bool:
-        """Return whether a value matches.
-
-        Values are compared as Python compares built-in ones: 1 equals True and 1.0.
-        """
+        """Return whether a value matches, by Python's equality: 1 equals True and 1.0."""
         if self.kind == "same":
             return got is self.value
         if self.kind == "equal":
@@ -41,27 +38,27 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan of running asserts: for each, expressions to evaluate beside the program, and expected values.
+    """The decomposition of asserts: for each, expressions to evaluate with the program, and expected values.
 
-    None instead of the calls: the assert is more than that.
+    None instead of the calls means that the assert cannot be decomposed.
     """
 
     calls: tuple[tuple[tuple[str, Wanted], ...] | None, ...]
     functions: tuple[str, ...]
-    """The program's functions that the asserts use."""
+    """Functions of the program that the asserts use."""
     modules: tuple[str, ...]
     """Modules that the asserts use without importing them."""
     setup: str
-    """Statements before asserts that a program or the arguments of calls may need."""
+    """Statements before asserts that the program or the arguments of calls may need."""
 
 
 @functools.lru_cache(maxsize=1024)
 def plan(asserts: tuple[str, ...], setup: str = "", context: str = "") -> Plan:
-    """The plan for the asserts of a task.
+    """Decompose the asserts of a task.
 
     Args:
-        asserts: assert statements, or such as define ``check(candidate)`` and call it for the function under test.
-        setup: statements of the data set that run before them.
+        asserts: assert statements, or a definition of ``check(candidate)`` with calls for the function under test.
+        setup: the data set's statements that run before them.
         context: the data set's code that they may use.
     """
     trees = [_parsed(text) for text in asserts]
@@ -69,15 +66,16 @@ def plan(asserts: tuple[str, ...], setup: str = "", context: str = "") -> Plan:
     free = set().union(*(_free(tree) for tree in trees)) - known
     modules = tuple(sorted(name for name in free & _attributed(trees) if name in sys.stdlib_module_names))
     functions = {inner[2] for tree in trees if (inner := _inner(tree))} or free - set(modules)
-    functions = functions or _outermost(trees) - known  # a function with the name of a built-in
+    functions = functions or _outermost(trees) - known  # a function named like a built-in
     calls = tuple(_calls(tree, functions) for tree in trees)
     needed = _needed(_parsed(setup), [source for one in calls if one for source, _ in one])
     return Plan(calls, tuple(sorted(functions)), modules, needed)
 
 
 def _needed(setup: ast.Module, sources: Sequence[str]) -> str:
-    """The statements that import or define classes, and those that make what the sources name. Others may hold what is
-    wanted, which is nothing for the program's process.
+    """Return the imports, class definitions, and statements that define names in the sources.
+
+    Other statements may have expected values, which must not reach the program's process.
     """
     types = (ast.Import, ast.ImportFrom, ast.ClassDef)
     kept: set[ast.stmt] = set()
@@ -93,7 +91,7 @@ def _used(tree: ast.AST) -> set[str]:
 
 
 def _makes(statement: ast.stmt) -> set[str]:
-    """The names that a statement defines, or whose values it may change."""
+    """Return the names that a statement defines, or whose values it may change."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         return {statement.name}
     if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign):
@@ -104,7 +102,7 @@ def _makes(statement: ast.stmt) -> set[str]:
     return _used(statement)
 
 
-#: Strings, and integers so long that Python reads and writes them only as hexadecimal.
+#: Strings, and integers so long that Python parses and prints them only in hexadecimal.
 _LONG = re.compile(
     r""" "(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?<![\w.])[1-9]\d{3999,}(?![\w.]) """, re.VERBOSE | re.DOTALL
 )
@@ -120,7 +118,7 @@ def _parsed(text: str) -> ast.Module:
 
 
 class _Hexadecimal(ast.NodeTransformer):
-    """Writes long integers so that Python can read them."""
+    """Replaces long integers by hexadecimal ones, which Python can parse."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         return ast.Name(hex(node.value)) if type(node.value) is int and node.value.bit_length() > 10_000 else node
@@ -131,7 +129,7 @@ def _unparsed(node: ast.AST) -> str:
 
 
 def _bound(tree: ast.AST) -> set[str]:
-    """Names that statements define, anywhere in them."""
+    """Return the names that statements define, at any depth."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -146,7 +144,7 @@ def _bound(tree: ast.AST) -> set[str]:
 
 
 def _free(tree: ast.AST) -> set[str]:
-    """Names that statements use, and that neither the statements nor Python define."""
+    """Return the names that statements use, and that neither they nor Python define."""
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - _bound(tree) - set(dir(builtins))
 
 
@@ -156,7 +154,7 @@ def _attributed(trees: Sequence[ast.AST]) -> set[str]:
 
 
 def _outermost(trees: Sequence[ast.Module]) -> set[str]:
-    """The functions whose calls asserts are about, as they are written."""
+    """Return the functions of the outermost calls in asserts."""
     tests = [s.test for tree in trees for s in tree.body if isinstance(s, ast.Assert)]
     calls = [test.left if isinstance(test, ast.Compare) else test for test in tests]
     return {call.func.id for call in calls if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)}
@@ -177,7 +175,7 @@ def _calls(tree: ast.Module, functions: set[str]) -> tuple[tuple[str, Wanted], .
 
 
 def _inner(tree: ast.Module) -> tuple[list[ast.stmt], str, str] | None:
-    """The statements of ``check(candidate)``, what it calls the function, and the function's name."""
+    """Return the statements of ``check(candidate)``, its parameter, and the name of the function under test."""
     match [s for s in tree.body if not (isinstance(s, ast.Assign) and _literal(s.value)[0])]:
         case [
             ast.FunctionDef(name=check, args=ast.arguments(args=[only])) as define,
@@ -195,7 +193,7 @@ def _is_true(statement: ast.stmt) -> bool:
 
 
 def _call(test: ast.expr, names: dict[str, str]) -> tuple[str, Wanted] | None:
-    """The call of a function under test that an assert makes, and what it wants; None if it is more than that."""
+    """Return the call of a function under test in an assert, and the expectation; None for any other assert."""
     kind: Kind = "true"
     value: Any = None
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -218,7 +216,7 @@ def _call(test: ast.expr, names: dict[str, str]) -> tuple[str, Wanted] | None:
 
 
 def _literal(node: ast.expr) -> tuple[bool, Any]:
-    """Return whether an expression is a value written out, and the value."""
+    """Return whether an expression is a literal, and its value."""
     try:
         return True, ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

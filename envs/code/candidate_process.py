@@ -1,11 +1,11 @@
-"""Runs in the sandbox of a program: calls its functions and says what they return, as plain data.
+"""Runs in the sandbox of a program: calls its functions and prints the results as plain data.
 
 A job is a line of JSON on standard input: the program, statements to run after it, and the calls of each test. The
-answer to call ``n`` is a line ``n DATA`` on standard output, after the line ``ready``. The process ends when a test
-takes too long. Expected values are not here: a program that takes over this process can only return other values.
-The host and the judge read them with ``rollenv.envs.code.judge_process.decode``.
+answer to call ``n`` is a line ``n DATA`` on standard output, after the line ``ready``. The process exits when a test
+takes too long. It has no expected values: a program that takes over this process can only return other values.
+The host and the judge decode them with ``rollenv.envs.code.judge_process.decode``.
 
-Objects other than plain data stay here; later calls of a judge may refer to it.
+Objects other than plain data stay here; later calls of a judge may refer to them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import types
 from collections.abc import Callable, ItemsView, Iterable, KeysView
 from typing import Any
 
-#: The most parts of a value, its deepest nesting, and the most items read from a generator.
+#: Maximum number of parts of a value, nesting depth, and number of items taken from a generator.
 MAX_PARTS, MAX_DEPTH, MAX_GENERATED = 500_000, 100, 10_000
 _LARGE = 1 << 63
 _CONTAINERS: dict[type, str] = {list: "l", tuple: "t", set: "s", frozenset: "z", dict: "d"}
@@ -33,17 +33,17 @@ _EXACT: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__flo
 
 
 def encode(value: Any, keep: bool = False) -> Any:
-    """JSON data for a value: None, booleans, texts, small integers, floats and lists stand for themselves, all else is
-    ``{tag: data}``.
+    """Encode a value as JSON data.
 
-    A value of a subclass counts as a value of its base, unless the subclass defines its own equality. What is not
-    plain data is ``{"o": name of its type}``. With ``keep``, so is a value that can only be iterated.
+    None, booleans, texts, small integers, floats and lists are encoded as themselves, anything else as ``{tag: data}``.
+    A value of a subclass is encoded as one of its base, unless the subclass defines equality. An object that is not
+    plain data is ``{"o": name of its type}``.
 
     Args:
-        keep: leave a value that can only be iterated in this process, like data that are not plain.
+        keep: encode a value that can only be iterated like an object, which stays in this process.
 
     Raises:
-        ValueError: it is not plain data, or too much of it.
+        ValueError: the value is too large.
     """
     left = itertools.count(MAX_PARTS, -1)
 
@@ -66,7 +66,7 @@ def encode(value: Any, keep: bool = False) -> Any:
 
 
 def _plain_type(value: Any) -> Any:
-    """The built-in type whose value this is, or None."""
+    """Return the built-in type of a value, or None."""
     own: Any = type(value)
     if value is None or own in _ITSELF:
         return own
@@ -107,7 +107,7 @@ def _fields(*names: str) -> Callable[[Any, Any], Any]:
 
 
 _DATE, _TIME = ("year", "month", "day"), ("hour", "minute", "second", "microsecond")
-#: Values of the standard library's types, which keep their type.
+#: Encoders of values of the standard library's types.
 _NAMED: dict[str, Callable[[Any, Any], Any]] = {
     "fractions.Fraction": lambda value, part: [hex(n) for n in value.as_integer_ratio()],
     "decimal.Decimal": lambda value, part: str(value),
@@ -138,7 +138,7 @@ def main() -> None:
         for name, (source, part) in job["imports"].items():
             found = importlib.import_module(source)
             usual[name] = getattr(found, part, None) if part else found
-        scope["__builtins__"] = usual | vars(builtins)  # apart from the program's own names
+        scope["__builtins__"] = usual | vars(builtins)  # separate from the program's own names
     exec(compile(job["code"], "solution.py", "exec", dont_inherit=True), scope)
     if job["setup"]:
         exec(compile(job["setup"], "setup.py", "exec", dont_inherit=True), scope)
@@ -180,7 +180,7 @@ def _call(asked: dict[str, Any], scope: dict[str, Any], results: list[Any]) -> A
 
 
 class _Calls(pickle.Unpickler):
-    """Reads a judge's calls, which may name functions of the program and results of earlier calls."""
+    """Unpickles a judge's calls, which may refer to functions of the program and results of earlier calls."""
 
     def __init__(self, data: bytes, scope: dict[str, Any], results: list[Any]):
         super().__init__(io.BytesIO(data))

@@ -17,16 +17,16 @@ from rollenv.parsing import last_code_block
 from rollenv.sandbox import Pool, Runner, RunResult, shared_pool
 from rollenv.sandbox.pool import AdaptiveTimeout
 
-#: No longer program is run.
+#: Maximum length of a program.
 MAX_CHARACTERS = 200_000
-#: A program that may read and print integers of any length.
+#: Wrapper that lets a program parse and print integers of any length.
 _WITH_LONG_INTEGERS = (
     "__import__('sys').set_int_max_str_digits(0); exec(compile({!r}, '<code>', 'exec', dont_inherit=True))"
 )
 
 
 class _Timed:
-    """A runner that remembers how long its longest run took."""
+    """A runner that records the duration of its longest run."""
 
     def __init__(self, runner: Runner):
         self.runner, self.longest = runner, 0.0
@@ -37,17 +37,17 @@ class _Timed:
         return result
 
     def close(self) -> None:
-        """The runner is another's to close."""
+        """Do nothing: the inner runner is owned by others."""
 
 
 class Judges:
-    """This process's pool for judges, started when first needed. No program of an agent ever runs in it."""
+    """This process's pool for judges, started on first use. Programs of agents never run in it."""
 
     def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
         return _judge_pool(os.getpid()).run(code, stdin=stdin, timeout=timeout)
 
     def close(self) -> None:
-        """The pool ends with the process."""
+        """Do nothing: the pool ends with the process."""
 
 
 @functools.cache
@@ -57,35 +57,35 @@ def _judge_pool(process: int) -> Pool:
     return pool
 
 
-#: The rule of ``timeout="adaptive"``, shared by all environments of this process.
+#: The rule for ``timeout="adaptive"``, shared by all environments of this process.
 _ADAPTIVE = AdaptiveTimeout()
 
 
 class CodeEnv(RowEnv):
     """One task, one program in a fenced code block; reward 1 if it passes all tests, else 0, and -0.1 without a block.
 
-    Programs run in this process's shared pool of isolated sandboxes, or in a :class:`~rollenv.sandbox.types.Runner` of
-    yours.
+    Programs run in this process's shared pool of isolated sandboxes, or in a given
+    :class:`~rollenv.sandbox.types.Runner`.
 
-    A program's process gets only inputs and arguments. Its output is compared outside, as plain data of
-    built-in types, and tests that are more than calls and values run in a second sandbox without the program. So there
-    is nothing in its process to read or to patch that would help it.
+    A program's process receives only inputs and arguments. Its output is compared outside, as plain data of built-in
+    types, and tests that are not calls with expected values run in a second sandbox without the program. So a program
+    has nothing to read or patch that would help it.
 
     Args:
         dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
-        test_key: the column with the tests; :func:`~rollenv.envs.code.tests.parse_tests` names the forms.
-        max_workers: tests of one program that run at a time (those that read standard input).
-        max_tests: run those with the longest inputs.
-        sandbox: ``local`` (the shared pool) or what runs the programs; the caller closes what it passes.
+        test_key: column of the tests; for their formats, see :func:`~rollenv.envs.code.tests.parse_tests`.
+        max_workers: number of tests of one program that run at a time (those with standard input).
+        max_tests: maximum number of tests; those with the longest inputs are run.
+        sandbox: ``local`` (the shared pool) or a runner, which the caller closes.
         sandbox_type: GEM's name for it; its ``none`` and ``bwrap`` mean the shared pool too.
-        partial: pay the share of tests that pass.
-        solution_key: the column with a program that passes, for :meth:`oracle_action`.
-        timeout: seconds for one test; ``adaptive`` for 1.5 times what the slowest right program of the task took, 2
-            to 30 seconds, learned by all environments of this process; or a rule of yours.
-        shown_tests: how many asserts the question shows, so that the function's name is known. All of them are held
-            against a program, so a program that memorised the shown ones gets no reward.
-        judge: runs tests that are more than calls and values; by default a separate pool beside the shared one, or
-            the ``sandbox`` that you pass.
+        partial: make the reward the share of tests that pass.
+        solution_key: column of a correct program, for :meth:`oracle_action`.
+        timeout: seconds per test; ``adaptive`` for 1.5 times the time of the task's slowest correct program, 2 to 30
+            seconds, learned across all environments of this process; or an :class:`AdaptiveTimeout`.
+        shown_tests: number of asserts in the question, so that the function's name is known. All asserts are run, so
+            memorising the shown ones is not enough.
+        judge: runs tests that are not calls with expected values; by default a separate pool, or the runner that was
+            passed as ``sandbox``.
     """
 
     cuts_thoughts = False
@@ -174,7 +174,7 @@ class CodeEnv(RowEnv):
         return Verdict(score, "All tests pass." if passed == total else "Not all tests pass.")
 
     def _run(self, program: str, tests: Tests, total: int) -> int:
-        """Return the number of passed tests; the rule for timeouts learns from programs that pass all of them."""
+        """Return the number of passed tests; the adaptive timeout learns from programs that pass all."""
         runner, case, rule = _Timed(self._runner or shared_pool()), (*self._set, self.idx), self.timeout
         seconds = rule.timeout(case) if isinstance(rule, AdaptiveTimeout) else rule
         judge = self._judge_runner or self._runner or Judges()
@@ -186,7 +186,7 @@ class CodeEnv(RowEnv):
         return passed
 
     def _program(self, code: str) -> str:
-        """The program, with the imports and helpers of a prompt that it completes (HumanEval)."""
+        """Return the program, with the imports and helpers of a prompt that it completes (HumanEval)."""
         if not self.row.get("entry_point"):
             return code
         prompt = str(self.row[self.question_key])
@@ -194,7 +194,7 @@ class CodeEnv(RowEnv):
         return prompt + code if self._definition(code) is None or start is None else f"{prompt[:start]}\n{code}"
 
     def _definition(self, code: str) -> int | None:
-        """Return the start of the definition of the function that is asked for."""
+        """Return the start of the definition of the wanted function."""
         found = re.search(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{self.row['entry_point']}\b", code, re.MULTILINE)
         return found.start() if found else None
 
@@ -202,10 +202,10 @@ class CodeEnv(RowEnv):
         return f"```python\nprint({self.action_rng.randrange(10)})\n```"
 
     def oracle_action(self) -> str:
-        """The data set's own solution.
+        """Return the data set's solution.
 
         Raises:
-            UsageError: it has none.
+            UsageError: the data set has no solutions.
         """
         if not self.solution_key or not self.row.get(self.solution_key):
             raise UsageError(f"{self}: the data set has no solutions; pass solution_key=")

@@ -1,11 +1,11 @@
-"""Runs in the judge's sandbox: tests that are more than calls and values. The program under test is not here.
+"""Runs in the judge's sandbox: tests that are not calls with expected values, without the program under test.
 
 A job is a line of JSON on standard input: statements of the data set, tests, the names of the program's functions, and
-the calls that were made so far with their answers. Functions that stand in for the program's give the answers that are
-known. As soon as a call differs from last time, it and all later calls get a placeholder. The line
-on standard output has the verdict of each test, all calls in order, and whether every answer was known.
+the calls so far with their answers. Stubs of the program's functions return the known answers. From the first call that
+differs from the last round on, they return placeholders. The output is a line of JSON: the verdict of each test, all
+calls in order, and whether every answer was known.
 
-Objects stay in the program's process. Here a :class:`Remote` stands for one; its own equality is never used.
+Objects stay in the program's process and are represented by :class:`Remote`, whose own equality is never used.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from typing import Any
 
 MAX_DEPTH, MAX_DIGITS, MAX_COLLISIONS = 110, 10_000, 100
 MAX_CALLS = 2000
-#: Exceptions that would end a loop of the tests instead of a test.
+#: Exceptions of the program that would affect the control flow of tests.
 _NEVER_RAISED = (AssertionError, StopIteration, StopAsyncIteration)
 
 
 class Raised(Exception):
-    """Stands for a missing value: an exception's name and text."""
+    """An exception instead of a result: its name and text."""
 
 
 def decode(data: Any, depth: int = 0) -> Any:
@@ -52,7 +52,7 @@ def decode(data: Any, depth: int = 0) -> Any:
         return _decoded(data, depth)
     except Raised:
         raise
-    except Exception as error:  # malformed data count as a wrong answer
+    except Exception as error:  # malformed data are a wrong answer
         raise Raised("ValueError", "unreadable") from error
 
 
@@ -77,7 +77,7 @@ def _decoded(data: Any, depth: int) -> Any:
 
 
 def _hashable(parts: list[Any]) -> list[Any]:
-    """The parts, unless so many hash alike that a set of them would take quadratic time."""
+    """Return the parts, unless too many hash collisions would make a set of them quadratic."""
     if parts and max(Counter(map(hash, parts)).values()) > MAX_COLLISIONS:
         raise ValueError("too many collisions")
     return parts
@@ -107,7 +107,7 @@ def _cut(parts: list[Any]) -> Iterator[Any]:
 
 
 class _Awaitable(Coroutine[Any, Any, Any]):
-    """A coroutine that has its result."""
+    """A coroutine with a known result."""
 
     def __init__(self, parts: list[Any]):
         (self._result,) = parts
@@ -151,12 +151,13 @@ _BUILD: dict[str, Callable[[list[Any]], Any]] = {
 
 
 class Stop(BaseException):
-    """A test cannot continue before more calls are answered."""
+    """A test cannot continue without further answers."""
 
 
 class Later:
-    """Stands for an answer that is not known yet. Every operation on it gives another, so that the calls that come
-    after are found too; the outcome is ignored.
+    """A placeholder for an unknown answer.
+
+    Every operation on it returns another placeholder, so that later calls are found too; the verdict is ignored.
     """
 
     def __bool__(self) -> bool:
@@ -206,8 +207,10 @@ for _name in (*_ARITHMETIC.split(), *(f"r{name}" for name in _ARITHMETIC.split()
 
 
 class Remote:
-    """Stands for an object of the program. Its methods and attributes are requested if ``named`` is the class under
-    test; else it can only be called. Its own equality and truth value are not trusted.
+    """A proxy of an object of the program.
+
+    Its methods and attributes are forwarded if its class is under test (``named``); otherwise it can only be called.
+    Its own equality and truth value are not trusted.
     """
 
     def __init__(self, judge: Judge, number: int, named: bool):
@@ -258,7 +261,7 @@ class Remote:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes calls: objects of the program by number, its functions by name, those of the tests as code."""
+    """Pickles calls: objects of the program by number, its functions by name, those of the tests as code."""
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, Remote):
@@ -271,7 +274,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Asserts(ast.NodeTransformer):
-    """Makes ``assert x`` a call of :meth:`Judge.check`, and calls of methods those of :meth:`Judge.method`."""
+    """Turns ``assert x`` into a call of :meth:`Judge.check`, and method calls into calls of :meth:`Judge.method`."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
@@ -289,10 +292,10 @@ class _Asserts(ast.NodeTransformer):
 
 
 class Judge:
-    """The functions' stand-ins, and the calls they received.
+    """The stubs of functions, and the calls of them.
 
     Args:
-        known: each call of the previous run with its answer.
+        known: calls of the previous round with their answers.
     """
 
     def __init__(self, known: list[tuple[str, str]]):
@@ -301,7 +304,7 @@ class Judge:
         self.first_unknown: int | None = None
 
     def function(self, name: str) -> Callable[..., Any]:
-        """A stand-in for a function or class of the program."""
+        """Return a stub of a function or class of the program."""
 
         def stand_in(*args: Any, **kwargs: Any) -> Any:
             return self.ask("call", stand_in, args, kwargs)
@@ -310,17 +313,17 @@ class Judge:
         return stand_in
 
     def method(self, target: Any, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of any object, or of a value that stayed with the program."""
+        """Call a method of an object here or in the program's process."""
         if isinstance(target, Remote) and not name.startswith("_"):
             return target._method(name, *args, **kwargs)
         return getattr(target, name)(*args, **kwargs)
 
     def ask(self, what: str, target: Any, args: Any, kwargs: Any) -> Any:
-        """Return the program's answer to a call; a placeholder if the answer is not known yet.
+        """Return the program's answer to a call, or a placeholder.
 
         Args:
             what: kind of the call, such as ``call``.
-            target: the function's stand-in, or a remote value.
+            target: the function's stub, or a remote object.
         """
         number, buffer = len(self.calls), io.BytesIO()
         if number >= MAX_CALLS:
@@ -343,10 +346,10 @@ class Judge:
         return Later()
 
     def verdict(self, test: str, scope: dict[str, Any]) -> bool:
-        """Return whether a test passes. It counts only if every answer that the test asks for is known.
+        """Return whether a test passes; meaningless if an answer is unknown.
 
         Args:
-            scope: global names that the test sees.
+            scope: globals of the test.
         """
         try:
             tree = ast.fix_missing_locations(_Asserts().visit(ast.parse(test)))
@@ -356,7 +359,7 @@ class Judge:
         return True
 
     def check(self, holds: Any) -> None:
-        """Carry out an assert. As long as an answer is missing it continues, to find the calls that come after."""
+        """Carry out an assert. If an answer is unknown, it never fails, so that later calls are found."""
         if self.first_unknown is None and not holds:
             raise AssertionError
 
@@ -373,7 +376,7 @@ def main() -> None:
     for module in job["modules"]:
         scope[module] = importlib.import_module(module)
     for setup in job["setup"]:
-        with contextlib.suppress(Exception):  # a set-up may use what only the program defines
+        with contextlib.suppress(Exception):  # a set-up may use names that only the program defines
             exec(compile(setup, "setup.py", "exec", dont_inherit=True), scope)
     for name in job["functions"]:
         scope[name] = judge.function(name)

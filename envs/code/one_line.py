@@ -13,7 +13,7 @@ from rollenv.envs.data.task import Verdict
 from rollenv.sandbox import Runner, shared_pool
 from rollenv.tools import calculator
 
-#: A function's result, in words and in Python, easy ones first; A and B stand for numbers.
+#: Results of functions, in words and in Python, easy ones first; A and B are replaced by numbers.
 TEMPLATES = (
     ("x plus A", "x + A"),
     ("x minus A", "x - A"),
@@ -43,14 +43,14 @@ class OneLine(ProceduralEnv):
 
     Args:
         constants: the numbers in it, or (lowest, highest).
-        arguments: what the tests call it with, (lowest, highest).
-        tests: how many; the first two are shown.
-        templates: how many of :data:`TEMPLATES` to draw from; None for all.
-        sandbox: ``ast`` reads an expression of numbers, arguments, ``+ - * // %`` and comparisons and runs nothing;
-            ``local`` runs any function in this process's shared pool of isolated sandboxes, as does a
-            :class:`~rollenv.sandbox.types.Runner` of yours.
-        partial: pay the share of tests that pass.
-        max_turns: with more than one, a wrong answer is shown a test that it fails, and the agent may try again.
+        arguments: range of the arguments in tests, (lowest, highest).
+        tests: number of tests; the first two are shown.
+        templates: number of :data:`TEMPLATES` to draw from; None for all.
+        sandbox: ``ast`` evaluates an expression of numbers, arguments, ``+ - * // %`` and comparisons without running
+            code; ``local`` runs any function in this process's shared pool of isolated sandboxes; or a
+            :class:`~rollenv.sandbox.types.Runner`.
+        partial: make the reward the share of tests that pass.
+        max_turns: with more than one, the agent sees a failed test after a wrong answer and may try again.
         split, action_format, format_reward: see :class:`~rollenv.envs.data.procedural.ProceduralEnv`. An answer may
             be the expression, the line with ``return``, or the whole function.
     """
@@ -141,7 +141,7 @@ class OneLine(ProceduralEnv):
         return run_tests(text, tests, runner, timeout=5.0, every=self.partial)
 
     def _judge_by_tree(self, text: str) -> int | str:
-        """Return the number of passed tests, or what is wrong with the program. Leaves a failed test in the hint."""
+        """Return the number of passed tests, or the program's error. Sets the hint to a failed test."""
         try:
             tree, names = read_function(text, self.parameters)
         except ValueError as error:
@@ -191,7 +191,7 @@ def read_function(text: str, parameters: tuple[str, ...]) -> tuple[ast.expr, tup
         The expression as a tree, and the names of its parameters.
 
     Raises:
-        ValueError: it is not such a program; the message is for its author.
+        ValueError: it is not such a program; the message is for the agent.
     """
     text = text.strip()
     if len(text) > calculator.MAX_CHARACTERS:

@@ -1,4 +1,4 @@
-"""Tests of programs: their formats in data sets, and running a program against them."""
+"""Tests of programs: formats of data sets, and the execution of programs against them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rollenv.sandbox.types import Runner
 
 @dataclass(frozen=True, slots=True)
 class StdioTests:
-    """Programs that read standard input and write standard output."""
+    """Pairs of standard input and expected standard output."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -36,7 +36,7 @@ class StdioTests:
 
 @dataclass(frozen=True, slots=True)
 class AssertTests:
-    """Statements that fail if the program is wrong. They are never run in the program's process."""
+    """Assert statements. They never run in the program's process."""
 
     asserts: tuple[str, ...]
     setup: str = ""
@@ -46,7 +46,7 @@ class AssertTests:
 
 @dataclass(frozen=True, slots=True)
 class CallTests:
-    """A function, arguments and what it returns for them. The expected values never enter the program's process."""
+    """A function with arguments and expected results. These never enter the program's process."""
 
     function: str
     arguments: tuple[Sequence[Any], ...]
@@ -57,7 +57,7 @@ Tests = StdioTests | AssertTests | CallTests
 
 
 def _program(name: str) -> str:
-    """A file of this folder as a program, compiled beforehand for sandboxes that have this very interpreter."""
+    """Return a file of this folder as a program, precompiled for sandboxes with the same interpreter."""
     path = Path(__file__).with_name(name)
     source = path.read_text(encoding="utf-8") + "\nmain()\n"
     code = marshal.dumps(compile(source, name, "exec"))
@@ -65,27 +65,27 @@ def _program(name: str) -> str:
 
 
 _CANDIDATE, _JUDGE = _program("candidate_process.py"), _program("judge_process.py")
-#: Numbers that are not whole agree to so much of their size.
+#: Relative tolerance of numbers that are not whole.
 _DIGITS = Fraction(1, 10**9)
-#: The most rounds in which a judge asks for more calls; each round answers all the calls it could predict.
+#: Maximum number of rounds of a judge; each round answers all predictable calls.
 _ROUNDS = 40
 
 
 def parse_tests(
     raw: Any, entry_point: str | None = None, setup: str = "", max_tests: int | None = 12, context: str = ""
 ) -> Tests:
-    """The tests of a row.
+    """Parse the tests of a row.
 
     Args:
         raw: a dict of ``inputs`` and ``outputs`` (TACO, APPS, CodeContests; with ``fn_name`` for calls), a list of
             dicts of ``input`` and ``output`` (PrimeIntellect, LiveCodeBench), either as JSON text, a list of assert
             statements (MBPP), or a text that defines ``check(candidate)`` (HumanEval, which names the entry point).
-        setup: statements that run between the program and its asserts.
-        max_tests: keep those with the longest inputs; None keeps all. Asserts are all kept.
+        setup: statements between the program and its asserts.
+        max_tests: maximum number; those with the longest inputs are kept. None keeps all; asserts are always kept.
         context: code of the data set that asserts may use.
 
     Raises:
-        UsageError: they are in no known form, or there are none.
+        UsageError: the format is unknown, or there are no tests.
     """
     if isinstance(raw, str) and entry_point:
         return AssertTests((f"{raw}\ncheck({entry_point})",), setup, context)
@@ -113,7 +113,7 @@ def _pick(inputs: Sequence[Any], outputs: Sequence[Any], function: str | None, m
 
 
 def _length(value: Any) -> int:
-    """About how long a value is, written out; see :func:`_text`."""
+    """Estimate the length of a value as text; see :func:`_text`."""
     try:
         return len(str(value))
     except ValueError:
@@ -121,14 +121,14 @@ def _length(value: Any) -> int:
 
 
 def _text(value: Any) -> str:
-    """The text of a test. Some data sets split it into lines, and Python writes no integers of thousands of digits."""
+    """Return the text of a test, joining lines and converting integers of thousands of digits."""
     if isinstance(value, list | tuple):
         return "\n".join(map(_text, value))
     return str(Decimal(value) if type(value) is int else value)
 
 
 def _decoded(value: Any) -> Any:
-    """Some data sets have values as JSON text; what is not JSON is the text itself."""
+    """Parse a value that some data sets store as JSON text; other text is returned unchanged."""
     try:
         return read_json(value) if isinstance(value, str) else value
     except ValueError:
@@ -136,7 +136,7 @@ def _decoded(value: Any) -> Any:
 
 
 def count(tests: Tests) -> int:
-    """Return the largest number of verdicts that :func:`run_tests` gives."""
+    """Return the maximum result of :func:`run_tests`."""
     if isinstance(tests, StdioTests):
         return len(tests.inputs)
     return len(tests.asserts) if isinstance(tests, AssertTests) else len(tests.arguments)
@@ -154,12 +154,11 @@ def run_tests(
     """Return the number of tests that a program passes. Its process gets only inputs; the output is compared outside.
 
     Args:
-        tests: what to hold it to.
-        timeout: seconds for a test. Calls and asserts run one after the other in one process, which a test that takes
-            longer, or ends it, costs only that test.
-        every: False stops at the first test that fails.
-        judge: runs tests that are more than calls and values, without the program; by default ``runner``, in processes
-            of their own.
+        timeout: seconds per test. Calls and asserts run one after another in one process; a test that takes longer or
+            ends the process fails, and the others continue in a new process.
+        every: False stops at the first failed test.
+        judge: runs tests that are not calls with expected values, without the program; by default ``runner``, in
+            separate processes.
     """
     if isinstance(tests, StdioTests):
         return _count_passed(code, tests, runner, timeout, workers, every)
@@ -187,7 +186,7 @@ def run_tests(
 
 # -- standard input and output ---------------------------------------------------------------------------------------
 
-#: A number as it is compared. One with needless zeros at the front is a word, such as 007.
+#: A number to compare by value. One with leading zeros, such as 007, is a word.
 _NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9]\d*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 
 
@@ -208,12 +207,11 @@ def _count_passed(code: str, tests: StdioTests, runner: Runner, timeout: float, 
 
 
 def same_output(got: str, wanted: str) -> bool:
-    """Return whether a program's output is what a test wants.
+    """Return whether a program's output matches the expected one.
 
-    Lines are equal without white space at their ends, or if they differ only in how numbers are written: ``2.50`` is
-    ``2.5``, and a fraction may have more digits. In a line of nothing but numbers all white space counts the same; in
-    others its indentation counts too, if wanted lines are indented differently, as a drawing's are. Empty lines may be
-    added where none are wanted.
+    Trailing white space is ignored, and numbers are compared by value: ``2.50`` is ``2.5``, and a fraction may have
+    more digits. In lines of numbers, the amount of white space is ignored; in others, indentation matters if it varies
+    in the expected output, as in drawings. Additional empty lines are ignored if none are expected.
     """
     ours, theirs = _lines(got), _lines(wanted)
     if ours == theirs:
@@ -226,7 +224,7 @@ def same_output(got: str, wanted: str) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """The text without white space at the ends of lines and of the text."""
+    """Split a text into lines, without white space at the ends of lines and of the text."""
     return [line.rstrip() for line in text.strip().split("\n")]
 
 
@@ -241,8 +239,10 @@ def _same_line(got: str, wanted: str, indented: bool) -> bool:
 
 
 def _same_word(got: str, wanted: str) -> bool:
-    """Numbers are equal by value. Fractions may also differ after nine digits; those with six decimals or
-    more may differ in how many, if they agree in the last that both have and in five digits.
+    """Compare words, numbers by value.
+
+    Fractions may differ after nine digits. Those with six decimals or more may have different numbers of decimals, if
+    they agree in the last common decimal and in five digits.
     """
     if got == wanted or not (_NUMBER.fullmatch(got) and _NUMBER.fullmatch(wanted)):
         return got == wanted
@@ -266,10 +266,10 @@ def _answers(
     every: bool = True,
     imports: Mapping[str, Any] | None = None,
 ) -> list[list[str | None]]:
-    """The program's answers to the calls of each test, as unchecked JSON text; None if it gave no answer, or two.
+    """Return the program's answers to the calls of each test, as unchecked JSON text; None without a unique answer.
 
-    A test may take ``seconds``. One that takes longer, or ends the process, has no answer, and those after it run in
-    another process, unless ``every`` is False.
+    A test that takes longer than ``seconds`` or ends the process has no answer; later tests run in another process,
+    unless ``every`` is False.
 
     Args:
         imports: names that the program may use without an import, see :func:`_usual_imports`.
@@ -295,7 +295,7 @@ def _answers(
     return answers + [[None] * len(calls) for calls in tests[len(answers) :]]
 
 
-#: Modules whose names LeetCode's starters use without an import; LiveCodeBench gives the same ones.
+#: Modules whose names LeetCode's and LiveCodeBench's starter code uses without an import.
 _USUAL = (
     "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",
     "functools", "operator", "io", "sys", "json", "typing",
@@ -313,12 +313,12 @@ def _usual_names() -> dict[str, tuple[str, str | None]]:
 
 
 def _usual_imports(code: str) -> dict[str, tuple[str, str | None]]:
-    """Names of usual modules that a program mentions: for each, the module and the name in it (None: the module)."""
+    """Return the module and the attribute (None: the module itself) of each usual name in a program."""
     return {word: _usual_names()[word] for word in re.findall(r"\w+", code) if word in _usual_names()}
 
 
 def _sent(arguments: Any) -> str:
-    """Arguments as JSON text, or pickled: Python writes no integers of thousands of digits as JSON."""
+    """Encode arguments as JSON text, or pickled if they have integers of thousands of digits."""
     try:
         return f"json {json.dumps(arguments)}"
     except ValueError:
@@ -329,7 +329,7 @@ def _value(text: str | None, wanted: Any) -> Any:
     """Decode an answer.
 
     Raises:
-        Raised: there is none, or it is far larger than what is wanted.
+        Raised: there is no answer, or it is far larger than the expected one.
     """
     if text is None or len(text) > 4096 + 64 * _size(wanted):
         raise Raised("ValueError", "no answer")
@@ -340,7 +340,7 @@ def _value(text: str | None, wanted: Any) -> Any:
 
 
 def _size(value: Any) -> int:
-    """About how long a value is, written out."""
+    """Estimate the length of a value as text."""
     if isinstance(value, int):
         return value.bit_length()
     if isinstance(value, Mapping):
@@ -356,7 +356,7 @@ def _holds(text: str | None, wanted: Wanted) -> bool:
 
 
 def _passes(text: str | None, wanted: Any) -> bool:
-    """Return whether an answer is what JSON tests want; TACO wraps some expected values in a list."""
+    """Return whether an answer matches the expected value of a JSON test; TACO wraps some of these in a list."""
     try:
         got = _value(text, wanted)
         return _equal(got, wanted) or (isinstance(wanted, list) and len(wanted) == 1 and _equal(got, wanted[0]))
@@ -365,7 +365,7 @@ def _passes(text: str | None, wanted: Any) -> bool:
 
 
 def _equal(got: Any, wanted: Any) -> bool:
-    """Equal as JSON data: tuples are lists, keys are texts, and numbers may differ in their last digits."""
+    """Compare as JSON data: tuples are lists, keys are texts, and numbers have a tolerance."""
     if isinstance(got, bool) or isinstance(wanted, bool):
         return got is wanted
     if isinstance(wanted, int | float):
@@ -381,20 +381,19 @@ def _equal(got: Any, wanted: Any) -> bool:
 
 
 def _keyed(value: Mapping[Any, Any]) -> dict[str, Any]:
-    """A copy of a mapping with JSON's keys, which are strings."""
+    """Copy a mapping with its keys converted to text, as in JSON."""
     return {key if isinstance(key, str) else json.dumps(key, default=repr): inner for key, inner in value.items()}
 
 
 def _members(values: Iterable[Any]) -> set[tuple[bool, Any]] | None:
-    """Texts and numbers as members of a set, where True is not 1; None if there are others."""
+    """Convert texts and numbers to members of a set in which True is not 1; None for other values."""
     values = list(values)
     plain = all(isinstance(one, str | int | float) for one in values)
     return {(isinstance(one, bool), one) for one in values} if plain else None
 
 
 def _is_close(got: Any, wanted: float) -> bool:
-    """Return whether numbers are equal; where one is not whole, to nine digits (but not to whole units of large
-    ones)."""
+    """Return whether numbers are equal, to nine digits if one is not whole, but within less than a unit."""
     if got == wanted or (isinstance(got, int) and isinstance(wanted, int)):
         return bool(got == wanted)
     try:
@@ -410,15 +409,14 @@ def _is_close(got: Any, wanted: float) -> bool:
 def _judged(
     code: str, asserts: Sequence[str], tests: AssertTests, planned: Plan, runner: Runner, judge: Runner, timeout: float
 ) -> list[bool] | None:
-    """The verdicts of tests that run in a process without the program, which calls it by way of this one; None if an
-    answer is missing in the end.
+    """Return the verdicts of tests that a judge runs without the program; None if an answer is missing in the end.
 
-    Each round runs the tests from the start with all answers so far, until no answer is missing. The program makes
-    all calls again in each round, because they may depend on one another.
+    Each round runs the tests from the start with all answers so far, until no answer is missing. The program repeats
+    all calls in each round, because they may depend on each other.
     """
     known: list[tuple[str, str]] = []
     end = time.monotonic() + 4 * timeout
-    seed = zlib.crc32(code.encode("utf-8", "surrogatepass"))  # the same for the same program, and not foreseen
+    seed = zlib.crc32(code.encode("utf-8", "surrogatepass"))  # deterministic, but hard to predict in the program
     for _ in range(_ROUNDS):
         job = {
             "tests": asserts,

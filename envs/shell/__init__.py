@@ -6,7 +6,7 @@ from rollenv.needs import MACHINES
 from rollenv.registry import register
 
 SHELL = "rollenv.envs.shell.env:ShellEnv"
-#: Families of :mod:`~rollenv.envs.shell.generate`; a test holds the two together.
+#: Families of :mod:`~rollenv.envs.shell.generate`; a test compares the two.
 FAMILIES = "archives git logs mix permissions processes scripting services tables text trees".split()  # noqa: SIM905
 #: Sizes and turns of the variants.
 _VARIANTS: dict[str, tuple[tuple[int, int], int]] = {"-easy": ((1, 1), 5), "": ((2, 3), 15), "-hard": ((4, 5), 30)}
@@ -22,7 +22,7 @@ def register_family() -> None:
                 abilities={"random_action", "oracle"},
                 needs=[MACHINES],
                 nondeterministic=family
-                in ("mix", "git", "processes", "services"),  # numbers of processes, ids of commits
+                in ("mix", "git", "processes", "services"),  # process ids and commit ids vary
                 levels={"size": [1, 2, 3, 4, 5], "max_turns": [5, 10, 15, 20, 30]},
                 family=family,
                 size=size,

@@ -18,12 +18,12 @@ from rollenv.envs.shell.trees import placed, tree, wanted
 from rollenv.envs.shell.workspace import Workspace
 
 FAMILY = Family("archives", "tar, gzip and zip archives: extract, list, make, convert, search")
-#: Bytes of an archive, unpacked, and its members: more is wrong.
+#: Maximum size of an unpacked archive in bytes, and number of its members.
 _MOST_BYTES, _MOST_MEMBERS = 16 << 20, 2000
 
 
 def tarred(files: Mapping[str, str | bytes], packed: bool = False) -> bytes:
-    """A tar archive of files, compressed or not."""
+    """Return a tar archive of files, compressed or not."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for path, text in files.items():
@@ -35,7 +35,7 @@ def tarred(files: Mapping[str, str | bytes], packed: bool = False) -> bytes:
 
 
 def zipped(files: Mapping[str, str]) -> bytes:
-    """A zip archive of files, path to contents."""
+    """Return a zip archive of files, path to contents."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for path, text in files.items():
@@ -45,7 +45,7 @@ def zipped(files: Mapping[str, str]) -> bytes:
 
 @dataclass(frozen=True)
 class Archive:
-    """A file is an archive of these files and no others. Folders in it, a leading ``./`` and modes are free."""
+    """Checks that a file is an archive of exactly these files; folders, a leading ``./`` and modes are ignored."""
 
     path: str
     kind: str
@@ -63,7 +63,7 @@ class Archive:
         return "" if found == dict(self.files) else f"{self.path} holds other files"
 
 
-#: Errors of the readers of archives for damaged or hostile ones.
+#: Errors that damaged or hostile archives raise.
 _ODD = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -90,7 +90,7 @@ def _members(data: bytes, kind: str) -> dict[str, bytes]:
 
 
 def _unzipped(data: bytes) -> bytes:
-    """Return the contents of a gzip file, in one part or in several."""
+    """Return the contents of a gzip file of one or several members."""
     found = b""
     while True:
         machine = zlib.decompressobj(31)
@@ -197,7 +197,7 @@ def _make_archive(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _extract_one(draw: Draw, size: int) -> ShellTask:
-    """One file of an archive, and nothing else."""
+    """Extract one file of an archive, and nothing else."""
     files = tree(draw, size)
     chosen, other = draw.some(sorted(files), 2)
     return ShellTask(
@@ -211,7 +211,7 @@ def _extract_one(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _largest_member(draw: Draw, size: int) -> ShellTask:
-    """The largest file in an archive."""
+    """Find the largest file in an archive."""
     files = tree(draw, size)
     lengths = draw.some(range(10, 5000), len(files))
     files = {path: (draw.token(8) * 700)[:length] for path, length in zip(files, lengths, strict=True)}
@@ -231,7 +231,7 @@ def _largest_member(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _nested(draw: Draw, size: int) -> ShellTask:
-    """Archives in archives, with a word in the innermost."""
+    """Find a word in the innermost of nested archives."""
     word, inner = draw.token(), draw.word()
     files: dict[str, str | bytes] = {f"{inner}.txt": f"{word}\n"}
     name = f"{inner}.txt"
@@ -255,7 +255,7 @@ def _nested(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _convert(draw: Draw, size: int) -> ShellTask:
-    """A zip archive as a tar archive, or the other way round."""
+    """Convert a zip archive to a tar archive, or vice versa."""
     files, to_zip = tree(draw, size - 1), draw.chance(0.5)
     old, new = ("data.tar.gz", "data.zip") if to_zip else ("data.zip", "data.tar.gz")
     unpack = f"mkdir .x; tar xzf {old} -C .x" if to_zip else f"mkdir .x; python3 -m zipfile -e {old} .x"
@@ -270,7 +270,7 @@ def _convert(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _damaged(draw: Draw, size: int) -> ShellTask:
-    """The compressed files that cannot be decompressed."""
+    """Find the compressed files that cannot be decompressed."""
     names = [f"{name}.gz" for name in draw.words(draw.files(size))]
     bad = set(draw.some(names, draw.number(1, len(names) // 2)))
     files: dict[str, bytes | str] = {}
@@ -289,7 +289,7 @@ def _damaged(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _changed(draw: Draw, size: int) -> ShellTask:
-    """The files that differ between a folder and its backup."""
+    """Find the files that differ between a folder and its backup."""
     top, files = draw.topic(), tree(draw, size)
     differ = set(draw.some(sorted(files), draw.number(1, len(files) // 3)))
     now = {path: text + draw.sentence() + "\n" if path in differ else text for path, text in files.items()}

@@ -1,6 +1,6 @@
-"""Checks of files. Each is data that says what is wanted, and a call that says what is wrong (nothing: an empty text).
+"""Checks of files. Each is a dataclass of expectations; its call returns a description of the error, empty if none.
 
-Expected values stay on this side: nothing here writes them into the machine. Nothing raises, whatever lies there.
+Expected values are never written into the machine. Nothing raises, whatever the machine contains.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 from rollenv.envs.shell.workspace import Workspace
 
 _NUMBER = re.compile(r"[-+]?[0-9]{1,18}(\.[0-9]{0,18})?")
-#: Entries of a tree that are looked at; a larger tree is wrong.
+#: Maximum number of entries of a tree; a larger tree is wrong.
 _MOST_ENTRIES = 2000
 
 
 def text_of(workspace: Workspace, path: str) -> str | None:
-    """A file's text; None if it is not a readable file, or not text."""
+    """Return a file's text; None if it is not a readable file, or not text."""
     data = workspace.read(path)
     try:
         return None if data is None else data.decode("utf-8-sig")
@@ -30,13 +30,13 @@ def text_of(workspace: Workspace, path: str) -> str | None:
 
 
 def lines_of(text: str) -> list[str]:
-    """Lines without spaces at their ends, and without empty lines at the end."""
+    """Split into lines, without trailing spaces and without empty lines at the end."""
     return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
 @dataclass(frozen=True)
 class Number:
-    """A file holds one number, and nothing else but space around it."""
+    """Checks that a file contains one number and nothing else; surrounding space is ignored."""
 
     path: str
     value: float
@@ -51,7 +51,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Lines:
-    """A file holds these lines. Spaces at the end of a line and empty lines at the end of the file do not count."""
+    """Checks that a file contains these lines, ignoring trailing spaces and empty lines at the end."""
 
     path: str
     lines: tuple[str, ...]
@@ -68,13 +68,13 @@ class Lines:
 
 
 def Line(path: str, text: str) -> Lines:
-    """A file holds one line."""
+    """Check that a file contains one line."""
     return Lines(path, (text,))
 
 
 @dataclass(frozen=True)
 class Paths(Lines):
-    """A file lists these paths, one a line, in any order; a leading ``./`` does not count."""
+    """Checks that a file lists these paths, one per line, in any order; a leading ``./`` is ignored."""
 
     ordered: bool = False
 
@@ -88,7 +88,7 @@ class Paths(Lines):
 
 @dataclass(frozen=True)
 class Table:
-    """A file is a CSV table with these rows. Quotes are free, and numbers may be written in any usual way."""
+    """Checks that a file is a CSV table with these rows, with any quoting and any usual format of numbers."""
 
     path: str
     rows: tuple[tuple[str, ...], ...]
@@ -121,7 +121,7 @@ def _same_cell(there: str, wanted: str) -> bool:
 
 @dataclass(frozen=True)
 class Json:
-    """A file holds this JSON value; the order of keys and the layout are free."""
+    """Checks that a file contains this JSON value, with any order of keys and any layout."""
 
     path: str
     text: str
@@ -149,7 +149,7 @@ def _same_json(there: Any, wanted: Any) -> bool:
 
 @dataclass(frozen=True)
 class Content:
-    """A file holds these bytes; with ``loose``, spaces and empty lines at its end do not count."""
+    """Checks that a file contains these bytes; with ``loose``, spaces and empty lines at the end are ignored."""
 
     path: str
     data: bytes
@@ -165,7 +165,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Tree:
-    """Checks that a folder has exactly these files below it. Folders are free unless ``folders`` names all of them."""
+    """Checks that a folder has exactly these files below it, and, if set, exactly these ``folders``."""
 
     path: str
     files: Mapping[str, bytes]
@@ -185,10 +185,10 @@ class Tree:
 
 
 def walk(workspace: Workspace, top: str) -> tuple[set[str], set[str]] | None:
-    """Return the names below a folder; links are not followed, and count as files.
+    """Return the paths below a folder; links are not followed, and count as files.
 
     Returns:
-        Paths of files and paths of folders, relative to the top; None if there are too many to be right.
+        Paths of files and paths of folders, relative to the top; None if there are too many.
     """
     files: set[str] = set()
     folders: set[str] = set()
@@ -219,7 +219,7 @@ class Missing:
 
 @dataclass(frozen=True)
 class Folder:
-    """A path is a folder."""
+    """Checks that a path is a folder."""
 
     path: str
 
@@ -230,10 +230,10 @@ class Folder:
 
 @dataclass(frozen=True)
 class Modes:
-    """Files and folders have these permissions."""
+    """Checks the permissions of files and folders."""
 
     modes: Mapping[str, int]
-    """Path to permission bits, with set-user-id, set-group-id and sticky."""
+    """Permission bits by path, with set-user-id, set-group-id and sticky."""
 
     def __call__(self, workspace: Workspace) -> str:
         for path, mode in self.modes.items():
@@ -246,13 +246,10 @@ class Modes:
 
 
 def unchanged(files: Mapping[str, bytes | str], *paths: str) -> tuple[Content, ...]:
-    """Checks that files are as they were at the start.
+    """Return checks that files are unchanged.
 
     Args:
-        paths: those that have to stay; all by default.
-
-    Returns:
-        One for each path.
+        paths: the files to check; by default all.
     """
     kept = ((path, files[path]) for path in paths or files)
     return tuple(Content(path, data.encode() if isinstance(data, str) else data, loose=False) for path, data in kept)

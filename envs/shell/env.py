@@ -19,18 +19,18 @@ _WHERE = f"You are in the folder {_HOME}. All paths are relative to it."
 
 
 class ShellEnv(TerminalEnv):
-    """Tasks about files, logs, tables, processes, git and more on a machine of their own, drawn from the seed.
+    """Tasks about files, logs, tables, processes, git and more on a private machine, drawn from the seed.
 
-    The reward is 1 if everything that was asked for is as it should be at the end, else 0.
+    The reward is 1 if all checks hold at the end, else 0.
 
     Args:
-        family: of :data:`~rollenv.envs.shell.generate.FAMILIES`, or ``mix`` for all.
+        family: one of :data:`~rollenv.envs.shell.generate.FAMILIES`, or ``mix`` for all.
         size: 1 (one short command) to 5, or the smallest and the largest.
         template: a kind of task of the family; by default any.
-        split: ``train``, ``val`` and ``test`` never share a task; ``all`` is the three together.
-        partial: what the share of the checks that hold is worth, 0 to 1, where not all of them do.
-        image: of the machine, with bash, coreutils, findutils, grep, sed, awk, git, tar, gzip and python3; by default
-            the host's own programs.
+        split: ``train``, ``val`` and ``test`` never share a task; ``all`` is the union.
+        partial: reward of an unsolved task, multiplied by the share of checks that hold, 0 to 1.
+        image: image of the machine, with bash, coreutils, findutils, grep, sed, awk, git, tar, gzip and python3; by
+            default the host's own programs.
         settings: further arguments, passed on to :class:`~rollenv.envs.terminal.base.TerminalEnv`.
     """
 
@@ -53,22 +53,22 @@ class ShellEnv(TerminalEnv):
         self.sizes = span("size", size, SIZES[0])
         self.family, self.template, self.split, self.partial, self.image = family, template, split, partial, image
         for end in self.sizes:
-            generate(family, 0, end, template)  # says what does not exist
+            generate(family, 0, end, template)  # validates the arguments
         self._task: ShellTask | None = None
 
     @property
     def task(self) -> ShellTask:
-        """The task of the episode.
+        """The current task.
 
         Raises:
-            UsageError: there is none yet.
+            UsageError: no episode has been started.
         """
         if self._task is None:
             raise UsageError(f"{self}: call reset() to draw a task")
         return self._task
 
     def draw(self) -> ShellTask:
-        """The next task of the split."""
+        """Draw the next task of the split."""
         for _ in range(1000):
             size = self.sizes[0] + self.randint(self.sizes[1] - self.sizes[0] + 1)
             task = generate(self.family, int(self.np_random.integers(2**62)), size, self.template)
@@ -88,7 +88,7 @@ class ShellEnv(TerminalEnv):
 
     def grade(self) -> Graded:
         about = {"family": self.task.family, "template": self.task.template, "size": self.task.size}
-        if changed := tampered(self.machine):  # no task asks for it, and checks run these programs
+        if changed := tampered(self.machine):  # no task requires it, and checks run these programs
             return Graded(0.0, False, {"partial": 0.0}, {**about, "why": f"{changed[0]} of the system was changed"})
         verdict = self.task.judge(MachineWorkspace(self.machine, _HOME))
         reward = 1.0 if verdict.success else self.partial * verdict.partial

@@ -23,21 +23,21 @@ from rollenv.envs.shell.task import SIZES, Family, ShellTask
 _MODULES = (trees, logs, tables, permissions, processes, git, text, services, archives, scripting)
 #: Families of tasks by name.
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _MODULES}
-#: All families in turn.
+#: Name for a random choice among all families.
 MIX = "mix"
 SPLITS = ("all", "train", "val", "test")
-#: One task in so many is a test task, and as many are for validation.
+#: One in this many tasks is a test task, and one a validation task.
 _SHARE = 10
 
 
 def generate(family: str, seed: int, size: int = 1, template: str | None = None) -> ShellTask:
-    """The task with a seed.
+    """Generate the task of a seed.
 
     Args:
-        family: of :data:`FAMILIES`, or :data:`MIX` for one that the seed draws.
+        family: one of :data:`FAMILIES`, or :data:`MIX` to draw one.
         seed: equal seeds give equal tasks, in every process.
         size: 1 (one short command) to 5.
-        template: a kind of task of the family; by default one that the seed draws.
+        template: a kind of task of the family; by default one is drawn.
 
     Raises:
         UsageError: there is no such family, size or kind.
@@ -54,5 +54,5 @@ def generate(family: str, seed: int, size: int = 1, template: str | None = None)
 
 
 def split_of(task: ShellTask) -> str:
-    """``train``, ``val`` or ``test``: by a hash of what the task is, so that no two splits share one."""
+    """Return ``train``, ``val`` or ``test``, by a hash of the task, so that no two splits share one."""
     return {0: "test", 1: "val"}.get(zlib.crc32(task.named().encode()) % _SHARE, "train")

@@ -25,7 +25,7 @@ _VERBS = ("Add", "Fix", "Update", "Improve", "Check", "Rename", "Describe", "Sho
 
 
 class History:
-    """A line of commits that change some files a little."""
+    """A linear history of commits with small changes."""
 
     def __init__(self, draw: Draw, size: int, count: int = 0):
         self.draw, self.size = draw, size
@@ -41,13 +41,13 @@ class History:
             self.add(files, f"{draw.pick(_VERBS)} {' '.join(draw.words(2))} {draw.token(3)}")
 
     def add(self, files: dict[str, str], message: str) -> None:
-        """Add a commit by one of the people, some hours later."""
+        """Add a commit by one of the authors, some hours later."""
         self.when += datetime.timedelta(minutes=self.draw.number(10, 3000))
         self.commits.append(Commit(files, message, self.draw.pick(self.people), self.when))
 
     @property
     def files(self) -> dict[str, str]:
-        """All files after the last commit."""
+        """Return all files after the last commit."""
         return dict(self.commits[-1].files)
 
     def repository(self) -> tuple[Repository, list[str]]:
@@ -63,18 +63,14 @@ class History:
 
 
 def task(made: Repository, request: str, oracle: Sequence[str], *checks: Check) -> ShellTask:
-    """A task in a repository that is the working folder.
-
-    Args:
-        request: what is to be done, after the sentence on the repository.
-    """
+    """Make a task in a repository in the working folder; the request follows a sentence on the repository."""
     request = f"The current folder is a git repository. {request}"
     return ShellTask(request, made.written(), tuple(oracle), checks, _RESET)
 
 
 @FAMILY.template(1, 2)
 def _last_subject(draw: Draw, size: int) -> ShellTask:
-    """The message of the last commit."""
+    """Find the message of the last commit."""
     history = History(draw, size)
     made, _ = history.repository()
     return task(
@@ -100,7 +96,7 @@ def _count_commits(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 2)
 def _make_branch(draw: Draw, size: int) -> ShellTask:
-    """A branch at the last commit."""
+    """Create a branch at the last commit."""
     made, names = History(draw, size).repository()
     branch = f"{draw.word()}-{draw.word()}"
     switch = size > 1
@@ -116,7 +112,7 @@ def _make_branch(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 3)
 def _commit_change(draw: Draw, size: int) -> ShellTask:
-    """Commit what was changed in the working folder."""
+    """Commit the changes in the working folder."""
     history = History(draw, size)
     made, names = history.repository()
     changed = draw.some(history.names, size)
@@ -141,7 +137,7 @@ def _commit_change(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _restore_deleted(draw: Draw, size: int) -> ShellTask:
-    """Bring back a file that a commit deleted."""
+    """Restore a file that a commit deleted."""
     history = History(draw, size)
     name, text = f"{draw.word()}-plan.txt", draw.text(3 + size)
     first = draw.number(1, len(history.commits) - 2)
@@ -162,7 +158,7 @@ def _restore_deleted(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _introduced(draw: Draw, size: int) -> ShellTask:
-    """The commit that introduced a line."""
+    """Find the commit that introduced a line."""
     history = History(draw, size)
     made, names = history.repository()
     n = draw.number(1, len(names) - 1)
@@ -217,7 +213,7 @@ def _busiest(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _set_tag(draw: Draw, size: int) -> ShellTask:
-    """A tag at the commit with a message."""
+    """Tag the commit with a message."""
     history = History(draw, size)
     made, names = history.repository()
     n, tag = draw.number(1, len(names) - 2), f"v{draw.number(0, 9)}.{draw.number(0, 30)}"
@@ -235,7 +231,7 @@ def _revert(draw: Draw, size: int) -> ShellTask:
     history = History(draw, size)
     n = draw.number(1, len(history.commits) - 1)
     one, extra = history.commits[n], f"{draw.word()}-{draw.token(3)}.txt"
-    for m in range(n, len(history.commits)):  # it also added a file, so that reverting it never conflicts
+    for m in range(n, len(history.commits)):  # the commit only adds a file, so that reverting it never conflicts
         now = history.commits[m]
         files = {**history.commits[m].files, extra: "draft\n"}
         files = files if m > n else {**history.commits[n - 1].files, extra: "draft\n"}
@@ -252,11 +248,11 @@ def _revert(draw: Draw, size: int) -> ShellTask:
 
 
 def _forked(draw: Draw, size: int, branch: str, clash: bool) -> tuple[Repository, list[str], str, dict[str, str]]:
-    """A branch beside main that changes one file, which main changes too where they clash.
+    """Make a branch beside main that changes one file, which main changes too if they clash.
 
     Returns:
-        The repository, main's commits, the branch's last commit, and the files of both merged (the branch's version
-        of the file that they clash over).
+        The repository, main's commits, the branch's last commit, and the merged files (with the branch's version of
+        the file in conflict).
     """
     history = History(draw, size)
     made, names = history.repository()
@@ -307,7 +303,7 @@ def _cherry_pick(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _old_version(draw: Draw, size: int) -> ShellTask:
-    """A file as it was at a time."""
+    """Find the version of a file at a time."""
     history = History(draw, size)
     name = history.names[0]
     n = draw.number(1, len(history.commits) - 2)
@@ -325,7 +321,7 @@ def _old_version(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(4, 5)
 def _recover_branch(draw: Draw, size: int) -> ShellTask:
-    """A commit that no branch holds any more."""
+    """Recover a commit that is on no branch."""
     branch = draw.word()
     made, _, tip, _ = _forked(draw, size, branch, True)
     del made.refs[f"refs/heads/{branch}"]

@@ -1,7 +1,6 @@
-"""Git repositories without git: written as files, and read from a machine that nobody trusts.
+"""A writer of git repositories, and a reader for ones on untrusted machines, both without git.
 
-Formats: gitformat-pack(5), gitrepository-layout(5). Nothing of the repository is run, so its hooks and its
-configuration mean nothing here.
+Formats: gitformat-pack(5), gitrepository-layout(5). Hooks and configuration of the repository are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rollenv.envs.shell.workspace import Workspace
 
 _HASH = re.compile(r"[0-9a-f]{40}")
 _KINDS = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
-#: Bytes of an object, unpacked; deltas on deltas.
+#: Maximum size of an unpacked object in bytes, and length of a chain of deltas.
 _MOST_BYTES, _MOST_DELTAS = 4 << 20, 60
 _CONFIG = """[core]
 \trepositoryformatversion = 0
@@ -45,7 +44,7 @@ class Commit:
 
 
 class Repository:
-    """Objects, branches and tags that become files below ``.git``."""
+    """Objects, branches and tags for files below ``.git``."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
@@ -58,7 +57,7 @@ class Repository:
         return name
 
     def tree(self, files: Mapping[str, str]) -> str:
-        """The name of the tree with these files, path to contents."""
+        """Add the tree with these files, path to contents, and return its name."""
         below: dict[str, dict[str, str]] = {}
         entries: list[tuple[str, bytes]] = []
         for path, text in files.items():
@@ -81,21 +80,21 @@ class Repository:
         return self._add("commit", "\n".join(lines).encode())
 
     def written(self) -> dict[str, bytes | str]:
-        """The files of ``.git``, with main checked out and without an index: ``git reset --hard`` makes the rest."""
+        """Return the files of ``.git``, with main checked out; ``git reset --hard`` creates index and files."""
         files: dict[str, bytes | str] = {".git/HEAD": "ref: refs/heads/main\n", ".git/config": _CONFIG}
         files |= {f".git/{ref}": f"{name}\n" for ref, name in self.refs.items()}
         return files | {f".git/objects/{name[:2]}/{name[2:]}": data for name, data in self.objects.items()}
 
 
 class Reader:
-    """A repository in a machine's working folder. Damaged or odd objects count as missing."""
+    """A reader of the repository in a machine's working folder. Damaged objects count as missing."""
 
     def __init__(self, workspace: Workspace):
         self._workspace = workspace
         self._packs: list[tuple[bytes, bytes]] | None = None
 
     def ref(self, name: str) -> str | None:
-        """The object that a reference such as ``refs/heads/main`` or ``HEAD`` leads to."""
+        """Resolve a reference such as ``refs/heads/main`` or ``HEAD`` to the name of an object."""
         for _ in range(5):
             text = (self._workspace.read(f".git/{name}", 4096) or b"").decode("utf-8", "replace").strip()
             if not text.startswith("ref: "):
@@ -106,7 +105,7 @@ class Reader:
         return None
 
     def branch(self) -> str | None:
-        """The name of the branch that is checked out."""
+        """Return the name of the branch that is checked out."""
         text = (self._workspace.read(".git/HEAD", 4096) or b"").decode("utf-8", "replace").strip()
         return text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
 
@@ -116,7 +115,7 @@ class Reader:
         return next((parts[0] for parts in found if parts[1:] == [name] and _HASH.fullmatch(parts[0])), None)
 
     def object(self, name: str) -> tuple[str, bytes] | None:
-        """An object's kind and its contents."""
+        """Return an object's kind and contents."""
         if not _HASH.fullmatch(name):
             return None
         loose = self._workspace.read(f".git/objects/{name[:2]}/{name[2:]}")
@@ -128,7 +127,7 @@ class Reader:
         return found if hashlib.sha1(whole, usedforsecurity=False).hexdigest() == name else None
 
     def commit(self, name: str) -> tuple[str, dict[str, list[str]], str] | None:
-        """A commit's name, its headers and its message; a tag leads to its commit."""
+        """Return a commit's name, headers and message; a tag is resolved to its commit."""
         for _ in range(3):
             found = self.object(name)
             if found is None or found[0] not in ("commit", "tag"):
@@ -163,7 +162,7 @@ class Reader:
         return None
 
     def _unpacked(self, index: bytes, pack: bytes, at: int, depth: int) -> tuple[str, bytes] | None:
-        """The object at an offset of a pack."""
+        """Return the object at an offset of a pack."""
         if depth > _MOST_DELTAS:
             return None
         start, byte = at, pack[at]
@@ -191,7 +190,7 @@ def _loose(data: bytes) -> tuple[str, bytes] | None:
 
 
 def _inflated(data: bytes) -> bytes:
-    """Unpacked data up to a limit: a few bytes may claim to be gigabytes."""
+    """Decompress data up to a limit, since a few bytes may expand to gigabytes."""
     machine = zlib.decompressobj()
     found = machine.decompress(data, _MOST_BYTES)
     if not machine.eof:
@@ -214,7 +213,7 @@ def _offset(index: bytes, name: bytes) -> int | None:
 
 
 def _back(pack: bytes, at: int) -> tuple[int, int]:
-    """The distance to the base of a delta, and where the delta begins."""
+    """Return the distance to the base of a delta, and the start of the delta."""
     back = pack[at] & 0x7F
     while pack[at] & 0x80:
         at += 1
@@ -233,7 +232,7 @@ def _size(delta: bytes, at: int) -> tuple[int, int]:
 
 
 def _patched(base: bytes, delta: bytes) -> bytes:
-    """The result of a delta."""
+    """Apply a delta."""
     _, at = _size(delta, 0)
     wanted, at = _size(delta, at)
     found = bytearray()
@@ -256,14 +255,14 @@ def _patched(base: bytes, delta: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Tip:
-    """A branch or tag exists, and its commit is as wanted; what is None may be anything."""
+    """Checks that a branch or tag exists, and its commit; None matches anything."""
 
     ref: str
     tree: str | None = None
-    """The name of the tree that it holds."""
+    """Name of its tree."""
     parents: tuple[str, ...] | None = None
     commit: str | None = None
-    """The very commit."""
+    """Name of the commit."""
 
     def __call__(self, workspace: Workspace) -> str:
         reader = Reader(workspace)
@@ -281,7 +280,7 @@ class Tip:
 
 @dataclass(frozen=True)
 class Subject:
-    """The first line of the message of the last commit of a branch."""
+    """Checks the first line of the message of a branch's last commit."""
 
     ref: str
     subject: str
@@ -295,7 +294,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class CheckedOut:
-    """A branch is checked out."""
+    """Checks that a branch is checked out."""
 
     branch: str
 
@@ -306,7 +305,7 @@ class CheckedOut:
 
 @dataclass(frozen=True)
 class NoRef:
-    """A branch or tag does not exist."""
+    """Checks that a branch or tag does not exist."""
 
     ref: str
 
@@ -316,7 +315,7 @@ class NoRef:
 
 @dataclass(frozen=True)
 class CommitName:
-    """A file holds the name of a commit, whole or its first seven digits or more."""
+    """Checks that a file contains the name of a commit, abbreviated to no less than seven digits."""
 
     path: str
     name: str
@@ -328,11 +327,7 @@ class CommitName:
 
 
 def line_of_commits(repository: Repository, commits: Sequence[Commit]) -> list[str]:
-    """Add commits, each on top of the one before, and return their names.
-
-    Args:
-        commits: without their parents, oldest first.
-    """
+    """Add commits (without parents, oldest first), each on top of the one before, and return their names."""
     names: list[str] = []
     for one in commits:
         names.append(repository.commit(replace(one, parents=tuple(names[-1:]))))

@@ -1,4 +1,4 @@
-"""Log files: count, filter, aggregate, rank, cut out a window of time."""
+"""Log files: count, filter, aggregate, rank, select a time window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollenv.envs.shell.words import LEVELS, SERVICES
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 FAMILY = Family("logs", "log files: count, filter, aggregate, rank, windows of time")
 
-#: Counts equal lines, and ranks them: each with its count, the most frequent first.
+#: Command that counts equal lines and prints each with its count, the most frequent first.
 RANKED = "sort | uniq -c | awk '{ print $2, $1 }' | LC_ALL=C sort -k2,2nr -k1,1"
 
 
@@ -51,7 +51,7 @@ class Request(NamedTuple):
 
 
 def _events(draw: Draw, size: int) -> list[Event]:
-    """Lines of an application's log, in order of time."""
+    """Draw lines of an application's log, in order of time."""
     services = draw.some(SERVICES, 1 + size)
     levels = draw.mixed(LEVELS)
     levels = [*levels, *levels[:2], levels[0]]
@@ -60,7 +60,7 @@ def _events(draw: Draw, size: int) -> list[Event]:
 
 
 def _requests(draw: Draw, size: int) -> list[Request]:
-    """Lines of a web server's log, in order of time."""
+    """Draw lines of a web server's log, in order of time."""
     clients = [draw.address() for _ in range(3 + 3 * size)]
     clients += clients[:3] * 2
     paths = [
@@ -74,7 +74,7 @@ def _requests(draw: Draw, size: int) -> list[Request]:
 
 
 def _text(lines: list[Event] | list[Request]) -> str:
-    """The contents of a log file."""
+    """Return the contents of a log file."""
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -113,7 +113,7 @@ def _count_lines(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 1)
 def _last_line(draw: Draw, size: int) -> ShellTask:
-    """The last or the first line."""
+    """Find the last or the first line."""
     lines = _events(draw, draw.number(1, 2))
     last = draw.chance(0.5)
     return ShellTask(
@@ -126,7 +126,7 @@ def _last_line(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 2)
 def _filter_level(draw: Draw, size: int) -> ShellTask:
-    """All lines with a level."""
+    """Select the lines of a level."""
     lines = _events(draw, size)
     level = draw.pick(sorted({line.level for line in lines}))
     return ShellTask(
@@ -154,7 +154,7 @@ def _level_of_service(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _window(draw: Draw, size: int) -> ShellTask:
-    """Count the lines of a span of time."""
+    """Count the lines of a time window."""
     lines = _events(draw, size)
     first, last = sorted(draw.some(range(len(lines)), 2))
     level = "" if size < 4 else draw.pick(lines[first:last]).level
@@ -174,7 +174,7 @@ def _window(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _top_clients(draw: Draw, size: int) -> ShellTask:
-    """The clients with the most requests."""
+    """Rank the clients with the most requests."""
     lines, most = _requests(draw, size), draw.number(2, 3 + size)
     counts = Counter(line.client for line in lines)
     ranked = sorted(counts, key=lambda client: (-counts[client], client.encode()))[:most]
@@ -191,7 +191,7 @@ def _top_clients(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _slowest(draw: Draw, size: int) -> ShellTask:
-    """The path of the slowest request."""
+    """Find the path of the slowest request."""
     lines = _requests(draw, size)
     times = draw.some(range(1, 9000), len(lines))
     lines = [line._replace(milliseconds=took) for line, took in zip(lines, times, strict=True)]
@@ -209,7 +209,7 @@ def _slowest(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _bytes_of_paths(draw: Draw, size: int) -> ShellTask:
-    """Bytes sent for each path."""
+    """Sum the bytes sent for each path."""
     lines, status = _requests(draw, size), draw.pick((200, 404))
     totals: Counter[str] = Counter()
     for line in lines:
@@ -245,7 +245,7 @@ def _by_hour(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _rotated(draw: Draw, size: int) -> ShellTask:
-    """Count over a log and its compressed earlier parts."""
+    """Count lines of a log and its compressed rotations."""
     lines, service = _events(draw, size), draw.pick(SERVICES)
     lines = [line._replace(service=service) if draw.chance(0.3) else line for line in lines]
     parts = 2 + size // 2
@@ -267,7 +267,7 @@ def _rotated(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(4, 5)
 def _still_there(draw: Draw, size: int) -> ShellTask:
-    """Users whose last event is a login."""
+    """List the users whose last event is a login."""
     users = [person.lower().replace(" ", ".") for person in draw.people(6 * size)]
     inside: set[str] = set()
     lines = []
@@ -290,7 +290,7 @@ def _still_there(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(4, 5)
 def _longest_gap(draw: Draw, size: int) -> ShellTask:
-    """The longest time without a line."""
+    """Find the longest time without a line."""
     lines = _events(draw, size)
     gaps = [int((b.when - a.when).total_seconds()) for a, b in itertools.pairwise(lines)]
     program = (

@@ -1,4 +1,4 @@
-"""Compressed formats without compression: the same bytes on every machine, whatever its zlib (RFC 1950 to 1952)."""
+"""Compressed formats with stored data, for identical bytes whatever the machine's zlib (RFC 1950 to 1952)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BLOCK = 0xFFFF
 
 
 def _stored(data: bytes) -> bytes:
-    """Data as blocks of a deflate stream that hold it as it is."""
+    """Return data as stored (uncompressed) blocks of a deflate stream."""
     pieces = [data[at : at + _BLOCK] for at in range(0, len(data), _BLOCK)] or [b""]
     heads = [
         struct.pack("<BHH", n == len(pieces), len(piece), len(piece) ^ _BLOCK) for n, piece in enumerate(pieces, 1)
@@ -18,11 +18,11 @@ def _stored(data: bytes) -> bytes:
 
 
 def gzipped(data: bytes | str) -> bytes:
-    """A file of gzip, without a name and a time."""
+    """Return a gzip file, without name and time."""
     data = data.encode() if isinstance(data, str) else data
     return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + _stored(data) + struct.pack("<II", zlib.crc32(data), len(data))
 
 
 def zlibbed(data: bytes) -> bytes:
-    """A stream of zlib, as git's objects are."""
+    """Return a zlib stream, the format of git's objects."""
     return b"\x78\x01" + _stored(data) + struct.pack(">I", zlib.adler32(data))

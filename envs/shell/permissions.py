@@ -17,13 +17,13 @@ def _setup(modes: dict[str, int]) -> str:
 
 
 def _folders(files: dict[str, bytes | str]) -> list[str]:
-    """All folders above files."""
+    """Return all folders above files."""
     return sorted({path.rsplit("/", n)[0] for path in files for n in range(1, path.count("/") + 1)})
 
 
 @FAMILY.template(1, 2)
 def _set_mode(draw: Draw, size: int) -> ShellTask:
-    """Give files these permissions."""
+    """Set the permissions of files."""
     names = draw.words(size if size == 1 else draw.number(3, 5))
     before = {f"{name}.txt": draw.pick(_FILE_MODES) for name in names}
     after = {path: draw.pick([mode for mode in _FILE_MODES if mode != old]) for path, old in before.items()}
@@ -39,7 +39,7 @@ def _set_mode(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 1)
 def _read_mode(draw: Draw, size: int) -> ShellTask:
-    """The permissions of a file."""
+    """Find the permissions of a file."""
     name, mode = f"{draw.word()}.txt", draw.pick((*_FILE_MODES, *_OPEN_MODES))
     return ShellTask(
         f"What are the permissions of {name}, as an octal number with three digits? Write it to answer.txt.",
@@ -52,7 +52,7 @@ def _read_mode(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 2)
 def _make_executable(draw: Draw, size: int) -> ShellTask:
-    """Let the owner run a script."""
+    """Make a script executable for its owner."""
     names = [f"{name}.sh" for name in draw.words(1 if size == 1 else 4)]
     before = {name: draw.pick((0o600, 0o640, 0o644)) for name in names}
     chosen = names if size == 1 else names[:2]
@@ -68,7 +68,7 @@ def _make_executable(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _set_tree(draw: Draw, size: int) -> ShellTask:
-    """One mode for all files, another for all folders."""
+    """Set one mode for all files, and another for all folders."""
     top = draw.topic()
     files = placed(top, tree(draw, size))
     file_mode, folder_mode = draw.pick((0o600, 0o640, 0o644, 0o660)), draw.pick((0o700, 0o750, 0o755, 0o770, 0o711))
@@ -90,7 +90,7 @@ def _set_tree(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _find_writable(draw: Draw, size: int) -> ShellTask:
-    """The files that everybody may write to."""
+    """Find world-writable files."""
     top = draw.topic()
     files = placed(top, tree(draw, size))
     modes = {path: draw.pick(_OPEN_MODES if draw.chance(0.3) else _FILE_MODES) for path in files}
@@ -108,7 +108,7 @@ def _find_writable(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _close_writable(draw: Draw, size: int) -> ShellTask:
-    """Take a permission away where it is, and change nothing else."""
+    """Remove a permission wherever it is set, and change nothing else."""
     top = draw.topic()
     files = placed(top, tree(draw, size))
     before = {path: draw.pick(_OPEN_MODES if draw.chance(0.4) else _FILE_MODES) for path in files}
@@ -131,7 +131,7 @@ def _close_writable(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _scripts(draw: Draw, size: int) -> ShellTask:
-    """Make executable what begins as a script does, and nothing else."""
+    """Make files with a shebang executable, and nothing else."""
     top = draw.topic()
     files: dict[str, bytes | str] = {}
     for path, text in placed(top, tree(draw, size, ("sh", "py", "txt"))).items():
@@ -172,7 +172,7 @@ def _from_list(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(4, 5)
 def _shared_folders(draw: Draw, size: int) -> ShellTask:
-    """Set-group-id and sticky bits for folders with a name."""
+    """Set the set-group-id and sticky bits of folders with a name."""
     top = draw.topic()
     files = placed(top, tree(draw, size))
     special = [f"{top}/{'/'.join(draw.topics(n))}/shared" for n in range(1, size)]
@@ -209,7 +209,7 @@ def _count_mode(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 3)
 def _symbolic(draw: Draw, size: int) -> ShellTask:
-    """The permissions of a file as letters."""
+    """Write the permissions of a file as letters."""
     name, mode = f"{draw.word()}.{draw.word()}", draw.pick((*_FILE_MODES, *_OPEN_MODES))
     letters = "".join("rwx"[n % 3] if mode >> (8 - n) & 1 else "-" for n in range(9))
     return ShellTask(

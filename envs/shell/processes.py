@@ -1,4 +1,4 @@
-"""Processes: end the right one, start one that stays, answer about one that runs."""
+"""Processes: stop the right one, start a lasting one, inspect one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pathlib.Path(sys.argv[1] + ".ready").touch()
 while True:
     signal.pause()
 """
-#: Starts a command in the background, and waits until its process is that command.
+#: Shell function that starts a command in the background and waits for its exec.
 _START = """start() {
     nohup "$@" > /dev/null 2>&1 < /dev/null &
     until [ "$(tr '\\0' ' ' < /proc/$!/cmdline)" = "$* " ]; do sleep 0.02; done
@@ -33,10 +33,10 @@ _START = """start() {
 
 
 def kill_by(pattern: str, signal: str = "TERM") -> str:
-    """A command that signals every process whose command line has the words.
+    """Return a command that signals every process whose command line matches a pattern.
 
     Args:
-        pattern: for grep; its first character is put in brackets, so that it does not find itself.
+        pattern: a pattern for grep; its first character is put in brackets, so that grep does not find itself.
     """
     found = f"grep -alz -- '^[{pattern[0]}]{pattern[1:]}$' /proc/[0-9]*/cmdline 2>/dev/null"
     return f"for p in $({found}); do p=${{p#/proc/}}; kill -{signal} ${{p%/cmdline}}; done"
@@ -57,7 +57,7 @@ def _is_running(name: str, count: int = 1) -> Running:
 
 @FAMILY.template(1, 2)
 def _stop_by_number(draw: Draw, size: int) -> ShellTask:
-    """End the process whose number is in a file."""
+    """Stop the process whose id is in a file."""
     names = draw.labels(size)
     setup = _START + "\n".join(f"start python3 worker.py {name}; echo $! > {name}.pid" for name in names)
     gone, *others = names
@@ -73,7 +73,7 @@ def _stop_by_number(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 3)
 def _start_one(draw: Draw, size: int) -> ShellTask:
-    """Start a process that goes on."""
+    """Start a process that keeps running."""
     names = draw.labels(size)
     clause = listed([f"'python3 worker.py {name}'" for name in names])
     commands = tuple(f"nohup python3 worker.py {name} > /dev/null 2>&1 &" for name in names)
@@ -88,10 +88,10 @@ def _start_one(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _stop_by_argument(draw: Draw, size: int) -> ShellTask:
-    """End the workers of some queues, and no others."""
+    """Stop the workers of some queues, and no others."""
     queues = draw.labels(2 + size)
     gone, kept = queues[: max(1, size - 2)], queues[max(1, size - 2) :]
-    kept += [f"{gone[0]}s"]  # its name begins alike
+    kept += [f"{gone[0]}s"]  # has the other's name as a prefix
     setup = _START + "\n".join(f"start python3 worker.py --queue {name}" for name in draw.mixed(gone + kept))
     return ShellTask(
         "Several worker processes are running; the last word of each command line is the name of its queue. Stop the "
@@ -106,7 +106,7 @@ def _stop_by_argument(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _environment(draw: Draw, size: int) -> ShellTask:
-    """A variable in the environment of a process."""
+    """Find a variable in the environment of a process."""
     names, tokens = draw.labels(size), [draw.token() for _ in range(size)]
     variable = f"{draw.word().upper()}_KEY"
     setup = _START + "\n".join(
@@ -165,7 +165,7 @@ def _working_folder(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _supervised(draw: Draw, size: int) -> ShellTask:
-    """End a process for good that another one starts again."""
+    """Stop a process that another one restarts."""
     gone, *kept = draw.labels(size - 1)
     setup = _START + "\n".join(f"start python3 supervisor.py {name}" for name in (gone, *kept))
     setup += _until_workers(size - 1)
@@ -191,7 +191,7 @@ def _supervised(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _signal_one(draw: Draw, size: int) -> ShellTask:
-    """Make a process write down what only it knows."""
+    """Make a process write its secret to a file by a signal."""
     names, values = draw.labels(size - 1), [draw.token() for _ in range(size - 1)]
     setup = "\n".join(
         f"echo {value} > {name}.in; nohup python3 reporter.py {name} < {name}.in > /dev/null 2>&1 &\n"
@@ -210,7 +210,7 @@ def _signal_one(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _parents(draw: Draw, size: int) -> ShellTask:
-    """The number of the parent of a process."""
+    """Find the parent of a process."""
     names = draw.labels(size)
     setup = _START + "\n".join(f"start python3 supervisor.py {name}" for name in names) + _until_workers(size)
     return ShellTask(

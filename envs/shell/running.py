@@ -1,4 +1,4 @@
-"""Checks of what runs: processes, services, and scripts that are tried on inputs of which the agent knew nothing."""
+"""Checks of processes, services, and scripts, which are run on inputs that the agent did not see."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from rollenv.envs.shell.checks import lines_of
 from rollenv.envs.shell.workspace import Workspace
 
-#: Writes a line for each process but the probe's own: its number, state, program and words, both in base64.
+#: Prints a line for each process but itself: id, state, and in base64 program and words.
 _PROCESSES = r"""
 for one in /proc/[0-9]*; do
     [ "${one#/proc/}" = "$$" ] && continue
@@ -24,8 +24,8 @@ for one in /proc/[0-9]*; do
     [ -n "$words" ] && printf '%s %s %s %s\n' "${one#/proc/}" "${state%% *}" "${program:--}" "$words"
 done; true
 """
-#: Sends bytes to a port, on a connection for each piece, and writes what comes back on each, in base64. It waits some
-#: seconds for a server that is still starting, and no longer than that for all answers.
+#: Sends each piece of data to a port on its own connection, and prints the answers in base64. It waits some seconds for
+#: a server that is still starting, and as long for all answers.
 _ASK = r"""
 import base64, socket, sys, time
 port, whole, ends = int(sys.argv[1]), sys.argv[2] == "whole", time.time() + 3
@@ -62,9 +62,9 @@ def _decoded(text: str) -> str:
 
 
 def processes(workspace: Workspace) -> list[tuple[str, ...]]:
-    """The words of the Python programs that run (not of those that have ended and are still listed).
+    """Return the words of the running Python programs, without zombies.
 
-    A program that starts another, such as timeout or tmux, has the words of that one too.
+    Wrappers that start another program, such as timeout or tmux, have its words too.
     """
     found = []
     for line in workspace.run(_PROCESSES).stdout.splitlines():
@@ -76,7 +76,7 @@ def processes(workspace: Workspace) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Running:
-    """So many processes of Python have these words one after another in their command."""
+    """Checks the number of Python processes with these consecutive words in their command."""
 
     words: tuple[str, ...]
     count: int
@@ -95,7 +95,7 @@ class Running:
 
 
 def _soon(look: Callable[[], str]) -> str:
-    """Return what is wrong, and still is after a moment: what was just started or ended takes some time."""
+    """Return an error that persists for a moment: starting and stopping takes some time."""
     for _ in range(4):
         if not (wrong := look()):
             return ""
@@ -104,7 +104,7 @@ def _soon(look: Callable[[], str]) -> str:
 
 
 def _names(there: str, word: str) -> bool:
-    """Return whether a word of a command is the wanted one, perhaps with a path before it."""
+    """Return whether a word of a command is the wanted one, possibly with a path before it."""
     return there == word or there.endswith(f"/{word}")
 
 
@@ -112,8 +112,8 @@ def ask(workspace: Workspace, port: int, messages: Sequence[str], whole: bool) -
     """Return the answers of a server on several connections; an empty list if there is no server.
 
     Args:
-        messages: what is sent on each connection.
-        whole: whether an answer lasts until the server closes; else it has as many lines as were sent.
+        messages: data for each connection.
+        whole: whether an answer ends when the server closes the connection; else it has as many lines as were sent.
     """
     data = (base64.b64encode(one.encode()).decode() for one in messages)
     words = ["python3", "-I", "-S", "-c", _ASK, str(port), "whole" if whole else "lines", *data]
@@ -123,11 +123,11 @@ def ask(workspace: Workspace, port: int, messages: Sequence[str], whole: bool) -
 
 @dataclass(frozen=True)
 class Web:
-    """A web server answers GET requests."""
+    """Checks the answers of a web server to GET requests."""
 
     port: int
     pages: Mapping[str, str | None]
-    """Path to the text of the page; None: status 404."""
+    """Text of the page by path; None for status 404."""
 
     def __call__(self, workspace: Workspace) -> str:
         requests = [f"GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n" for path in self.pages]
@@ -149,7 +149,7 @@ def _is_page(answer: str, text: str | None) -> bool:
 
 @dataclass(frozen=True)
 class Talk:
-    """A server answers each line with a line, on one connection and on several."""
+    """Checks that a server answers each line with a line, on one connection and on several."""
 
     port: int
     lines: tuple[str, ...]
@@ -165,7 +165,7 @@ class Talk:
 
 @dataclass(frozen=True)
 class Silent:
-    """Nothing listens on a port."""
+    """Checks that nothing listens on a port."""
 
     port: int
 
@@ -179,16 +179,16 @@ class Silent:
 
 @dataclass(frozen=True)
 class Script:
-    """A command in the working folder prints this. Its files are new to the agent, in a fresh folder ``$D``."""
+    """Checks the output of a command in the working folder, with unseen files in a fresh folder ``$D``."""
 
     command: str
     """Command for bash; ``$APP`` is the working folder."""
     output: str
     stdin: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Names and contents."""
+    """Contents by name."""
     exit_code: int | None = None
-    """The wanted exit status; None for any."""
+    """Expected exit status; None for any."""
 
     def __call__(self, workspace: Workspace) -> str:
         written = "".join(

@@ -1,4 +1,4 @@
-"""Scripts: write one that does something; it is tried on inputs of which the agent knew nothing."""
+"""Scripts to write, which are run on inputs that the agent did not see."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ FAMILY = Family("scripting", "write or repair a script that is then tried on hid
 
 
 def _written(path: str, program: str) -> str:
-    """A command that writes a program to a file."""
+    """Return a command that writes a program to a file."""
     return f"cat > {path} <<'END'\n{program.rstrip()}\nEND"
 
 
 def _numbers(draw: Draw, count: int, least: int = -50, most: int = 99) -> list[int]:
-    """Whole numbers."""
+    """Draw whole numbers."""
     return [draw.number(least, most) for _ in range(count)]
 
 
@@ -37,7 +37,7 @@ def _say(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 1)
 def _one_filter(draw: Draw, size: int) -> ShellTask:
-    """Read standard input and print something about it, with one program."""
+    """Print a fact about standard input, with one program."""
     name, text = draw.label(), draw.text(draw.number(3, 9))
     lines = text.splitlines()
     clause, command, answer = draw.pick(
@@ -60,7 +60,7 @@ def _one_filter(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _arithmetic(draw: Draw, size: int) -> ShellTask:
-    """Compute something of numbers that are arguments."""
+    """Compute a function of numbers that are arguments."""
     name = draw.label()
     kinds: tuple[tuple[str, str, Callable[[list[int]], int]], ...] = (
         ("their sum", 's=0; for n in "$@"; do s=$((s + n)); done; echo $s', sum),
@@ -143,7 +143,7 @@ def _factors(number: int) -> str:
 
 @FAMILY.template(3, 5)
 def _convert_number(draw: Draw, size: int) -> ShellTask:
-    """Write a number in another way."""
+    """Convert a number to another notation."""
     name, base = draw.label(), draw.number(3, 9)
     clause, program, answer = draw.pick(
         (
@@ -170,7 +170,7 @@ def _convert_number(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _count_words(draw: Draw, size: int) -> ShellTask:
-    """Counts of the words in files that are arguments."""
+    """Count the words in files that are arguments."""
     name, words, several = draw.label(), draw.words(8), size > 3
     texts = ["".join(" ".join(draw.pick(words) for _ in range(6)) + "\n" for _ in range(2 * size)) for _ in range(3)]
     files = {f"{topic}.txt": text for topic, text in zip(draw.topics(3), texts, strict=True)}
@@ -201,7 +201,7 @@ def _count_words(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _validate(draw: Draw, size: int) -> ShellTask:
-    """Say by the exit status whether an argument has a form."""
+    """Report by the exit status whether an argument has a format."""
     name, prefix, digits = draw.label(), draw.word()[:3].upper(), draw.number(3, 6)
 
     def code(count: int) -> str:
@@ -224,7 +224,7 @@ def _validate(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _total_table(draw: Draw, size: int) -> ShellTask:
-    """Totals of a table on standard input."""
+    """Sum a table on standard input by group."""
     name, key, value = draw.label(), draw.pick(("city", "team", "item")), draw.pick(("points", "amount", "hours"))
     groups = draw.topics(3 + size)
 
@@ -256,7 +256,7 @@ def _total_table(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _rename_tool(draw: Draw, size: int) -> ShellTask:
-    """A tool that changes the files of the folder that it is run in."""
+    """Write a tool that renames the files of the current folder."""
     name, old, new = draw.label(), *draw.some(("txt", "md", "csv", "log", "dat"), 2)
     names = draw.words(2 + size)
     files = {f"{one}.{draw.pick((old, 'cfg'))}": f"{one}\n" for one in names} | {f"my {names[0]}.{old}": "space\n"}
@@ -296,7 +296,7 @@ while read -r n; do
 done < "$1"
 echo "$count"
 """
-#: The output of a script in words, the script, a part of it and its faulty replacement, and the output in Python.
+#: The output of a script in words, the script, a part of it with its faulty replacement, and the output in Python.
 _BUGS: tuple[tuple[str, str, tuple[str, str], Callable[[list[int]], str]], ...] = (
     (
         "the numbers in FILE, one a line, and their mean, rounded down to a whole number, at the end",
@@ -322,7 +322,7 @@ _BUGS: tuple[tuple[str, str, tuple[str, str], Callable[[list[int]], str]], ...] 
 
 @FAMILY.template(2, 5)
 def _repair(draw: Draw, size: int) -> ShellTask:
-    """A script with a fault."""
+    """Fix a script with a bug."""
     name = draw.label()
     clause, right, (good, bad), answer = draw.pick(_BUGS)
     tries = [_numbers(draw, 3 + 2 * size, 1, 99) for _ in range(3)]

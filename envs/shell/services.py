@@ -1,4 +1,4 @@
-"""Small services on local ports: start, ask, repair, write."""
+"""Small services on local ports: start, query, repair, write."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 http.server.ThreadingHTTPServer(("127.0.0.1", int(config["port"])), Handler).serve_forever()
 """
 _PORTS = range(4000, 30000)
-#: Waits until a port answers.
+#: Command that waits until a port accepts connections.
 _WAIT = "until (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.05; done"
 
 
@@ -53,17 +53,17 @@ def _port(draw: Draw) -> int:
 
 
 def _hidden(config: object, port: int) -> str:
-    """Setup that starts a server whose configuration is gone once it runs."""
+    """Return a setup that starts a server and deletes its configuration."""
     text = json.dumps(config)
     start = "nohup python3 .server.py .config.json > /dev/null 2>&1 < /dev/null &"
     return f"cat > .config.json <<'END'\n{text}\nEND\n{start}\n{_WAIT.format(port=port)}\nrm .config.json .server.py"
 
 
 def get(port: int, path: str, header: str = "") -> str:
-    """A command that prints what a web server answers.
+    """Return a command that prints a page of a web server.
 
     Args:
-        header: of the request, as ``'NAME': 'VALUE'``.
+        header: a header of the request, as ``'NAME': 'VALUE'``.
     """
     url = f"http://127.0.0.1:{port}{path}"
     request = f"u.Request('{url}', headers={{{header}}})"
@@ -71,7 +71,7 @@ def get(port: int, path: str, header: str = "") -> str:
 
 
 def background(command: str) -> str:
-    """A command that starts another one in the background."""
+    """Return a command that starts another one in the background."""
     return f"nohup {command} > /dev/null 2>&1 < /dev/null &"
 
 
@@ -96,7 +96,7 @@ def _serve_folder(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 3)
 def _ask_page(draw: Draw, size: int) -> ShellTask:
-    """Ask a running server for a page."""
+    """Get a page from a running server."""
     port, answer = _port(draw), draw.token()
     paths = [f"/{name}" for name in draw.words(2 + size)]
     config = {"port": port, "pages": {path: draw.token() for path in paths} | {paths[0]: answer}}
@@ -118,7 +118,7 @@ def _ask_page(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _repair_config(draw: Draw, size: int) -> ShellTask:
-    """A server that does not start, or not as it should."""
+    """Repair the configuration of a server that does not start, or misbehaves."""
     port, wrong = draw.some(_PORTS, 2)
     paths = [f"/{name}" for name in draw.words(1 + size)]
     pages: dict[str, str | None] = {path: draw.sentence() for path in paths}
@@ -143,7 +143,7 @@ def _repair_config(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _change_page(draw: Draw, size: int) -> ShellTask:
-    """Change the configuration of a server that runs, and start it again."""
+    """Change the configuration of a running server, and restart it."""
     port = _port(draw)
     paths = [f"/{name}" for name in draw.words(1 + size)]
     pages: dict[str, str | None] = {path: draw.sentence() for path in paths}
@@ -165,7 +165,7 @@ def _change_page(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _find_port(draw: Draw, size: int) -> ShellTask:
-    """The port among several on which a page exists."""
+    """Find the port, among several, with a page."""
     ports = draw.some(_PORTS, min(1 + size, 5))
     pages = {port: (f"/{word}", draw.token()) for port, word in zip(ports, draw.words(len(ports)), strict=True)}
     path, answer = pages[draw.pick(ports)]
@@ -188,7 +188,7 @@ def _find_port(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _all_pages(draw: Draw, size: int) -> ShellTask:
-    """Add up a list that comes in pages."""
+    """Sum a list that is split into pages."""
     port, path, key = _port(draw), f"/{draw.topic()}", draw.pick(("price", "weight", "count"))
     items: list[dict[str, Any]] = [
         {"name": name, key: draw.number(1, 500)} for name in draw.words(15 * (size - 1) + draw.number(0, 9))
@@ -213,7 +213,7 @@ def _all_pages(draw: Draw, size: int) -> ShellTask:
     )
 
 
-#: A server's answer to a line, in words, in the oracle's Python, and here.
+#: A server's answer to a line, in words, in the oracle's program, and as a function.
 _ANSWERS: tuple[tuple[str, str, Callable[[str], str]], ...] = (
     ("the line with its characters in reverse order", "line[::-1]", lambda line: line[::-1]),
     ("the line in upper case", "line.upper()", str.upper),
@@ -289,7 +289,7 @@ def _json_server(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 3)
 def _stop_server(draw: Draw, size: int) -> ShellTask:
-    """End the server of one port, and not the others."""
+    """Stop the server on one port, and not the others."""
     ports = draw.some(_PORTS, size + 1)
     bodies = {port: draw.sentence() for port in ports}
     setup = []

@@ -18,7 +18,7 @@ Rows = list[tuple[str, ...]]
 
 
 def _orders(draw: Draw, size: int) -> Rows:
-    """Rows of orders: a number, an item, a city, a quantity, a price."""
+    """Draw rows of orders: number, item, city, quantity, price."""
     items, cities = draw.words(4 + 2 * size), draw.some(CITIES, 3 + size)
     count = draw.records(size)
     ids = draw.some(range(1000, 9999), count)
@@ -26,14 +26,14 @@ def _orders(draw: Draw, size: int) -> Rows:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], delimiter: str = ",") -> str:
-    """The text of a table."""
+    """Return the text of a table."""
     out = io.StringIO()
     csv.writer(out, delimiter=delimiter, lineterminator="\n").writerows([header, *rows])
     return out.getvalue()
 
 
 def _python(*lines: str) -> str:
-    """A command that runs lines of Python."""
+    """Return a command that runs lines of Python."""
     body = "\n".join(lines)
     return f"python3 - <<'END'\n{body}\nEND"
 
@@ -44,7 +44,7 @@ _WRITE = "w = csv.writer(open('answer.csv', 'w')); w.writerow({header!r}.split('
 
 @FAMILY.template(1, 1)
 def _one_column(draw: Draw, size: int) -> ShellTask:
-    """One column of a table without a header."""
+    """Extract one column of a table without a header."""
     column = draw.number(1, 5)
     rows = [(*row, str(draw.number(1, 5))) for row in _orders(draw, size)]
     return ShellTask(
@@ -91,7 +91,7 @@ def _count_rows(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 3)
 def _sum_column(draw: Draw, size: int) -> ShellTask:
-    """The sum of a column."""
+    """Sum a column."""
     rows = _orders(draw, size)
     city = draw.pick(rows)[2] if size > 2 else ""
     total = sum(int(row[3]) for row in rows if city in ("", row[2]))
@@ -107,7 +107,7 @@ def _sum_column(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _filter_rows(draw: Draw, size: int) -> ShellTask:
-    """The rows where a number is large, or small, and a text is right."""
+    """Select the rows with a text, and a number above or below a bound."""
     rows, border, more = _orders(draw, size), draw.number(8, 30), draw.chance(0.5)
     city = draw.pick(rows)[2] if size > 2 else ""
     kept = [row for row in rows if (int(row[3]) > border if more else int(row[3]) < border) and city in ("", row[2])]
@@ -124,7 +124,7 @@ def _filter_rows(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _to_json(draw: Draw, size: int) -> ShellTask:
-    """A table as JSON."""
+    """Convert a table to JSON."""
     rows = _orders(draw, size)
     value = [
         {"id": int(n), "item": item, "city": city, "quantity": int(quantity), "price": float(price)}
@@ -150,7 +150,7 @@ def _to_json(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _from_json(draw: Draw, size: int) -> ShellTask:
-    """JSON as a table; keys may be missing."""
+    """Convert JSON to a table; keys may be missing."""
     rows, columns = _orders(draw, size), tuple(draw.some(_FIELDS, draw.number(2, 4)))
     named = [dict(zip(_FIELDS, row, strict=True)) for row in rows]
     lost = columns[-1]
@@ -189,7 +189,7 @@ def _grouped(rows: Rows, key: int, value: Callable[[Sequence[str]], int]) -> dic
 
 @FAMILY.template(3, 5)
 def _group(draw: Draw, size: int) -> ShellTask:
-    """Revenue of each city or item."""
+    """Sum the revenue of each city or item."""
     rows, key = _orders(draw, size), draw.number(1, 2)
     totals = _grouped(rows, key, _revenue)
     ranked = sorted(totals, key=lambda name: (-totals[name], name))
@@ -216,7 +216,7 @@ def _group(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _join(draw: Draw, size: int) -> ShellTask:
-    """Two tables with a common column."""
+    """Join two tables by a common column."""
     people = draw.people(draw.records(size) // 2)
     customers = list(zip(map(str, draw.some(range(100, 999), len(people))), people, strict=True))
     rows = [(row[0], draw.pick(customers)[0] if draw.chance(0.9) else "99", row[4]) for row in _orders(draw, size)]
@@ -246,7 +246,7 @@ def _join(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _latest(draw: Draw, size: int) -> ShellTask:
-    """The latest reading of each sensor."""
+    """Find the latest reading of each sensor."""
     sensors = [f"s{n}" for n in draw.some(range(10, 99), 3 + 2 * size)]
     times = draw.moments(draw.records(size), hours=400)
     rows = draw.mixed([(f"{t:%Y-%m-%dT%H:%M:%SZ}", draw.pick(sensors), draw.price(10, 30)) for t in times])
@@ -271,7 +271,7 @@ def _latest(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(4, 5)
 def _quoted(draw: Draw, size: int) -> ShellTask:
-    """A table whose cells hold commas, quotes and line ends."""
+    """Process a table whose cells contain commas, quotes and line ends."""
 
     def note() -> str:
         return draw.pick((", ", ' "so-called" ', "\n", " ")).join((draw.word(), draw.word(), draw.word()))
@@ -296,7 +296,7 @@ def _quoted(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(4, 5)
 def _pivot(draw: Draw, size: int) -> ShellTask:
-    """Quantities by item and city."""
+    """Make a pivot table of quantities by item and city."""
     rows = _orders(draw, size)
     items, cities = sorted({row[1] for row in rows}), sorted({row[2] for row in rows})
     cells = _grouped([(f"{row[1]},{row[2]}", *row) for row in rows], 0, lambda row: int(row[4]))

@@ -1,4 +1,4 @@
-"""A task in a shell: what is asked, the files it starts with, a way to solve it, and how the end is judged."""
+"""A task in a shell: the instruction, the initial files, a solution, and the checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from rollenv.envs.shell.draw import Draw
 from rollenv.envs.shell.workspace import Workspace
 
-#: Looks at a machine and says what is wrong; an empty text if nothing is. Picklable.
+#: A picklable function from a machine to the description of an error; empty if there is none.
 Check = Callable[[Workspace], str]
 SIZES = range(1, 6)
 
@@ -20,35 +20,35 @@ class Verdict:
 
     success: bool
     partial: float
-    """The share of the checks that hold, 0 to 1."""
+    """Share of the checks that hold, 0 to 1."""
     why: str
-    """Description of what is wrong; empty if nothing is. For people: it may give the answer away."""
+    """Description of the errors, for people: it may reveal the answer."""
 
 
 @dataclass(frozen=True)
 class ShellTask:
-    """One task. All of it lives in the working folder, where commands start."""
+    """A task in the working folder, where commands start."""
 
     instruction: str
     files: Mapping[str, bytes | str]
-    """Written before the episode: relative path to contents."""
+    """Initial files: contents by relative path."""
     oracle: tuple[str, ...]
-    """Commands for bash that solve it, one per turn."""
+    """Bash commands that solve the task, one per turn."""
     checks: tuple[Check, ...]
-    """All of them have to hold at the end."""
+    """Checks that must all hold at the end."""
     setup: str = ""
-    """Commands for bash, run in the working folder after the files are there and before the episode."""
+    """Bash commands to run in the working folder, after the files are written and before the episode."""
     family: str = ""
     template: str = ""
     size: int = 1
 
     def judge(self, workspace: Workspace) -> Verdict:
-        """Judge what an agent has left."""
+        """Judge the final state."""
         wrong = [why for why in (check(workspace) for check in self.checks) if why]
         return Verdict(not wrong, 1 - len(wrong) / len(self.checks), "; ".join(wrong))
 
     def named(self) -> str:
-        """A hash of the instruction and of the files at the start: equal tasks have equal names."""
+        """Return a hash of the instruction and the initial files: equal tasks have equal names."""
         digest = hashlib.blake2b(digest_size=16)
         for text in (self.instruction, self.setup, *(part for item in sorted(self.files.items()) for part in item)):
             data = text.encode() if isinstance(text, str) else text
@@ -61,7 +61,7 @@ Make = Callable[[Draw, int], ShellTask]
 
 @dataclass(frozen=True)
 class Template:
-    """A kind of task: a function of random draws and a size."""
+    """A kind of task: a function of the random draws and the size."""
 
     name: str
     make: Make
@@ -77,12 +77,7 @@ class Family:
     templates: list[Template] = field(default_factory=list)
 
     def template(self, least: int, most: int) -> Callable[[Make], Make]:
-        """Add the decorated function, under its own name without the underscore.
-
-        Args:
-            least: the smallest size that it is made for, from 1.
-            most: the largest size, up to 5.
-        """
+        """Add the decorated function, under its name without the underscore, for sizes from least to most (1 to 5)."""
 
         def add(make: Make) -> Make:
             self.templates.append(Template(make.__name__.lstrip("_"), make, range(least, most + 1)))
@@ -91,12 +86,12 @@ class Family:
         return add
 
     def task(self, seed: int | str, size: int, template: str | None = None) -> ShellTask:
-        """The task with this seed.
+        """Generate the task of a seed.
 
         Args:
             seed: equal seeds give equal tasks, in every process.
             size: 1 (one short command) to 5.
-            template: name of the kind; by default one that is drawn among those made for the size.
+            template: name of the kind; by default one of those for the size is drawn.
         """
         draw = Draw(f"shell {self.name} {template or ''} {size} {seed}")
         kinds = [one for one in self.templates if size in one.sizes and template in (None, one.name)]

@@ -19,7 +19,7 @@ FAMILY = Family("text", "texts and puzzles: decode, extract, compare, count, ver
 
 @FAMILY.template(1, 1)
 def _reverse(draw: Draw, size: int) -> ShellTask:
-    """Lines from the last to the first."""
+    """Reverse the order of lines."""
     text = draw.text(draw.number(2, 6))
     return ShellTask(
         "Write the lines of text.txt in reverse order (the last line first) to answer.txt.",
@@ -31,7 +31,7 @@ def _reverse(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 2)
 def _unique(draw: Draw, size: int) -> ShellTask:
-    """The different lines, or how many there are."""
+    """List or count the distinct lines."""
     words = draw.words(draw.number(3, 8) * size)
     lines, count = [*words, *draw.some(words, len(words) // 2)], draw.chance(0.5)
     lines = draw.mixed(lines)
@@ -67,7 +67,7 @@ def _replace(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 2)
 def _change_case(draw: Draw, size: int) -> ShellTask:
-    """A text in capitals or in small letters."""
+    """Convert a text to upper or lower case."""
     text, upper = draw.text(2 * size), draw.chance(0.5)
     text = text if upper else text.upper()
     command = "tr a-z A-Z" if upper else "tr A-Z a-z"
@@ -90,7 +90,7 @@ _CODES: dict[str, tuple[Callable[[str], str], str]] = {
 
 @FAMILY.template(1, 5)
 def _decode(draw: Draw, size: int) -> ShellTask:
-    """A text that was encoded once or several times."""
+    """Decode a text that was encoded once or several times."""
     text, names = draw.text(draw.number(1, 2 + size)), [draw.pick(list(_CODES)) for _ in range((size + 1) // 2)]
     names = ["base64"] if size == 1 else names
     coded = text
@@ -112,7 +112,7 @@ def _decode(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 4)
 def _shifted(draw: Draw, size: int) -> ShellTask:
-    """A Caesar cipher with a shift that the request does not give."""
+    """Decipher a Caesar cipher with an unknown shift."""
     shift, key = draw.number(1, 25), draw.word()
     text = draw.text(1 + size) + f"{draw.word()} {key} is the key\n"
     coded = text.translate({97 + n: 97 + (n + shift) % 26 for n in range(26)})
@@ -134,7 +134,7 @@ def _shifted(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _addresses(draw: Draw, size: int) -> ShellTask:
-    """The addresses in a text, each once."""
+    """Extract the addresses in a text, each once."""
     people = [person.lower().replace(" ", ".") for person in draw.people(2 + 2 * size)]
     mails = [f"{person}@{draw.word()}.{draw.pick(('org', 'com', 'net'))}" for person in people]
     lines = [
@@ -155,7 +155,7 @@ def _addresses(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _frequent_words(draw: Draw, size: int) -> ShellTask:
-    """The most frequent words."""
+    """Find the most frequent words."""
     words, most = draw.words(6 + 4 * size), draw.number(2, 3 + size)
     words += words[:3] * 3
     lines = [" ".join(draw.pick(words) for _ in range(7)) for _ in range(draw.records(size))]
@@ -175,7 +175,7 @@ def _frequent_words(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _differences(draw: Draw, size: int) -> ShellTask:
-    """Lines that one list has and the other has not."""
+    """Find the lines of one list that are not in the other."""
     lines = [f"{name} {draw.token(4)}" for name in draw.words(draw.records(size))]
     cut = max(2, len(lines) // 5)
     a, b = draw.mixed(lines[cut:]), draw.mixed(lines[:-cut])
@@ -189,7 +189,7 @@ def _differences(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _checksums(draw: Draw, size: int) -> ShellTask:
-    """The files that do not have their checksum."""
+    """Find the files that do not match their checksum."""
     files = {f"{name}.dat": draw.text(3) for name in draw.words(draw.files(size))}
     kind = draw.pick(("sha256", "md5", "sha1"))
     sums = "".join(
@@ -212,7 +212,7 @@ def _checksums(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _follow(draw: Draw, size: int) -> ShellTask:
-    """Each file names the next."""
+    """Follow a chain of files, each of which names the next."""
     names, last = [f"{name}.txt" for name in draw.words(8 * size)], draw.token()
     chain = names[: 3 * size]
     links = {name: f"next: {after}\n" for name, after in itertools.pairwise(chain)} | {chain[-1]: f"end: {last}\n"}
@@ -230,7 +230,7 @@ def _follow(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _anagrams(draw: Draw, size: int) -> ShellTask:
-    """The words of a list that are anagrams of a word."""
+    """Find the words of a list that are anagrams of a word."""
     word = draw.pick([one for one in draw.words(60) if len(one) > 5])
     right = list(dict.fromkeys("".join(draw.mixed(word)) for _ in range(2 + size)))
     wrong = ["".join(draw.mixed(word[:-1] + draw.pick("aeioubcdq"))) for _ in range(5 * size)] + draw.words(20 * size)
@@ -247,7 +247,7 @@ def _anagrams(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(3, 5)
 def _initials(draw: Draw, size: int) -> ShellTask:
-    """A message spread over a text: a letter of each line."""
+    """Extract a message of one letter per line of a text."""
     message = "".join(draw.words(size - 1))
     position = draw.number(1, 3)
     lines = []

@@ -11,7 +11,7 @@ _SUFFIXES = ("txt", "md", "csv", "log", "dat", "cfg")
 
 
 def tree(draw: Draw, size: int, suffixes: tuple[str, ...] = _SUFFIXES) -> dict[str, str]:
-    """Files of words in folders, path to contents; all names are different.
+    """Draw files of words in folders, path to contents, with different names.
 
     Args:
         size: 1 (no folders) to 5.
@@ -25,16 +25,12 @@ def tree(draw: Draw, size: int, suffixes: tuple[str, ...] = _SUFFIXES) -> dict[s
 
 
 def placed(top: str, files: dict[str, str]) -> dict[str, bytes | str]:
-    """The files below a folder.
-
-    Args:
-        files: path below it to contents.
-    """
+    """Put a folder before the paths of files."""
     return {f"{top}/{path}": text for path, text in files.items()}
 
 
 def wanted(files: dict[str, str]) -> dict[str, bytes]:
-    """The files in the form that a check takes."""
+    """Convert files to the format of checks."""
     return {path: text.encode() for path, text in files.items()}
 
 
@@ -94,7 +90,7 @@ def _remove_file(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(1, 2)
 def _make_folders(draw: Draw, size: int) -> ShellTask:
-    """Make a folder, or several inside each other."""
+    """Make a folder, or nested folders."""
     parts = draw.topics(draw.number(1, 2) if size == 1 else draw.number(3, 5))
     path = "/".join(parts)
     inside = f"{path}/{draw.word()}.txt"
@@ -109,7 +105,7 @@ def _make_folders(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _largest_file(draw: Draw, size: int) -> ShellTask:
-    """The path of the file with the most bytes."""
+    """Find the file with the most bytes."""
     top, files = draw.topic(), tree(draw, size)
     lengths = draw.some(range(20, 4000), len(files))
     files = {
@@ -130,7 +126,7 @@ def _largest_file(draw: Draw, size: int) -> ShellTask:
 
 @FAMILY.template(2, 5)
 def _total_size(draw: Draw, size: int) -> ShellTask:
-    """The sum of the sizes of files with a suffix."""
+    """Sum the sizes of files with a suffix."""
     top, suffix, files = draw.topic(), draw.pick(_SUFFIXES), tree(draw, size)
     files[f"{draw.token(6)}.{suffix}"] = draw.text(2)
     total = sum(len(text) for path, text in files.items() if path.endswith(f".{suffix}"))

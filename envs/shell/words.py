@@ -1,4 +1,4 @@
-"""Words that generated files are made of."""
+"""Vocabulary of generated files."""
 
 from __future__ import annotations
 

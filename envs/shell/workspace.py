@@ -1,4 +1,4 @@
-"""A task's working folder, as checks read it: commands, and a careful look at files."""
+"""The working folder of a task, for checks: commands, and safe access to files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rollenv.sandbox.types import CommandResult, Entry
 
 _Found = TypeVar("_Found")
 
-#: Bytes of a file that a check reads; a larger one is not read at all.
+#: Maximum size of a file for checks, in bytes; a larger one is not read.
 MOST_BYTES = 8 << 20
-#: The environment of a check's commands: nothing of the agent's.
+#: The environment of a check's commands, without the agent's variables.
 _CLEAN = (
     "/usr/bin/env -i PATH=/usr/bin:/bin LC_ALL=C.UTF-8 HOME=/nonexistent PYTHONPYCACHEPREFIX=/dev/null/none "
     "/bin/bash --noprofile --norc -c"
@@ -24,33 +24,28 @@ _CLEAN = (
 class Workspace(Protocol):
     """The working folder of a machine, read from outside. Paths are relative to it.
 
-    Nothing here raises or waits for what lies in the folder; a machine that has died is another matter.
+    Whatever the folder contains, nothing here raises or blocks, unless the machine has died.
     """
 
     def run(self, command: str, *, timeout: float = 10.0) -> CommandResult:
-        """Run a bash command in the working folder with a clean environment, and end all that it started.
+        """Run a bash command in the working folder with a clean environment, and kill all its processes.
 
         Args:
-            timeout: seconds that the command may take.
+            timeout: time limit of the command, in seconds.
         """
 
     def look(self, path: str) -> Entry | None:
-        """Return the facts about a file, folder or link itself; None if there is nothing."""
+        """Return the status of a file, folder or link itself; None if nothing exists there."""
 
     def listing(self, path: str) -> list[Entry]:
-        """Return the entries of a folder; nothing if it is not a folder."""
+        """Return the entries of a folder; empty if it is not a folder."""
 
     def read(self, path: str, most: int = MOST_BYTES) -> bytes | None:
-        """The contents of a regular file; None if it is anything else, cannot be read or is too large.
-
-        Args:
-            path: path of the file; its last component is not a link.
-            most: the most bytes that the file may have.
-        """
+        """Return the contents of a regular file; None if it is a link, cannot be read or has more than ``most`` bytes."""
 
 
 def _found(look: Callable[[], _Found]) -> _Found | None:
-    """Return the entry, or None: the agent's folder may hold anything."""
+    """Return the result, or None if the agent's files make it fail."""
     with contextlib.suppress(SandboxFileError, UnicodeError, ValueError):
         return look()
     return None
@@ -63,10 +58,10 @@ class MachineWorkspace:
         self._machine, self._home = machine, home
 
     def prepare(self, files: Mapping[str, str | bytes], setup: str) -> None:
-        """Write files, and then run commands that have to succeed.
+        """Write files, and then run the setup.
 
         Args:
-            setup: for bash; what it starts in the background goes on.
+            setup: bash commands; background processes keep running.
 
         Raises:
             SandboxError: the setup failed, so there is no task.

@@ -31,13 +31,13 @@ class CalculatorTask(Arithmetic):
     r"""Arithmetic with large numbers, and a calculator to call before the one answer in ``\boxed{}``.
 
     A call is ``<tool_call>{"name": "calculator", "arguments": {"expression": "12*34"}}</tool_call>``; the next
-    observation holds the result in ``<tool_response>``, or says what was wrong with the call. ``info`` counts
-    ``tool_use_counter`` and ``tool_success_counter``.
+    observation has the result or the error in ``<tool_response>``. ``info`` has ``tool_use_counter`` and
+    ``tool_success_counter``.
 
     Args:
         terms, operands, operators, split: arguments of :class:`~rollenv.envs.math.arithmetic.Arithmetic`.
-        max_turns: calls and the answer together.
-        format_reward: for an action that is neither, and for a call that is malformed.
+        max_turns: maximum number of calls and answers together.
+        format_reward: reward for an action that is neither, and for a malformed call.
     """
 
     state_names = ("task", "hint", "calls", "results")
@@ -103,7 +103,7 @@ class CalculatorTask(Arithmetic):
         return _tool_call(f"{number} + 1") if self.action_rng.random() < 0.5 else self.format_answer(number)
 
     def oracle_action(self) -> str:
-        """A call of the calculator with the whole sum, then its result."""
+        """Return a call of the calculator with the whole expression, then its result."""
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         return _tool_call(self.task) if self.turn == 0 and self.max_turns > 1 else self.format_answer(self.gold)
@@ -117,7 +117,7 @@ def _expression(call: str) -> str:
     """Return the expression of a call.
 
     Raises:
-        ValueError: the call is malformed; the message is for its author.
+        ValueError: the call is malformed; the message is for the agent.
     """
     if len(call) > 2 * MAX_CHARACTERS:
         raise ValueError("it is too long")

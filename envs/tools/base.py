@@ -1,7 +1,4 @@
-"""The base of tasks with tools: an episode of calls and messages, judged by the state that it leaves.
-
-A problem is what is asked, the world and the user it is asked in, and what the right end is.
-"""
+"""The base of tasks with tools: an episode of calls and messages, judged by the final state."""
 
 from __future__ import annotations
 
@@ -32,10 +29,7 @@ class Reply:
 
 
 class User:
-    """A scripted user. Deterministic; its state is :attr:`state`, JSON data.
-
-    This one has nothing to say: the first message ends the task.
-    """
+    """A scripted, deterministic user with JSON data as :attr:`state`. In this base class, any message ends the task."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
@@ -46,13 +40,14 @@ class User:
 
 
 class Informant(User):
-    """Has facts that the request leaves out, and tells them when asked.
+    """A user that tells facts on request.
 
-    A message with a question mark is a question; the reply gives every fact that it mentions. Any other ends the task.
+    The reply to a message with a question mark has every fact that the message mentions. Any other message ends the
+    task.
 
     Args:
-        facts: for each, words of which a question mentions one (in lower case), and what the user then says.
-        ignorant: the reply to a question about anything else.
+        facts: for each fact, its keywords in lower case and the reply.
+        ignorant: the reply to any other question.
     """
 
     def __init__(
@@ -71,11 +66,7 @@ class Informant(User):
 
 
 class Reminder(User):
-    """Answers every message with the same text; the episode goes on.
-
-    Args:
-        text: what to do instead of writing to the user.
-    """
+    """A user that replies to every message with the same reminder; the episode continues."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -97,9 +88,9 @@ class Judgement:
 
     success: bool
     partial: float = 0.0
-    """0 to 1: the share of what was wanted that is there. Reported, not paid, unless the environment is asked to."""
+    """Share of the goal that was reached, 0 to 1. A metric; paid only with ``partial_reward``."""
     side_effects: int = 0
-    """Changes of the state that were not wanted."""
+    """Number of unwanted changes of the state."""
 
 
 @dataclass
@@ -109,38 +100,38 @@ class Problem:
     question: str
     """The user's first request."""
     backend: Backend
-    """The backend in the state at the start. It belongs to the problem alone."""
+    """The backend in the initial state, owned by the problem."""
     plan: Sequence[Move] = ()
-    """An expert's moves; their calls lead to the state that is wanted, where :attr:`goal` does not say it."""
+    """An expert's moves. Without :attr:`goal`, their final state is the goal."""
     name: str = ""
-    """Equal tasks have equal names; splits go by it. By default a hash of the question and the start."""
+    """Equal tasks have equal names, which decide the split. By default a hash of question and initial state."""
     goal: Mapping[str, Any] | None = None
-    """The state wanted at the end (:meth:`Backend.data`); by default the one that the plan leads to."""
+    """The wanted final state (:meth:`Backend.data`); by default that of the plan."""
     answers: Sequence[str] = ()
-    """Texts that messages to the user have to contain, upper and lower case being the same."""
+    """Texts that messages to the user must contain, ignoring case."""
     user: User = field(default_factory=User)
     policy: str = ""
-    """Rules to keep, shown before the question."""
+    """Rules for the agent, shown before the question."""
     tools: Sequence[str] | None = None
-    """The functions that are offered; None for all."""
+    """Names of the functions that are offered; None for all."""
     category: str = ""
     before: Mapping[str, Any] | None = None
-    """The state at the start as data, where many problems share a large one; never changed. Else it is copied."""
+    """The initial state as read-only data, if many problems share a large one; by default it is copied."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A copy with a backend and a user of its own; the user may know the backend, and the rest is shared."""
+        """Copy the backend and the user together, as the user may refer to the backend; share the rest."""
         twin = copy.copy(self)
         twin.backend, twin.user = copy.deepcopy(self.backend, memo), copy.deepcopy(self.user, memo)
         return twin
 
     @functools.cached_property
     def start(self) -> Mapping[str, Any]:
-        """The state at the start, as data."""
+        """The initial state, as data."""
         return copy.deepcopy(self.backend.data()) if self.before is None else self.before
 
     @functools.cached_property
     def wanted(self) -> Mapping[str, Any]:
-        """The state at the end of a solved task, as data."""
+        """The wanted final state, as data."""
         if self.goal is not None:
             return self.goal
         twin = self.backend.twin()
@@ -150,7 +141,7 @@ class Problem:
         return twin.data()
 
     def named(self) -> str:
-        """The name, or a hash of what the task is."""
+        """Return the name, or a hash of the task."""
         if self.name:
             return self.name
         described = json.dumps([self.question, self.policy, list(self.tools or ()), self.start], sort_keys=True)
@@ -161,42 +152,42 @@ def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, i
     """Count changes.
 
     Returns:
-        How many of the wanted changes were made, and how many others.
+        The numbers of wanted changes that were made, and of other changes.
     """
     aims = {change.path: change.after for change in wanted}
     met = sum(change.path in aims and aims[change.path] == change.after for change in changed)
     return met, sum(change.path not in aims for change in changed)
 
 
-#: One task in so many is a test task.
+#: One in this many tasks is a test task.
 _TEST_SHARE = 5
-#: The answer of a service that is down.
+#: Answer of a simulated outage.
 _UNAVAILABLE = "error: the service is unavailable for the moment; try again"
 
 
 class ToolEnv(Env):
-    """Tasks that are solved by calling functions, and judged by the state that the calls leave.
+    """Tasks that are solved by calling functions, and judged by the final state.
 
-    An action holds calls (see ``calls``) or is a message to the user. Calls are answered in ``<tool_response>``
-    elements; with a scripted user a message that is a question gets an answer, any other ends the episode, as every
-    message does without one. The reward comes at the end: 1 for the wanted state and the answers asked for.
+    An action has calls (see ``calls``) or is a message to the user. Calls are answered in ``<tool_response>`` elements.
+    A message ends the episode, unless a scripted user replies to it. The reward comes at the end: 1 for the wanted
+    state and answers.
 
-    An author defines :meth:`problem`. ``info`` holds ``tools`` (schemas) at reset, ``tool_responses`` (a text for each
+    An author defines :meth:`problem`. ``info`` has ``tools`` (schemas) at reset, ``tool_responses`` (a text for each
     call) after calls, and at the end ``success`` and ``metrics``: ``calls``, ``invalid_calls`` (malformed or failed),
-    ``partial`` (share of the wanted changes made, 0 to 1), ``side_effects`` (changes that were not wanted).
+    ``partial`` (share of the wanted changes made, 0 to 1), ``side_effects`` (number of unwanted changes).
 
     Args:
-        max_turns: actions; the episode is truncated after them, as not solved.
-        calls: how calls are written and functions are shown: ``hermes`` (``<tool_call>`` elements), ``json``,
-            ``python`` or ``native`` (the functions are in ``info["tools"]`` only, for agents that hand them over).
+        max_turns: actions before the episode is truncated, as not solved.
+        calls: format of calls and functions: ``hermes`` (``<tool_call>`` elements), ``json``, ``python`` or ``native``
+            (functions only in ``info["tools"]``, for agents that pass them to the model's API).
         split: ``train`` and ``test`` never share a task; ``all`` is both. Only for generated tasks.
-        errors: the chance that a call is answered with a passing error, 0 to 1; the call then changes nothing.
-        format_reward: for an action with a malformed or failed call, at most 0.
-        partial_reward: paid in proportion to ``partial`` where the task is not solved, 0 to 1; divided by one more than
-            the side effects, so that nobody is paid for changing everything.
+        errors: probability that a call fails with a transient error and changes nothing, 0 to 1.
+        format_reward: reward for an action with a malformed or failed call, at most 0.
+        partial_reward: reward of an unsolved task, multiplied by ``partial`` and divided by 1 + ``side_effects``, so
+            that changing everything does not pay; 0 to 1.
     """
 
-    #: Data sets number their tasks, and ``index`` chooses one; generated tasks have no end.
+    #: Number of tasks of a data set, selected by ``index``; None for generated tasks.
     tasks: int | None = None
     reset_options = frozenset({"index"})
     #: True to judge the state of a truncated episode.
@@ -235,10 +226,10 @@ class ToolEnv(Env):
     # -- what an author defines ----------------------------------------------------------------------------------------
 
     def problem(self, key: int) -> Problem:
-        """The task with this number: a new one every time it is asked for, a function of the number alone.
+        """Return a new object of the task with this key, a function of the key alone.
 
         Args:
-            key: of a data set's task, or from 0 to 2**62 where tasks are generated.
+            key: index in the data set, or from 0 to 2**62 for generated tasks.
         """
         raise NotImplementedError(f"{type(self).__name__} has no problem()")
 
@@ -253,11 +244,11 @@ class ToolEnv(Env):
         return Judgement(success, (met + sum(answered)) / asked if asked else float(success), aside)
 
     def compared(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the part of a state that is judged; all of it by default."""
+        """Return the part of a state that is judged; by default all of it."""
         return state
 
     def answered(self, problem: Problem) -> list[bool]:
-        """True for each answer that the user wants and that a message of the agent had."""
+        """Return, for each wanted answer, whether a message of the agent had it."""
         text = "\n".join(self.messages).lower()
         return [answer.lower() in text for answer in problem.answers]
 
@@ -265,7 +256,7 @@ class ToolEnv(Env):
 
     @property
     def current(self) -> Problem:
-        """The task being played."""
+        """The current task."""
         if self._current is None:
             raise EpisodeOver(f"{self}: call reset() to start an episode")
         return self._current
@@ -285,7 +276,7 @@ class ToolEnv(Env):
         self._current = self.problem(self.key) if self.tasks is not None else self._drawn()
         self._fresh()
         problem = self._current
-        _ = problem.start  # before anything changes
+        _ = problem.start  # cached before anything changes
         schemas = problem.backend.schemas(problem.tools)
         parts = (problem.policy, call_instructions(schemas, self.calls), problem.question)
         info: dict[str, Any] = {"tools": copy.deepcopy(schemas), "category": problem.category}
@@ -321,7 +312,7 @@ class ToolEnv(Env):
             read = not any(call.problem for call in found)
             info = {"use_tool": True, "tool_responses": [answer.text for answer in answers], "valid": read}
             return self._after(ended=False, valid=not any(answer.failed for answer in answers), info=info)
-        message = well_formed(message)  # so that a kept state is read as it was written
+        message = well_formed(message)  # so that it survives JSON
         self.messages.append(message)
         self._advance(message)
         reply = self.current.user.reply(message)
@@ -350,7 +341,7 @@ class ToolEnv(Env):
         return self.last, reward, ended, cut, info | {"success": success, "metrics": metrics}
 
     def _cut(self) -> bool:
-        """Return whether the episode is over after this action, solved or not."""
+        """Return whether a limit ends the episode after this action."""
         return self.turn >= self.max_turns
 
     def changes(self) -> list[Change]:
@@ -358,7 +349,7 @@ class ToolEnv(Env):
         return differences(self.current.start, self.current.backend.data())
 
     def render(self) -> str:
-        """The request, what has changed in the state, and the last answer; nothing before the first reset."""
+        """Return the request, the changes of the state, and the last answer; empty before the first reset."""
         if self._current is None:
             return ""
         problem = self._current
@@ -372,7 +363,7 @@ class ToolEnv(Env):
     # -- experts and others --------------------------------------------------------------------------------------------
 
     def _advance(self, done: Call | str) -> None:
-        """Go on in the plan if this was its next move."""
+        """Advance the plan if this was its next move."""
         plan = self.current.plan
         if self.step_of_plan >= len(plan):
             return
@@ -389,7 +380,7 @@ class ToolEnv(Env):
             self._done_of_move = 0
 
     def oracle_action(self) -> str:
-        """The next move of the plan; a closing message after its end."""
+        """Return the next move of the plan; a closing message after its end."""
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         plan = self.current.plan
@@ -399,11 +390,11 @@ class ToolEnv(Env):
         return move if isinstance(move, str) else write_calls(list(move)[self._done_of_move :], self.calls)
 
     def closing(self) -> str:
-        """The message that ends a task whose plan does not end with one."""
+        """Return the message that ends a task whose plan does not end with one."""
         return "Done."
 
     def sample_random_action(self) -> str:
-        """A call with arguments of the right types, or, rarely, the end."""
+        """Return a call with arguments of the right types, or, rarely, a closing message."""
         rng = self.action_rng
         schemas = self.current.backend.schemas(self.current.tools)
         if not schemas or rng.random() < 0.1:
@@ -440,11 +431,7 @@ _WORDS = ("alpha", "north", "report", "team", "blue", "weekly", "draft", "2023-1
 
 
 def random_arguments(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
-    """Arguments that fit a schema: all that are required, some of the others.
-
-    Args:
-        schema: of an object, as in a function's ``parameters``.
-    """
+    """Draw arguments that fit the schema of an object: all that are required, some of the others."""
     required = set(schema.get("required", ()))
     properties = schema.get("properties", {})
     return {

@@ -1,16 +1,16 @@
-"""Berkeley Function Calling Leaderboard, version 4: single turns by their calls, several turns by what they leave."""
+"""Berkeley Function Calling Leaderboard, version 4: single turns judged by calls, conversations by states."""
 
 from __future__ import annotations
 
 from rollenv.needs import DataFiles, Package
 from rollenv.registry import ABILITIES, register
 
-#: Categories of a single turn.
+#: Single-turn categories.
 SINGLE = ("simple_python", "multiple", "parallel", "irrelevance")
 MULTI = "multi_turn_base"
 
 _SOURCE = "https://github.com/ShishirPatil/gorilla"
-#: Its own pins agree with few other packages, and what is used of it needs none of them.
+#: Without dependencies: their pins conflict with most other packages, and the parts used here do not need them.
 _COMMAND = "pip install --no-deps bfcl-eval==2026.3.23 mpmath"
 PACKAGES = (
     Package("bfcl-eval", module="bfcl_eval", command=_COMMAND),
@@ -19,12 +19,12 @@ PACKAGES = (
 
 
 def need(category: str) -> DataFiles:
-    """The files of a category."""
+    """Return the need for the files of a category."""
     return DataFiles("bfcl", (f"BFCL_v4_{category}.json",), _SOURCE)
 
 
 def register_tools() -> None:
-    """An id for each category."""
+    """Register an id for each category."""
     single, multi = "rollenv.envs.tools.bfcl.single:BFCLEnv", "rollenv.envs.tools.bfcl.multi:BFCLMultiTurnEnv"
     for category in SINGLE:
         needs = [need(category)]

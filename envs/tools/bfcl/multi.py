@@ -1,4 +1,4 @@
-"""BFCL's tasks of several turns, with bfcl-eval's own services."""
+"""BFCL's multi-turn tasks, with bfcl-eval's own services."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rollenv.errors import MissingExtra
 from rollenv.tools.backend import Answer, Change, differences, not_arguments, unknown
 from rollenv.tools.function import text_of
 
-#: Classes, and the name of both their modules and the files that describe their functions.
+#: Name of the module, and of the file with function descriptions, by class.
 CLASSES = {
     "GorillaFileSystem": "gorilla_file_system",
     "MathAPI": "math_api",
@@ -37,14 +37,14 @@ CLASSES = {
 }
 _SOURCES = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
 
-#: Limits that only hostile calls reach: of numbers for calculations, of numbers that say how long to calculate, and of
-#: the files and folders of a file system.
+#: Limits that only hostile calls reach: numbers in calculations, numbers that set the amount of work, and the files and
+#: depth of a file system.
 _MOST_NUMBER, _MOST_EFFORT, _MOST_FILES, _DEEPEST = 1e15, 1000, 2000, 50
 _EFFORT = ("precision", "decimal_places", "exponent")
 
 
 class _Frozen(datetime.datetime):
-    """A clock that stands still, in UTC: neither the age of travellers nor a share's price depends on where it runs."""
+    """A frozen clock in UTC, so that ages and share prices are reproducible."""
 
     @classmethod
     def today(cls) -> _Frozen:
@@ -60,7 +60,7 @@ class _Frozen(datetime.datetime):
 
 @functools.cache
 def _class(name: str) -> Any:
-    """A class from a private copy of its module."""
+    """Load a class from a private copy of its module."""
     module = CLASSES[name]
     try:
         spec = importlib.util.find_spec(f"{_SOURCES}.{module}")
@@ -82,7 +82,7 @@ def _class(name: str) -> Any:
 
 
 class Services:
-    """The services that a task involves, in the state that calls have brought about.
+    """The services of a task in their current state.
 
     Args:
         offered: names of the functions that may be called.
@@ -97,7 +97,7 @@ class Services:
             service = self.objects[name] = _class(name)()
             if hasattr(service, "_load_scenario"):
                 service._load_scenario(copy.deepcopy(entry["initial_config"].get(name, {})))
-        # Of two functions with one name the last is meant, as in bfcl-eval.
+        # Of two functions with the same name the last wins, as in bfcl-eval.
         self.methods = {
             name: getattr(service, name)
             for service in self.objects.values()
@@ -106,7 +106,7 @@ class Services:
         }
 
     def wrong(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Return why a call cannot be carried out; empty if it can."""
+        """Return the reason why a call is invalid; empty if it is valid."""
         method = self.methods[name]
         try:
             inspect.signature(method).bind(**arguments)
@@ -123,7 +123,7 @@ class Services:
         return ""
 
     def run(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Carry out a call; the answer as bfcl-eval writes it."""
+        """Carry out a call, and return the answer in bfcl-eval's format."""
         try:
             with _own_precision(type(self.methods[name].__self__).__name__):
                 result = self.methods[name](**copy.deepcopy(dict(arguments)))
@@ -137,7 +137,7 @@ class Services:
             return f"Error during execution: {error}"
 
     def too_large(self) -> bool:
-        """Return whether folders were put into one another until walking through them would not end."""
+        """Return whether the file system is too large or deep to be traversed."""
         system = self.objects.get("GorillaFileSystem")
         if system is None:
             return False
@@ -155,7 +155,7 @@ class Services:
         return {name: {k: v for k, v in vars(each).items() if k[0] != "_"} for name, each in self.objects.items()}
 
     def shown(self) -> dict[str, Any]:
-        """The public attributes as JSON data, for people."""
+        """Return the public attributes as JSON data, for people."""
         return {name: _plain(attributes) for name, attributes in self.public().items()}
 
 
@@ -164,7 +164,7 @@ _PRECISION = threading.Lock()
 
 @contextlib.contextmanager
 def _own_precision(service: str) -> Iterator[None]:
-    """MathAPI sets the precision of the whole process; this puts it back."""
+    """Restore the process-wide decimal precision, which MathAPI sets."""
     if service != "MathAPI":
         yield
         return
@@ -189,7 +189,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
     return str(value)
 
 
-#: Replies with calls that a request may take.
+#: Maximum number of actions with calls per request.
 MOST_STEPS = 20
 _POLICY = (
     "The user has one request after another. Carry out each with the functions, as far as they allow it, without "
@@ -198,7 +198,7 @@ _POLICY = (
 
 
 class Expected(NamedTuple):
-    """The state and answers of the right calls of one request."""
+    """The state and answers after the right calls of one request."""
 
     calls: list[Call]
     public: dict[str, dict[str, Any]]
@@ -215,7 +215,7 @@ def _names(entry: Entry) -> list[str]:
 
 @functools.lru_cache(maxsize=256)
 def expected(key: int) -> list[Expected]:
-    """The right calls for each request of a task, and their effects; never changed."""
+    """Return the right calls for each request of a task and their effects, as shared read-only data."""
     entry = entries(MULTI)[key]
     services = Services(entry, _names(entry))
     found = []
@@ -227,7 +227,7 @@ def expected(key: int) -> list[Expected]:
 
 
 def _parsed(services: Services, text: str) -> Call:
-    """A call of the answers, which are Python; arguments without a name get theirs."""
+    """Parse a call from the Python of the answers, and name positional arguments."""
     call = ast.parse(text, mode="eval").body
     assert isinstance(call, ast.Call)
     assert isinstance(call.func, ast.Name)
@@ -243,9 +243,9 @@ def _shown_at_start(key: int) -> dict[str, Any]:
 
 
 class Conversation(Described):
-    """The services of a task, and whether each request was carried out.
+    """The services of a task, with the verdicts on its requests.
 
-    Its state is the list of calls, with None where a request was answered; everything else follows from it.
+    The state is the list of calls, with None at the end of each request; the rest is restored by a replay.
     """
 
     def __init__(self, key: int):
@@ -288,7 +288,7 @@ class Conversation(Described):
         return len(self.right)
 
     def answer(self) -> None:
-        """The request is answered: look at what its calls have left."""
+        """End a request, and judge the effects of its calls."""
         wanted = expected(self.key)[self.answered]
         self.right.append(not wanted.calls or (self.calls_now > 0 and self._as_wanted(wanted)))
         self.state["done"].append(None)
@@ -324,7 +324,7 @@ class Conversation(Described):
 
 
 class Requests(User):
-    """Asks for one thing after another."""
+    """A user with one request after another."""
 
     def __init__(self, conversation: Conversation):
         super().__init__()
@@ -344,10 +344,10 @@ def _text(messages: list[Mapping[str, str]]) -> str:
 class BFCLMultiTurnEnv(ToolEnv):
     """BFCL's multi_turn_base: 200 conversations of one to seven requests about files, cars, flights, shares, messages.
 
-    A message without a call answers a request, and the next one comes. As in bfcl-eval a conversation is solved if,
-    after every request, the services are in the state that the right calls leave, and have answered what they answer to
-    those. A request may take 20 replies with calls. ``partial`` is the share of requests so carried out. The services
-    are bfcl-eval's classes, so it is needed: ``pip install --no-deps bfcl-eval mpmath``.
+    A message without a call ends a request, and the next one follows. As in bfcl-eval, a conversation is solved if,
+    after every request, the state and the answers of the services are those of the right calls. A request may take 20
+    actions with calls. ``partial`` is the share of solved requests. The services are bfcl-eval's classes:
+    ``pip install --no-deps bfcl-eval mpmath``.
 
     Args:
         settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
@@ -383,7 +383,7 @@ class BFCLMultiTurnEnv(ToolEnv):
 
     @property
     def conversation(self) -> Conversation:
-        """The one being played."""
+        """The current conversation."""
         backend = self.current.backend
         assert isinstance(backend, Conversation)
         return backend

@@ -1,4 +1,4 @@
-"""BFCL's files, its categories of a single turn, and its check of calls by its rules for Python."""
+"""BFCL's files, its single-turn categories, and its check of calls by the rules for Python."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rollenv.tools.calls import find_calls
 
 Entry = Mapping[str, Any]
 
-#: Types as the files name them, and as JSON schemas do; ``any`` has no type.
+#: JSON schema types by the files' names for them; ``any`` has no type.
 _SOURCE_TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": ""}
-#: Keys of a description that are kept besides its type.
+#: Keys of a description that are copied besides the type.
 _KEPT = ("description", "enum", "default", "minimum", "maximum", "required")
 
 
@@ -30,7 +30,7 @@ def _lines(path: Path) -> tuple[Entry, ...]:
 
 
 def entries(category: str) -> tuple[Entry, ...]:
-    """The tasks of a category.
+    """Return the tasks of a category.
 
     Raises:
         MissingData: the files are not there.
@@ -44,7 +44,7 @@ def _answers(path: Path) -> Mapping[str, Sequence[Any]]:
 
 
 def answers(category: str) -> Mapping[str, Sequence[Any]]:
-    """The right answers by the id of the task; empty where no call is right.
+    """Return the right answers by the id of the task; empty if no call is right.
 
     Raises:
         MissingData: the files are not there.
@@ -53,25 +53,25 @@ def answers(category: str) -> Mapping[str, Sequence[Any]]:
 
 
 def documented(category: str, names: Iterable[str]) -> list[Entry]:
-    """The functions that files of descriptions hold; of those with one name the last."""
+    """Return the functions in files of descriptions; of those with the same name, the last."""
     folder = need(category).found() / "multi_turn_func_doc"
     found = {about["name"]: about for name in names for about in _lines(folder / f"{name}.json")}
     return list(found.values())
 
 
 def plain_name(name: str) -> str:
-    """A name that endpoints accept: they take no dots."""
+    """Return a name without dots, which endpoints do not accept."""
     return name.replace(".", "_")
 
 
 def schema(function: Entry) -> dict[str, Any]:
-    """A description in the form of OpenAI's ``tools`` parameter."""
+    """Convert a description to the format of OpenAI's ``tools`` parameter."""
     about = {"name": plain_name(function["name"]), "description": function["description"]}
     return {"type": "function", "function": about | {"parameters": json_schema(function["parameters"])}}
 
 
 def json_schema(about: Entry) -> dict[str, Any]:
-    """The JSON schema of what the files describe with types such as ``dict`` and ``float``."""
+    """Convert a description with types such as ``dict`` and ``float`` to a JSON schema."""
     kept = {key: about[key] for key in _KEPT if key in about}
     kind = _SOURCE_TYPES.get(about.get("type", ""), about.get("type", ""))
     found = ({"type": kind} if kind else {}) | kept
@@ -83,11 +83,7 @@ def json_schema(about: Entry) -> dict[str, Any]:
 
 
 class Described(Backend):
-    """A world whose functions are described by data.
-
-    Args:
-        schemas: in the form of OpenAI's ``tools`` parameter; never changed.
-    """
+    """A backend with given schemas, in the format of OpenAI's ``tools`` parameter, which are shared."""
 
     def __init__(self, schemas: Sequence[Mapping[str, Any]], state: dict[str, Any] | None = None):
         super().__init__(state)
@@ -114,13 +110,13 @@ _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
 def check(functions: Sequence[Mapping[str, Any]], calls: Sequence[Call], answer: Sequence[Mapping[str, Any]]) -> str:
-    """Return what is wrong with calls; empty if they are right.
+    """Return the error of calls; empty if they are right.
 
-    Each call of the answer is looked for among those not found yet, in any order.
+    The order is free: each call of the answer is matched with one of the remaining calls.
 
     Args:
-        functions: the descriptions in BFCL's form.
-        answer: for each call, its function's name and what each argument may be.
+        functions: the descriptions in BFCL's format.
+        answer: for each call, the function's name and the possible values of each argument.
     """
     if len(calls) != len(answer):
         return f"there are {len(calls)} calls, not {len(answer)}"
@@ -154,7 +150,7 @@ def _check_call(about: Mapping[str, Any], call: Call, possible: Mapping[str, Seq
         try:
             right = _fits(parameters["properties"][parameter], value, possible[parameter])
         except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError):
-            right = False  # a value of another shape than the answers have
+            right = False  # a value of another shape than the answers
         if not right:
             return f"{parameter} is not right: {value!r}"[:300]
     left_out = [each for each in possible if each not in arguments and "" not in possible[each]]
@@ -172,7 +168,7 @@ def _fits(about: Mapping[str, Any], value: Any, possible: Sequence[Any]) -> bool
         value = float(value)
     if not _has_type(value, possible, expected, inner):
         return False
-    if _type_of(possible) not in (None, expected):  # a variable's name, or another stand-in for a value
+    if _type_of(possible) not in (None, expected):  # a variable's name, or another placeholder
         return value in possible
     if expected is dict:
         return _fits_dict(value, possible)
@@ -193,7 +189,7 @@ def _type_of(possible: Sequence[Any]) -> type | None:
 
 
 def _has_type(value: Any, possible: Sequence[Any], expected: type, inner: type | None) -> bool:
-    """Lists also need elements of the right type, as seen from at least one of the possible lists."""
+    """Return whether a value has the right type; elements of lists, that of at least one possible list."""
     kind = type(value)
     if kind is not expected:
         return kind is _type_of(possible)
@@ -203,7 +199,7 @@ def _has_type(value: Any, possible: Sequence[Any], expected: type, inner: type |
 
 
 def _folded(value: Any) -> Any:
-    """A text without what does not count; anything else as it is."""
+    """Normalise a text for comparison; return anything else unchanged."""
     return _IGNORED.sub("", value).lower().replace("'", '"') if type(value) is str else value
 
 
@@ -221,11 +217,11 @@ def _fits_dict(value: Mapping[str, Any], possible: Sequence[Any]) -> bool:
 
 
 def first_right(about: Mapping[str, Any], possible: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Arguments that are right: the first possible value of each, and nothing that may be left out.
+    """Return right arguments: the first possible value of each, without optional ones.
 
     Args:
-        about: the function's description in BFCL's form.
-        possible: what each argument may be.
+        about: the function's description in BFCL's format.
+        possible: possible values of each argument.
     """
     required = about["parameters"]["required"]
     return {
@@ -236,7 +232,7 @@ def first_right(about: Mapping[str, Any], possible: Mapping[str, Sequence[Any]])
 
 
 def _unfolded(value: Any) -> Any:
-    """One value of a possible one: the entries of dicts list what they may be."""
+    """Return one value of a possible one, in which the entries of dicts are lists of possible values."""
     if isinstance(value, dict):
         return {k: _unfolded(next(each for each in v if each != "")) for k, v in value.items() if "" not in v}
     if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
@@ -253,10 +249,10 @@ _POLICY = (
 class BFCLEnv(ToolEnv):
     """BFCL's tasks of one turn: the calls in the reply are checked, not carried out.
 
-    Calls are right where bfcl-eval's checker of syntax trees says so; of ``irrelevance`` every reply without a call is.
-    So a constant reply without calls has 100 % of ``irrelevance`` and nothing elsewhere: look at them together.
+    The rules are those of bfcl-eval's AST checker; for ``irrelevance``, every reply without a call is right. A constant
+    reply without calls thus scores 100 % there and 0 % elsewhere: report the categories together.
 
-    Functions are shown with underscores for the dots of their names; calls may use either.
+    Functions are shown with underscores instead of dots in their names; calls may use either.
 
     Args:
         category: simple_python, multiple, parallel or irrelevance.
@@ -303,7 +299,7 @@ class BFCLEnv(ToolEnv):
             names = {plain_name(about["name"]): about["name"] for about in entry["function"]}
             calls = [(names.get(call.name, call.name), call.arguments) for call in found]
             wrong = check(entry["function"], calls, self.answers[entry["id"]])
-        self.last = self.problem_seen = wrong.encode(errors="replace").decode()  # names may hold lone surrogates
+        self.last = self.problem_seen = wrong.encode(errors="replace").decode()  # names may have lone surrogates
         return self._after(ended=True, valid=not self.failed, info={"use_tool": bool(found)})
 
     def judge(self, problem: Problem) -> Judgement:

@@ -9,8 +9,8 @@ NEED = DataFiles("agentic/agentbench_db", ("standard.jsonl",), "https://github.c
 
 
 def register_tools() -> None:
-    """All 300 tasks, and those of each kind."""
-    # The stored hash of one UPDATE (225) is of another table than the one that the data set has.
+    """Register an id for all 300 tasks, and one for each kind."""
+    # The published hash of one UPDATE (225) does not match the published table.
     for kind in ("", "select", "insert", "update"):
         register(
             f"tools:DBBench-v0{'-' if kind else ''}{kind}",

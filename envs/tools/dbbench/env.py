@@ -21,7 +21,7 @@ from rollenv.tools.backend import ToolError, differences, tool
 from rollenv.tools.calls import write_calls
 
 KINDS = ("all", "select", "insert", "update")
-#: Characters of a result that are shown, as upstream.
+#: Maximum number of characters of a result that are shown, as upstream.
 _MOST_SHOWN = 800
 _POLICY = (
     "You work with a MySQL database to answer a question or to change a table. Execute one SQL statement at a time; "
@@ -31,7 +31,7 @@ _POLICY = (
 
 
 class DBBenchBackend(SqlBackend):
-    """One table, and the answer once it is given."""
+    """A database with one table, and the committed answer."""
 
     @tool
     def execute_sql(self, query: str) -> str:
@@ -64,13 +64,13 @@ _REMINDER = "No function was called. Call execute_sql, or commit_final_answer to
 
 
 class DBBenchEnv(ToolEnv):
-    """Questions about one table, answered with SQL, and changes of it; judged as AgentBench does (DBBench).
+    """Questions about one table, answered with SQL, and changes of it, judged by AgentBench's rules (DBBench).
 
-    ``info["metrics"]`` has ``side_effects``: rows changed that should not have been. A message without a call is
-    answered with a reminder.
+    ``info["metrics"]`` has ``side_effects``: the number of rows that should not have changed. A message without a call
+    is answered with a reminder.
 
     Args:
-        kind: the statement that tasks want: ``select``, ``insert``, ``update`` or ``all``.
+        kind: statement of the tasks: ``select``, ``insert``, ``update`` or ``all``.
         settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
@@ -110,7 +110,7 @@ class DBBenchEnv(ToolEnv):
         return Judgement(right, 1.0 if right else met / len(wanted) if wanted else 0.0, 0 if right else aside)
 
     def sample_random_action(self) -> str:
-        """A query that looks at the table, or, rarely, an answer."""
+        """Return a query on the table, or, rarely, an answer."""
         if self.action_rng.random() < 0.1:
             return write_calls([("commit_final_answer", {"answers": ["1"]})], self.calls)
         query = random_query(_image(self.rows[self.key]), self.action_rng)
@@ -121,32 +121,27 @@ class DBBenchEnv(ToolEnv):
 
 
 def kind_of(row: Mapping[str, Any]) -> str:
-    """``insert``, ``update`` or ``select``."""
+    """Return ``insert``, ``update`` or ``select``."""
     name = str(row["type"][0]).lower()
     return name if name in KINDS else "select"
 
 
 def hash_of(row: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
-    """The hash of a task's table in a state."""
+    """Return the hash of a task's table in a state."""
     table = data["tables"].get(row["table"]["table_name"], {"rows": {}})
     columns = [column["name"] for column in row["table"]["table_info"]["columns"]]
     return table_hash(columns, list(table["rows"].values()))
 
 
 def stored_hash(row: Mapping[str, Any]) -> str:
-    """The hash that the data set has for the table at the end: it stores a printed row."""
+    """Return the published hash of the final table, which is stored as a printed row."""
     found = re.search(r"[0-9a-f]{32}", str(row.get("answer_md5", "")))
     return found[0] if found else ""
 
 
 @functools.lru_cache(maxsize=8)
 def rows_of(path: Path, kind: str) -> Sequence[Mapping[str, Any]]:
-    """The tasks of a kind.
-
-    Args:
-        path: path of the file ``standard.jsonl``.
-        kind: the statement that they want, one of :data:`KINDS`.
-    """
+    """Return the tasks of one of :data:`KINDS` in the file ``standard.jsonl``."""
     with path.open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines if line.strip()]
     return [row for row in rows if kind in ("all", kind_of(row))]
@@ -156,7 +151,7 @@ _IMAGES: dict[str, bytes] = {}
 
 
 def _image(row: Mapping[str, Any]) -> bytes:
-    """The table as a database, built once per process."""
+    """Return the table as a database image, cached."""
     table = row["table"]
     key = json.dumps(table)
     if key not in _IMAGES:
@@ -167,12 +162,12 @@ def _image(row: Mapping[str, Any]) -> bytes:
 
 
 _NOTHING = {"none", "null", "undefined", "nan", "inf", "infinity", "-inf", "-infinity", ""}
-#: MySQL's ``GROUP_CONCAT`` cuts its result here.
+#: Length at which MySQL's ``GROUP_CONCAT`` truncates its result.
 _MOST_HASHED = 1024
 
 
 def answer_is_right(given: Any, label: Any) -> bool:
-    """Return whether an answer equals AgentBench's label: numbers within 0.01, texts as sets where there are several.
+    """Return whether an answer equals AgentBench's label: numbers within 0.01, several texts as sets.
 
     Args:
         given: a text, or a list of texts and numbers.
@@ -198,7 +193,7 @@ def _number(text: str) -> float | None:
 
 
 def cleaned(answer: Any) -> list[str]:
-    """The texts of an answer without ``%``, thousands' commas and quotes; words for nothing become ``0``."""
+    """Return the texts of an answer without ``%``, thousands' commas and quotes; words such as none become ``0``."""
     if isinstance(answer, str):
         parsed = _listed(answer.strip())
         answer = [answer] if parsed is None else parsed
@@ -208,7 +203,7 @@ def cleaned(answer: Any) -> list[str]:
 
 
 def _listed(text: str) -> Sequence[Any] | None:
-    """The items of a list written as a text; None if the text is not a list."""
+    """Parse a list written as a text; None if the text is not a list."""
     if not (text.startswith("[") and text.endswith("]")) or len(text) > 100_000:
         return None
     try:
@@ -228,11 +223,11 @@ def _cleaned(item: Any) -> str:
 
 
 def table_hash(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """AgentBench's hash of a table: the MD5 of the sorted beginnings of the MD5s of its rows; None without rows.
+    """Return AgentBench's hash of a table: the MD5 of the sorted, shortened MD5s of its rows; None without rows.
 
     Args:
-        columns: those that count, in their order.
-        rows: column names to values; a column that is missing or None is left out.
+        columns: columns to hash, in order.
+        rows: values by column; missing values and None are left out.
     """
     if not rows:
         return None

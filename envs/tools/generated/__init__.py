@@ -1,4 +1,4 @@
-"""Generated suites: ids with the variants and levels that they have in common."""
+"""Generated suites: ids with common variants and levels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rollenv.registry import ABILITIES, register
 
-#: Levels of a curriculum: more records, more to do.
+#: Levels of a curriculum: more records, more goals.
 LEVELS: tuple[dict[str, Any], ...] = (
     {"size": "small", "goals": 1},
     {"size": "small", "goals": (1, 2)},
@@ -26,7 +26,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "-distractors": {"distractors": 12},
     "-python": {"python": True},
 }
-#: Suites, their modules and classes, and the variants besides the sizes that they have.
+#: Module, class and variants (besides sizes) of each suite.
 SUITES = {
     "Files": ("files:FilesEnv", "missing_functions missing_parameters long_context errors policy distractors"),
     "Office": ("office:OfficeEnv", "missing_functions missing_parameters long_context errors policy distractors"),
@@ -47,6 +47,6 @@ def register_tools() -> None:
                 abilities=ABILITIES,
                 levels=LEVELS,
                 oracle_success=1.0,
-                nondeterministic=end == "-python",  # programs can reach the time and chance
+                nondeterministic=end == "-python",  # programs can read the clock and draw random numbers
                 **VARIANTS[end],
             )

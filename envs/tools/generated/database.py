@@ -14,7 +14,7 @@ from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template,
 from rollenv.envs.tools.sql.database import Database, SqlBackend, image_of
 from rollenv.tools.backend import tool
 
-#: The most rows of an answer to an agent.
+#: Maximum number of rows of an answer to an agent.
 _MOST_ROWS = 100
 
 _SCHEMA = {
@@ -46,11 +46,7 @@ class Firm(SqlBackend, World):
 
 
 def make_firm(rng: random.Random, size: int) -> Firm:
-    """A database of people and what they work on.
-
-    Args:
-        size: staff; there is half as many projects, and a team for every five.
-    """
+    """Generate a database of ``size`` staff, half as many projects, and a team for every five staff."""
     names = rng.sample(words.TOPICS, min(max(3, size // 5), len(words.TOPICS)))
     staffed = {
         "teams": [
@@ -175,7 +171,7 @@ def _answer(ask: str, query: list[Call], answer: object, reads: list[Path], riva
 
 
 def _sums(rows: Rows, by: str, what: str) -> dict[Any, int]:
-    """The sum of a column for each value of another one."""
+    """Sum a column for each value of another one."""
     sums: dict[Any, int] = {}
     for row in rows:
         sums[row[by]] = sums.get(row[by], 0) + row[what]
@@ -275,7 +271,7 @@ class SqlEnv(GeneratedToolEnv):
 
     def problem(self, key: int) -> GeneratedProblem:
         problem = super().problem(key)
-        problem.before = problem.backend.data()  # shared, and never changed
+        problem.before = problem.backend.data()  # shared and read-only
         return problem
 
     def world(self, rng: random.Random) -> Firm:

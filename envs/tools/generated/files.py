@@ -1,4 +1,4 @@
-"""A file system that lives in memory: its functions, trees to call them on, and requests."""
+"""A file system in memory: its functions, generated trees, and requests."""
 
 from __future__ import annotations
 
@@ -167,11 +167,7 @@ SETTINGS = ("retries", "timeout", "workers", "limit", "margin", "volume")
 
 
 def make_tree(rng: random.Random, size: int) -> Tree:
-    """A tree of folders and files; no two have the same name.
-
-    Args:
-        size: files; there is a folder for every four.
-    """
+    """Generate a tree of ``size`` files and a folder for every four, all with different names."""
     folders = ["/"]
     for name in rng.sample(words.TOPICS, min(len(words.TOPICS), max(3, size // 4))):
         folders.append(posixpath.join(rng.choice(folders[-4:]), name))
@@ -199,7 +195,7 @@ _KEEP = "A file whose first line is # keep is never deleted."
 
 
 def _file(draw: Draw, kind: str = "", head: str = "", has_head: bool = True) -> str:
-    """The path of a file of this kind, with or without this first line."""
+    """Draw the path of a file of a kind, with or without a first line."""
     files: dict[str, str] = dict(draw.state["files"])
     fits = [path for path, text in files.items() if path.endswith(kind) and text.startswith(head) == has_head]
     return draw.one(fits)
@@ -223,7 +219,7 @@ def _read(path: str) -> list[Call]:
 
 
 def _at(*paths: str) -> list[Path]:
-    """Everything that a request about these paths depends on."""
+    """Return the parts of the state that a request about these paths depends on."""
     return [("files", path) for path in paths]
 
 

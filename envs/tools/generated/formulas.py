@@ -1,4 +1,4 @@
-"""Formulas of a spreadsheet, evaluated by walking their syntax tree: no code is run, and all work is bounded."""
+"""Formulas of a spreadsheet, evaluated on their syntax tree: no code is run, and the work is bounded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 Cells = Mapping[str, Mapping[str, float | str]]
 Value = float | str
 
-#: Limits: rows, characters of a formula, how deep formulas and the cells that they refer to may nest, and how many
-#: steps are taken for one sheet.
+#: Limits: rows, characters of a formula, nesting depth of formulas and references, and steps for one sheet.
 MOST_ROWS, _MOST_FORMULA, _MOST_DEPTH, _MOST_WORK = 1000, 300, 60, 200_000
 
 CELL = re.compile(r"([A-Z])([1-9]\d{0,3})")
@@ -26,7 +25,7 @@ class FormulaError(ValueError):
 
 
 def range_of(text: str) -> list[tuple[str, int]]:
-    """The cells of a range such as ``B2:C9``, row by row.
+    """Return the cells of a range such as ``B2:C9``, row by row.
 
     Raises:
         FormulaError: it is not a range within the sheet.
@@ -40,11 +39,7 @@ def range_of(text: str) -> list[tuple[str, int]]:
 
 
 def shifted(formula: str, rows: int) -> str:
-    """A formula with its references moved down; those with a ``$`` before the row stay.
-
-    Args:
-        rows: how far; up where negative.
-    """
+    """Shift the references of a formula down by ``rows`` (up if negative), except those with a ``$`` before the row."""
 
     def move(match: re.Match[str]) -> str:
         if match[2] is None or match[3]:
@@ -56,10 +51,10 @@ def shifted(formula: str, rows: int) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def parse(formula: str) -> ast.expr:
-    """The syntax tree of a formula; ranges and texts are constants.
+    """Parse a formula to a syntax tree, in which ranges and texts are constants.
 
     Raises:
-        FormulaError: it cannot be read.
+        FormulaError: the formula is malformed.
     """
     body = formula.removeprefix("=").replace("$", "")
     if len(body) > _MOST_FORMULA or not body.isascii() or not body.isprintable():
@@ -74,7 +69,7 @@ def parse(formula: str) -> ast.expr:
 
 
 class Evaluation:
-    """Values of a sheet's cells, each computed once."""
+    """The values of a sheet's cells, each computed once."""
 
     def __init__(self, cells: Cells):
         self._cells = cells
@@ -82,7 +77,7 @@ class Evaluation:
         self._depth = self._work = 0
 
     def all(self) -> dict[str, dict[str, Value | None]]:
-        """Every cell; None where there is an error."""
+        """Return the values of all cells; None for an error."""
         ordered = sorted((int(row), column) for column, rows in self._cells.items() for row in rows)
         for row, column in ordered:
             self.shown(column, row)
@@ -91,7 +86,7 @@ class Evaluation:
         }
 
     def shown(self, column: str, row: int) -> Value | None:
-        """The value of a cell: empty text where there is nothing, None where there is an error.
+        """Return the value of a cell: empty text if it is empty, None for an error.
 
         Args:
             row: number of the row, from 1.
@@ -102,17 +97,17 @@ class Evaluation:
             return None
 
     def formula(self, text: str) -> Value:
-        """The value of a formula in this sheet.
+        """Return the value of a formula in this sheet.
 
         Raises:
-            FormulaError: there is none.
+            FormulaError: the formula has an error.
         """
         value = self._value(parse(text))
         return round(value, 6) if isinstance(value, float) else value
 
     def _cell(self, column: str, row: int) -> Value:
         if (column, row) not in self._known:
-            self._known[column, row] = None  # seen again while it is computed, it refers to itself
+            self._known[column, row] = None  # an error if the cell refers to itself
             content = self._cells.get(column, {}).get(str(row), "")
             self._known[column, row] = self._computed(content) if str(content).startswith("=") else content
         known = self._known[column, row]

@@ -1,4 +1,4 @@
-"""The base of generated suites: options, the choice of goals that go together, and judging of messages."""
+"""The base of generated suites: options, the choice of compatible goals, and the judging of messages."""
 
 from __future__ import annotations
 
@@ -41,11 +41,7 @@ _SENTENCES = (
 
 
 def filler(rng: random.Random, characters: int) -> str:
-    """Sections of a staff handbook, without numbers or names.
-
-    Args:
-        characters: how long it is, to a sentence; empty for 0.
-    """
+    """Return sections of a staff handbook, without numbers or names, of about this length; empty for 0."""
     if not characters:
         return ""
     parts, length = ["Staff handbook, for information only:"], 0
@@ -58,9 +54,9 @@ def filler(rng: random.Random, characters: int) -> str:
     return " ".join(parts)
 
 
-#: Records of a world, by the name of its size.
+#: Number of records of a world, by the name of its size.
 SIZES = {"small": 8, "medium": 20, "large": 60}
-#: The most draws of a goal before a task gets fewer goals than wanted, and the most worlds that are tried.
+#: Maximum number of draws for a goal, after which a task has fewer goals, and of worlds that are tried.
 _TRIES, _WORLDS = 60, 100
 
 _END = (
@@ -71,7 +67,7 @@ _REFUSE = (
     "What the rules forbid or the functions do not allow is not done: change nothing for it, do the rest, and say "
     '"I cannot" in the last message. Do not say so otherwise.'
 )
-#: A question with one of these is about what was left out: no task leaves out more than one thing.
+#: Words of a question about the missing value; no task leaves out more than one value.
 _ASKING = ("what", "which", "how", "new")
 _ASK = "If the user has left something out, ask; a message with a question mark is a question."
 
@@ -82,24 +78,25 @@ class GeneratedProblem(Problem):
 
     goals: Sequence[Goal] = ()
     may_refuse: bool = False
-    """True if a refusal is wrong where there is nothing to refuse."""
+    """True if some tasks of the kind have goals to refuse, so that a refusal in other tasks is wrong."""
 
 
 class GeneratedToolEnv(ToolEnv):
-    """Tasks put together from goals in a generated world.
+    """Tasks composed of goals in a generated world.
 
-    An author defines :attr:`intro`, :attr:`templates` and :meth:`world`. The goals of a task depend on nothing that
-    another one changes, and every one changes something or asks for something.
+    An author defines :attr:`intro`, :attr:`templates` and :meth:`world`. The goals of a task are independent of each
+    other, and each changes something or asks for something.
 
     Args:
-        size: records in the world: ``small``, ``medium``, ``large``, or a number from 4 to 500.
-        goals: how many goals a task has, or the least and the most; fewer where the world is too small for them.
-        distractors: functions offered besides that no task needs, 0 to 12.
-        missing: ``functions``: in half of the tasks the functions for one goal are not offered, and the right end is
-            to leave that goal and to say so in one of the phrases ``hearing.REFUSALS``; in the others functions are
-            missing that no goal needs. ``parameters``: a value is left out, and the user tells it when asked.
-        long_context: characters of a staff handbook that matters for nothing, before the request.
-        policy: there are rules; in half of the tasks one goal breaks one, and the right end is to refuse it.
+        size: number of records in the world: ``small``, ``medium``, ``large``, or 4 to 500.
+        goals: number of goals of a task, or its minimum and maximum; fewer if the world is too small.
+        distractors: number of additional functions that no task needs, 0 to 12.
+        missing: ``functions``: in half of the tasks, the functions for one goal are not offered; the agent should skip
+            that goal and say so with one of :data:`~rollenv.envs.tools.generated.goals.REFUSALS`. In the other half,
+            functions that no goal needs are missing. ``parameters``: the request omits a value, which the user tells
+            when asked.
+        long_context: characters of an irrelevant staff handbook before the request.
+        policy: there are rules; in half of the tasks one goal breaks a rule and should be refused.
         settings: further arguments, passed on to :class:`ToolEnv`.
     """
 
@@ -142,7 +139,7 @@ class GeneratedToolEnv(ToolEnv):
     # -- what an author defines ----------------------------------------------------------------------------------------
 
     def world(self, rng: random.Random) -> World:
-        """A new world of :attr:`size` records, a function of the draws alone."""
+        """Generate a world of :attr:`size` records, a function of the draws alone."""
         raise NotImplementedError(f"{type(self).__name__} has no world()")
 
     # -- a task --------------------------------------------------------------------------------------------------------
@@ -172,7 +169,7 @@ class GeneratedToolEnv(ToolEnv):
 
     @property
     def may_refuse(self) -> bool:
-        """True if some tasks have goals that are to be refused."""
+        """True if some tasks have goals to refuse."""
         return self.policy or self.missing == "functions"
 
     def _policy(self, rng: random.Random, world: World) -> str:
@@ -188,7 +185,7 @@ class GeneratedToolEnv(ToolEnv):
         return [name for name in own if name not in gone] + sorted(rng.sample(DISTRACTIONS, self.distractors))
 
     def _gone(self, draw: Draw, goals: list[Goal]) -> set[str]:
-        """Functions that are missing: those of the goal that is refused, or, so that they tell nothing, of no goal."""
+        """Return the missing functions: those of the goal to refuse, or, to give nothing away, those of no goal."""
         if gone := {name for goal in goals if goal.refused for name in goal.blocks}:
             return gone
         used = {name for goal in goals for name, _ in goal.calls()}
@@ -202,7 +199,7 @@ class GeneratedToolEnv(ToolEnv):
     # -- the choice of goals -------------------------------------------------------------------------------------------
 
     def _goals(self, draw: Draw) -> list[Goal]:
-        """Goals that go together: the ones that an option is about first."""
+        """Draw compatible goals, starting with those that an option requires."""
         count = draw.rng.randint(*self.goals)
         special = [name for name, on in (("policy", self.policy), (self.missing, self.missing != "none")) if on]
         draw.rng.shuffle(special)
@@ -254,11 +251,9 @@ def _refused(problem: Problem) -> bool:
 
 
 def plan(goals: Sequence[Goal], questions: Sequence[str] = ()) -> list[Move]:
-    """An expert's moves: questions first, then goal by goal, and one message at the end.
+    """Return an expert's moves: questions first, then goal by goal, and one message at the end.
 
-    Args:
-        goals: those that are refused are looked into, not done.
-        questions: about what was left out.
+    Of goals to refuse, only the lookups are done.
     """
     moves: list[Move] = list(questions)
     for goal in goals:
@@ -270,7 +265,7 @@ def plan(goals: Sequence[Goal], questions: Sequence[str] = ()) -> list[Move]:
 
 
 def joined(rng: random.Random, asks: Sequence[str]) -> str:
-    """Requests as one text."""
+    """Join requests to one text."""
     words = rng.sample(("Also: ", "Then: ", "One more thing: ", "Besides: ", "And: "), 5)
     return "\n".join([asks[0], *(f"{words[n % 5]}{ask}" for n, ask in enumerate(asks[1:]))])
 

@@ -1,7 +1,4 @@
-"""The parts of generated tasks: goals, how they are drawn, how they go together, and how answers are heard.
-
-Distractions are functions that work and that no task needs.
-"""
+"""The parts of generated tasks: goals, their draws and compatibility, checks of answers, and distracting functions."""
 
 from __future__ import annotations
 
@@ -21,10 +18,10 @@ _METRES = {"m": 1.0, "km": 1000.0, "cm": 0.01, "mile": 1609.344, "foot": 0.3048,
 
 
 def date_of(text: str) -> datetime.date:
-    """The date of a text of the form 2031-05-14.
+    """Parse a date of the form 2031-05-14.
 
     Raises:
-        ToolError: it is no date.
+        ToolError: it is not a date.
     """
     try:
         return datetime.date.fromisoformat(text[:20])
@@ -143,9 +140,9 @@ class Distractions(Backend):
 DISTRACTIONS = tuple(Distractions.functions())
 
 
-#: A message that has one of these says that something cannot be done.
+#: Phrases of a refusal.
 REFUSALS = ("cannot", "can't", "can’t", "can not", "unable", "not able", "not possible", "impossible", "not allowed")
-#: The most characters of a last message with answers, so that a message cannot list everything there is.
+#: Maximum length of a final message with answers, so that it cannot list everything.
 LONGEST_MESSAGE = 600
 
 _UNIT = r"(?:eur|usd|gbp|chf|jpy|kg|mg|km|cm|mm|ml|kb|mb|gb|tb|ms|min)(?!\w)"
@@ -154,11 +151,7 @@ _THOUSANDS = re.compile(r"(?<=\d)[,'\u00a0\u202f](?=\d{3}(?!\d))")
 
 
 def mentions(text: str, answer: str) -> bool:
-    """Return whether a text has an answer as a word of its own; numbers may have commas, and be rounded to a cent.
-
-    Args:
-        answer: a word, a phrase or a number.
-    """
+    """Return whether a text has a word, phrase or number; numbers may have commas or be rounded to a cent."""
     text, answer = text.lower(), answer.lower()
     if re.fullmatch(r"\d+(\.\d+)?", answer):
         numbers = _NUMBER.findall(_THOUSANDS.sub("", text))
@@ -167,10 +160,10 @@ def mentions(text: str, answer: str) -> bool:
 
 
 def guesses(text: str, rivals: Iterable[object], known: Iterable[str]) -> bool:
-    """Return whether a text names something else that could be the answer.
+    """Return whether a text mentions a plausible wrong answer.
 
     Args:
-        rivals: what could be taken for the answer.
+        rivals: plausible wrong answers.
         known: texts that the message may repeat: the request and the right answers.
     """
     allowed = "; ".join(known)
@@ -178,7 +171,7 @@ def guesses(text: str, rivals: Iterable[object], known: Iterable[str]) -> bool:
 
 
 def refuses(text: str) -> bool:
-    """Return whether a text says that something cannot be done."""
+    """Return whether a text has one of :data:`REFUSALS`."""
     lower = text.lower()
     return any(phrase in lower for phrase in REFUSALS)
 
@@ -191,10 +184,10 @@ class World(Distractions):
     """A generated state of tables of records, by id."""
 
     def record(self, table: str, key: str) -> dict[str, Any]:
-        """The record of a table with this id.
+        """Return the record of a table with an id.
 
         Raises:
-            ToolError: there is none.
+            ToolError: there is no such record.
         """
         found = self.state[table].get(key)
         if found is None:
@@ -202,13 +195,13 @@ class World(Distractions):
         return found  # type: ignore[no-any-return]
 
     def next_id(self, table: str) -> str:
-        """The id for a new record: one above the highest."""
+        """Return the id for a new record: one above the highest."""
         keys = self.state[table]
         letter = next(iter(keys), "N")[0]
         return f"{letter}{max((int(key[1:]) for key in keys), default=1000) + 1}"
 
     def matching(self, table: str, field: str, text: str) -> list[dict[str, Any]]:
-        """Records with their ids, at most 50, whose field contains all words of a text."""
+        """Return at most 50 records, with ids, whose field contains all words of a text."""
         words = text.lower().split()
         found = [
             {"id": key, **one} for key, one in self.state[table].items() if all(w in one[field].lower() for w in words)
@@ -218,19 +211,19 @@ class World(Distractions):
 
 @dataclass(frozen=True)
 class Fact:
-    """A fact that a request may leave out and the user tells when asked."""
+    """A fact that a request may omit, and that the user tells when asked."""
 
     words: Sequence[str]
-    """A question that has one of them is about it."""
+    """Keywords of a question about it."""
     answer: str
     ask: str
     """The request without it."""
     question: str
-    """The question that an expert asks."""
+    """The expert's question."""
 
 
 def column(table: str, field: str) -> Callable[[Mapping[str, Any]], list[object]]:
-    """All values of a field of a table, from a state."""
+    """Return a function from a state to all values of a field of a table."""
     return lambda state: [one[field] for one in state[table].values()]
 
 
@@ -240,25 +233,25 @@ class Goal:
 
     ask: str
     look: Sequence[Move] = ()
-    """Calls that find out what the others need."""
+    """Calls that look up what the changing calls need."""
     act: Sequence[Call] = ()
     """Calls that change the state."""
     done: str = "Done."
-    """The expert's last message."""
+    """The expert's final message."""
     answers: Sequence[str] = ()
-    """Texts that the last message has to contain."""
+    """Texts that the final message must contain."""
     rivals: Callable[[Mapping[str, Any]], Iterable[object]] = lambda state: ()
-    """Wrong answers that the state at the start suggests; a message that lists some is a guess."""
+    """Plausible wrong answers from the initial state; a message that mentions one is a guess."""
     reads: Sequence[Path] = ()
-    """Parts of the state that the request or its answer depends on; no other goal of the task changes them."""
+    """Parts of the state that the request or its answer depends on; no other goal of the task may change them."""
     blocks: Sequence[str] = ()
-    """Functions without which it cannot be done; empty where it is never made impossible."""
+    """Functions that it needs, for tasks with missing functions; empty if it is never made impossible."""
     fact: Fact | None = None
     refused: bool = False
-    """It must not or cannot be done."""
+    """True if it is forbidden or impossible."""
 
     def calls(self) -> list[Call]:
-        """All calls, in order."""
+        """Return all calls, in order."""
         return [*(call for move in self.look if not isinstance(move, str) for call in move), *self.act]
 
 
@@ -268,17 +261,17 @@ class NothingFits(Exception):
 
 @dataclass(frozen=True)
 class Template:
-    """Makes goals of one kind.
+    """A generator of goals of one kind.
 
-    With a rule, ``make(draw, True)`` gives a request that the rule forbids, worded like those that it allows; without,
-    and with False, requests are allowed.
+    With a rule, ``make(draw, True)`` returns a request that the rule forbids, worded like an allowed one; otherwise
+    requests are allowed.
     """
 
     make: Callable[[Draw, bool], Goal | None]
     rule: str = ""
 
     def goal(self, draw: Draw, breaks: bool) -> Goal | None:
-        """A goal of this kind; None where the world has no record for it."""
+        """Draw a goal; None if the world has no record for it."""
         try:
             return self.make(draw, breaks)
         except NothingFits:
@@ -287,18 +280,18 @@ class Template:
 
 @dataclass
 class Draw:
-    """The source that a template draws from."""
+    """The random source and the world of a template."""
 
     rng: random.Random
     world: World
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """State of the world, before any goal."""
+        """The initial state of the world."""
         return self.world.data()
 
     def one(self, items: Sequence[_T]) -> _T:
-        """One of them.
+        """Draw an item.
 
         Raises:
             NothingFits: there are none.
@@ -308,10 +301,10 @@ class Draw:
         return self.rng.choice(items)
 
     def record(self, table: str, fits: Callable[[Any], bool] = lambda one: True) -> tuple[str, Any]:
-        """One of the records that fit.
+        """Draw a record that fits.
 
         Returns:
-            Its id, and the record.
+            The id and the record.
 
         Raises:
             NothingFits: there are none.
@@ -319,28 +312,24 @@ class Draw:
         return self.one([(key, one) for key, one in self.state[table].items() if fits(one)])
 
     def any(self, table: str) -> tuple[str, Any]:
-        """One of the records of a table, with its id."""
+        """Draw a record of a table, with its id."""
         records: Mapping[str, Any] = self.state[table]
         return self.rng.choice(list(records.items()))
 
     def say(self, *forms: str) -> str:
-        """One of several phrasings."""
+        """Draw a phrasing."""
         return self.rng.choice(forms)
 
 
 class Fitted(NamedTuple):
-    """A goal and what it changes in the world as it is at the start."""
+    """A goal and its changes of the initial world."""
 
     goal: Goal
     changes: frozenset[Path]
 
 
 def fitted(world: World, goal: Goal) -> Fitted | None:
-    """The goal with its changes; None where a call of it fails, or it changes nothing and asks for nothing.
-
-    Args:
-        world: at the start; it stays as it is.
-    """
+    """Return the goal with its changes of the initial world; None if a call fails or it has no effect and no answer."""
     twin = world.twin()
     if any(twin.call(name, arguments).failed for name, arguments in goal.calls()):
         return None
@@ -351,25 +340,25 @@ def fitted(world: World, goal: Goal) -> Fitted | None:
 
 
 def together(world: World, goals: Sequence[Fitted]) -> bool:
-    """Return whether the goals can be met in any order, and each as if it were the only one.
+    """Return whether the goals are independent, so that any order has the same effect.
 
     Args:
-        world: at the start; it stays as it is.
-        goals: to try out; all but the last go together.
+        world: the initial world, which is not changed.
+        goals: goals of which all but the last are known to be independent.
     """
     *others, new = goals
     if any(_clash(one, new) or _clash(new, one) for one in others):
         return False
     if any(mentions(one.goal.ask, answer) for one in goals for other in goals for answer in other.goal.answers):
         return False
-    if any(mentions(one.goal.done, answer) for one in others for answer in new.goal.answers):  # asked twice
+    if any(mentions(one.goal.done, answer) for one in others for answer in new.goal.answers):  # same answer twice
         return False
     active = [one for one in goals if one.changes]
     return len(active) < 2 or _played(world, active) == _played(world, active[::-1])
 
 
 def _clash(one: Fitted, other: Fitted) -> bool:
-    """Return whether one changes what the other changes or depends on, or uses a function that the other is to lack."""
+    """Return whether a goal changes what the other changes or needs, or uses a function that the other must lack."""
     touched = [*other.changes, *other.goal.reads]
     if any(a[: len(b)] == b or b[: len(a)] == a for a in one.changes for b in touched):
         return True

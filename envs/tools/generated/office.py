@@ -1,4 +1,4 @@
-"""Calendar, mail and contacts of an office: their functions, offices to call them on, and requests."""
+"""Calendar, mail and contacts of an office: functions, generated offices, and requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EMAIL = re.compile(r"[^@\s]{1,60}@[^@\s]{1,60}")
 
 
 def minutes_of(time: str) -> int:
-    """Minutes from midnight to a time such as 09:30."""
+    """Return the minutes from midnight to a time such as 09:30."""
     return int(time[:2]) * 60 + int(time[3:])
 
 
@@ -203,11 +203,7 @@ class Office(World):
 
 
 def make_office(rng: random.Random, size: int) -> Office:
-    """An office with a calendar and an inbox.
-
-    Args:
-        size: contacts, events and mails together.
-    """
+    """Generate an office with ``size`` contacts, events and mails in total."""
     count = max(3, size // 3)
     today = words.day("2031-01-01", rng.randint(0, 1000))
     names = words.people(rng, count)
@@ -250,7 +246,7 @@ def _find(event: Any) -> list[Call]:
 
 
 def _free(draw: Draw, date: str, start: str, minutes: int, but: str = "") -> bool:
-    """Return whether nothing else takes place then."""
+    """Return whether a time has no other event."""
     begin = minutes_of(start)
     return all(
         key == but
@@ -262,7 +258,7 @@ def _free(draw: Draw, date: str, start: str, minutes: int, but: str = "") -> boo
 
 
 def _slot(draw: Draw, minutes: int, taken: bool, but: str = "") -> tuple[str, str]:
-    """A date and time when another event takes place, or none does."""
+    """Draw a date and time with or without another event."""
     for _ in range(30):
         date = words.day(draw.state["today"], draw.rng.randint(1, 6))
         start = f"{draw.rng.randint(8, 17):02}:{draw.rng.choice(('00', '15', '30', '45'))}"
@@ -300,7 +296,7 @@ def _create(draw: Draw, breaks: bool) -> Goal | None:
 
 
 def _title(draw: Draw) -> str:
-    """One that no event has; empty where there is none among a few."""
+    """Draw a title that no event has; empty if a few draws find none."""
     there = {one["title"] for one in draw.state["events"].values()}
     free = [title for title in words.pairs(draw.rng, words.TOPICS, words.KINDS, 3) if title not in there]
     return draw.rng.choice(free) if free else ""
@@ -329,7 +325,7 @@ def _cancel(draw: Draw, breaks: bool) -> Goal | None:
 
 
 def _cancel_with(draw: Draw, breaks: bool) -> Goal | None:
-    """The event is named by its day and a participant, who has no other one on that day."""
+    """Cancel an event that is identified by its day and a participant without other events on that day."""
     key, event = draw.any("events")
     same_day = [one for one in draw.state["events"].values() if one["date"] == event["date"]]
     alone = [p for p in event["participants"] if sum(p in one["participants"] for one in same_day) == 1]

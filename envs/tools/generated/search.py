@@ -1,4 +1,4 @@
-"""Questions that take several documents to answer: a generated corpus, and a search engine for it."""
+"""Multi-hop questions over a generated corpus with a search engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Relation(NamedTuple):
 
     name: str
     target: str
-    """A kind of document; empty for a value that ends a question."""
+    """Kind of the target document; empty for a value, which ends a question."""
     phrase: str
     """Phrase of a question about ``{x}``."""
     sentences: tuple[str, ...]
@@ -54,7 +54,7 @@ RELATIONS = {
     kind: tuple(Relation(row[1], row[2], row[3], tuple(row[4:])) for row in _ROWS if row[0] == kind)
     for kind in dict.fromkeys(row[0] for row in _ROWS)
 }
-#: Sentences that name somebody else, so that a name in a document is not always the answer.
+#: Sentences about other people, so that a name in a document is not always the answer.
 _BESIDES = {
     "person": "{x} has also met {y}.",
     "company": "{y} wanted to lead {x}, and did not.",
@@ -64,17 +64,17 @@ _BESIDES = {
 
 @dataclass(frozen=True)
 class Corpus:
-    """Documents, and how they are linked. Never changed once it is made."""
+    """Immutable documents and the links between them."""
 
     titles: dict[str, str]
     """Titles of documents by their ids."""
     kinds: dict[str, str]
     texts: dict[str, str]
     links: dict[tuple[str, str], str]
-    """The other end by document and relation: an id or a value."""
+    """Target (an id or a value) by document and relation."""
 
     def search(self, query: str, top: int) -> list[str]:
-        """Ids of the documents that match best (BM25, words of the title counting threefold)."""
+        """Return the ids of the best matches (BM25; words of the title count three times)."""
         asked = list(dict.fromkeys(_WORD.findall(query.lower())))[:50]
         scores = {key: self._score(key, asked) for key in self._counts}
         found = sorted((key for key in scores if scores[key] > 0), key=lambda key: (-scores[key], key))
@@ -82,7 +82,7 @@ class Corpus:
 
     @functools.cached_property
     def _counts(self) -> dict[str, collections.Counter[str]]:
-        """Words of each document."""
+        """Word counts of each document."""
         return {
             key: collections.Counter(_WORD.findall(text.lower()) + 3 * _WORD.findall(self.titles[key].lower()))
             for key, text in self.texts.items()
@@ -105,7 +105,7 @@ class Corpus:
 
 
 def make_corpus(rng: random.Random, size: int) -> Corpus:
-    """Documents about people, companies and towns."""
+    """Generate documents about people, companies and towns."""
     size = max(size, 9)
     companies = towns = size // 4
     names = words.people(rng, size - companies - towns)
@@ -140,10 +140,10 @@ def _text(
 
 
 class Library(World):
-    """A corpus to search; nothing in it changes.
+    """A searchable, immutable corpus.
 
     Args:
-        hops: the least and the most documents that a question takes.
+        hops: minimum and maximum number of documents for a question.
     """
 
     def __init__(self, corpus: Corpus, hops: tuple[int, int]):
@@ -173,7 +173,7 @@ class Library(World):
 
 
 def _question(draw: Draw, breaks: bool) -> Goal | None:
-    """A walk from one document to others, and a value in the last one."""
+    """Draw a path from one document to others, which ends in a value."""
     assert isinstance(draw.world, Library)
     corpus = draw.world.corpus
     key = draw.rng.choice(list(corpus.kinds))
@@ -200,9 +200,9 @@ class SearchEnv(GeneratedToolEnv):
     """Search: questions about people, companies and towns that take several documents to answer.
 
     Args:
-        hops: documents that a question takes, or the least and the most, 1 to 5.
-        settings: of :class:`~rollenv.envs.tools.generated.generate.GeneratedToolEnv`; nothing can be changed, left out
-            or forbidden here, so that neither ``missing`` nor ``policy`` is possible.
+        hops: number of documents for a question, or its minimum and maximum, 1 to 5.
+        settings: see :class:`~rollenv.envs.tools.generated.generate.GeneratedToolEnv`; ``missing`` and ``policy`` are
+            not available, since nothing can be changed.
     """
 
     intro = "You answer questions from a library of documents."

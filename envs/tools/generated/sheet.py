@@ -1,4 +1,4 @@
-"""A spreadsheet: its functions, with or without a Python interpreter, and requests; its cells' values count."""
+"""A spreadsheet, judged by the values of its cells: functions, optionally a Python interpreter, and requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rollenv.tools.python import PythonCodeTool
 
 Row = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 Column = Annotated[str, Field(pattern="^[A-Z]$")]
-#: The most cells that are read or changed at once, and the longest text of one.
+#: Maximum number of cells that are read or changed at once, and maximum length of the text of one.
 _MOST_CELLS, _MOST_TEXT = 2000, 300
 
 REGIONS = ("north", "south", "east", "west")
@@ -38,7 +38,7 @@ HEADER = ("item", "region", "units", "price")
 
 
 def plain(value: Value | None) -> Value:
-    """A value as it is shown: whole numbers without decimals."""
+    """Convert a value for display: whole numbers without decimals."""
     if value is None:
         return "#ERROR"
     return int(value) if isinstance(value, float) and value.is_integer() else value
@@ -70,7 +70,7 @@ class Sheet(World):
         return self.state["cells"]  # type: ignore[no-any-return]
 
     def put(self, column: str, row: int, content: float | str) -> None:
-        """Write a cell; an empty text empties it.
+        """Write a cell; an empty text clears it.
 
         Args:
             row: number of the row, from 1.
@@ -85,7 +85,7 @@ class Sheet(World):
             rows[str(row)] = content
 
     def last_row(self) -> int:
-        """The last row of the table, by its first column."""
+        """Return the last row of the table, by its first column."""
         return max((int(row) for row in self.cells.get("A", {})), default=1)
 
     @tool
@@ -188,7 +188,7 @@ def _sort_key(value: Value | None) -> tuple[int, float, str]:
 
 
 def _content(content: float | str) -> float | str:
-    """Return the stored content; a text that is a number is one."""
+    """Return the content to store; text that is a number becomes one."""
     if isinstance(content, str):
         text = content.strip()
         if len(text) > _MOST_TEXT:
@@ -209,7 +209,7 @@ def _content(content: float | str) -> float | str:
 
 
 def make_sheet(rng: random.Random, size: int, kind: type[Sheet] = Sheet) -> Sheet:
-    """A table of items; no two have the same name, units or price."""
+    """Generate a table of items; no two have the same name, units or price."""
     items = words.pairs(rng, words.COLOURS, words.THINGS, size)
     units, prices = rng.sample(range(11, 990), size), rng.sample(range(300, 40_000), size)
     rows = [HEADER, *((items[n], rng.choice(REGIONS), float(units[n]), prices[n] / 100) for n in range(size))]
@@ -436,8 +436,8 @@ class SheetEnv(GeneratedToolEnv):
     """A spreadsheet: values are corrected, added up, sorted, filled in and asked for.
 
     Args:
-        python: whether there is a function ``run_python``, whose programs find the values in ``cells``. They run in a
-            sandbox; one that asks for the time or for chance makes the episode another one when it is repeated.
+        python: whether there is a function ``run_python``, whose programs have the values in ``cells``. They run in a
+            sandbox, and can make episodes nondeterministic (clock, random numbers).
         settings: further arguments, passed on to :class:`~rollenv.envs.tools.generated.generate.GeneratedToolEnv`.
     """
 
@@ -458,5 +458,5 @@ class SheetEnv(GeneratedToolEnv):
         return make_sheet(rng, self.size, self.kind)
 
     def compared(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The values that the cells show, so that every formula with the right value is right."""
+        """Return the values of the cells: every formula with the right value is right."""
         return Evaluation(state["cells"]).all()

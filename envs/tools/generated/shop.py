@@ -1,4 +1,4 @@
-"""A shop's back office: its functions, shops to call them on, and requests."""
+"""A shop's back office: functions, generated shops, and requests."""
 
 from __future__ import annotations
 
@@ -178,11 +178,7 @@ def _order(customer: str, product: str, quantity: int, ordered: str) -> dict[str
 
 
 def make_shop(rng: random.Random, size: int) -> Shop:
-    """A shop with orders.
-
-    Args:
-        size: customers and products together; there are as many orders, at least six.
-    """
+    """Generate a shop with ``size`` customers and products in total, and as many orders, at least six."""
     today = words.day("2031-01-01", rng.randint(0, 1000))
     customers = {
         key: {
@@ -224,7 +220,7 @@ _REFUND_DAYS, _MOST_DISCOUNT = 30, {"standard": 10, "gold": 25}
 
 
 class _Order:
-    """An order, and how a request names it and an agent finds it: no customer has two of one product."""
+    """An order with its description and lookup; a customer has at most one order per product."""
 
     def __init__(self, draw: Draw, key: str):
         self.key = key
@@ -282,7 +278,7 @@ def _address(draw: Draw, breaks: bool) -> Goal | None:
 
 
 def _quantity(draw: Draw, breaks: bool) -> Goal | None:
-    number = draw.rng.randint(5, 35)  # drawn first, so that it does not tell whether it is allowed
+    number = draw.rng.randint(5, 35)  # drawn first, so that it does not reveal whether it is allowed
     order = _an_order(draw, "pending", lambda one: (one.product["stock"] < number) == breaks)
     ask = draw.say(
         f"{order.who} wants another number of the {order.what}",
@@ -296,7 +292,7 @@ def _quantity(draw: Draw, breaks: bool) -> Goal | None:
 
 
 def _discount(draw: Draw, breaks: bool) -> Goal | None:
-    percent = draw.rng.randint(_MOST_DISCOUNT["standard"] + 1, _MOST_DISCOUNT["gold"])  # allowed to some
+    percent = draw.rng.randint(_MOST_DISCOUNT["standard"] + 1, _MOST_DISCOUNT["gold"])  # allowed for some tiers
     order = _an_order(draw, "pending", lambda one: (_MOST_DISCOUNT[one.customer["tier"]] < percent) == breaks)
     ask = draw.say(
         f"Give {order.who} a discount on the pending order of the {order.what}",
@@ -358,8 +354,8 @@ def _find(product: dict[str, Any]) -> list[Call]:
 
 
 def _price(draw: Draw, breaks: bool) -> Goal | None:
-    price = draw.rng.randint(2000, 13_000)  # drawn first, so that it does not tell whether it is allowed
-    least = 2 * price / 100  # of what it costs now, for it to be forbidden; not within 1.00 of that
+    price = draw.rng.randint(2000, 13_000)  # drawn first, so that it does not reveal whether it is allowed
+    least = 2 * price / 100  # current prices above this, by 1.00 or more, make it forbidden
     key, product = draw.record(
         "products", lambda one: abs(one["price"] - least) >= 1 and (one["price"] > least) == breaks
     )

@@ -1,4 +1,4 @@
-"""Words that generated worlds are made of: names, things, places, topics, dates."""
+"""Vocabulary of generated worlds: names, things, places, topics, dates."""
 
 from __future__ import annotations
 
@@ -54,60 +54,52 @@ SYLLABLES = _split("""
 
 
 def people(rng: random.Random, count: int) -> list[str]:
-    """Different full names."""
+    """Draw different full names."""
     numbers = rng.sample(range(len(FIRST) * len(LAST)), count)
     return [f"{FIRST[n % len(FIRST)]} {LAST[n // len(FIRST)]}" for n in numbers]
 
 
 def pairs(rng: random.Random, first: tuple[str, ...], second: tuple[str, ...], count: int) -> list[str]:
-    """Different pairs of words.
-
-    Args:
-        second: words for the second of each pair.
-    """
+    """Draw different pairs of a word of each tuple."""
     numbers = rng.sample(range(len(first) * len(second)), count)
     return [f"{first[n % len(first)]} {second[n // len(first)]}" for n in numbers]
 
 
 def a(noun: str) -> str:
-    """A noun with its article."""
+    """Put the indefinite article before a noun."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def email(name: str) -> str:
-    """An address for a full name, as a company gives them out."""
+    """Return the email address for a full name."""
     return f"{name.lower().replace(' ', '.')}@example.com"
 
 
 def phone(rng: random.Random) -> str:
-    """A number that cannot be guessed."""
+    """Draw a phone number that cannot be guessed."""
     return f"0{rng.randint(200, 999)}-{rng.randint(100000, 999999)}"
 
 
 def address(rng: random.Random) -> str:
-    """A street, a number and a city."""
+    """Draw a street, a number and a city."""
     return f"{rng.choice(STREETS)} Street {rng.randint(1, 199)}, {rng.choice(CITIES)}"
 
 
 def code(rng: random.Random, length: int = 6) -> str:
-    """Capitals and digits that cannot be guessed or mixed up."""
+    """Draw capitals and digits that cannot be guessed or confused."""
     return "".join(rng.choice("ABCDEFGHJKLMNPQRSTUVWXYZ23456789") for _ in range(length))
 
 
 def name(rng: random.Random, syllables: int = 3) -> str:
-    """An invented name."""
+    """Draw an invented name."""
     return "".join(rng.choice(SYLLABLES) for _ in range(syllables)).capitalize()
 
 
 def day(start: str, days: int) -> str:
-    """A date some days after another one (before it, where negative).
-
-    Args:
-        start: the first date, as in 2031-05-14.
-    """
+    """Add days (which may be negative) to a date of the form 2031-05-14."""
     return str(datetime.date.fromisoformat(start) + datetime.timedelta(days=days))
 
 
 def ids(rng: random.Random, letter: str, count: int) -> list[str]:
-    """Different ids such as K4821, in no order."""
+    """Draw different ids such as K4821, in random order."""
     return [f"{letter}{n}" for n in rng.sample(range(1000, 9000), count)]

@@ -9,7 +9,7 @@ NEED = DataFiles("agentic/intercode/sql/spider", ("ic_spider_dev.json",), "https
 
 
 def register_tools() -> None:
-    """The questions of Spider's development set whose tables have rows."""
+    """Register the questions of Spider's development set whose tables have rows."""
     register(
         "tools:Spider-v0",
         "rollenv.envs.tools.spider.env:SpiderEnv",

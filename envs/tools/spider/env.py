@@ -1,4 +1,4 @@
-"""Spider's questions as an environment: its databases, from InterCode's dump, and InterCode's grading."""
+"""Spider's questions as an environment, with the databases of InterCode's dump and InterCode's grading."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from rollenv.tools.calls import write_calls
 
 
 def row_texts(result: Result, query: str, floats: Collection[str] = ()) -> list[str]:
-    """A text for each row of a result; equal rows of MySQL have equal texts.
+    """Convert each row of a result to a text; rows that are equal in MySQL have equal texts.
 
     Args:
-        query: that it is of; its sums and averages of whole numbers are decimals.
-        floats: the names, in lower case, of columns of floating point numbers and of texts.
+        query: query of the result, whose sums and averages of whole numbers are decimals in MySQL.
+        floats: lower-case names of columns of floating point numbers and of texts.
     """
     items = _items(tokens(query))
     kinds = ["" if any(token.text.lower() in floats for token in item) else _kind(item) for item in items]
@@ -42,18 +42,18 @@ def row_texts(result: Result, query: str, floats: Collection[str] = ()) -> list[
 
 
 def _typed(value: Any, kind: str) -> Any:
-    """A value of a column that is a ``sum`` or ``avg`` of whole numbers, or neither."""
+    """Convert a value of a column that is a ``sum`` or ``avg`` of whole numbers, or neither."""
     if value is None or not kind:
         return value
     if isinstance(value, int):
         return Decimal(value) if kind == "sum" else Decimal(value).quantize(Decimal("0.0001"))
-    if isinstance(value, float) and kind == "avg" and round(value, 4) == value:  # as averages of whole numbers are
+    if isinstance(value, float) and kind == "avg" and round(value, 4) == value:  # an average of whole numbers
         return Decimal(repr(value)).quantize(Decimal("0.0001"), ROUND_HALF_UP)
     return value
 
 
 def _items(found: list[Token]) -> list[list[Token]]:
-    """The items of the outermost select list."""
+    """Return the items of the outermost select list."""
     if not found or found[0].word != "select":
         return []
     items: list[list[Token]] = [[]]
@@ -71,7 +71,7 @@ def _items(found: list[Token]) -> list[list[Token]]:
 
 
 def _kind(item: Sequence[Token]) -> str:
-    """``sum`` or ``avg`` of an item that is one call of it, with or without a name of its own."""
+    """Return ``sum`` or ``avg`` if an item is one call of it, with or without an alias."""
     if len(item) < 3 or item[0].word not in ("sum", "avg") or item[1].text != "(":
         return ""
     rest = item[closing(item, 1) + 1 :]
@@ -79,12 +79,12 @@ def _kind(item: Sequence[Token]) -> str:
 
 
 def intercode_reward(given: Sequence[str], wanted: Sequence[str], ordered: bool = False) -> float:
-    """The share of common rows in all rows of two results.
+    """Return the intersection over union of the rows of two results.
 
     Args:
-        given: rows as texts, as :func:`row_texts` writes them.
+        given: rows from :func:`row_texts`.
         wanted: rows of the gold query.
-        ordered: multiply it with Kendall's tau-b of the common rows' order, rounded, as InterCode's current code does.
+        ordered: multiply by Kendall's tau-b of the common rows' order, rounded, as in InterCode's current code.
     """
     ours, theirs = Counter(given), Counter(wanted)
     common, union = ours & theirs, ours | theirs
@@ -96,7 +96,7 @@ def intercode_reward(given: Sequence[str], wanted: Sequence[str], ordered: bool 
 
 
 def _of(rows: Sequence[str], common: Counter[str]) -> list[str]:
-    """The first of the rows that are in a multiset."""
+    """Return the first occurrences of the rows in a multiset."""
     left = common.copy()
     kept = []
     for row in rows:
@@ -107,7 +107,7 @@ def _of(rows: Sequence[str], common: Counter[str]) -> list[str]:
 
 
 def kendall_tau(first: Sequence[str], second: Sequence[str]) -> float:
-    """Kendall's tau-b of the values of two lists, position by position; nan where one has a single value."""
+    """Return Kendall's tau-b of two lists of equal length; nan if one has a single distinct value."""
     pairs = sorted(zip(first, second, strict=True))
     total = len(pairs) * (len(pairs) - 1) // 2
     ties_first, ties_second = _ties(sorted(first)), _ties(sorted(second))
@@ -124,7 +124,7 @@ def kendall_tau(first: Sequence[str], second: Sequence[str]) -> float:
 
 
 def _ties(ordered: Sequence[object]) -> int:
-    """Pairs of equal values."""
+    """Count the pairs of equal values."""
     return sum(count * (count - 1) // 2 for count in (len(list(group)) for _, group in groupby(ordered)))
 
 
@@ -137,20 +137,20 @@ _TEXT = re.compile(r"(?:tiny|medium|long)?text|(?:var)?char|enum|set", re.IGNORE
 
 @dataclass(frozen=True)
 class Stored:
-    """A database of the dump, shared by all who play with it."""
+    """A database of the dump, shared by all environments."""
 
     image: bytes
     text_columns: frozenset[str]
-    """Names, in lower case, that only columns of text have."""
+    """Lower-case names that only text columns have."""
     floats: frozenset[str]
-    """Names, in lower case, of columns of which MySQL's sums are floating point numbers."""
+    """Lower-case names of columns whose sums are floating point numbers in MySQL."""
     empty: frozenset[str]
-    """The tables without rows, in lower case."""
+    """Lower-case names of the tables without rows."""
 
 
 @functools.lru_cache(maxsize=4)
 def databases(path: Path) -> Mapping[str, Stored]:
-    """The databases of a dump by name, read once."""
+    """Return the databases of a dump by name, cached."""
     parts: dict[str, list[str]] = {}
     name = ""
     dump = re.sub(r"^(?:--.*|/\*.*?\*/;)$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
@@ -170,7 +170,7 @@ def _stored(statements: list[str]) -> Stored:
         prepare(connection, lambda steps: None)
         connection.execute("BEGIN")
         for statement in statements:
-            table = statement.split("`")[1].lower()  # as the MySQL of the dump shows them
+            table = statement.split("`")[1].lower()  # as shown by the dump's MySQL
             if statement.startswith("CREATE"):
                 kinds[table] = {match["name"].lower(): match["kind"].lower() for match in _COLUMN.finditer(statement)}
                 connection.execute(_definition(table, statement))
@@ -188,7 +188,7 @@ def _stored(statements: list[str]) -> Stored:
 
 
 def _definition(table: str, statement: str) -> str:
-    """A table's definition with MySQL's types, collation and key; readers need no other indexes or constraints."""
+    """Return a table's definition with MySQL's types, collation and key; queries need no other constraints."""
     primary = _PRIMARY.search(statement)
     columns = [
         f"{quoted(match['name'])} {match['kind']}"
@@ -224,7 +224,7 @@ _POLICY = (
 )
 _REMINDER = "No function was called. Call execute_sql, or submit when the last result is the answer."
 _EMPTY = "SELECT 1 FROM (SELECT 1) AS no_rows WHERE 1 = 0"
-#: Questions, counted in the file from 0, whose gold query MySQL refuses: for InterCode its result is empty.
+#: Indices in the file of questions whose gold query MySQL rejects; InterCode's gold result for them is empty.
 _REFUSED = frozenset((54, 83, 164, 178, 225, 301, 525, 710, 798, 802, 803, 850, 967))
 
 
@@ -236,10 +236,10 @@ class Gold(NamedTuple):
 
 
 class SpiderBackend(SqlBackend):
-    """A database, and how good the last result was.
+    """A database, with the score of the last result.
 
     Args:
-        stored: the database at the start.
+        stored: the initial database.
         ordered: whether the order of rows counts.
     """
 
@@ -276,13 +276,13 @@ class SpiderBackend(SqlBackend):
             raise ToolError("the answer is submitted already; the task is over")
 
     def restore(self, snapshot: Any) -> None:
-        """A failed statement has no result, so that it counts as the last one too."""
+        """Undo a failed statement. It counts as the last one, without a result."""
         super().restore(snapshot)
         if "submitted" not in self.state:
             self.state |= {"score": 0.0, "match": False}
 
     def data(self) -> dict[str, Any]:
-        """The state without the tables as long as nothing in them has changed."""
+        """Return the state, without the tables unless they have changed."""
         return dict(self.state) if self.database.image is self.stored.image else super().data()
 
     def load(self, data: Mapping[str, Any]) -> None:
@@ -295,14 +295,14 @@ class SpiderBackend(SqlBackend):
 class SpiderEnv(ToolEnv):
     """Questions over databases, answered with SQL: Spider's development set as InterCode plays it.
 
-    The reward is InterCode's: the share of common rows in all rows of the last result and of the gold query's.
-    ``info["metrics"]`` has ``score``, the same of the last result so far, and ``execution_match``, Spider's measure.
+    The reward is InterCode's: the intersection over union of the rows of the last result and the gold query's.
+    ``info["metrics"]`` has ``score``, the reward of the last result so far, and ``execution_match``, Spider's measure.
 
     Args:
-        empty: also the questions over ``wta_1``, whose tables have no rows.
-        ordered: multiply the reward with how far common rows are in the gold query's order, as InterCode's current
-            code does; the results that it published do not have this factor.
-        strict: where MySQL refuses the gold query (13 questions), an empty result is wanted, as upstream.
+        empty: include the questions over ``wta_1``, whose tables have no rows.
+        ordered: multiply the reward by the rank correlation of the common rows with the gold query's order, as in
+            InterCode's current code; its published results do not have this factor.
+        strict: expect an empty result for the 13 questions whose gold query MySQL rejects, as upstream.
         settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
@@ -336,7 +336,7 @@ class SpiderEnv(ToolEnv):
         return Judgement(score == 1, max(0.0, score), int("tables" in problem.backend.data()))
 
     def sample_random_action(self) -> str:
-        """A query that looks at a table, or, rarely, the end."""
+        """Return a query on a table, or, rarely, the submission."""
         if self.action_rng.random() < 0.1:
             return write_calls([("submit", {})], self.calls)
         image = databases(self.dump)[self.questions[self.key]["db"]].image
@@ -351,7 +351,7 @@ class SpiderEnv(ToolEnv):
 
 
 def execution_match(rows: Sequence[str], gold: Gold) -> bool:
-    """Return whether the rows are the gold query's, in its order if it has one."""
+    """Return whether the rows equal the gold query's, in its order if it has an ORDER BY."""
     if "order by" in gold.query.lower():
         return list(rows) == list(gold.rows)
     return Counter(rows) == Counter(gold.rows)
@@ -366,11 +366,10 @@ def _gold(dump: Path, name: str, query: str) -> Gold:
 
 @functools.lru_cache(maxsize=4)
 def questions(path: Path, dump: Path, empty: bool) -> Sequence[Mapping[str, Any]]:
-    """The questions with their ``number`` in the file.
+    """Return the questions in ``ic_spider_dev.json`` with their ``number`` in the file.
 
     Args:
-        path: path of the file ``ic_spider_dev.json``.
-        empty: also those over databases without any rows.
+        empty: include those over databases without rows.
     """
     stored = databases(dump)
     rows = enumerate(json.loads(path.read_text(encoding="utf-8")))

@@ -1,1 +1,1 @@
-"""SQLite for untrusted SQL, and a dialect of it that answers as MySQL does."""
+"""SQLite for untrusted SQL, and a dialect of it that emulates MySQL."""

@@ -1,4 +1,4 @@
-"""SQLite for untrusted SQL: a database in memory that reaches no file, no clock and no chance, within fixed limits."""
+"""SQLite for untrusted SQL: a deterministic database in memory, without files, within fixed limits."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from typing import Any, NamedTuple, Self
 from rollenv.envs.tools.sql.mysql_functions import MOST_LENGTH, add_functions
 from rollenv.tools.backend import Backend, ToolError
 
-#: Adds functions and collations to a connection; it is given a function to call with the steps that one is worth.
+#: Adds functions and collations to a connection. The second argument charges a query for the steps of such a function.
 Prepare = Callable[[sqlite3.Connection, Callable[[int], None]], None]
 
 
 def quoted(name: str) -> str:
-    """An identifier as SQL."""
+    """Quote an identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def table_image(
     name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]], prepare: Prepare | None = None
 ) -> bytes:
-    """The image of a database with one table.
+    """Return the image of a database with one table.
 
     Args:
-        columns: their names and what follows in their definition, such as ``TEXT``.
-        rows: a value for each column.
-        prepare: adds the collations that the columns name.
+        columns: names and the rest of the definitions, such as ``TEXT``.
+        rows: values in the order of the columns.
+        prepare: adds the collations of the columns.
     """
     sql = f"CREATE TABLE {quoted(name)} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns)})"
     with _opened(prepare) as connection:
@@ -46,7 +46,7 @@ def table_image(
 
 
 def random_query(image: bytes, rng: random.Random) -> str:
-    """A query that looks at a table."""
+    """Return a random query on a table."""
     tables = columns_of(image)
     if not tables:
         return "SELECT 1"
@@ -56,7 +56,7 @@ def random_query(image: bytes, rng: random.Random) -> str:
 
 @functools.lru_cache(maxsize=64)
 def columns_of(image: bytes) -> list[tuple[str, list[tuple[Any, ...]]]]:
-    """The tables of a database, and what ``PRAGMA table_info`` says of the columns of each; not to be changed."""
+    """Return the tables of a database with the ``PRAGMA table_info`` of each; cached, read-only."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         if image:
             connection.deserialize(image)
@@ -74,7 +74,7 @@ def _opened(prepare: Prepare | None) -> Iterator[sqlite3.Connection]:
 
 @functools.lru_cache(maxsize=64)
 def data_of(image: bytes) -> dict[str, Any]:
-    """A database as JSON data, not to be changed: ``tables`` with SQL and rows, and ``schema``, the SQL of the rest."""
+    """Return a database as JSON data: ``tables`` with SQL and rows, ``schema`` with other SQL; cached, read-only."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         if image:
             connection.deserialize(image)
@@ -88,7 +88,7 @@ def _rows(connection: sqlite3.Connection, table: str) -> dict[str, Any]:
     source = quoted(table)
     try:
         cursor = connection.execute(f"SELECT rowid, * FROM {source} ORDER BY rowid")
-    except sqlite3.OperationalError:  # a table without rowids has its rows in the order of its key
+    except sqlite3.OperationalError:  # a table WITHOUT ROWID, whose order is that of its key
         cursor = connection.execute(f"SELECT row_number() OVER (), * FROM {source}")
     names = [each[0] for each in cursor.description[1:]]
     return {str(row[0]): dict(zip(names, map(_plain, row[1:]), strict=True)) for row in cursor}
@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"blob": value.hex()}
     if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
-        return {"text": value.encode("utf-8", "surrogateescape").hex()}  # SQLite's text need not be valid
+        return {"text": value.encode("utf-8", "surrogateescape").hex()}  # text in SQLite may be invalid UTF-8
     if isinstance(value, float) and not math.isfinite(value):
         return {"real": str(value)}
     return value
@@ -111,11 +111,10 @@ def _stored(value: Any) -> Any:
 
 
 def image_of(data: Mapping[str, Any], prepare: Prepare | None = None) -> bytes:
-    """The image of a database that :func:`data_of` described.
+    """Return the image of a database from the JSON data of :func:`data_of`.
 
     Args:
-        data: the description, with ``tables`` and ``schema``.
-        prepare: adds the collations that it names.
+        prepare: adds the collations that occur in it.
     """
     with _opened(prepare) as connection:
         connection.execute("BEGIN")
@@ -152,15 +151,15 @@ def _fill(connection: sqlite3.Connection, table: str, rows: Mapping[str, Mapping
         connection.execute(f"INSERT INTO {source} ({', '.join(names)}) VALUES ({', '.join(marks)})", values)
 
 
-#: A query may take so many steps of SQLite's virtual machine; a million take 0.02 to 0.2 seconds.
+#: Maximum number of steps of SQLite's virtual machine per query; a million take 0.02 to 0.2 seconds.
 STEPS = 10_000_000
-#: The most rows of a result, and the most characters in all of them together.
+#: Maximum number of rows of a result, and of characters in all of them.
 _MOST_ROWS, _MOST_CHARACTERS = 20_000, 2_000_000
-#: The most pages of 4,096 bytes of a database.
+#: Maximum number of pages (4,096 bytes) of a database.
 _MOST_PAGES = 4096
-#: The most bytes that SQLite may use, in all databases of this process together: a query cannot use up the machine's.
+#: Maximum memory of SQLite for all databases of the process, in bytes.
 _HEAP = 1 << 30
-#: The progress handler is called after so many steps.
+#: Number of steps between calls of the progress handler.
 _EVERY = 1000
 
 LIMITS = {
@@ -185,14 +184,14 @@ _WRITES = {
     *(sqlite3.SQLITE_CREATE_TRIGGER, sqlite3.SQLITE_DROP_TRIGGER, sqlite3.SQLITE_REINDEX),
 }
 _PRAGMAS = {"page_count", "table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list"}
-#: Functions that depend on the connection, its memory or chance, and not on the tables.
+#: Forbidden functions: their results depend on the connection, memory or random numbers.
 _NO_FUNCTIONS = {
     *("load_extension", "random", "randomblob", "last_insert_rowid", "changes", "total_changes"),
     *("fts3_tokenizer", "sqlite_offset", "sqlite_source_id", "sqlite_compileoption_get", "sqlite_compileoption_used"),
 }
 _NO_TABLES = {"dbstat", "sqlite_stmt", "bytecode", "tables_used"}
 
-#: Names of the other actions.
+#: Names of forbidden actions, for errors.
 _FORBIDDEN = {
     sqlite3.SQLITE_ATTACH: "reaching other databases or files (ATTACH, VACUUM)",
     sqlite3.SQLITE_DETACH: "DETACH",
@@ -204,39 +203,39 @@ _FORBIDDEN = {
 
 
 class SqlError(Exception):
-    """A mistake in a query; the message is for its author."""
+    """An error in a query; the message is for the agent."""
 
 
 class Result(NamedTuple):
     """The result of a statement."""
 
     columns: tuple[str, ...] = ()
-    """Empty for a statement that returns no table."""
+    """Column names; empty for a statement that returns no table."""
     rows: Sequence[tuple[Any, ...]] = ()
     changed: int = 0
-    """Rows inserted, changed or deleted."""
+    """Number of rows inserted, changed or deleted."""
 
 
 class _Guard:
-    """Watches over a connection. It does not know the connection, so that this is freed as soon as it is let go."""
+    """Limits and permissions of a connection. It has no reference to the connection, which would be a cycle."""
 
     def __init__(self, steps: int):
         self.steps, self.spent = steps, 0
         self.denied, self.written = "", False
 
     def progress(self) -> bool:
-        """Called after every so many steps; true stops the query."""
+        """Count steps; True stops the query. SQLite's progress handler."""
         self.spent += _EVERY
         return self.spent > self.steps
 
     def charge(self, steps: int) -> None:
-        """Called by functions whose one step is long."""
+        """Count the steps of a slow function."""
         self.spent += steps
         if self.spent > self.steps:
             raise sqlite3.OperationalError("too long")
 
     def authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        """Allow or forbid an action of a statement; SQLite calls this for each."""
+        """Allow or forbid an action of a statement. SQLite's authorizer."""
         if action in _READS:
             allowed, what = (first or "").lower() not in _NO_TABLES, f"reading {first}"
         elif action in _WRITES:
@@ -254,14 +253,12 @@ class _Guard:
 
 
 class Database:
-    """One episode's own database. It is opened at the first query, so that many cost little.
+    """The private database of an episode, opened at the first query.
 
     Args:
-        image: the database at the start, as :func:`image_of` or :attr:`image` gives it; databases may share one,
-            since it never changes.
-        prepare: called with every new connection, to add functions and collations, and with a function to be called
-            with the steps that a call of them is worth.
-        steps: the most steps of a query.
+        image: the initial database, from :func:`image_of` or :attr:`image`; databases may share it.
+        prepare: adds functions and collations to every new connection; see :data:`Prepare`.
+        steps: maximum number of steps of a query.
     """
 
     def __init__(self, image: bytes = b"", prepare: Prepare | None = None, steps: int = STEPS):
@@ -272,7 +269,7 @@ class Database:
 
     @property
     def image(self) -> bytes:
-        """The database as bytes; the same object as long as nothing has changed."""
+        """The database as bytes; the same object until something changes."""
         if self._guard.written and self._connection is not None:
             self._image = self._connection.serialize()
         self._guard.written = False
@@ -285,30 +282,30 @@ class Database:
             self._image = image
 
     def twin(self) -> Self:
-        """A copy that shares nothing that changes."""
+        """Return an independent copy."""
         other = copy.copy(self)
         other._image, other._guard = self.image, _Guard(self._steps)
         other._connection = other._helper = None
         return other
 
     def close(self) -> None:
-        """Forget the connection; what was written since :attr:`image` was last read is lost."""
+        """Close the connection; changes since the last read of :attr:`image` are lost."""
         for each in (self._connection, self._helper):
             if each is not None:
-                each.close()  # else it would live until the next collection of garbage: it refers to itself
+                each.close()  # it is part of a reference cycle, so it would live until the next garbage collection
         self._connection, self._helper, self._guard = None, None, _Guard(self._steps)
 
     def __del__(self) -> None:
         self.close()
 
     def execute(self, query: str, values: Sequence[Any] = ()) -> Result:
-        """Carry out one statement, all of it or nothing.
+        """Execute one statement atomically.
 
         Args:
-            values: for the question marks in it.
+            values: values of its question marks.
 
         Raises:
-            SqlError: it is wrong, not allowed, too long or takes too long.
+            SqlError: the statement is wrong, forbidden, too long or too slow.
         """
         self._guard.denied, self._guard.spent = "", 0
         try:
@@ -360,13 +357,13 @@ class Database:
 
 
 class SqlBackend(Backend):
-    """A world that is one database, for subclasses that add functions; :attr:`state` is for what they keep besides.
+    """A backend with a database, for subclasses that add functions and may have further data in :attr:`state`.
 
-    :meth:`data` may be shared and is never to be changed. It has ``tables`` (for each its ``sql`` and its ``rows``, by
-    rowid, as objects), ``schema`` (the SQL of indexes, views and triggers by name) and the keys of :attr:`state`.
+    :meth:`data` is shared and read-only. It has ``tables`` (for each its ``sql`` and its ``rows``, by rowid, as
+    objects), ``schema`` (the SQL of indexes, views and triggers by name) and the keys of :attr:`state`.
 
     Args:
-        database: the backend owns it from now on.
+        database: owned by the backend from now on.
     """
 
     def __init__(self, database: Database, state: dict[str, Any] | None = None):
@@ -374,13 +371,13 @@ class SqlBackend(Backend):
         self.database = database
 
     def query(self, query: str, values: Sequence[Any] = ()) -> Result:
-        """Carry out one statement.
+        """Execute one statement atomically.
 
         Args:
-            values: for the question marks in it.
+            values: values of its question marks.
 
         Raises:
-            ToolError: it failed; nothing has changed.
+            ToolError: the statement failed.
         """
         try:
             return self.database.execute(query, values)

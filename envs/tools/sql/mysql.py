@@ -1,4 +1,4 @@
-"""A substitute for MySQL: SQLite that understands most of its dialect."""
+"""Emulation of MySQL: SQLite with a translation of most of MySQL's dialect."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ _TABLES = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND na
 
 
 class MySql(Database):
-    """A database that takes MySQL's SELECT, INSERT, UPDATE, DELETE and table definitions, and shows its tables.
+    """A database for MySQL's SELECT, INSERT, UPDATE, DELETE, table definitions and SHOW.
 
-    Some queries that MySQL refuses are carried out: columns that a GROUP BY does not determine, LIMIT in a subquery of
-    IN, derived tables without a name.
+    Some queries that MySQL rejects are executed: columns that a GROUP BY does not determine, LIMIT in a subquery of IN,
+    derived tables without a name.
 
     Args:
-        image: image of a :class:`~rollenv.envs.tools.sql.Database`.
-        text_columns: names, in lower case, of the columns of text.
-        steps: the most steps of a query.
+        text_columns: lower-case names of the text columns.
     """
 
     def __init__(self, image: bytes = b"", text_columns: Collection[str] = (), steps: int = STEPS):
@@ -77,7 +75,7 @@ _TOKEN = re.compile(
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\x00", "b": "\b", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 _SIGNS = {"&&": "AND", "||": "OR", "<=>": "IS"}
 _COMPARES = {"=", "<", ">", "<=", ">=", "<>", "!=", "<=>"}
-#: Functions whose names SQLite's parser reads as something else, or that mean something else in SQLite.
+#: Functions whose names have another meaning in SQLite.
 _RENAMED = {"left", "right", "insert", "length", "char", "round", "format", "sum", "avg", "date", "time"}
 _CASTS = {
     **dict.fromkeys(("signed", "unsigned", "int", "integer"), "INTEGER"),
@@ -88,21 +86,21 @@ _CASTS = {
 
 
 class Token(NamedTuple):
-    """A piece of SQL."""
+    """A token of SQL."""
 
     kind: str
     """``string``, ``name`` (quoted), ``number``, ``word`` or ``sign``."""
     text: str
-    """A string or a name without quotes and escapes."""
+    """The token without quotes and escapes."""
 
     @property
     def word(self) -> str:
-        """The text in lower case if it is a word, else empty."""
+        """The text of a word in lower case; empty for other tokens."""
         return self.text.lower() if self.kind == "word" else ""
 
 
 def tokens(query: str) -> list[Token]:
-    """The pieces of a query, without spaces and comments."""
+    """Return the tokens of a query, without spaces and comments."""
     found: list[Token] = []
     for match in _TOKEN.finditer(query):
         kind, text = str(match.lastgroup), match[0]
@@ -110,7 +108,7 @@ def tokens(query: str) -> list[Token]:
             quote = text[-1]
             plain = text[text.index(text[-1]) + 1 : -1].replace(quote * 2, quote)
             text = re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[1]), plain, flags=re.DOTALL)
-            if found and found[-1].kind == "string":  # strings in a row are one
+            if found and found[-1].kind == "string":  # adjacent strings are concatenated
                 text = found.pop().text + text
         elif kind == "name":
             text = text[1:-1].replace("``", "`")
@@ -123,10 +121,10 @@ def tokens(query: str) -> list[Token]:
 
 @functools.lru_cache(maxsize=512)
 def translated(query: str, text_columns: frozenset[str] = frozenset()) -> str:
-    """A MySQL statement as SQLite reads it, as far as the two can do the same.
+    """Translate a MySQL statement to SQLite, as far as possible.
 
     Args:
-        text_columns: names, in lower case, of columns of text: MySQL compares these with numbers as numbers.
+        text_columns: lower-case names of text columns, which MySQL compares with numbers as numbers.
     """
     found = _single(_with_groups(tokens(query)))
     out: list[str] = []
@@ -144,7 +142,7 @@ def translated(query: str, text_columns: frozenset[str] = frozenset()) -> str:
             numeric = not setting and _compared_with_number(found, at, text_columns)
             out.append(f"({_written(found, at)} + 0)" if numeric else _written(found, at))
             at += 1
-    # With spaces, but none around a point, nor between a function and its parenthesis.
+    # Join with spaces, except around a point, and between a function and its parenthesis.
     text = ""
     for piece in out:
         close = piece in (".", "(") or text.endswith(".") or not text
@@ -156,7 +154,7 @@ _COMPOUND = ("union", "intersect", "except")
 
 
 def _with_groups(found: list[Token]) -> list[Token]:
-    """Groups in the order of their keys where nothing else orders them: SQLite gives the keys ORDER BY's direction."""
+    """Order groups by their keys unless an ORDER BY does: SQLite would use the direction of ORDER BY for the keys."""
     for at in [index for index, token in enumerate(found) if token.word == "select"][::-1]:
         clauses, end = _clauses(found, at)
         compound = any(token.word in _COMPOUND for token in (*found[max(0, at - 2) : at], *found[end : end + 1]))
@@ -183,7 +181,7 @@ def _clauses(found: Sequence[Token], at: int) -> tuple[dict[str, int], int]:
 
 
 def _single(found: list[Token]) -> list[Token]:
-    """Subqueries that are compared with a value fail where they have several rows."""
+    """Make subqueries that are compared with a value fail if they have several rows."""
     out: list[Token] = []
     ends: list[bool] = []
     for at, token in enumerate(found):
@@ -208,7 +206,7 @@ _AFTER_SINGLE = tokens(") SELECT mysql_single(one) FROM mysql_rows)")
 
 
 def _dropped(found: list[Token], at: int) -> int:
-    """Return the number of tokens from here that mean nothing to SQLite."""
+    """Return the number of tokens to drop, because SQLite has no equivalent."""
     word, after = found[at].word, found[at + 1].word if at + 1 < len(found) else ""
     if word == "from" and after == "dual":
         return 2
@@ -220,7 +218,7 @@ def _dropped(found: list[Token], at: int) -> int:
 
 
 def _cast(found: list[Token], at: int) -> tuple[str, int] | None:
-    """``AS SIGNED)`` of a cast: its type for SQLite, and where it ends."""
+    """Parse ``AS SIGNED)`` of a cast; return SQLite's type, and the end."""
     kind = _CASTS.get(found[at + 1].word) if at + 1 < len(found) else None
     if kind is None:
         return None
@@ -251,12 +249,12 @@ def _written(found: list[Token], at: int) -> str:
 
 
 def _compared_with_number(found: list[Token], at: int, text_columns: frozenset[str]) -> bool:
-    """Return whether this is a column of text, next to a comparison with a number."""
+    """Return whether this is a text column that is compared with a number."""
     token = found[at]
     if token.kind not in ("name", "word") or token.text.lower() not in text_columns:
         return False
     if at and found[at - 1].text == ".":
-        return False  # a qualified name would have to be wrapped as a whole
+        return False  # a qualified name would have to be converted as a whole
     after = found[at + 1 : at + 4]
     if after and after[0].text in _COMPARES and after[0].kind == "sign":
         sign = len(after) > 2 and after[1].text in ("-", "+")
@@ -268,7 +266,7 @@ def _compared_with_number(found: list[Token], at: int, text_columns: frozenset[s
 
 
 def closing(found: Sequence[Token], at: int) -> int:
-    """The index of the parenthesis that closes the one at an index."""
+    """Return the index of the parenthesis that closes the one at an index."""
     depth = 0
     for index in range(at, len(found)):
         if found[index].kind == "sign":

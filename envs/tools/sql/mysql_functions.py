@@ -1,7 +1,4 @@
-"""MySQL's functions and its way to read, write and compare values, for a SQLite connection.
-
-And versions of SQLite's own functions that look at no clock and do not take long in one step.
-"""
+"""MySQL's functions, conversions and collations for SQLite, and deterministic, bounded versions of SQLite's own."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-#: The moment that is now in every episode.
+#: The current time of every episode.
 NOW = "2023-11-30 12:00:00"
-#: The most bytes of a value.
+#: Maximum size of a value, in bytes.
 MOST_LENGTH = 100_000
-#: Steps that a call of a function in Python is worth.
+#: Number of steps that a call of a Python function counts as.
 _CALL = 50
 _MOMENTS = ("date", "time", "datetime", "julianday", "unixepoch")
 _ZONES = {"localtime", "utc"}
@@ -30,8 +27,8 @@ def add_functions(connection: sqlite3.Connection, helper: sqlite3.Connection, ch
     """Replace functions of a connection.
 
     Args:
-        helper: another one, with functions as they were; it has to stay open as long.
-        charge: called with steps of the virtual machine that a call is worth.
+        helper: another connection, with SQLite's own functions; it must stay open as long.
+        charge: counts steps of the virtual machine for a call.
     """
     helper.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_LENGTH)
     _add_moments(connection, helper)
@@ -90,11 +87,10 @@ def _text(value: Any) -> str:
 
 
 def matches(pattern: str, text: str, escape: str | None = None) -> bool:
-    """``LIKE``: ``%`` stands for any characters, ``_`` for one; upper and lower case are the same.
+    """Match a whole text with ``LIKE``: ``%`` for any characters, ``_`` for one, ignoring case.
 
     Args:
-        text: all of it has to match.
-        escape: the character before a wildcard that stands for itself.
+        escape: character before a literal wildcard.
     """
     parts: list[str] = [""]
     at = 0
@@ -125,7 +121,7 @@ def matches(pattern: str, text: str, escape: str | None = None) -> bool:
     return len(text) - width >= at and last.fullmatch(text, len(text) - width) is not None
 
 
-#: Collations: accents and upper and lower case are the same; the second ignores spaces at the end too.
+#: Collations that ignore accents and case; the second also ignores trailing spaces.
 NO_PAD, PAD = "mysql_ai_ci", "mysql_general_ci"
 
 
@@ -142,7 +138,7 @@ _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 def as_number(value: Any) -> int | float:
-    """Read a number from the beginning of a text as MySQL does."""
+    """Parse a number at the beginning of a text as MySQL does."""
     if isinstance(value, int | float):
         return value
     match = _NUMBER.match(as_text(value))
@@ -150,7 +146,7 @@ def as_number(value: Any) -> int | float:
 
 
 class Single:
-    """The value of a subquery, which has to be one."""
+    """The aggregate for the value of a subquery, which must have one row."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -165,7 +161,7 @@ class Single:
 
 
 class Sum:
-    """Exact for whole numbers, as MySQL's decimals are; of floating point numbers one after the other."""
+    """The aggregate SUM: exact for whole numbers, like MySQL's decimals, and sequential for floating point numbers."""
 
     def __init__(self) -> None:
         self.total: int | float = 0
@@ -194,7 +190,7 @@ class Average(Sum):
 
 
 def folded(text: str) -> str:
-    """Text without accents, in lower case."""
+    """Return a text without accents, in lower case."""
     return text.lower() if text.isascii() else _folded(text) if len(text) < 500 else _folded.__wrapped__(text)
 
 
@@ -207,7 +203,7 @@ def prepare(connection: sqlite3.Connection, charge: Callable[[int], None]) -> No
     """Add MySQL's functions and collations to a connection.
 
     Args:
-        charge: called with steps of the virtual machine that a call is worth.
+        charge: counts steps of the virtual machine for a call.
     """
 
     def metered(function: Callable[..., Any], takes_null: bool = True) -> Callable[..., Any]:
@@ -219,7 +215,7 @@ def prepare(connection: sqlite3.Connection, charge: Callable[[int], None]) -> No
         return call
 
     def order(left: str, right: str) -> int:
-        with contextlib.suppress(sqlite3.Error):  # the query is stopped at its next step
+        with contextlib.suppress(sqlite3.Error):  # the query stops at its next step
             charge((len(left) + len(right)) // 10)
         a, b = folded(left), folded(right)
         return (a > b) - (a < b)
@@ -297,7 +293,7 @@ def _index_of(wanted: Any, values: Sequence[Any]) -> int:
 
 
 def _regexp(pattern: Any, text: Any) -> bool:
-    """Plain patterns only: a search that could take very long is refused."""
+    """Match a plain pattern; one that could take very long is refused."""
     pattern = as_text(pattern)
     if len(pattern) > 200 or len(re.findall(r"[*+?{]", pattern)) > 2 or re.search(r"[*+?}|][^(]*\)[*+?{]", pattern):
         raise ValueError("the pattern is too complicated")

@@ -21,7 +21,7 @@ TELECOM_NEED = DataFiles(
 
 
 def register_tools() -> None:
-    """The retail domain with all 114 tasks, and its splits as ``split``; of the telecom domain the 20 small tasks."""
+    """Register the retail domain, with all 114 tasks and its splits, and the small set (20 tasks) of telecom."""
     register(
         "tools:Tau2-v0-retail",
         "rollenv.envs.tools.tau2.env:RetailEnv",

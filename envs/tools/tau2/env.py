@@ -1,4 +1,4 @@
-"""tau2-bench's retail tasks as an environment, and their customers, scripted or played by a model."""
+"""tau2-bench's retail tasks as an environment, with scripted customers or ones played by a model."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def in_first_person(text: str) -> str:
 
 
 class Customer(User):
-    """Follows the instructions of a task, always in the same way.
+    """A scripted customer that follows the instructions of a task.
 
-    A message that asks nothing ends the conversation, as does the transfer to a human and a "no" to whether there is
+    A message without a question ends the conversation, as do the transfer to a human and the question whether there is
     anything else.
 
     Args:
-        instructions: of the task: ``reason_for_call``, ``known_info``, ``unknown_info``, ``task_instructions``.
+        instructions: ``reason_for_call``, ``known_info``, ``unknown_info`` and ``task_instructions`` of the task.
     """
 
     def __init__(self, instructions: Mapping[str, Any]):
@@ -72,7 +72,7 @@ class Customer(User):
 
     @property
     def opening(self) -> str:
-        """The customer's first message."""
+        """Return the customer's first message."""
         return f"Hello. {self.parts['reason_for_call']}."
 
     def reply(self, message: str) -> Reply:
@@ -86,7 +86,7 @@ class Customer(User):
             more = self.confirms(text)
             return Reply("Yes. That is all." if more else "No, that is all. Thank you.", ends=not more)
         self.state["questions"] = self.state.get("questions", 0) + 1
-        # Return the facts about the customer, and about what is asked for.
+        # Reply with the facts about the customer that the message asks for.
         known = self.parts.get("known_info", "")
         answers = []
         if any(word in text for word in ("your name", "zip", "identity", "verify", "authenticate", "user id")):
@@ -109,7 +109,7 @@ class Customer(User):
 
     @classmethod
     def asked(cls, text: str) -> bool:
-        """Return whether a message, in lower case, asks for something without a question mark."""
+        """Return whether a message, in lower case, is a request without a question mark."""
         return cls.confirms(text) or any(phrase in text for phrase in _ASKS)
 
     def _everything(self) -> str:
@@ -128,16 +128,16 @@ _ROLE = (
 
 
 class CustomerFailed(RollenvError):
-    """The endpoint gave no answer."""
+    """The endpoint of a model-played customer did not answer."""
 
 
 class ChatCustomer(User):
-    """Asks an endpoint what the customer says; :attr:`state` has the conversation.
+    """A customer played by a model behind an endpoint; :attr:`state` has the conversation.
 
     Args:
-        model: as the endpoint knows it.
-        base_url: what ``/chat/completions`` is appended to. The key is taken from ``OPENAI_API_KEY``, if it is set.
-        patience: seconds for one try; there are three.
+        model: the endpoint's name of the model.
+        base_url: URL before ``/chat/completions``. The key is ``OPENAI_API_KEY``, if it is set.
+        patience: timeout of each of three tries, in seconds.
     """
 
     def __init__(self, instructions: Mapping[str, Any], model: str, base_url: str, patience: float = 120.0):
@@ -153,13 +153,10 @@ class ChatCustomer(User):
         self.state["heard"] = []
 
     def reply(self, message: str) -> Reply:
-        """Ask the endpoint what the customer says to a message.
-
-        Args:
-            message: of the agent, without its calls.
+        """Get the customer's reply to a message of the agent from the endpoint.
 
         Raises:
-            CustomerFailed: it gave no answer.
+            CustomerFailed: the endpoint did not answer.
         """
         heard: list[dict[str, str]] = [*self.state["heard"], {"role": "user", "content": _clean(message)}]
         text = self._asked([{"role": "system", "content": self.role}, *heard])
@@ -170,14 +167,14 @@ class ChatCustomer(User):
         sent = {"model": self.model, "messages": messages, "temperature": 0}
         problem = ""
         key = os.environ.get("OPENAI_API_KEY", "").strip()
-        if not key.isascii() or not key.isprintable():  # httpx would show it in its error
+        if not key.isascii() or not key.isprintable():  # httpx would leak it in its error
             raise UsageError("OPENAI_API_KEY holds characters that cannot be sent in a header; set it to the key alone")
         with httpx.Client(timeout=self.patience, headers={"Authorization": f"Bearer {key}"} if key else {}) as client:
             for _ in range(_TRIES):
                 try:
                     with client.stream("POST", self.url, json=sent) as response:
                         response.raise_for_status()
-                        # The body; httpx's own limit is for each piece of it.
+                        # httpx's timeout is per chunk, so the whole body needs a deadline.
                         content, end = bytearray(), time.monotonic() + self.patience
                         for piece in response.iter_bytes():
                             content += piece
@@ -192,7 +189,7 @@ class ChatCustomer(User):
 
 
 def _text_of(content: bytes) -> str:
-    """The message in a chat completion."""
+    """Return the message in a chat completion."""
     try:
         text = json.loads(content)["choices"][0]["message"]["content"]
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
@@ -203,7 +200,7 @@ def _text_of(content: bytes) -> str:
 
 
 def _clean(text: str) -> str:
-    """Half characters cannot be sent."""
+    """Replace lone surrogates, which cannot be encoded."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -213,17 +210,16 @@ SPLITS = ("base", "train", "test")
 class RetailEnv(ToolEnv):
     """A customer service with a policy: orders are cancelled, changed, returned and exchanged (tau2-bench, retail).
 
-    A task is solved if its database ends as after the published actions. Where these change nothing (11 of the 114
-    tasks), doing nothing is not enough: the agent has to find the right customer, give the answers that the task
-    lists, and transfer the customer if and only if the published actions do. ``info["metrics"]["db"]`` compares the
-    databases alone.
+    A task is solved if its final database is that of the published actions. If these change nothing (11 of the 114
+    tasks), the agent must also find the right customer, give the answers that the task lists, and transfer the customer
+    if and only if the published actions do. ``info["metrics"]["db"]`` compares only the databases.
 
     Args:
         split: ``base`` (all), ``train`` or ``test``, as published.
-        told: require in all tasks that the agent gives the answers which the task lists.
-        user: ``script``, or ``chat:MODEL`` for a language model. Its episodes cannot be repeated, although the id's
-            spec says that they can: what a spec declares holds for the default settings.
-        base_url: address of the endpoint that ``chat:MODEL`` asks.
+        told: require the answers that a task lists in all tasks.
+        user: ``script``, or ``chat:MODEL`` for a language model, whose episodes are not reproducible, whatever the
+            spec declares for the default.
+        base_url: URL of the endpoint for ``chat:MODEL``.
         settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
@@ -242,7 +238,7 @@ class RetailEnv(ToolEnv):
         self.rows = tasks_of(folder / "tasks.json", folder / "split_tasks.json", split)
         self.tasks = len(self.rows)
         if user != "script":
-            self._chat({}, "")  # says at once what is wrong with its settings
+            self._chat({}, "")  # validates the settings early
         super().__init__(**settings)
 
     def problem(self, key: int) -> Problem:
@@ -250,7 +246,7 @@ class RetailEnv(ToolEnv):
         instructions = row["user_scenario"]["instructions"]
         customer = Customer(instructions)
         backend = RetailBackend(self.shop)
-        # The published actions, after the customer is found, and then what there is to tell.
+        # The published actions, after finding the customer and before telling the answers.
         changed, done = _wanted(self.path, _gold(row))
         calls = [call for call, worked in zip(gold_calls(row), done, strict=True) if worked]
         if not any(changed.values()) and not any(name.startswith("find_user_id") for name, _ in calls):
@@ -290,7 +286,7 @@ class RetailEnv(ToolEnv):
         return Judgement(success, met / len(aims) if aims else float(success), aside)
 
     def answered(self, problem: Problem) -> list[bool]:
-        """True for each answer that was given; commas in numbers do not count, as upstream."""
+        """Return whether each answer was given; commas in numbers are ignored, as upstream."""
         text = "\n".join(self.messages).lower().replace(",", "")
         return [answer.lower() in text for answer in problem.answers]
 
@@ -303,7 +299,7 @@ class RetailEnv(ToolEnv):
         return differences({**before, **start}, {**_over(before, data["changed"]), **now})
 
     def _before(self, problem: Problem, *changed: Mapping[str, Any]) -> dict[str, Any]:
-        """The records that are named in any of the changes, as they were."""
+        """Return the initial versions of the records in any of the changes."""
         each = [data.get("changed", data) for data in changed]
         return {name: {key: records[key] for c in each for key in c[name]} for name, records in self.shop.items()}
 
@@ -317,7 +313,7 @@ class RetailEnv(ToolEnv):
         return (*result, info)  # type: ignore[return-value]
 
     def sample_random_action(self) -> str:
-        """A call that looks something up; what it names is there."""
+        """Return a lookup of something that exists."""
         rng = self.action_rng
         if rng.random() < 0.1:
             return self.closing()
@@ -327,12 +323,12 @@ class RetailEnv(ToolEnv):
 
 
 def _over(before: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Records with changed ones in their place."""
+    """Return the records with changes applied."""
     return {name: {**records, **changed[name]} for name, records in before.items()}
 
 
 def gold_calls(row: Mapping[str, Any]) -> list[Call]:
-    """The published actions of a task."""
+    """Return the published actions of a task."""
     return [(action["name"], dict(action["arguments"])) for action in row["evaluation_criteria"]["actions"] or ()]
 
 
@@ -342,14 +338,14 @@ def _cached(path: Path) -> Any:
 
 
 def tables_of(path: Path) -> Tables:
-    """The tables of ``db.json``, read once and shared; not to be changed."""
+    """Return the tables of ``db.json``; cached, read-only."""
     found: Tables = _cached(path)
     return found
 
 
 @functools.lru_cache(maxsize=8)
 def tasks_of(path: Path, splits: Path, split: str) -> Sequence[Mapping[str, Any]]:
-    """The tasks of a split, in the order of the file.
+    """Return the tasks of a split, in the order of the file.
 
     Args:
         path: path of the file ``tasks.json``.
@@ -366,9 +362,9 @@ def _gold(row: Mapping[str, Any]) -> str:
 
 @functools.lru_cache(maxsize=512)
 def _wanted(path: Path, calls: str) -> tuple[Mapping[str, Any], list[bool]]:
-    """The records that calls change, as they then are, and which calls worked: some of the published ones fail.
+    """Return the changed records after calls, and whether each call worked: some of the published ones fail.
 
-    The calls are a text so that the result can be kept.
+    The calls are a text, so that the result can be cached.
     """
     backend = RetailBackend(tables_of(path))
     worked = [not backend.call(name, arguments).failed for name, arguments in json.loads(calls)]
@@ -376,7 +372,7 @@ def _wanted(path: Path, calls: str) -> tuple[Mapping[str, Any], list[bool]]:
 
 
 def customer_of(shop: Tables, row: Mapping[str, Any]) -> str:
-    """The id of a task's customer, from the published actions, else from the instructions."""
+    """Return the id of a task's customer, from the published actions, else from the instructions."""
     backend = RetailBackend(shop)
     for name, arguments in gold_calls(row):
         if name.startswith("find_user_id"):

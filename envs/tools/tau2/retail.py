@@ -19,12 +19,12 @@ _REASONS = ("no longer needed", "ordered by mistake")
 
 
 class RetailBackend(Backend):
-    """A shop's products, users and orders. Only the records that an episode changes are its own.
+    """A shop's products, users and orders, copied on write.
 
-    The state has ``changed`` (for each table these records), ``found`` (the users looked up) and ``transferred``.
+    The state has ``changed`` (the changed records of each table), ``found`` (the users looked up) and ``transferred``.
 
     Args:
-        tables: shared by all backends and never changed.
+        tables: read-only data, shared by all backends.
     """
 
     def __init__(self, tables: Tables):
@@ -32,10 +32,10 @@ class RetailBackend(Backend):
         self.tables = tables
 
     def record(self, table: str, key: str) -> Record:
-        """A record to read.
+        """Return a record, for reading.
 
         Raises:
-            ToolError: there is none.
+            ToolError: there is no such record.
         """
         changed = self.state["changed"][table]
         if key not in changed and key not in self.tables[table]:
@@ -44,10 +44,10 @@ class RetailBackend(Backend):
         return found
 
     def own(self, table: str, key: str) -> Record:
-        """A record to change: the episode's own copy.
+        """Return the episode's own copy of a record, for changes.
 
         Raises:
-            ToolError: there is none.
+            ToolError: there is no such record.
         """
         changed = self.state["changed"][table]
         if key not in changed:
@@ -55,13 +55,13 @@ class RetailBackend(Backend):
         return changed[key]  # type: ignore[no-any-return]
 
     def records(self, table: str) -> Iterator[tuple[str, Record]]:
-        """All records of a table, to read."""
+        """Yield all records of a table, for reading."""
         changed = self.state["changed"][table]
         for key, record in self.tables[table].items():
             yield key, changed.get(key, record)
 
     def data(self) -> dict[str, Any]:
-        """The state, without records that are as they were."""
+        """Return the state, without records that are unchanged."""
         changed = {
             name: {key: record for key, record in records.items() if record != self.tables[name].get(key)}
             for name, records in self.state["changed"].items()
@@ -233,7 +233,7 @@ class RetailBackend(Backend):
         order["payment_history"].append(_payment(kind, abs(difference), payment_method_id))
         self._pay(order["user_id"], payment_method_id, difference)
         for old, new in zip(item_ids, new_item_ids, strict=True):
-            # As upstream, whose results these are compared with: all get the price and options of the last one.
+            # As upstream, for comparable results: all items get the price and options of the last one.
             changes = {"item_id": new, "price": variants[-1]["price"], "options": dict(variants[-1]["options"])}
             _item(order, old).update(changes)
         order["status"] = "pending (item modified)"
@@ -330,7 +330,7 @@ class RetailBackend(Backend):
     # -- shared by the above -------------------------------------------------------------------------------------------
 
     def _order(self, order_id: str, status: str | None, problem: str) -> Record:
-        """An order to change, with exactly this status, or, for None, one of the pending ones."""
+        """Return an order for changes, with exactly this status, or, for None, any pending one."""
         found = self.record("orders", order_id)["status"]
         if found != status if status else "pending" not in found:
             raise ToolError(problem)
@@ -348,13 +348,13 @@ class RetailBackend(Backend):
             raise ToolError("Insufficient gift card balance")
 
     def _pay(self, user_id: str, method_id: str, amount: float) -> None:
-        """Take an amount from a gift card; other methods are settled elsewhere."""
+        """Take an amount from a gift card; other payment methods have no balance."""
         if self._method(user_id, method_id)["source"] == "gift_card":
             method = self.own("users", user_id)["payment_methods"][method_id]
             method["balance"] = round(method["balance"] - amount, 2)
 
     def _exchanged(self, order: Record, item_ids: Sequence[str], new_item_ids: Sequence[str]) -> list[Record]:
-        """The new variants, once all is checked that has to be."""
+        """Check an exchange, and return the new variants."""
         _check_ordered(order, item_ids)
         if len(item_ids) != len(new_item_ids):
             raise ToolError("The number of items to be exchanged should match")

@@ -1,4 +1,4 @@
-"""Look up an order's number by name, then ship, hold or cancel it: for models of less than a million weights."""
+"""Look up an order's number by name, then ship, hold or cancel it; for models of less than a million weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VERBS = {"ship": "shipped", "hold": "held", "cancel": "cancelled"}
 
 
 class Orders(Backend):
-    """Orders by number: whose they are, and what has become of them."""
+    """Orders by number, with customer and status."""
 
     def _set(self, id: int, status: str) -> str:
         if str(id) not in self.state:
@@ -53,11 +53,11 @@ class Orders(Backend):
 class TinyEnv(ToolEnv):
     """A few orders; one is to be shipped, held or cancelled, and its number has to be looked up by name.
 
-    ``info["brief"]`` is the whole situation in a line: the request and the last answer, as in ``ship Ada > 17``.
+    ``info["brief"]`` is the state in one line: the request and the last answer, as in ``ship Ada > 17``.
 
     Args:
         records: number of orders, 3 to 20.
-        brief: give ``info["brief"]`` as the observation.
+        brief: return ``info["brief"]`` as the observation.
         calls: format of calls; see :class:`ToolEnv`.
         max_turns: see :class:`ToolEnv`; three are needed.
         settings: further arguments, passed on to :class:`ToolEnv`.
@@ -82,7 +82,7 @@ class TinyEnv(ToolEnv):
         return Problem(f"{verb} {names[0]}", Orders(orders), plan)
 
     def _short(self) -> str:
-        """The request and the last answer in a line."""
+        """Return the request and the last answer in one line."""
         answers = [line for line in self.last.split("\n") if line and not line.startswith("<")]
         return " > ".join([self.current.question, *answers])
 

@@ -1,4 +1,4 @@
-"""WorkBench (arXiv 2405.00823): office work in five tables, judged by the tables that it leaves."""
+"""WorkBench (arXiv 2405.00823): office work in five tables, judged by the final tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CATEGORIES", "NEED", "Verdict", "register_tools", "verdict"]
 
-#: Categories of queries, and the name that their files begin with.
+#: Prefixes of the files of each category of queries.
 CATEGORIES = {
     "analytics": "analytics",
     "calendar": "calendar",
@@ -27,13 +27,13 @@ _ENV = "rollenv.envs.tools.workbench.env:WorkBenchEnv"
 
 
 def register_tools() -> None:
-    """All queries, and those of each category."""
+    """Register an id for all queries, and one for each category."""
     for category in ("", *CATEGORIES):
         env_id = f"tools:WorkBench-v0{'-' if category else ''}{category}"
         register(env_id, _ENV, abilities=ABILITIES, needs=[NEED], indexed=True, category=category)
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("Verdict", "verdict"):  # imported on first use: ids are listed without the functions
+    if name in ("Verdict", "verdict"):  # imported on first use, so that listing ids does not import the functions
         return getattr(importlib.import_module(f"{__name__}.env"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

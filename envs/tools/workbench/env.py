@@ -1,4 +1,4 @@
-"""WorkBench as an environment, and its judgement: calls are played again."""
+"""WorkBench as an environment, and its judgement of stored answers by a replay of their calls."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from rollenv.envs.tools.workbench.tables import TODAY, same, start
 from rollenv.tools.backend import Change, differences
 from rollenv.tools.calls import SOURCE, ToolCall
 
-#: The most characters of a stored call that are read.
+#: Maximum length of a stored call.
 _MOST_TEXT = 100_000
 _DOMAINS = frozenset(("company_directory", *CATEGORIES.values()))
 
 
 @dataclass(frozen=True)
 class Query:
-    """A task as it is published."""
+    """A published task."""
 
     text: str
     category: str
     toolkits: tuple[str, ...]
-    """Toolkits that it needs, of calendar, email, analytics, project_management and customer_relationship_manager."""
+    """Toolkits: calendar, email, analytics, project_management, customer_relationship_manager."""
     answer: tuple[str, ...]
-    """Calls in the form of stored ones."""
+    """Right calls, in the format of stored ones."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Verdict:
 
     correct: bool
     side_effects: bool
-    """True if it has changed something and is not right (leaving aside whether it ended with an error)."""
+    """True if the final state is neither the initial nor the wanted one (regardless of errors)."""
 
 
 @functools.lru_cache(maxsize=2)
@@ -57,7 +57,7 @@ def _read(folder: Path) -> tuple[Query, ...]:
 
 
 def queries(category: str = "") -> tuple[Query, ...]:
-    """The tasks of a category, or all of them.
+    """Return the tasks of a category, or all.
 
     Raises:
         MissingData: the files are not there.
@@ -69,11 +69,11 @@ def queries(category: str = "") -> tuple[Query, ...]:
 
 
 def verdict(query: str, function_calls: Sequence[str] | str, error: str = "") -> Verdict:
-    """Judge a stored answer as the original does: by the tables that its calls leave.
+    """Judge a stored answer by its final tables, as the original does.
 
     Args:
-        function_calls: the calls made, as a list or as a list's text.
-        error: with which the agent stopped, if it did.
+        function_calls: the calls, as a list or the text of a list.
+        error: the error that stopped the agent, if any.
 
     Raises:
         UsageError: there is no such query, or the calls are not a list of texts.
@@ -92,27 +92,27 @@ def verdict(query: str, function_calls: Sequence[str] | str, error: str = "") ->
 
 
 def judged(state: Mapping[str, Any], wanted: Mapping[str, Any], error: str = "") -> Verdict:
-    """Compare the state that an answer has left with the one that is wanted."""
+    """Compare the final state of an answer with the wanted one."""
     right = same(state, wanted)
     changed = not same(state, start(), fold=False)
     return Verdict(right and not error, changed and not right)
 
 
 def replay(calls: Sequence[str]) -> dict[str, Any]:
-    """The state that stored calls leave; those that fail are passed over."""
+    """Return the state after stored calls; failed ones are skipped."""
     office = WorkBench()
     for call in map(parsed, calls):
         before = office.snapshot()
         try:
             if not call.problem:
                 getattr(office, call.name)(**call.arguments)
-        except Exception:  # an error stops this call, as in the original, and the next one is made
+        except Exception:  # as in the original, the next call follows
             office.restore(before)
     return office.state
 
 
 def parsed(text: str) -> ToolCall:
-    """A stored call, with the name and the arguments that an environment's call has.
+    """Parse a stored call to the format of an environment's call.
 
     Args:
         text: a call such as ``email.delete_email.func(email_id="00000393")``.
@@ -148,18 +148,17 @@ class WorkBenchEnv(ToolEnv):
     """WorkBench (arXiv 2405.00823): 690 requests in an office; the tables at the end decide.
 
     The 27 functions search and change calendar, mail, web analytics, project board and customers. An episode is solved
-    if the tables are the ones that the published calls leave, upper and lower case being the same except in names of
-    lists, boards and statuses. ``metrics`` has ``side_effects`` 1 where something was changed in an episode that is not
-    solved. An agent that does nothing solves 124 of the 690 (18 %): what they make depend on
-    a condition is not to be done.
+    if the final tables are those of the published calls, ignoring case except in names of lists, boards and statuses.
+    ``metrics`` has ``side_effects`` 1 for an unsolved episode with changes. An agent that does nothing solves 124 of
+    the 690 (18 %), whose condition for a change does not hold.
 
-    Two things differ from the original's agent loop, not from its verdicts: searches take texts literally, not as
-    regular expressions, and ``domains`` offers the customer functions wherever a request needs them (the original
-    leaves them out of requests over several domains).
+    Two differences from the original's agent loop do not affect verdicts: searches take texts literally, not as
+    regular expressions, and ``domains`` includes the customer functions whenever a request needs them (the original
+    omits them from requests over several domains).
 
     Args:
         category: analytics, calendar, crm, email, multi_domain or project_management; all if empty.
-        toolkits: ``all`` functions, or those of the ``domains`` that the request needs.
+        toolkits: ``all`` functions, or those of the ``domains`` of the request.
         settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 

@@ -196,7 +196,7 @@ class Projects(Tables):
         return task_id
 
     def _not_for_tasks(self, field: str, value: str) -> str:
-        """Return what is wrong with a value; empty if nothing is."""
+        """Return the error of a value; empty if it is valid."""
         if field == "board" and value not in BOARDS:
             return f"Board not valid. Please choose from: {quoted(BOARDS)}."
         if field == "list_name" and value not in LISTS:

@@ -1,4 +1,4 @@
-"""The five tables of WorkBench, and what is done to them: plain Python with the outcomes of the original's pandas."""
+"""The five tables of WorkBench and their operations, in plain Python with the results of the original's pandas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollenv.tools.backend import Backend, ToolError
 
 Row = Mapping[str, Any]
 
-#: Tables that functions change, their files, and the column with the id.
+#: File and id column of each table that functions change.
 TABLES = {
     "calendar": ("calendar_events", "event_id"),
     "emails": ("emails", "email_id"),
@@ -24,12 +24,12 @@ TABLES = {
     "customers": ("customer_relationship_manager_data", "customer_id"),
     "plots": ("", "file_path"),
 }
-#: Columns in which upper and lower case are different things.
+#: Case-sensitive columns.
 _CASED = ("status", "list_name", "board")
 
 
 class Office(NamedTuple):
-    """The data of the files, read once and never changed."""
+    """The data of the files; cached, read-only."""
 
     tables: Mapping[str, Mapping[str, Row]]
     visits: tuple[Row, ...]
@@ -49,17 +49,17 @@ def _read(folder: Path) -> Office:
 
 
 def office() -> Office:
-    """The tables that every task starts with."""
+    """Return the initial tables of every task."""
     return _read(NEED.found())
 
 
 def start() -> dict[str, Any]:
-    """The state at the start: rows by key for each table."""
+    """Return the initial state: rows by key for each table."""
     return {name: dict(rows) for name, rows in office().tables.items()}
 
 
 class Tables(Backend):
-    """Five tables. Rows are replaced, never changed, so that copies share them."""
+    """The five tables. Rows are replaced, never modified, so that copies can share them."""
 
     def __init__(self) -> None:
         super().__init__(start())
@@ -84,16 +84,16 @@ class Tables(Backend):
             self.state[name] = {number: kept[number] for number in numbers}
 
     def rows(self, table: str) -> Iterator[Row]:
-        """The rows of a table, in order."""
+        """Return the rows of a table, in order."""
         return iter(self.state[table].values())
 
     def find(self, table: str, row_id: str) -> Row | None:
-        """The first row with an id; None if there is none."""
+        """Return the first row with an id, or None."""
         key = TABLES[table][1]
         return next((row for row in self.rows(table) if row[key] == row_id), None)
 
     def field(self, table: str, row_id: str | None, field: str | None, what: str) -> Any:
-        """One field of a row, or what is wrong with the question; ``what`` is a row, as in "Event"."""
+        """Return one field of a row, or an error message; ``what`` is a kind of row, such as "Event"."""
         if not row_id:
             return f"{what} ID not provided."
         if not field:
@@ -104,11 +104,11 @@ class Tables(Backend):
         return {field: row.get(field)} if field in self.columns(table) else "Field not found."
 
     def columns(self, table: str) -> tuple[str, ...]:
-        """The columns of a table."""
+        """Return the columns of a table."""
         return tuple(next(iter(office().tables[table].values()), {"file_path": None}))
 
     def next_id(self, table: str) -> int:
-        """One more than the last id in alphabetical order."""
+        """Return one more than the last id in alphabetical order."""
         last = max((row[TABLES[table][1]] for row in self.rows(table)), default="")
         try:
             return int(last) + 1
@@ -116,7 +116,7 @@ class Tables(Backend):
             raise ToolError(f"no new id can be given: the last one is {last!r}") from error
 
     def append(self, table: str, row: Row) -> None:
-        """Put a row with all columns at the end."""
+        """Append a row with all columns."""
         rows = self.state[table]
         key = base = str(row[TABLES[table][1]])
         number = 1
@@ -125,14 +125,14 @@ class Tables(Backend):
         rows[key] = row
 
     def replace(self, table: str, row_id: str, field: str, value: Any) -> None:
-        """Give a field of all rows with an id another value."""
+        """Set a field of all rows with an id."""
         rows, key = self.state[table], TABLES[table][1]
         for number, row in rows.items():
             if row[key] == row_id:
                 rows[number] = {**row, field: value}
 
     def remove(self, table: str, row_id: str | None, what: str) -> str:
-        """Delete the rows with an id, and say how that went; ``what`` is a row, as in "Event"."""
+        """Delete the rows with an id, and return a message; ``what`` is a kind of row, such as "Event"."""
         if not row_id:
             return f"{what} ID not provided."
         rows, key = self.state[table], TABLES[table][1]
@@ -148,7 +148,7 @@ def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[Any]:
-    """The keys of a table in order, and its rows that are new or other ones; empty if it is as it was."""
+    """Return the keys of a table in order, and its new or changed rows; empty if nothing changed."""
     rows = {number: dict(row) for number, row in now.items() if before.get(number) is not row}
     return [list(now), rows] if rows or len(now) != len(before) else []
 
@@ -157,7 +157,7 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any], fold: bool = True) ->
     """Return whether two states have equal rows in the same order.
 
     Args:
-        fold: whether upper and lower case are the same, except in columns where they are not.
+        fold: ignore case, except in case-sensitive columns.
     """
     return all(len(one[name]) == len(other[name]) for name in TABLES) and all(
         a is b or _values(a, fold) == _values(b, fold)
@@ -167,7 +167,7 @@ def same(one: Mapping[str, Any], other: Mapping[str, Any], fold: bool = True) ->
 
 
 def _values(row: Row, fold: bool) -> dict[str, Any]:
-    """Return the values of a row that count: in folded columns values other than text count as nothing."""
+    """Return the values to compare: in folded columns, values other than text count as missing."""
     return {
         column: value if not fold or column in _CASED else value.lower()
         for column, value in row.items()
@@ -175,26 +175,26 @@ def _values(row: Row, fold: bool) -> dict[str, Any]:
     }
 
 
-#: A text, or a number that is taken as one.
+#: A text; numbers are converted.
 Text = Annotated[str, Field(coerce_numbers_to_str=True)] | None
 
 TODAY = "2023-11-30"
-#: The most rows that most searches return.
+#: Maximum number of rows that most searches return.
 MOST = 5
 
 
 def has(row: Row, column: str, text: str) -> bool:
-    """Return whether a field contains a text, in upper or lower case."""
+    """Return whether a field contains a text, ignoring case."""
     return text.lower() in (row[column] or "").lower()
 
 
 def quoted(names: Iterable[str]) -> str:
-    """Names as they are listed in a message."""
+    """List names for a message."""
     return ", ".join(repr(name) for name in names)
 
 
 def between(first: str | None, last: str | None, column: str, whole_days: bool = False) -> Callable[[Row], bool] | str:
-    """A test for rows whose time is not before the first and not after the last, or what is wrong with these."""
+    """Return a filter for rows between two times, both included, or an error message about these."""
     try:
         low, high = (_time(text, whole_days) if text else None for text in (first, last))
     except ValueError:

@@ -194,7 +194,7 @@ class TelecomBackend(Phone):
 
 
 def charged(description: str, amount: float) -> Record:
-    """An item of a bill."""
+    """Return an item of a bill."""
     return {"description": description, "amount": amount, "date": TODAY, "item_type": "Charge"}
 
 

@@ -1,4 +1,4 @@
-"""tau2-bench's telecom tasks as an environment, and their scripted customer."""
+"""tau2-bench's telecom tasks as an environment, with a scripted customer."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from rollenv.tools.calls import write_calls
 
 
 class Request(NamedTuple):
-    """A function of the phone to use."""
+    """A request to use a function of the phone."""
 
     name: str
     arguments: Mapping[str, Any]
     on: bool | None = None
-    """The setting to switch to; None for the opposite of the present one."""
+    """Wanted setting; None for the opposite of the current one."""
 
 
 class Topic(NamedTuple):
-    """Something on the phone."""
+    """A topic of requests: a setting or function of the phone."""
 
     words: str
     check: str
     switch: str = ""
-    """The function that turns it on and off."""
+    """Function that turns it on and off."""
     key: str = ""
     """Key of the setting."""
 
 
-#: The first that fits is taken, so that "Wi-Fi calling" is not taken for "Wi-Fi".
+#: The first match wins, so "Wi-Fi calling" comes before "Wi-Fi".
 TOPICS = (
     Topic(r"(airplane|flight) mode", "check_network_status", "toggle_airplane_mode", "airplane_mode"),
     Topic(r"roaming", "check_network_status", "toggle_roaming", "roaming_enabled"),
@@ -72,7 +72,7 @@ _WORDS = {
     "grant_app_permission": r"\b(grant|allow|give|enable)\b.*\bpermissions?\b",
     "set_network_mode_preference": r"\b(set|change|switch)\b.*\b(network (mode|preference)|preferred network)",
 }
-#: Names of functions, also as words: "check the status bar".
+#: Patterns of the names of functions, also as words: "check the status bar".
 _NAMED = {name: re.compile(rf"\b{name.replace('_', r'[ _](?:(?:the|your|an?) )?')}\b") for name in CUSTOMER}
 _PLAIN = {name: re.compile(pattern) for name, pattern in _WORDS.items()}
 _SWITCH = re.compile(
@@ -159,15 +159,15 @@ def _checks(clause: str, topics: list[Topic], question: bool) -> list[Request]:
     return [Request(topic.check, _arguments(topic.check, clause)[0]) for topic in topics]
 
 
-#: The number of complaints that it still does not work before a customer gives up.
+#: Number of complaints before a customer gives up.
 _COMPLAINTS = 2
-#: The most actions of a customer for one message.
+#: Maximum number of actions of a customer for one message.
 _AT_ONCE = 3
 _TOO_MUCH = "That is too much at once. I have done no more than this."
 _KEYS = {topic.switch: topic.key for topic in TOPICS if topic.switch}
 _WHO = re.compile(r"\b(name|number|who|identity|verify|where|abroad|travel\w*|location|country|home)\b")
 _AGREES = re.compile(r"\b(okay|ok|agree|do you want|would you like|(?<!how )(?<!what )(may|shall|should|can) i)\b")
-#: Signs that it works, by a word of the reason for the call: the function that shows it, and a pattern of its result.
+#: Signs of success, by a word of the reason for the call: the function that shows it, and a pattern of its result.
 _AIMS = (
     ("mms", "can_send_mms", r" can send"),
     ("mobile data", "run_speed_test", r"\(Excellent\)"),
@@ -176,11 +176,11 @@ _AIMS = (
 
 
 class PhoneCustomer(Customer):
-    """Does on the phone what a message asks for, and reads out the result.
+    """A scripted customer who carries out requests on the phone and reports the results.
 
-    A function is asked for by its name or in plain words ("please turn off airplane mode"). After a message that asks
-    for nothing the customer looks whether the phone works now. If it does, they leave, else they say so, and leave
-    when that has happened twice. A transfer ends the conversation.
+    Functions are requested by name or in plain words ("please turn off airplane mode"). After a message without a
+    request, the customer checks whether the phone works. If it does, they leave; else they complain, and leave after
+    the second complaint. A transfer ends the conversation.
     """
 
     def __init__(self, instructions: Mapping[str, Any], backend: Phone):
@@ -228,7 +228,7 @@ class PhoneCustomer(Customer):
 
 
 Row = Mapping[str, Any]
-#: Changes on the phone by the actions that set up a task, and whether it then looks for a network.
+#: Changes of the phone by the actions that set up a task, and whether it then searches for a network.
 _PHONE: dict[str, tuple[Record, bool]] = {
     "turn_airplane_mode_on": ({"airplane_mode": True}, True),
     "turn_data_off": ({"data_enabled": False}, True),
@@ -243,7 +243,7 @@ _PHONE: dict[str, tuple[Record, bool]] = {
 
 @functools.lru_cache(maxsize=4)
 def rows_of(folder: Path) -> Sequence[Row]:
-    """The tasks of the small set, in the order of the file; never changed."""
+    """Return the tasks of the small set, in the order of the file; cached, read-only."""
     rows: Sequence[Row] = json.loads((folder / "tasks_small.json").read_text(encoding="utf-8"))
     return rows
 
@@ -255,11 +255,7 @@ def _given(folder: Path) -> tuple[Tables, Record]:
 
 
 def backend_of(folder: Path, key: int) -> TelecomBackend:
-    """The company and the phone at the start of a task.
-
-    Args:
-        key: the number of the task.
-    """
+    """Return the company and the phone at the start of a task."""
     return _start(folder, key).twin()
 
 
@@ -267,7 +263,7 @@ def backend_of(folder: Path, key: int) -> TelecomBackend:
 def _start(folder: Path, key: int) -> TelecomBackend:
     backend = TelecomBackend(*_given(folder))
     for action in rows_of(folder)[key]["initial_state"]["initialization_actions"]:
-        # One of the actions that break something.
+        # These actions break something.
         name = action["func_name"]
         given = action["arguments"]
         phone = backend.phone
@@ -301,11 +297,7 @@ def _start(folder: Path, key: int) -> TelecomBackend:
 
 @functools.lru_cache(maxsize=64)
 def goal_of(folder: Path, key: int) -> Mapping[str, Any]:
-    """The state after the published actions of a task; never changed.
-
-    Args:
-        key: the number of the task.
-    """
+    """Return the state after the published actions of a task; cached, read-only."""
     backend = backend_of(folder, key)
     for action in rows_of(folder)[key]["evaluation_criteria"]["actions"]:
         backend.call(action["name"], action["arguments"])
@@ -327,13 +319,13 @@ def _suspend(backend: TelecomBackend, customer_id: str, line_id: str, new_bill_i
 
 
 def checks_of(backend: TelecomBackend, row: Row) -> list[bool]:
-    """True for each condition of a task's end that holds."""
+    """Return whether each condition of a task's final state holds."""
     wanted = row["evaluation_criteria"]
     held = [
         _holds(backend, each["func_name"], each["arguments"]) == each["assert_value"]
         for each in wanted["env_assertions"]
     ]
-    # Of the published actions only the transfer is asked for in the tasks that are judged by actions.
+    # In the tasks that are judged by actions, the only required action is the transfer.
     return [*held, backend.state["transferred"]] if "ACTION" in wanted["reward_basis"] else held
 
 
@@ -365,15 +357,15 @@ _ON_HOLD = "YOU ARE BEING TRANSFERRED TO A HUMAN AGENT. PLEASE HOLD ON."
 class TelecomEnv(ToolEnv):
     """A company's technical support: a customer's phone has no service, slow data or no MMS (tau2-bench, telecom).
 
-    The agent's functions change the company's records; the phone is changed by its owner, who does what a message
-    asks for. A task is solved if its published assertions hold at the end; two of the 20 also want the customer to be
-    transferred. As upstream, only the end counts: transferring at once solves these two, and asking for every repair
-    without a look at anything solves 14 others, most of them with ``side_effects``.
+    The agent's functions change the company's records; the customer changes the phone on request. A task is solved if
+    its published assertions hold at the end; two of the 20 also require a transfer. As upstream, only the final state
+    counts: an immediate transfer solves these two, and requesting every repair without any diagnosis solves 14 others,
+    most of them with ``side_effects``.
 
     The customer is scripted; a language model cannot play them yet.
 
     Args:
-        support: which text on technical support the policy has: ``manual`` or ``workflow``.
+        support: text on technical support in the policy: ``manual`` or ``workflow``.
         settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
@@ -391,7 +383,7 @@ class TelecomEnv(ToolEnv):
     def problem(self, key: int) -> Problem:
         row, backend = self.rows[key], backend_of(self.folder, key)
         customer = PhoneCustomer(row["user_scenario"]["instructions"], backend)
-        # The published actions: the agent's by a call, the customer's by asking for them.
+        # The published actions: calls for the agent's, requests for the customer's.
         moves: list[Move] = []
         for action in row["evaluation_criteria"]["actions"]:
             if action["requestor"] == "user":
@@ -420,7 +412,7 @@ class TelecomEnv(ToolEnv):
         return Judgement(all(held), mended / sum(broken), aside)
 
     def sample_random_action(self) -> str:
-        """A look at the records or at the phone."""
+        """Return a lookup of records, or a request to check the phone."""
         rng = self.action_rng
         if rng.random() < 0.1:
             return self.closing()

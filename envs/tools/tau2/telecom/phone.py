@@ -1,4 +1,4 @@
-"""A phone and the company's records: settings, and the functions with which a customer sees and changes them."""
+"""The company's records and the customer's phone, with the customer's functions."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, Literal
 from rollenv.envs.tools.tau2.retail import Record, Tables
 from rollenv.tools.backend import Backend, ToolError, tool
 
-#: The day that the policy names.
+#: The current date in the policy.
 TODAY = "2025-02-25"
-#: First letters of ids, and where these records are.
+#: Tables by the first letter of ids.
 TABLES = {"C": "customers", "L": "lines", "B": "bills", "D": "devices", "P": "plans"}
 
 
 class Records(Backend):
-    """The records, the phone of the customer who calls (``phone``), and who and where they are (``caller``).
+    """The records, the caller's phone (``phone``), and the caller's identity and position (``caller``).
 
     Args:
-        tables: the records at the start. Plans and devices never change and are shared; the rest is copied.
-        phone: its settings at the start.
+        tables: the initial records. Plans and devices never change and are shared; the rest is copied.
+        phone: the initial settings.
     """
 
     def __init__(self, tables: Tables, phone: Record):
@@ -29,10 +29,10 @@ class Records(Backend):
         self.shared = {name: tables[name] for name in ("devices", "plans")}
 
     def record(self, key: str) -> Record:
-        """A record by its id.
+        """Return a record by its id.
 
         Raises:
-            ToolError: there is none.
+            ToolError: there is no such record.
         """
         table = TABLES.get(key[:1], "")
         found = (self.shared if table in self.shared else self.state).get(table, {}).get(key)
@@ -41,13 +41,13 @@ class Records(Backend):
         return found
 
     def of_customer(self, customer_id: str, table: str, key: str) -> Record:
-        """A line or a bill of a customer.
+        """Return a line or a bill of a customer.
 
         Args:
-            table: the kind of record, ``line`` or ``bill``.
+            table: ``line`` or ``bill``.
 
         Raises:
-            ToolError: there is none.
+            ToolError: there is no such record.
         """
         if key not in self._customer(customer_id)[f"{table}_ids"]:
             raise ToolError(f"customer {customer_id} has no {table} {key[:100]!r}")
@@ -59,7 +59,7 @@ class Records(Backend):
         return self.state["customers"][customer_id]  # type: ignore[no-any-return]
 
     def customer_with(self, phone_number: str) -> Record | None:
-        """The customer whose own number, or one of whose lines, this is; only digits count."""
+        """Return the customer with a number, their own or one of their lines'; only digits are compared."""
         wanted = _digits(phone_number)
         for customer in self.state["customers"].values():
             lines = [self.record(key) for key in customer["line_ids"]]
@@ -68,11 +68,7 @@ class Records(Backend):
         return None
 
     def bills_of(self, customer: Record, status: str) -> list[Record]:
-        """The bills of a customer that have a status.
-
-        Args:
-            status: the wanted status, such as ``Overdue``.
-        """
+        """Return the bills of a customer with a status, such as ``Overdue``."""
         bills = [self.record(key) for key in customer["bill_ids"]]
         return [bill for bill in bills if bill["status"] == status]
 
@@ -98,12 +94,12 @@ class Records(Backend):
 
 
 def tables_from(data: dict[str, list[Record]]) -> Tables:
-    """The lists of ``db.toml`` as tables by id."""
+    """Convert the lists of ``db.toml`` to tables by id."""
     return {name: {record[f"{name[:-1]}_id"]: record for record in data[name]} for name in TABLES.values()}
 
 
 def phone_from(data: dict[str, Any]) -> Record:
-    """The phone of ``user_db.toml``, with what the file leaves out."""
+    """Return the phone of ``user_db.toml``, with the defaults that the file omits."""
     phone = copy.deepcopy(data["device"])
     phone["active_apn_settings"] = {"reset_at_reboot": False, **phone["active_apn_settings"]}
     return {"vpn_performance": "", **phone}
@@ -113,14 +109,14 @@ def _digits(text: str) -> str:
     return "".join(each for each in text if each in "0123456789")
 
 
-#: The strength of each network at the customer's position, and the range of speeds in Mbps in which it works.
+#: Signal strength and range of speeds (Mbps) of each network at the customer's position.
 _NETWORKS = {
     "2G": ("poor", 0.1, 0.4),
     "3G": ("fair", 1.0, 5.0),
     "4G": ("good", 10.0, 100.0),
     "5G": ("excellent", 50.0, 500.0),
 }
-#: The share of the speed that a signal leaves.
+#: Factor on the speed by signal strength.
 _SHARES = {"none": 0.0, "poor": 0.2, "fair": 0.5, "good": 0.8, "excellent": 1.0}
 _BARS = {
     "none": "📵 No Signal",
@@ -129,7 +125,7 @@ _BARS = {
     "good": "📶³ Good",
     "excellent": "📶⁴ Excellent",
 }
-#: Upper ends of the speeds in Mbps that have a name.
+#: Names of speeds by upper bound in Mbps.
 _SPEEDS = ((1, "Very Poor"), (5, "Poor"), (25, "Fair"), (100, "Good"))
 MODES = {"4g_5g_preferred": "5G", "4g_only": "4G", "3g_only": "3G", "2g_only": "2G"}
 
@@ -145,7 +141,7 @@ class Phone(Records):
     # -- how it behaves ------------------------------------------------------------------------------------------------
 
     def sim(self) -> str:
-        """The state of the SIM card."""
+        """Return the state of the SIM card."""
         return "missing" if self.phone["sim_card_missing"] else str(self.phone["sim_card_status"])
 
     def search_network(self) -> None:
@@ -167,7 +163,7 @@ class Phone(Records):
         return bool(served and not phone["airplane_mode"] and allowed)
 
     def speed(self) -> tuple[float, str]:
-        """Mbps of mobile data, and what such a speed is called."""
+        """Return the speed of mobile data in Mbps, and its name."""
         phone = self.phone
         if not self.online():
             return 0.0, "No Connection"
@@ -179,14 +175,14 @@ class Phone(Records):
         return speed, next((name for limit, name in _SPEEDS if speed < limit), "Excellent")
 
     def sends_mms(self) -> bool:
-        """Return whether pictures can be sent. The company has no MMS over Wi-Fi, nor over 2G."""
+        """Return whether MMS can be sent, which works neither over Wi-Fi nor over 2G."""
         phone, allowed = self.phone, self.phone["app_statuses"]["messaging"]["permissions"]
         over_wifi = phone["wifi_calling_enabled"] and phone["wifi_calling_mms_over_wifi"]
         carried = self.online() and phone["network_technology_connected"] != "2G" and not over_wifi
         return bool(carried and phone["active_apn_settings"]["mmsc_url"] and allowed["storage"] and allowed["sms"])
 
     def status_bar(self) -> str:
-        """The icons at the top of the screen."""
+        """Return the icons at the top of the screen."""
         phone, technology = self.phone, self.phone["network_technology_connected"]
         if phone["airplane_mode"]:
             icons = ["✈️ Airplane Mode"]
