@@ -240,7 +240,7 @@ def named_wrappers(wrappers: str | Iterable[str] | Wrappers) -> dict[str, dict[s
 
 
 def _names(names: str | Iterable[str]) -> list[str]:
-    """Split names that are separated by commas; a list is returned as it is."""
+    """Split names that are separated by commas; a list is returned unchanged."""
     each = names.split(",") if isinstance(names, str) else list(names)
     if wrong := [name for name in each if not isinstance(name, str)]:
         raise UsageError(f"expected a list of names, but {wrong[0]!r} is not a name")

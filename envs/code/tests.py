@@ -393,7 +393,7 @@ def _members(values: Iterable[Any]) -> set[tuple[bool, Any]] | None:
 
 
 def _is_close(got: Any, wanted: float) -> bool:
-    """Return whether numbers are equal, to nine digits if one is not whole, but within less than a unit."""
+    """Return whether numbers are equal; within a tolerance if one is not whole."""
     if got == wanted or (isinstance(got, int) and isinstance(wanted, int)):
         return bool(got == wanted)
     try:

@@ -1,4 +1,4 @@
-"""The outcome of a package's tests before any change."""
+"""The results of a package's tests without a fault."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from rollenv.envs.forge.sources import BadPackage, Package
 from rollenv.envs.forge.suite import Run, Suite, python_of_machines
 
-#: Share of the tests that must be green for tasks to make sense.
+#: Minimum share of passing tests for a package to be usable.
 _GREEN = 0.5
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A package's tests as they are.
+    """A package's tests without a fault.
 
     Args:
-        green: node ids that passed in every run; the order of sets was different in each.
-        left_out: node ids that did not: flaky ones, and those that need what is not here or where tasks are graded.
-        calls: function, as module and first line, to the node ids of the green tests that call it.
-        seconds: of the slowest plain run.
+        green: node ids that passed in every run, each with another hash seed.
+        left_out: other node ids: flaky tests, and those with needs that are not met here or where tasks are graded.
+        calls: node ids of the green tests that call a function, by its module and first line.
+        seconds: duration of the slowest run without a trace.
     """
 
     green: frozenset[str]
@@ -35,17 +35,17 @@ class Baseline:
 
 
 def files_of(tests: frozenset[str] | set[str]) -> tuple[str, ...]:
-    """The test files of node ids."""
+    """Return the test files of node ids."""
     return tuple(sorted({test.partition("::")[0] for test in tests}))
 
 
 def measure(suite: Suite) -> Baseline:
-    """Run a package's tests twice, and once more to see what each one calls.
+    """Run a package's tests twice, and once more with a trace of calls.
 
-    The second time the host's own Python runs them: it grades the tasks, and may lack what this one has (tkinter, say).
+    The second run uses the host's own Python, which grades the tasks and may lack modules of this one (tkinter, say).
 
     Raises:
-        BadPackage: the tests do not end, or most of them fail.
+        BadPackage: the tests time out, or most of them fail.
     """
     runs = [suite.run(hash_seed=0), suite.run(hash_seed=1, python=python_of_machines())]
     for run in runs:

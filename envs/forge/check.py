@@ -1,4 +1,4 @@
-"""Checks forged tasks in the sandbox: by its own grader, nothing scores 0 and its solution scores 1."""
+"""Checks of forged tasks in the sandbox, with their own grader: doing nothing scores 0, the solution 1."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Rewards(NamedTuple):
 
 
 class TaskSandbox:
-    """A sandbox with a forged task: ``app``, ``tests``, ``solution`` and ``logs``. A ``with`` block ends it."""
+    """A sandbox with the folders of a forged task: ``app``, ``tests``, ``solution`` and ``logs``. A context manager."""
 
     def __init__(self, folder: Path):
         about = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
@@ -51,7 +51,7 @@ class TaskSandbox:
             raise RollenvError(f"{self.folder}: solve.sh failed: {done.stderr.strip()}")
 
     def grade(self) -> float:
-        """The reward of what is in ``app`` now."""
+        """Return the reward of the current ``app``."""
         self.sandbox.files.write_many(_under(self.folder / "tests", "tests"))
         names: dict[str, Any] = {name: f"{self.root}/{name}" for name in ("app", "tests", "logs")}
         names["libraries"] = self.libraries
@@ -74,10 +74,10 @@ def _under(folder: Path, name: str) -> dict[str, bytes]:
 
 
 def check(folder: Path | str) -> Rewards:
-    """Grade a task with nothing done, and then with its solution.
+    """Grade a task without changes, and then with its solution.
 
     Raises:
-        RollenvError: its tests cannot be run, or its solution fails.
+        RollenvError: the tests cannot be run, or the solution fails.
     """
     with TaskSandbox(Path(folder)) as task:
         nothing = task.grade()

@@ -19,16 +19,12 @@ from rollenv.envs.forge.judge import Verdict
 from rollenv.envs.forge.mutants import Mutant
 from rollenv.envs.forge.sources import Package
 
-#: Messages that are shown, tests that are named with each, lines of a message, and characters of a line.
+#: Maximum number of messages in an instruction, of tests with each, of lines of a message, and of characters of a line.
 _SHOWN, _NAMED, _LINES, _WIDTH = 6, 6, 6, 200
 
 
 def instruction(package: Package, failing: Sequence[str], messages: Mapping[str, str]) -> str:
-    """The instruction of a task: failures of a library, as its tests report them.
-
-    Args:
-        messages: node id to the failure's message.
-    """
+    """Write the instruction of a task: the failures that a library's tests report, with messages by node id."""
     many = f"{len(failing)} of its tests fail" if len(failing) > 1 else "one of its tests fails"
     where = " and ".join(f"`{one}`" for one in package.libraries)
     files = sorted({test.partition("::")[0] for test in failing})
@@ -49,7 +45,7 @@ def instruction(package: Package, failing: Sequence[str], messages: Mapping[str,
 
 
 def _failures(failing: Sequence[str], messages: Mapping[str, str]) -> list[str]:
-    """A paragraph for each message, with the tests that end with it."""
+    """Write a paragraph for each message, with the tests that have it."""
     groups: dict[str, list[str]] = {}
     for test in failing:
         lines = [line[:_WIDTH].rstrip() for line in tidy(messages.get(test, "")).splitlines() if line.strip()]
@@ -74,18 +70,18 @@ def _code(test: str) -> str:
 
 
 def tidy(message: str) -> str:
-    """A message without what is different in every run or on every machine."""
+    """Remove from a message what differs between runs or machines."""
     message = re.sub(r"(/box/home|/home/user)/run\b", "/app", message)
     message = re.sub(r"(/box)?/tmp/pytest-of-\w+/pytest-\d+", "/tmp", message)
     message = re.sub(r"(/box)?/tmp/tmp\w{8}\b", "/tmp/tmp", message)
     message = re.sub(r"\n?\[(\+\d+ more lines?|truncated); full report in element text\]", "", message)
-    message = re.sub(r"(\[\d+ chars\])[0-9a-f]+>", r"\1...>", message)  # an address that unittest has cut
+    message = re.sub(r"(\[\d+ chars\])[0-9a-f]+>", r"\1...>", message)  # an address shortened by unittest
     message = re.sub(r"\n *Use -v to get more diff", "", message)
     message = re.sub(r"/\S*/(site-packages|lib/python3\.\d+)/", "", message)
     return re.sub(r"\b0x[0-9a-f]{6,}", "0x...", message)
 
 
-#: Seconds an agent has, and least seconds of the verifier.
+#: Time limit of the agent, and minimum time limit of the verifier, in seconds.
 _AGENT_SECONDS, _VERIFIER_SECONDS = 1800, 120
 
 _TEST_SH = """\
@@ -128,16 +124,16 @@ COPY app/ /app/
 def write_task(
     folder: Path, package: Package, baseline: Baseline, mutant: Mutant, verdict: Verdict, org: str = "forge"
 ) -> None:
-    """Write a task; nothing of it is there until all of it is.
+    """Write the folder of a task atomically.
 
     Args:
-        folder: to make; one that is there is replaced.
-        verdict: the tests that it turns red.
+        folder: folder to create or replace.
+        verdict: the tests that the fault makes fail.
         org: first part of the task's name.
     """
     given = {**package.files, mutant.path: mutant.source.encode()}
     original = package.files[mutant.path]
-    given = {path: data for path, data in given.items() if data != original}  # another copy would be the answer
+    given = {path: data for path, data in given.items() if data != original}  # another copy would reveal the answer
     files: dict[str, bytes | str] = {f"environment/app/{path}": data for path, data in given.items()}
     for path, data in given.items():
         files[f"tests/given/{path}" if package.of_library(path) else f"tests/project/{path}"] = data
@@ -158,11 +154,11 @@ def write_task(
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes | str]) -> None:
-    """Write files into a new folder; nothing of it is there until all of it is.
+    """Write a folder atomically.
 
     Args:
-        folder: to make; one that is there is replaced.
-        files: path in it to contents; scripts (``.sh``) become executable.
+        folder: folder to create or replace.
+        files: contents by relative path; scripts (``.sh``) become executable.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".unfinished-") as unfinished:
@@ -193,7 +189,7 @@ def _grading(package: Package, baseline: Baseline, verdict: Verdict) -> dict[str
 
 
 def _suite_seconds(baseline: Baseline) -> int:
-    """Generous, since the grader's machine may be slow."""
+    """Return the time limit of the tests; generous, since the grader's machine may be slow."""
     return max(60, round(10 * baseline.seconds))
 
 
@@ -217,11 +213,7 @@ def _tables(
 
 
 def task_toml(name: str, about: Mapping[str, Any], tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """The text of ``task.toml``.
-
-    Args:
-        name: of the task, as ``org/name``.
-    """
+    """Write the text of ``task.toml``; the name has the form ``org/name``."""
     lines = ['schema_version = "1.4"']
     for table, values in {"task": {"name": name}, "metadata": about, **tables}.items():
         lines += ["", f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
@@ -229,5 +221,5 @@ def task_toml(name: str, about: Mapping[str, Any], tables: Mapping[str, Mapping[
 
 
 def _toml(value: Any) -> str:
-    # JSON's strings, numbers, booleans and lists of them are TOML's, but for one character
+    # TOML is the same as JSON for strings, numbers, booleans and lists of them, except for one character
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

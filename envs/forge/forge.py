@@ -1,4 +1,4 @@
-"""Tasks from a package: fault after fault is tried until enough of them make a task."""
+"""Tasks from packages: faults are tried one after another until there are enough tasks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ NAME = "forge.jsonl"
 
 @dataclass(frozen=True)
 class Tried:
-    """One mutant and what came of it.
+    """A mutant with its verdict.
 
     Args:
         why: the verdict: ``kept``, ``duplicate``, ``equivalent``, ``invalid``, ``crowded``, ``told`` (another file of
             the project has the answer) or one of the judge's.
         function: first line of the function around it, as ``path:line``.
         task: folder of the task, if it was kept.
-        digest: names the change, wherever it is.
+        digest: hash of the change, regardless of its position.
     """
 
     package: str
@@ -44,12 +44,9 @@ class Tried:
 
 
 class Manifest:
-    """The rows of ``forge.jsonl`` in a folder.
+    """The rows of ``forge.jsonl`` in a folder of tasks, which is created if it is missing.
 
-    A last line that was cut off is dropped, and so is a task whose folder is gone: it will be made again.
-
-    Args:
-        folder: of the tasks; made if it is missing.
+    A truncated last line is dropped, and so are tasks without their folder, which will be made again.
     """
 
     def __init__(self, folder: Path):
@@ -74,7 +71,7 @@ class Manifest:
                 raise RollenvError(f"{self.path}, line {number} is damaged: {error!r}; remove it to go on") from error
 
     def add(self, row: Tried) -> None:
-        """Keep a row, on disk too."""
+        """Add a row, and append it to the file."""
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         self.rows.append(row)
@@ -82,24 +79,24 @@ class Manifest:
             self.digests.add(row.digest)
 
     def of(self, package: str, version: str, seed: int) -> dict[str, Tried]:
-        """The rows of a package, by key."""
+        """Return the rows of a package, by key."""
         wanted = (package, version, seed)
         return {row.key: row for row in self.rows if (row.package, row.version, row.seed) == wanted}
 
 
-#: Tasks that the faults of one function may make, so that tasks are about many functions.
+#: Maximum number of tasks about one function, for variety.
 _MOST_OF_FUNCTION = 3
 
 
 @dataclass
 class Forged:
-    """The tasks made of one package.
+    """The tasks from one package.
 
     Args:
-        tasks: folders of its tasks, with those that were there before.
-        tried: verdict to how many mutants got it.
-        left_out: tests that were not green each time.
-        error: why nothing could be made, if so.
+        tasks: folders of its tasks, including earlier ones.
+        tried: number of mutants by verdict.
+        left_out: tests that did not pass every time.
+        error: the reason why there are no tasks, if so.
     """
 
     package: str
@@ -109,7 +106,7 @@ class Forged:
     error: str = ""
 
 
-#: Called after each mutant, with what has been made of its package so far.
+#: Called after each mutant, with the results for its package so far.
 Watch = Callable[[Forged], None]
 
 
@@ -124,28 +121,28 @@ def forge(
     bundled: bool = False,
     watch: Watch = lambda _: None,
 ) -> list[Forged]:
-    """Make tasks from packages, and go on with what is in the folder. The same seed makes the same tasks.
+    """Make tasks from packages, or resume an earlier run in the folder. The same seed makes the same tasks.
 
-    A package of which no task can be made does not end the run; its error is in the result.
+    An unusable package does not end the run; its error is in the result.
 
     Args:
         packages: sdists, unpacked folders or requirements.
-        count: how many tasks to have, of all packages together.
-        seed: decides which faults are tried, and when.
-        per_package: most tasks of one package; by default each has its share.
-        timeout: most seconds of a run of a package's tests.
-        bundled: take packages of which pip or setuptools have a copy, where agents can read the answer.
-        watch: called as it goes on.
+        count: total number of tasks.
+        seed: determines the order of faults.
+        per_package: maximum number of tasks per package; by default an equal share.
+        timeout: time limit of a run of a package's tests, in seconds.
+        bundled: accept packages that pip or setuptools bundle, whose copy reveals the answer to agents.
+        watch: called after each mutant.
 
     Raises:
-        UsageError: a number is not above 0, or no package is given.
-        BadPackage: a package is given twice, or cannot be used, where it is the only one.
+        UsageError: a number is not above 0, or there is no package.
+        BadPackage: a package is given twice, or the only package is unusable.
     """
     if not packages or count < 1 or (per_package is not None and per_package < 1) or not timeout > 0:
         raise UsageError("forge needs at least one package; count, per_package and timeout must be above 0")
     manifest, done, results, seen = Manifest(Path(out)), 0, list[Forged](), set[str]()
     for number, what in enumerate(packages):
-        share = -((done - count) // (len(packages) - number))  # what a package lacks goes to those after it
+        share = -((done - count) // (len(packages) - number))  # a package's shortfall goes to the later ones
         wanted = min(share, per_package or share, count - done)
         try:
             package = load(what)
@@ -202,7 +199,7 @@ def _count(result: Forged, row: Tried) -> None:
 
 
 class _Trial:
-    """Tries the mutants of a package, and writes those that make a task."""
+    """Tries the mutants of a package, and writes the tasks."""
 
     def __init__(self, package: Package, suite: Suite, baseline: Baseline, manifest: Manifest, seed: int):
         self.package, self.suite, self.baseline, self.manifest, self.seed = package, suite, baseline, manifest, seed

@@ -1,4 +1,4 @@
-"""Decides on mutants: in a task some tests turn red, the others stay green, and a second run agrees."""
+"""The judge of mutants: for a task, some tests must fail, the others pass, and a second run must agree."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from rollenv.envs.forge.baseline import Baseline, files_of
 from rollenv.envs.forge.mutants import Mutant
 from rollenv.envs.forge.suite import Run, Suite
 
-#: Largest share of the green tests that a fault may turn red; more is no bug but a ruin.
+#: Maximum share of the green tests that a fault may break.
 _MOST_RED = 0.5
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision on a mutant.
+    """The verdict on a mutant.
 
     Args:
-        why: ``kept``, or why it makes no task: ``survived``, ``hangs``, ``uncollected``, ``ruin`` or ``flaky``.
-        fail_to_pass, pass_to_pass: node ids, sorted; empty if it is not kept.
+        why: ``kept``, or the reason against it: ``survived``, ``hangs``, ``uncollected``, ``ruin`` or ``flaky``.
+        fail_to_pass, pass_to_pass: sorted node ids; empty if it is not kept.
     """
 
     why: str
@@ -33,11 +33,7 @@ class Verdict:
 
 
 def judge(suite: Suite, baseline: Baseline, mutant: Mutant) -> Verdict:
-    """Run the tests that can notice the fault, and all tests if one does. The order of sets differs between the two.
-
-    Args:
-        baseline: its tests without the fault.
-    """
+    """Run the tests that reach the fault, and, if one fails, all tests with another hash seed."""
     changed, limit = {mutant.path: mutant.source}, 10 + 3 * baseline.seconds
     tests = baseline.green
     if mutant.function is not None:
@@ -54,7 +50,7 @@ def judge(suite: Suite, baseline: Baseline, mutant: Mutant) -> Verdict:
     if why := _useless(every):
         return Verdict(why)
     red = baseline.green - every.passed
-    if more := red - tests:  # such as tests that call the function while they are collected
+    if more := red - tests:  # tests that call the function during collection, say
         confirmed |= suite.run(changed, files=files_of(more), select=more, hash_seed=1, seconds=limit).failed & more
     if red != confirmed or not red <= every.failed:
         return Verdict("flaky")

@@ -1,4 +1,4 @@
-"""Every fault that can be put into a module, and the module with one of them."""
+"""The mutants of a module: every possible fault, and the module with one of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ with extra("forge", "Forging tasks"):
     from libcst.metadata import MetadataWrapper, PositionProvider
 
 
-#: Characters of lines that are in two files by no accident.
+#: Minimum length of lines whose occurrence in two files is no coincidence.
 _TELLING = 40
 
 
@@ -38,8 +38,8 @@ class Mutant:
 
     Args:
         operator: the kind of fault, a key of :data:`~rollenv.envs.forge.operators.OPERATORS`.
-        path: of the module, in the project.
-        number: number of the fault among those of this operator at this position.
+        path: path of the module in the project.
+        number: index among the faults of this operator at this position.
         function: the innermost function around it; None in the body of a module or class.
     """
 
@@ -55,17 +55,17 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Says which mutant of a package this is, for as long as the package and the operator are the same."""
+        """Identifier of the mutant within a package, stable while the package and the operator are the same."""
         return f"{self.operator} {self.path}:{self.line}:{self.column}#{self.number}"
 
     def is_revealed_by(self, original: str, files: Mapping[str, bytes]) -> bool:
-        """Return whether another file has the lines that the fault replaces, such as an older copy."""
+        """Return whether another file, such as an older copy, has the lines that the fault replaces."""
         was, now = ([line.strip() for line in text.splitlines()] for text in (original, self.source))
         parts = difflib.SequenceMatcher(None, was, now, autojunk=False).get_opcodes()
         lost = "\n".join("\n".join(was[i:j]) for kind, i, j, _, _ in parts if kind != "equal").strip()
         if len(lost) < _TELLING:
             return False
-        whole = original.encode()  # a full copy is left out of a task
+        whole = original.encode()  # full copies are left out of tasks anyway
         others = (
             data.decode("utf-8", "replace") for path, data in files.items() if path != self.path and data != whole
         )
@@ -73,7 +73,7 @@ class Mutant:
 
     @cached_property
     def source(self) -> str:
-        """The module with the fault."""
+        """Return the module with the fault."""
         return self._module.visit(_Replace(self._old, self._new)).code
 
 
@@ -89,13 +89,13 @@ class _Replace(cst.CSTTransformer):
 
 
 def mutants_of(sources: Mapping[str, str], reached: Collection[tuple[str, int]], seed: str) -> list[Mutant]:
-    """Every mutant of a package, in the order in which to try them.
+    """Return the mutants of a package in the order to try them.
 
-    Operators take turns, so that a few tasks already show many kinds of fault. Faults in functions come before those
-    in the bodies of modules and classes, which all tests would have to be run for.
+    Operators take turns, so that a few tasks already have many kinds of fault. Faults in functions come before those in
+    the bodies of modules and classes, which require a run of all tests.
 
     Args:
-        reached: the functions that tests call, as module and first line.
+        reached: functions that tests call, as module and first line.
     """
     found: dict[str, list[Mutant]] = {}
     for path, text in sorted(sources.items()):
@@ -115,7 +115,7 @@ def mutants_of(sources: Mapping[str, str], reached: Collection[tuple[str, int]],
 def _mutants_in(path: str, text: str) -> Iterator[Mutant]:
     try:
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
-    except cst.ParserSyntaxError:  # such as templates, and code for another Python
+    except cst.ParserSyntaxError:  # a template, or code for another Python
         return
     finder = _Finder(path, functions_in(path, text), wrapper.module)
     wrapper.visit(finder)
@@ -123,14 +123,14 @@ def _mutants_in(path: str, text: str) -> Iterator[Mutant]:
 
 
 def functions_in(path: str, text: str) -> list[Function]:
-    """The functions of a module, outer ones first."""
+    """Return the functions of a module, outer ones first."""
     nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     starts = ((min([n.lineno, *(d.lineno for d in n.decorator_list)]), n.end_lineno or n.lineno) for n in nodes)
     return [Function(path, start, end) for start, end in sorted(starts, key=lambda span: (span[0], -span[1]))]
 
 
 class _Finder(cst.CSTVisitor):
-    """Collects every fault; annotations, imports and ``if __name__`` are left alone."""
+    """Collects every fault, except in annotations, imports and ``if __name__``."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
@@ -165,7 +165,7 @@ def _is_script(node: cst.CSTNode) -> bool:
 
 
 def normal_form(text: str) -> str | None:
-    """A module without comments and layout, to compare modules by; None if it is not Python."""
+    """Return a module without comments and layout, for comparisons; None if it is not Python."""
     try:
         return ast.unparse(ast.parse(text))
     except (SyntaxError, ValueError, RecursionError):
@@ -173,11 +173,7 @@ def normal_form(text: str) -> str | None:
 
 
 def diff_digest(before: str, after: str) -> str:
-    """A name for what was changed between two normal forms, wherever that is.
-
-    Args:
-        after: the same with a fault.
-    """
+    """Return a hash of the change between two normal forms, regardless of its position."""
     lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm=""))[2:]
     changed = (re.sub(r"\s+", " ", line) for line in lines if not line.startswith("@@"))
     return hashlib.sha256("\n".join(changed).encode()).hexdigest()

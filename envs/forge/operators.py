@@ -1,7 +1,7 @@
 """Small faults that a programmer could have made, as changes of a syntax tree (libcst).
 
-Each operator is a generator: it looks at one node and yields every faulty version of it. The kinds of fault are those
-of mutation testing (DeMillo, Lipton and Sayward, 1978) and of SWE-smith's procedural modifiers (arXiv 2504.21798).
+An operator is a generator of the faulty versions of one node. The kinds of fault are those of mutation testing
+(DeMillo, Lipton and Sayward, 1978) and of SWE-smith's procedural modifiers (arXiv 2504.21798).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ with extra("forge", "Forging tasks"):
 
 
 class Fault(NamedTuple):
-    """A faulty version of a node, and the node that the fault is about (the same, or one inside it)."""
+    """A faulty version of a node, and the node with the fault (the same, or one inside it)."""
 
     about: cst.CSTNode
     replacement: cst.CSTNode
 
 
-#: The changes that an operator yields for a node.
+#: The result of an operator for a node.
 Faults = Iterator[Fault]
 Operator = Callable[[Any], Faults]
 
-#: Every operator by name, with the types of node that it looks at.
+#: The operators by name, with the types of their nodes.
 OPERATORS: dict[str, tuple[tuple[type[cst.CSTNode], ...], Operator]] = {}
 
 
@@ -235,7 +235,7 @@ def remove_base(node: cst.ClassDef) -> Faults:
 
 
 def _blocks(kind: type[cst.CSTNode] | tuple[type[cst.CSTNode], ...], name: str, why: str) -> None:
-    """Register an operator that removes statements of a kind from the block they are in."""
+    """Register an operator that removes statements of a kind from their block."""
 
     def remove(block: cst.IndentedBlock) -> Faults:
         for number, statement in enumerate(block.body):
@@ -247,7 +247,7 @@ def _blocks(kind: type[cst.CSTNode] | tuple[type[cst.CSTNode], ...], name: str, 
 
 
 def _core(statement: cst.CSTNode) -> cst.CSTNode:
-    """The statement on a line; the line itself if it has several."""
+    """Return the statement on a line; the line itself if it has several."""
     if isinstance(statement, cst.SimpleStatementLine):
         return statement.body[0] if len(statement.body) == 1 else statement
     return statement

@@ -1,7 +1,7 @@
-"""A Python package as it comes from an index: where its library is, where its tests are, what it needs.
+"""A Python package from an index: its library, tests and requirements.
 
-Unpacked files are only read here. Its code runs in the sandbox (:mod:`rollenv.envs.forge.suite`). One exception is
-not ours: ``pip download`` runs the build script of a requirement that it fetches; give archives to avoid that.
+Files are only read here; the code runs in the sandbox (:mod:`rollenv.envs.forge.suite`). One exception:
+``pip download`` runs the build script of a requirement; pass archives to avoid that.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from rollenv.needs import extra
 with extra("forge", "Forging tasks"):
     from packaging.requirements import InvalidRequirement, Requirement
 
-#: Folders that are neither the library nor needed by its tests, or that may hold another copy of the library.
+#: Folders that are not needed, or that may contain another copy of the library.
 _SKIPPED = {"__pycache__", "build", "dist", "doc", "docs", "node_modules", "site-packages"}
 _TEST_FOLDERS = {"test", "tests", "testing"}
 _NO_LIBRARY = {"benchmark", "benchmarks", "bin", "example", "examples", "scripts", "tools", "tasks", *_TEST_FOLDERS}
 _NO_MODULE = {"conftest.py", "fabfile.py", "noxfile.py", "setup.py", "tasks.py", "versioneer.py"}
-#: Endings of files that are, or hold, another copy of a module.
+#: Suffixes of files that are or contain another copy of a module.
 _COPIES = {".bak", ".diff", ".egg", ".old", ".orig", ".patch", ".pyc", ".pyo", ".rej", ".save", ".swp", ".whl"}
-#: Packages that pip and setuptools bundle: every machine with Python has them, and so would have the answer.
+#: Packages that pip and setuptools bundle, so that every machine with Python has the answer.
 _BUNDLED = frozenset(
     """
     autocommand backportstarfile cachecontrol certifi chardet colorama dependencygroups distlib distro idna
@@ -41,9 +41,9 @@ _BUNDLED = frozenset(
     webencodings wheel zipp
     """.split()  # noqa: SIM905
 )
-#: Files that an archive may have.
+#: Maximum number of files in an archive.
 _MOST_FILES = 20_000
-#: Bytes that a project, and a file in it, may have.
+#: Maximum size of a project, and of a file in it, in bytes.
 _MOST, _MOST_FILE = 64 << 20, 8 << 20
 
 
@@ -56,9 +56,9 @@ class Package:
     """A project's files and metadata.
 
     Args:
-        requires: what its metadata requires, as pip writes it, extras left out.
-        files: path in the project to contents.
-        paths: folders in which modules are found, relative to the project.
+        requires: requirements in its metadata, in pip's format, without extras.
+        files: contents by path in the project.
+        paths: import folders, relative to the project.
         libraries: the library's folders and modules, relative to the project.
     """
 
@@ -81,7 +81,7 @@ class Package:
 
     @property
     def sources(self) -> dict[str, str]:
-        """The library's modules that can be read as text."""
+        """Return the library's modules that are valid text."""
         found = {}
         for path, data in self.files.items():
             if path.endswith(".py") and self.of_library(path):
@@ -93,13 +93,13 @@ class Package:
 
 
 def load(what: str) -> Package:
-    """Read a package.
+    """Load a package.
 
     Args:
         what: an archive, an unpacked folder, or a requirement such as ``boltons==25.0.0``.
 
     Raises:
-        BadPackage: it has no library or no tests, or cannot be fetched or unpacked.
+        BadPackage: it has no library or no tests, or cannot be downloaded or unpacked.
         UsageError: there is no such file.
     """
     path = Path(what)
@@ -124,13 +124,13 @@ def _download(requirement: str, folder: Path) -> Path:
 
 
 def _unpack(archive: Path, folder: Path) -> Path:
-    """The project's folder in an unpacked archive."""
+    """Unpack an archive, and return the project's folder."""
     folder.mkdir(parents=True)
     try:
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as file:
                 _check_size(archive, (one.file_size for one in file.infolist()))
-                file.extractall(folder)  # which drops ".." and roots
+                file.extractall(folder)  # drops ".." and roots
         else:
             with tarfile.open(archive) as tar:
                 _check_size(archive, (one.size for one in tar))
@@ -167,7 +167,7 @@ def _read(root: Path) -> Package:
 
 
 def _files(root: Path) -> Iterator[tuple[str, bytes]]:
-    """Plain files; links are left out, since they may lead anywhere."""
+    """Yield regular files, without links, which may lead anywhere."""
     total = 0
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(
@@ -176,7 +176,7 @@ def _files(root: Path) -> Iterator[tuple[str, bytes]]:
         for path in (Path(folder, name) for name in sorted(names)):
             if path.is_symlink() or not path.is_file() or path.suffix in _COPIES or path.name.endswith("~"):
                 continue
-            if not path.name.isprintable():  # such as names that are not text
+            if not path.name.isprintable():  # names that are not valid text, say
                 continue
             if path.stat().st_size <= _MOST_FILE:
                 data = path.read_bytes()
@@ -187,12 +187,12 @@ def _files(root: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def is_bundled(name: str) -> bool:
-    """Return whether pip or setuptools bundle a package: every machine with Python has it."""
+    """Return whether pip or setuptools bundle a package."""
     return _plain(name) in _BUNDLED
 
 
 def is_test(path: str) -> bool:
-    """Return whether a file is a test: in their folder, or beside the library, or a conftest anywhere."""
+    """Return whether a file is a test, in a test folder or beside the library, or a conftest."""
     parts = PurePosixPath(path).parts
     alone = parts[-1] == "conftest.py" or (len(parts) == 1 and _is_test_file(path))
     return alone or bool(_TEST_FOLDERS & set(parts[:-1]))
@@ -215,7 +215,7 @@ def _libraries(files: dict[str, bytes], base: str, name: str) -> tuple[str, ...]
 
 
 def _in_namespaces(paths: list[str]) -> set[str]:
-    """Packages in a folder that is not a package: many projects share its name, as in ``zope/interface``."""
+    """Return packages in namespace folders, whose name many projects share, such as ``zope/interface``."""
     found = {
         path.removesuffix("/__init__.py") for path in paths if path.count("/") == 2 and path.endswith("/__init__.py")
     }
@@ -231,7 +231,7 @@ def _plain(name: str) -> str:
 
 
 def _metadata(root: Path, files: dict[str, bytes]) -> tuple[str, str, str, tuple[str, ...]]:
-    """Name, version, licence and requirements."""
+    """Return name, version, licence and requirements."""
     if "PKG-INFO" not in files:
         name, _, version = root.name.rpartition("-")
         return (name, version, "", ()) if name and version[:1].isdigit() else (root.name, "0", "", ())

@@ -1,4 +1,4 @@
-"""A package's test-suite in the sandbox, with and without a fault."""
+"""A package's test suite in the sandbox, with and without a fault."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ with extra("forge", "Forging tasks"):
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-#: Folders in the sandbox, below the scratch folder: the project, the copy that a run works on, libraries, the rest.
+#: Folders below the scratch folder of the sandbox: the project, the copy of a run, libraries, other files.
 _TREE, _RUN, _SITE, _TOOLS = "tree", "run", "site", "tools"
 
 
 @dataclass(frozen=True)
 class Run:
-    """The outcome of a run of the tests.
+    """The result of a run of the tests.
 
     Args:
-        outcomes: node id to one of :data:`~rollenv.envs.forge.inside.grade.OUTCOMES` and the message of a failure.
-        hung: whether it was stopped at its limit.
-        output: the end of what it printed.
+        outcomes: one of :data:`~rollenv.envs.forge.inside.grade.OUTCOMES` and the message of a failure, by node id.
+        hung: whether it timed out.
+        output: the end of its output.
     """
 
     outcomes: Mapping[str, tuple[str, str]]
@@ -58,14 +58,14 @@ class Run:
 
 
 class Suite:
-    """Runs a package's tests, each time in a fresh copy of its files. End it with :meth:`close` or a ``with`` block.
+    """Runs a package's tests in a fresh copy of its files each time. A context manager.
 
-    Only pytest and what the package requires can be imported besides the standard library, so that what is green here
-    is green wherever these are installed.
+    Only the standard library, pytest and the package's requirements can be imported, so that tests that pass here pass
+    wherever these are installed.
 
     Args:
-        seconds: most that any run may take.
-        memory_mb: most memory of a run, the files included.
+        seconds: time limit of a run.
+        memory_mb: memory limit of a run, including files.
     """
 
     def __init__(self, package: Package, seconds: float, memory_mb: int = 2048):
@@ -111,13 +111,13 @@ class Suite:
         """Run tests.
 
         Args:
-            changed: path to text of files that are different in this run.
+            changed: text of changed files by path.
             files: test files; by default all.
             select: node ids; by default all.
-            hash_seed: decides the order of sets of strings.
-            seconds: limit; by default that of the suite.
-            trace: whether to note calls, see :meth:`calls`.
-            python: that runs them; by default this one.
+            hash_seed: determines the order of sets of strings.
+            seconds: time limit; by default the suite's.
+            trace: whether to record calls, see :meth:`calls`.
+            python: interpreter; by default the current one.
         """
         settings: dict[str, Any] = {"root": f"{self._home}/{_RUN}", "paths": self.package.paths}
         settings |= {"libraries": [f"{self._home}/{_SITE}"], "files": list(files or self.package.tests)}
@@ -126,7 +126,7 @@ class Suite:
         limit = min(seconds or self.seconds, self.seconds)
         try:
             return self._run(settings, changed or {}, hash_seed, limit, python or os.path.realpath(sys.executable))
-        except (SandboxDied, SandboxFileError) as error:  # the tests took it with them
+        except (SandboxDied, SandboxFileError) as error:  # the tests killed the sandbox
             self._sandbox.kill()
             self._sandbox = self._start()
             return Run({}, limit, output=str(error))
@@ -135,7 +135,7 @@ class Suite:
         self, settings: dict[str, Any], changed: Mapping[str, str], hash_seed: int, limit: float, python: str
     ) -> Run:
         box = self._sandbox
-        # The host's Python is mounted below /tmp if it lies there: that cannot be deleted, and find stays out of it.
+        # If the host's Python is below /tmp, it is mounted there; -xdev keeps find out of it.
         clean = f"chmod -R u+rwX {_RUN} 2>/dev/null; find /tmp/ -mindepth 1 -xdev -delete 2>/dev/null; rm -rf {_RUN}"
         box.commands.run(f"{clean} {_TOOLS}/junit.xml && cp -r {_TREE} {_RUN}", timeout=60)
         files: dict[str, bytes | str] = {f"{_RUN}/{path}": text for path, text in changed.items()}
@@ -156,12 +156,12 @@ class Suite:
         return Run(outcomes, done.seconds, hung, output)
 
     def calls(self) -> dict[tuple[str, int], list[str]]:
-        """The functions that tests called in the last run with ``trace``: module and first line to node ids."""
+        """Return the node ids of tests by the module and first line of functions they called, from the last trace."""
         rows = json.loads(self._sandbox.files.read(f"{_TOOLS}/calls.json"))
         return {(path, line): tests for path, line, tests in rows}
 
     def close(self) -> None:
-        """End the sandbox."""
+        """Close the sandbox."""
         self._sandbox.kill()
 
     def __enter__(self) -> Self:
@@ -174,14 +174,14 @@ class Suite:
 
 
 def python_of_machines() -> str:
-    """The host's own Python, with which machines grade, where it is of this one's version; else this one."""
+    """Return the host's own Python, which grades on machines, if it has the current version; else the current one."""
     same = system_python() == f"{sys.version_info[0]}.{sys.version_info[1]}"
     own = "/usr/bin/python3"
     return own if same and os.path.exists(own) else os.path.realpath(sys.executable)
 
 
 def _libraries(package: Package) -> list[str]:
-    """Files and folders of pytest and of what the package requires, and of what these require."""
+    """Return files and folders of pytest and the package's requirements, recursively."""
     waiting, seen, found = ["pytest", *package.requires], set[str](), set[str]()
     while waiting:
         wanted = Requirement(waiting.pop())

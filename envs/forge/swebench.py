@@ -1,8 +1,8 @@
-"""Rows of SWE-bench and data sets of its shape as Harbor folders, over images that the user has.
+"""Conversion of SWE-bench rows, and similar data sets, to Harbor folders for existing images.
 
-Columns as on the Hugging Face Hub: instance_id, repo, base_commit, problem_statement, patch, test_patch, FAIL_TO_PASS
-and PASS_TO_PASS (lists, or lists written as JSON). Only tests with pytest's node ids can be graded; rows of
-repositories with a test command of their own (Django, SymPy) are reported.
+Columns are those on the Hugging Face Hub: instance_id, repo, base_commit, problem_statement, patch, test_patch,
+FAIL_TO_PASS and PASS_TO_PASS (lists, or JSON of lists). Only tests with pytest's node ids can be graded; rows of
+repositories with their own test command (Django, SymPy) are reported as errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollenv.envs.forge.inside import grade, grade_repository
 
 _TEXTS = ("instance_id", "repo", "base_commit", "problem_statement", "patch", "test_patch")
 _TESTS = ("FAIL_TO_PASS", "PASS_TO_PASS")
-#: Seconds of the tests, and of an agent.
+#: Time limits of the tests and of the agent, in seconds.
 _TEST_SECONDS, _AGENT_SECONDS = 1800, 3600
 
 _TEST_SH = """\
@@ -45,11 +45,11 @@ git -c safe.directory=WORKDIR -C WORKDIR apply --whitespace=nowarn "$here/fix.pa
 
 @dataclass
 class Imported:
-    """The tasks made of rows.
+    """The tasks from rows.
 
     Args:
-        tasks: folders, with those that were there before.
-        errors: for each row that made no task, its label and the reason.
+        tasks: folders, including earlier ones.
+        errors: label and reason of each failed row.
     """
 
     tasks: list[str] = field(default_factory=list)
@@ -57,21 +57,21 @@ class Imported:
 
 
 class _BadRow(Exception):
-    """A row makes no task; the text says why."""
+    """A row cannot be converted, for the reason in the text."""
 
 
 def import_swebench(
     rows: Path | Iterable[Mapping[str, Any]], out: Path | str, image: str, *, workdir: str = "/testbed"
 ) -> Imported:
-    """Write a Harbor folder for every row. Folders that are there are kept; a bad row does not stop the others.
+    """Write a Harbor folder for every row. Existing folders are kept; a bad row does not stop the others.
 
     Args:
         rows: a file (``.jsonl``, ``.json`` or ``.parquet``), or the rows.
-        image: of a row's container, with its columns in braces, as in ``sweb.eval.x86_64.{instance_id}``.
+        image: name of a row's image, with columns in braces, such as ``sweb.eval.x86_64.{instance_id}``.
         workdir: the repository's folder in the image.
 
     Raises:
-        UsageError: the file cannot be read at all, or the working directory is not absolute.
+        UsageError: the file cannot be read, or the working directory is not absolute.
     """
     if not re.fullmatch(r"(/[\w.-]+)+", workdir):
         raise UsageError(f"the working directory must be an absolute path of plain names, not {workdir!r}")
@@ -95,7 +95,7 @@ def import_swebench(
 
 
 def _labelled(rows: Path | Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any] | str]]:
-    """Yield each row's position with the row, or with a text that says why there is none."""
+    """Yield each row's position with the row or an error text."""
     if not isinstance(rows, Path):
         yield from ((f"row {number}", _object(row)) for number, row in enumerate(rows, 1))
         return
@@ -135,7 +135,7 @@ def _object(row: Any) -> Mapping[str, Any] | str:
 
 
 def _checked(row: Mapping[str, Any]) -> str:
-    """The name of a row that has what it needs."""
+    """Check the columns of a row, and return its name."""
     missing = [name for name in (*_TEXTS, *_TESTS) if row.get(name) is None]
     if missing:
         raise _BadRow(f"it has no {', '.join(missing)}")

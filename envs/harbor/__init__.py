@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """The spec of a folder with a task, or with many.
+    """Return the spec of a folder with one or many tasks.
 
     Raises:
-        UnknownEnv: if the folder holds none.
+        UnknownEnv: the folder has no tasks.
     """
     from rollenv.envs.harbor.env import make_spec
 

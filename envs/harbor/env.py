@@ -32,10 +32,10 @@ _building = threading.Lock()
 
 
 def make_spec(env_id: str) -> EnvSpec:
-    """The spec of ``harbor:PATH`` or ``tb:PATH``: a task folder, or a folder of such folders.
+    """Make the spec of ``harbor:PATH`` or ``tb:PATH``: a task folder, or a folder of task folders.
 
     Raises:
-        UnknownEnv: if there is none.
+        UnknownEnv: there is no task.
     """
     path = env_id.partition(":")[2]
     try:
@@ -59,17 +59,17 @@ class HarborEnv(TerminalEnv):
 
     The image is built from the task's Dockerfile (:func:`rollenv.sandbox.image_builder.build`). The tests run on a
     fresh machine with the agent's files, see :mod:`rollenv.envs.terminal.guard`. A task that cannot be built or graded
-    raises :class:`BuildError` or :class:`VerifierError`, instead of giving a reward.
+    raises :class:`BuildError` or :class:`VerifierError` instead of returning a reward.
 
     Args:
-        path: a task folder, or a folder of them; ``reset(options={"index": i})`` chooses one.
-        limits: of the machines; by default 3 GiB of memory and 2 GiB of files, or what the task asks for.
-        agent_timeout: whether the task's limit for the agent holds, counted over its commands.
+        path: a task folder, or a folder of them; ``reset(options={"index": i})`` selects one.
+        limits: limits of the machines; by default the task's, or 3 GiB of memory and 2 GiB of files.
+        agent_timeout: whether to apply the task's time limit of the agent, to the sum over its commands.
         base: images for names in FROM, see :func:`rollenv.sandbox.image_builder.build`; ``docker`` for those of this
             host's Docker engine.
-        offline: what stands for the network; by default wheels from the cache, which the host's pip fills.
-        network: hosts that agents may reach (see :class:`~rollenv.sandbox.network.AllowList`), by default none. A task
-            with a list of its own gets those of its hosts that are on this one, or all of them if this has ``*``.
+        offline: substitute for the network; by default wheels from the cache, which the host's pip fills.
+        network: hosts that agents may reach (see :class:`~rollenv.sandbox.network.AllowList`), by default none. If a
+            task has its own list, only its hosts that are allowed here; ``*`` allows all.
         settings: further arguments, passed on to :class:`TerminalEnv`.
     """
 
@@ -99,19 +99,19 @@ class HarborEnv(TerminalEnv):
         self._image: Image | None = None
 
     def num_tasks(self) -> int:
-        """Task folders."""
+        """Return the number of task folders."""
         return len(self.folders)
 
     @property
     def task(self) -> TaskFolder:
-        """The task being played."""
+        """The current task."""
         if self._task is None:
             raise UsageError(f"{self}: call reset() to choose a task")
         return self._task
 
     @property
     def part(self) -> Step:
-        """The step being played."""
+        """The current step."""
         return self.task.steps[self._at]
 
     def start(self, options: dict[str, Any]) -> Started:
@@ -123,7 +123,7 @@ class HarborEnv(TerminalEnv):
         self._solution_lacks = ""
         if self.offline is None:
             self.offline = Offline()
-        with _building:  # two images that are the same are built once
+        with _building:  # so that the same image is built only once
             image = self._unconfigured(task)
         image = self._image = replace(image, workdir=task.workdir or image.workdir)
         limits, hosts = self._limits(task), self._hosts(task)
@@ -137,7 +137,7 @@ class HarborEnv(TerminalEnv):
 
     @property
     def _agent(self) -> str:
-        """The user that the agent runs as."""
+        """The user of the agent."""
         assert self._image is not None
         return self.part.user or self._image.user
 
@@ -240,7 +240,7 @@ class HarborEnv(TerminalEnv):
         return self._image
 
     def go_on(self, graded: Graded) -> bool:
-        """Go on to the next step, unless this one failed."""
+        """Start the next step, unless this one failed."""
         if self._at + 1 >= len(self.task.steps) or not self._passed:
             return False
         self._at += 1
@@ -250,13 +250,13 @@ class HarborEnv(TerminalEnv):
         return True
 
     def solution(self) -> Sequence[str]:
-        """The folder's own solution, put into /solution for this."""
+        """Copy the folder's solution to /solution, and return its command."""
         solution = self.part.solution
         if solution is None:
             raise UsageError(f"{self.task.path} has no solution")
         name = "solve.sh" if solution.is_dir() else solution.name
         self.machine.upload(solution, "/solution")
-        # Files that the image was built without, where the Dockerfile would have put them.
+        # Put the files that were hidden from the build where the Dockerfile would have put them.
         for path in [path for hidden in HIDDEN for path in self.task.context.rglob(hidden)]:
             self.machine.upload(path, f"{self.machine.image.workdir}/{path.name}")
         self.machine.run(["/bin/sh", "-c", "chmod +x /solution/*.sh"], user="0", cwd="/")
@@ -265,7 +265,7 @@ class HarborEnv(TerminalEnv):
 
     def _run(self, command: str, seconds: float) -> str:
         if "/solution/" in command and self._plan is not None:
-            # The solution has the time that the task gives an agent.
+            # The solution has the task's time limit of the agent.
             done = self.machine.run(
                 ["bash", "-c", command], timeout=max(seconds, self.part.agent_seconds or 0.0), user=self._agent
             )
@@ -276,7 +276,7 @@ class HarborEnv(TerminalEnv):
 
 
 def _wait_until_healthy(machine: Machine, check: Healthcheck, task: TaskFolder) -> None:
-    """Raises BuildError if it does not become healthy."""
+    """Wait for the healthcheck; raise BuildError if it fails."""
     begun, failures, output = time.monotonic(), 0, ""
     while failures < check.retries:
         with contextlib.suppress(SandboxError):

@@ -1,4 +1,4 @@
-"""Reads task folders in Harbor's format (task.toml 1.0 to 1.4) and in Terminal-Bench 1's (task.yaml)."""
+"""Readers of task folders in Harbor's format (task.toml 1.0 to 1.4) and in Terminal-Bench 1's (task.yaml)."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rollenv.envs.terminal.folder import (
 )
 from rollenv.needs import extra
 
-#: Entries of a Terminal-Bench folder beside the files of its image; a Dockerfile may still name some of it.
+#: Entries of a Terminal-Bench folder that are hidden from its image, unless the Dockerfile names them.
 _ANSWERS = ("solution.sh", "solution.yaml", "tests", "run-tests.sh", "task.yaml")
-#: The versions of task.toml that are known.
+#: The supported versions of task.toml.
 VERSIONS = ("1.0", "1.1", "1.2", "1.3", "1.4")
 
 
@@ -31,7 +31,7 @@ def read_task(path: Path) -> TaskFolder:
     """Read a task folder of either format.
 
     Raises:
-        TaskFolderError: it is not a task folder, or breaks its format.
+        TaskFolderError: it is not a valid task folder.
     """
     if (path / "task.toml").is_file():
         return read_harbor(path)
@@ -43,10 +43,10 @@ def read_task(path: Path) -> TaskFolder:
 
 
 def find_tasks(path: Path) -> list[Path]:
-    """The folder itself, or the task folders in it (at any depth), sorted.
+    """Return the folder itself, or the task folders in it (at any depth), sorted.
 
     Raises:
-        TaskFolderError: if there are none.
+        TaskFolderError: there are no task folders.
     """
     if not path.is_dir():
         raise TaskFolderError(f"there is no folder {path}")
@@ -65,7 +65,7 @@ def read_harbor(path: Path) -> TaskFolder:
     """Read a folder with a task.toml.
 
     Raises:
-        TaskFolderError: if it is not as the format says.
+        TaskFolderError: it is malformed.
     """
     file = path / "task.toml"
     try:
@@ -107,7 +107,7 @@ def read_harbor(path: Path) -> TaskFolder:
 
 
 def _network(environment: Fields, agent: Fields) -> dict[str, Any]:
-    """The agent's network: its own table counts before the environment's."""
+    """Return the agent's network; its own table takes precedence over the environment's."""
     table = agent if "network_mode" in agent.data else environment
     default = "no-network" if environment.data.get("allow_internet") is False else "public"
     mode, hosts = table.text("network_mode") or default, table.data.get("allowed_hosts") or []
@@ -147,12 +147,12 @@ def _step(folder: Path, task: Fields, own: Fields, name: str) -> Step:
 
 
 def _levels(task: Fields, step: Fields) -> tuple[Fields, ...]:
-    """The task's table, and a step's where it is another one."""
+    """Return the task's table, and a step's if there is one."""
     return (task,) if step is task else (task, step)
 
 
 def _verifier(folder: Path, task: Fields, own: Fields) -> Verifier:
-    """A step's says more than the task's, or something else."""
+    """Read a verifier; a step's settings are added to the task's or override them."""
     tables = [each.table("verifier") for each in _levels(task, own)]
     mode, image, env, collect = "shared", "", dict[str, str](), list[Collect]()
     for table in tables:
@@ -227,7 +227,7 @@ def _artifacts(fields: Fields) -> Iterable[Artifact]:
             fields.wrong("artifacts", "a list of paths, or of tables with a source")
         elif given.get("service", "main") == "main":
             source = f"/{given['source'].lstrip('/')}"
-            target = str(given.get("destination") or "")  # a relative one is of the results' folder, not of a machine
+            target = str(given.get("destination") or "")  # a relative one refers to the results, not to a machine
             excluded = tuple(map(str, given.get("exclude") or ()))
             yield Artifact(source, target if target.startswith("/") else source, excluded)
 
@@ -236,10 +236,10 @@ def _artifacts(fields: Fields) -> Iterable[Artifact]:
 
 
 def read_terminal_bench(path: Path) -> TaskFolder:
-    """Read a folder with a task.yaml. Without a Dockerfile it gets the host's system, with its own files in /app.
+    """Read a folder with a task.yaml. Without a Dockerfile, the image is the host's system with its files in /app.
 
     Raises:
-        TaskFolderError: if it is not as the format says.
+        TaskFolderError: it is malformed.
     """
     file = path / "task.yaml"
     fields = Fields(file, _yaml(file))
@@ -299,10 +299,10 @@ def _yaml(file: Path) -> Any:
 
 
 def _only_service(file: Path) -> dict[str, Any]:
-    """The ``env``, ``image`` and ``workdir`` of the only service, without what a runner of containers fills in.
+    """Return ``env``, ``image`` and ``workdir`` of the only service, without variables for Terminal-Bench's runner.
 
     Raises:
-        TaskFolderError: if there are several.
+        TaskFolderError: there are several services.
     """
     services = Fields(file, _yaml(file) or {}).table("services")
     if len(services.data) > 1:

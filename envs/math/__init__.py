@@ -1,4 +1,4 @@
-"""Mathematics: word problems of data sets, with and without pictures, and generated sums."""
+"""Mathematics: problems of data sets, with and without pictures, and generated arithmetic."""
 
 from __future__ import annotations
 

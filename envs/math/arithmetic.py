@@ -12,10 +12,10 @@ from rollenv.tools.calculator import evaluate
 
 OPERATORS = "+-*"
 
-#: Tasks that are tried before settings count as impossible.
+#: Maximum number of draws before the settings count as impossible.
 _MOST_DRAWS = 1000
 
-#: A whole number of a sane length.
+#: A whole number of reasonable length.
 INTEGER = re.compile(r"[-+]?[0-9]{1,400}")
 
 
@@ -23,10 +23,10 @@ class Arithmetic(ProceduralEnv):
     """What is ``3 + 4 - 2``? Reward 1 for the right number.
 
     Args:
-        terms: how many numbers, or (fewest, most).
-        operands: the numbers, from lowest to highest.
-        answers: the lowest and highest answer; None for any. (0, 9) makes every answer one digit.
-        max_turns: with more than one, a wrong answer is called too low or too high, and the agent may try again.
+        terms: number of terms, or (fewest, most).
+        operands: the numbers, or (lowest, highest).
+        answers: lowest and highest answer; None for any. With (0, 9), every answer has one digit.
+        max_turns: with more than one, the feedback on a wrong answer is too low or too high, and the agent may retry.
         split, action_format, format_reward: arguments of :class:`~rollenv.envs.data.procedural.ProceduralEnv`.
     """
 

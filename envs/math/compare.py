@@ -1,8 +1,8 @@
-r"""Mathematical answers as text: finding the gold answer in a row, and comparing two answers where that is easy.
+r"""Mathematical answers as text: extraction of the gold answer from a row, and comparisons without algebra.
 
-Most answers of most data sets are plain numbers, which :func:`compare` decides at once. It also refuses what says
-something other than the gold answer, even where an algebra system would accept it: other words, relations, brackets.
-Undecided pairs go to the computer algebra of :mod:`rollenv.envs.math.grade`, in the spelling of :func:`normal`.
+Most answers are plain numbers, which :func:`compare` decides at once. It also rejects answers with other words,
+relations or brackets than the gold answer, even if a computer algebra system would accept them. Undecided pairs go to
+the computer algebra of :mod:`rollenv.envs.math.grade`, in the normal form of :func:`normal`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from rollenv.envs.math.relations import has_relation, solution_set, unassigned
 from rollenv.envs.math.units import split_unit
 from rollenv.parsing import last_boxed
 
-#: No longer answer is right, unless it is the gold answer letter by letter.
+#: Maximum length of an answer, unless it equals the gold answer literally.
 MAX_CHARACTERS = 1000
 
-#: Decimals of at least so many digits stand for a fraction if they agree with it to about six.
+#: Decimals of at least ``_DIGITS`` digits equal a fraction within this relative tolerance.
 _TOLERANCE, _DIGITS = Fraction(1, 10**6), 6
 
 _SPACING = re.compile(
@@ -34,7 +34,7 @@ _SPACING = re.compile(
 _MATRIX = re.compile(
     r"[(\[]\s*\\begin\{(?:matrix\}|array\}\s*\{[clr| ]*\})(.*?)\\end\{(?:matrix|array)\}\s*[)\]]", re.DOTALL
 )
-#: Commands with two spellings: one, and the other.
+#: Commands with another spelling, and the normal one.
 _SAME = {
     "\\dfrac": "\\frac",
     "\\tfrac": "\\frac",
@@ -48,7 +48,7 @@ _SAME = {
     "\\backslash": "\\setminus",
 }
 _SAME_COMMAND = re.compile(rf"\\(?:{'|'.join(name[1:] for name in _SAME)})(?![a-zA-Z])")
-#: Signs outside ASCII, as they are written in LaTeX.
+#: LaTeX of characters outside ASCII.
 _SIGNS_OF_UNICODE = str.maketrans(
     {
         "π": "\\pi ",
@@ -77,7 +77,7 @@ _SIGNS_OF_UNICODE = str.maketrans(
         "、": ",",
     }
 )
-#: Characters that :func:`plain_characters` would put on the line: raised and lowered ones, fractions, sets of numbers.
+#: LaTeX of characters whose form :func:`plain_characters` would lose: superscripts, subscripts, fractions.
 _RAISED = {"<super>": "^{%s}", "<sub>": "_{%s}", "<fraction>": "\\frac{%s}"}
 _NUMBER_SETS = "ℂℕℚℝℤ"
 _ROOT_SIGN = re.compile(r"√\s*(?:(\d+|[a-zA-Z])|\(([^()]*)\))")
@@ -114,17 +114,17 @@ _NUMBER = re.compile(
 )
 _REPEATING = re.compile(r"([-+]?)(\d*)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{(\d+)\}|(\d))")
 _BASED = re.compile(r"(\d+)_(?:\{?(\d+)\}?)")
-#: A word, rather than the product of so many variables.
+#: A word, rather than a product of variables.
 _LONG_WORD = re.compile(r"[A-Z][a-z]{2,}|[a-z]{5,}")
 _WORDS_AND_NUMBERS = re.compile(r"(?=.*[a-zA-Z]{3})\w+(?:[ ',.:-]+\w+)*")
 _PLAIN_WORDS = re.compile(r"[a-zA-Z]{2,}(?:[ '-][a-zA-Z]+)*")
 
 _GOLD_CHOICE = re.compile(r"\(([a-zA-Z])\)|([A-J])")
 _CHOICE = re.compile(r"\(?([a-zA-Z])(?:$|[).:]+\s*((?:[\w\\(].*)?)$)", re.DOTALL)
-#: Text behind the letter of a choice that takes it back: another letter, or words.
+#: Text behind the letter of a choice that contradicts it: another letter, or words.
 _OTHER_CHOICE = re.compile(r"[a-zA-Z]\s*[).:]|\b(?:or|and|not|nor|but|n?either|both|maybe|[A-J])\b", re.IGNORECASE)
 
-#: Text that has to be in the gold answer too.
+#: Signs that an answer may have only if the gold answer does.
 _SIGNS = re.compile(
     r"[=<>≤≥≠≈≡?;:|'’~&–—…]|\.\.|\\(?:n?leq?|n?geq?|lt|gt|neq?|not|notin|approx|sim|simeq|cong|equiv|propto|to|rightarrow"
     r"|implies|iff|cap|cup|setminus|neg|lnot|l?dots|cdots|overline|underline|bar|hat|dot|prime|mid|parallel|vmatrix|cancel"
@@ -140,7 +140,7 @@ _COMMAND = re.compile(r"\\[a-zA-Z]+")
 
 @dataclass(frozen=True)
 class _Plain:
-    """A plain number, and how it was written."""
+    """A plain number with its notation."""
 
     value: Fraction
     percent: bool = False
@@ -150,7 +150,7 @@ class _Plain:
 
 
 def gold_answer(raw: Any) -> str:
-    r"""The gold answer in a row: what follows ``####`` (GSM8K), the last ``\boxed{}`` (MATH's solutions), or all."""
+    r"""Extract the gold answer from a cell: text after ``####`` (GSM8K), the last ``\boxed{}`` (MATH), or all."""
     text = str(raw)
     if "####" in text:
         return text.rpartition("####")[2].strip()
@@ -159,10 +159,10 @@ def gold_answer(raw: Any) -> str:
 
 
 def compare(gold: str, answer: str) -> bool | None:
-    """Return whether two answers are equal, where that can be seen without algebra; None where it cannot.
+    """Return whether two answers are equal; None if this requires algebra.
 
-    Units after a number, currency signs, thousands separators and ways of writing LaTeX do not matter; two units have
-    to agree. A percentage equals its number with or without the sign, and its hundredth.
+    Units after a number, currency signs, thousands separators and variants of LaTeX are ignored, but two units must
+    agree. A percentage equals its number with or without the sign, and its hundredth.
 
     Args:
         gold: the correct answer, without a box.
@@ -210,19 +210,15 @@ def compare(gold: str, answer: str) -> bool | None:
 
 @functools.lru_cache(maxsize=4096)
 def without_names(gold: str, answer: str) -> tuple[str, str]:
-    """Two answers in normal form, without the variables that they are values of.
-
-    Returns:
-        The gold answer and the other one.
-    """
+    """Return both answers in normal form, without the variables before their values."""
     ours, theirs = normal(gold)[0], normal(answer)[0]
-    if "\\ln" in ours and "\\log" not in ours and "\\" not in answer:  # Python's logarithm
+    if "\\ln" in ours and "\\log" not in ours and "\\" not in answer:  # log is Python's natural logarithm
         theirs = theirs.replace("\\log", "\\ln")
     return unassigned(ours, theirs) if "=" in ours + theirs else (ours, theirs)
 
 
 def _says_other(gold: str, answer: str, number: bool) -> bool:
-    """Return whether an answer has words, relations, marks, brackets or parts that the gold has not."""
+    """Return whether an answer has other words, relations, signs, brackets or parts than the gold answer."""
     if _SET_OPERATOR.search(gold + answer) and _SET.match(gold) and _SET.match(answer):
         return not _letters(answer) <= _letters(gold) | {"i", "e"}
     if not set(_SIGNS.findall(answer)) <= set(_SIGNS.findall(gold)):
@@ -249,14 +245,14 @@ def _parts(text: str) -> int:
 
 
 def _letters(text: str) -> set[str]:
-    """The letters of variables and words."""
+    """Return the letters of variables and words."""
     for known in (_ENVIRONMENT, _COMMAND, _NAMES):
         text = known.sub(" ", text)
     return set(re.findall(r"[^\W\d_]", text))
 
 
 def _around(text: str) -> str:
-    """The brackets around the whole of a text; none if what they open closes before the end."""
+    """Return the brackets around a whole text; empty if the first one closes before the end."""
     bare = text.replace("\\{", "{").replace("\\}", "}")
     if not text or bare[0] not in "([{" or bare[-1] not in ")]}" or (bare[0] == "{" and text[0] != "\\"):
         return ""
@@ -270,9 +266,9 @@ def _around(text: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def normal(text: str) -> tuple[str, str | None]:
-    """Normalise an answer that can be written in many ways; return it and the unit removed from it.
+    """Normalise an answer; return it without its unit, and the unit.
 
-    Cached, since the members of a group are compared with one gold answer.
+    Cached, because the members of a group are compared with the same gold answer.
     """
     text, unit = split_unit(_undelimited(latex_signs(text)))
     text = _spelled(text)
@@ -294,7 +290,7 @@ def normal(text: str) -> tuple[str, str | None]:
 
 
 def _point(text: str) -> str:
-    """Vectors in angle brackets and columns as points, lists of rows as matrices, ``{1,2}`` as a set."""
+    """Write vectors in angle brackets and columns as points, lists of rows as matrices, ``{1,2}`` as a set."""
     text = _ANGLES.sub(lambda found: "(" if found[1] == "l" else ")", text) if "angle" in text else text
     if found := _ROWS.fullmatch(text):
         rows = [row.replace(",", "&") for row in found[1][1:-1].split("],[")]
@@ -306,7 +302,7 @@ def _point(text: str) -> str:
 
 
 def latex_signs(text: str) -> str:
-    """A text with signs outside ASCII as LaTeX writes them: ``x²`` as ``x^{2}``, ``ℝ``, ``１２``, ``√2``, ``½``."""
+    """Convert characters outside ASCII to LaTeX, such as ``x²`` to ``x^{2}``: ``ℝ``, ``１２``, ``√2``, ``½``."""
     if text.isascii():
         return text
     text = "".join(char if char.isascii() else _latex_sign(char) for char in text)
@@ -324,7 +320,7 @@ def _latex_sign(char: str) -> str:
 
 
 def _undelimited(text: str) -> str:
-    """The text without dollar signs around it, and without a stop at its end."""
+    """Remove surrounding dollar signs, and a full stop at the end."""
     text = text.strip()
     if len(text) > 1 and text[0] == "$" == text[-1]:
         text = text.strip("$").strip()
@@ -342,7 +338,7 @@ def _undelimited(text: str) -> str:
 
 
 def _spelled(text: str) -> str:
-    """Rewrite a text: spaces where there were some, numbers in one piece, and the words of text commands."""
+    """Normalise spaces, thousands separators in numbers, and text commands."""
     text = text.replace("\\$", "").replace("$", "")
     latex = "\\" in text
     if latex:
@@ -400,6 +396,6 @@ def _close(gold: _Plain, answer: _Plain, a: Fraction, b: Fraction) -> bool:
 
 
 def _rounded(number: _Plain, value: Fraction) -> Fraction:
-    """The value without the noise of a float: 0.3 for 0.30000000000000004."""
+    """Return the value without floating point noise: 0.3 for 0.30000000000000004."""
     noisy = number.digits > sys.float_info.dig and value.denominator > 1
     return Fraction(f"{float(value):.{sys.float_info.dig}g}") if noisy else value

@@ -16,17 +16,17 @@ from rollenv.parsing import last_boxed
 class MathEnv(RowEnv):
     r"""One problem, one answer in ``\boxed{}``; reward 1 if it equals the gold answer, else 0.
 
-    Gold answers may be plain, end a solution after ``####`` (GSM8K) or stand in its last ``\boxed{}`` (MATH). Where a
-    row has a list of them, each is right.
+    Gold answers may be plain, follow ``####`` at the end of a solution (GSM8K) or be in its last ``\boxed{}`` (MATH).
+    If a row has a list of answers, each is right.
 
     Args:
         dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
-        answer_key: the column with the gold answer.
-        use_format_error_reward: pay -0.1 instead of 0 for an action without a box.
-        use_mp: GEM's choice between a process for each environment and a timer that fails outside the main thread.
-            Accepted and ignored: grading here works in every thread, in processes that the environments share.
-        instruct: say in the question that the answer belongs in a box.
-        seconds: of processor time after which an answer counts as wrong.
+        answer_key: column of the gold answer.
+        use_format_error_reward: reward an action without a box with -0.1 instead of 0.
+        use_mp: GEM's choice between a process per environment and a timer that works only in the main thread. Ignored:
+            grading works in every thread, in processes that the environments share.
+        instruct: request a box in the question.
+        seconds: limit of the processor time for grading; beyond it an answer is wrong.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class MathEnv(RowEnv):
         """The right answer, or the first of several.
 
         Raises:
-            UsageError: there is none.
+            UsageError: the row has no answer.
         """
         if not self.accepted:
             raise UsageError(f"{self}: row {self.idx} has no answer in its column {self.gold_key!r}")
@@ -86,5 +86,5 @@ class MathEnv(RowEnv):
 
 
 def gold_answers(value: Any) -> tuple[str, ...]:
-    """The gold answers in a cell: one, or a list of them."""
+    """Return the gold answers in a cell, which has one or a list of them."""
     return tuple(map(gold_answer, listed(value)))

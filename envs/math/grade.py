@@ -1,7 +1,7 @@
-"""Grading of mathematical answers, within a time limit that holds in any thread and any process.
+"""Grading of mathematical answers with a time limit, in any thread and process.
 
-:func:`grade` decides plain numbers and equal texts at once (:mod:`rollenv.envs.math.compare`) and gives the rest to
-math-verify, which runs in grader processes: an answer such as ``9^{9^{9}}`` cannot be stopped inside this one.
+:func:`grade` decides plain numbers and equal texts at once (:mod:`rollenv.envs.math.compare`) and passes the rest to
+math-verify in grader processes, because an answer such as ``9^{9^{9}}`` could not be interrupted in this one.
 """
 
 from __future__ import annotations
@@ -24,21 +24,20 @@ from rollenv.core import MissingExtra, RollenvError
 from rollenv.envs.math.compare import compare, without_names
 from rollenv.needs import install_hint
 
-#: Processor seconds that one comparison may take.
+#: Processor time limit of one comparison, in seconds.
 SECONDS = 2.0
-_PATIENCE = 4  # as the grader process has it
+_PATIENCE = 4  # as in the grader process
 _START = 120.0  # wall-clock seconds for a grader process to load its library
 _PROGRAM = Path(__file__).with_name("grader_process.py")
 
 
 def grade(gold: str, answer: str, seconds: float = SECONDS) -> bool:
-    """Return whether ``answer`` equals ``gold``. Threads may call it at once; the time it takes is bounded.
+    """Return whether ``answer`` equals ``gold``, in bounded time. Thread-safe.
 
     Args:
         gold: the right answer, as text or LaTeX, without a box.
-        answer: what was answered, without a box. One that is too long, that cannot be read or whose comparison takes
-            too long is wrong.
-        seconds: of processor time for the comparison (at most four times that by the clock).
+        answer: the agent's answer, without a box. It is wrong if it is too long, cannot be parsed or takes too long.
+        seconds: limit of the processor time (at most four times as much wall-clock time).
 
     Raises:
         MissingExtra: math-verify is needed and not installed.
@@ -55,14 +54,14 @@ def check_installed() -> None:
 
 @functools.lru_cache(maxsize=16_384)
 def _ask(gold: str, answer: str, seconds: float) -> bool:
-    """Cached, since the members of a group often give the same answer."""
+    """Grade in a grader process; cached, because the members of a group often give the same answer."""
     return _POOL.grade(gold, answer, seconds)
 
 
 class GraderPool:
-    """Grader processes, started on demand, at most ``size``.
+    """At most ``size`` grader processes, started on demand.
 
-    They end when this process does, however it ends, and a forked child of this process starts its own.
+    They end with this process, even if it is killed; a forked child of this process starts its own.
     """
 
     def __init__(self, size: int):
@@ -75,12 +74,7 @@ class GraderPool:
         self._all: list[_Grader] = []
 
     def grade(self, gold: str, answer: str, seconds: float) -> bool:
-        """Ask one of the graders; wait while all are busy. A grader that does not answer in time is killed.
-
-        Args:
-            answer: the answer to check, normalised.
-            seconds: of processor time for the comparison.
-        """
+        """Grade in one of the processes; wait while all are busy. A process that does not answer in time is killed."""
         check_installed()
         with self._slots:
             grader = self._take()
@@ -88,7 +82,7 @@ class GraderPool:
             try:
                 verdict = grader.ask(gold, answer, seconds)
             finally:
-                if verdict is None:  # it hangs or died, or the wait was interrupted: its next answer is stale
+                if verdict is None:  # it hangs or died, or the wait was interrupted, so its next answer would be stale
                     self._all.remove(grader)
                     grader.kill()
                 else:
@@ -96,13 +90,13 @@ class GraderPool:
         return bool(verdict)
 
     def close(self) -> None:
-        """End the graders; new ones start on the next call."""
+        """Kill the grader processes; the next call starts new ones."""
         self._idle.clear()
         while self._all:
             self._all.pop().kill()
 
     def forget(self) -> None:
-        """Drop the parent's graders in a forked child, without touching them."""
+        """Forget the parent's grader processes in a forked child."""
         for grader in self._all:
             grader.let_go()
         self._begin()
@@ -116,7 +110,7 @@ class GraderPool:
 
 
 class _Grader:
-    """A grader process, which answers one request at a time."""
+    """A grader process, with one request at a time."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -125,12 +119,12 @@ class _Grader:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONHASHSEED": "0"},
-            start_new_session=True,  # Ctrl-C is for this process to handle
+            start_new_session=True,  # so that only this process receives Ctrl-C
         )
         self._ready = False
 
     def ask(self, gold: str, answer: str, seconds: float) -> bool | None:
-        """The verdict; None if the process has to be replaced."""
+        """Return the verdict; None if the process must be replaced."""
         if not self._ready:
             if self._line(_START) != "ready":
                 raise RollenvError(f"the grader process did not start; try it by hand: {sys.executable} -P {_PROGRAM}")
@@ -144,7 +138,7 @@ class _Grader:
         return None if line is None else line == "1"
 
     def _line(self, seconds: float) -> str | None:
-        """The next line from the process; None if it ends or does not say one in time."""
+        """Return the next line from the process; None if it exits or times out."""
         assert self._process.stdout is not None
         fd, deadline, got = self._process.stdout.fileno(), time.monotonic() + seconds, b""
         waiter = select.poll()
@@ -160,14 +154,14 @@ class _Grader:
         return got.decode().strip()
 
     def kill(self) -> None:
-        """End the process and its child."""
+        """Kill the process and its child."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._close_pipes()
 
     def let_go(self) -> None:
-        """Close the pipes and forget the process, which belongs to the parent of this one."""
+        """Close the pipes, but leave the process, which belongs to the parent of this one."""
         self._process.returncode = 0
         self._close_pipes()
 
@@ -178,7 +172,7 @@ class _Grader:
                     pipe.close()
 
 
-#: The graders of this process.
+#: The grader processes of this process.
 _POOL = GraderPool(min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
 atexit.register(_POOL.close)
 os.register_at_fork(after_in_child=_POOL.forget)

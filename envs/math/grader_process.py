@@ -1,8 +1,8 @@
 """The grader process of :mod:`rollenv.envs.math.grade`. Run as a file, so that it loads only math-verify.
 
-A request is a line of JSON, ``[gold, answer, seconds]``; the answer to it is one line: ``1``, ``0``, or ``x`` when the
-limit passed. This process only holds the loaded library. Its forked child grades, and is killed by the system's timers
-when a limit passes, whatever it is doing, even if its parent is gone; the next fork takes milliseconds.
+A request is a line of JSON, ``[gold, answer, seconds]``; the reply is a line: ``1``, ``0``, or ``x`` after a timeout.
+This process only loads the library. Its forked child grades, and the kernel's timers kill it at the limit, whatever it
+is doing, even if its parent is gone; the next fork takes milliseconds.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any
 import sympy  # type: ignore[import-untyped, import-not-found, unused-ignore]
 from math_verify import LatexExtractionConfig, parse, verify  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-#: Wall-clock seconds for each second of processor time; the former only matters on a machine that is overloaded.
+#: Wall-clock limit per second of processor time; it only matters on an overloaded machine.
 PATIENCE = 4
 _MEMORY = 2 << 30
-#: Digits with which numbers are compared.
+#: Number of digits for the comparison of numbers.
 _PRECISION = 120
 _OPERATIONS = (sympy.Union, sympy.Intersection, sympy.Complement)
 _CONSTANTS = {"i": sympy.I, "e": sympy.E}
 
 
 def main() -> None:
-    """Answer until standard input ends."""
+    """Run the process until standard input ends."""
     logging.disable()
     warnings.simplefilter("ignore")
-    grade("1", "2")  # build lazily created tables before the fork
+    grade("1", "2")  # creates lazy tables before the fork
     grade("x^2+1", "\\frac{1}{2}")
     reply("ready")
     while True:
@@ -61,17 +61,13 @@ def serve() -> None:
 
 
 def set_timers(seconds: float) -> None:
-    """Have the system end this process after so much processor time; 0 for never."""
+    """Let the kernel kill this process after so much processor time; 0 for never."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, PATIENCE * seconds)
 
 
 def grade(gold: str, answer: str) -> bool:
-    """Return whether math-verify finds the two answers equal; an answer that it cannot read is wrong.
-
-    Args:
-        gold: the correct answer, as text or LaTeX.
-    """
+    """Return whether two answers are equal for math-verify; one that it cannot parse is wrong."""
     try:
         ours, theirs = _parsed(gold), _parsed(answer)
         if isinstance(ours[0], sympy.Eq) and isinstance(theirs[0], sympy.Eq):
@@ -88,7 +84,7 @@ def grade(gold: str, answer: str) -> bool:
 
 
 def _far(one: Any, other: Any) -> bool:
-    """Return whether numbers differ that math-verify took for equal because both are small, or both large."""
+    """Return whether numbers differ that are equal for math-verify because both are small, or both large."""
     if isinstance(one, sympy.Expr) and isinstance(other, sympy.Expr):
         return bool(one.is_number and other.is_number and one != other and not _close(one, other))
     if isinstance(one, sympy.FiniteSet) and isinstance(other, sympy.FiniteSet):
@@ -102,7 +98,7 @@ def _far(one: Any, other: Any) -> bool:
 
 
 def _same_equation(one: Any, other: Any) -> bool:
-    """Return whether one side less the other is the same but for a factor, which is a number."""
+    """Return whether the differences of both sides are equal up to a constant factor."""
     a, b = (sympy.together(sympy.nsimplify(x.lhs - x.rhs, rational=True)).as_numer_denom()[0] for x in (one, other))
     factor = sympy.simplify(a / b)
     return bool(factor.is_number and factor.is_finite and factor.is_nonzero)
@@ -114,7 +110,7 @@ def _same_set(one: Any, other: Any) -> bool:
 
 
 def _carried_out(one: Any) -> Any:
-    """A set without operations of sets, with exact numbers."""
+    """Evaluate set operations, with exact numbers."""
     if isinstance(one, _OPERATIONS):
         kind = next(kind for kind in _OPERATIONS if isinstance(one, kind))
         return kind(*map(_carried_out, one.args))
@@ -127,14 +123,14 @@ def _carried_out(one: Any) -> Any:
 
 
 def _close(one: Any, other: Any) -> bool:
-    """True if two numbers agree to six digits; without a decimal, to so many that they are the same."""
+    """Return whether two numbers agree, to six digits if one is a decimal."""
     exact = not one.has(sympy.Float) and not other.has(sympy.Float)
     a, b = one.evalf(_PRECISION), other.evalf(_PRECISION)
     return bool(abs(a - b) <= max(abs(a), abs(b)) * sympy.Rational(1, 10 ** (_PRECISION // 2 if exact else 6)))
 
 
 def _same_complex(one: Any, other: Any) -> bool:
-    """Return whether they are the same number if i is the imaginary unit and e is Euler's number."""
+    """Return whether numbers are equal with i as the imaginary unit and e as Euler's number."""
     if not isinstance(one, sympy.Expr) or not isinstance(other, sympy.Expr):
         return False
     if not any(x.has(sympy.I) or {s.name for s in x.free_symbols} & {*_CONSTANTS} for x in (one, other)):

@@ -1,4 +1,4 @@
-"""LaTeX of what Python and sympy print: models copy that from the answers of tools."""
+"""LaTeX of expressions printed by Python and sympy, which models copy from tools."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BINARY: dict[type, str] = {
 _RELATIONS: dict[type, str] = {ast.Lt: "<", ast.LtE: "\\leq ", ast.Gt: ">", ast.GtE: "\\geq ", ast.NotEq: "\\neq "}
 
 _CALLED = "|".join({re.escape(name.split()[0]) for name in (*_FUNCTIONS, *_JOINED, "Matrix", "FiniteSet")})
-#: Signs that plain text and LaTeX do not have.
+#: Notation that occurs neither in plain text nor in LaTeX.
 _PRINTED = re.compile(
     rf"\*|&|\)\s*\|\s*\(|\dj\)$|(?<![a-zA-Z])(?:pi|oo|inf|{_GREEK.replace(' ', '|')})(?![a-zA-Z])|(?:{_CALLED})\("
 )
@@ -49,10 +49,7 @@ _FACTOR = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)(?=\(|(?![eEjxX])[a-zA-Z]|x(?!\w
 
 
 def latex_of_printed(text: str) -> str:
-    r"""A text with the expressions of Python in it as LaTeX, ``2*sqrt(3)/x**2`` as ``\frac{2\cdot \sqrt{3}}{x^{2}}``.
-
-    Other text stays. Nothing is evaluated.
-    """
+    r"""Convert Python expressions in a text, such as ``2*sqrt(3)/x**2``, to LaTeX, without evaluating them."""
     if "\\" in text or not text.isascii() or not _PRINTED.search(text):
         return text
     return "=".join(map(_side, re.split(r"(?<![<>!=])=(?!=)", text)))
@@ -71,7 +68,7 @@ class _Printer:
         self.source = source
 
     def latex(self, node: ast.expr) -> str:
-        """Raises ValueError for what sympy would not print."""
+        """Convert a node; raise ValueError for what sympy would not print."""
         match node:
             case ast.Constant(value=int() | float() | complex()) if not isinstance(node.value, bool):
                 return self._text(node).replace("j", "i")
@@ -122,7 +119,7 @@ class _Printer:
         return _BINARY[type(node.op)] % sides
 
     def _inner(self, node: ast.expr, *loose: type) -> str:
-        """LaTeX of an operand, in brackets if it is an operation of these kinds."""
+        """Convert an operand, in brackets if it is an operation of these kinds."""
         latex = self.latex(node)
         return f"({latex})" if isinstance(node, ast.BinOp | ast.UnaryOp) and isinstance(node.op, loose) else latex
 

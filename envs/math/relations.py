@@ -1,4 +1,4 @@
-"""Inequalities as sets, and values without the variables that they are given for."""
+"""Inequalities as sets, and values without variable names."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def has_relation(text: str) -> bool:
 
 
 def solution_set(text: str) -> str:
-    r"""Inequalities in one variable, ``x \in`` and the real line as intervals and their unions; other text as it is.
+    r"""Convert inequalities in one variable, ``x \in`` and the real line to unions of intervals; keep other text.
 
-    Inequalities with a comma between them are a system if they have solutions in common, else cases.
+    Inequalities separated by commas are a system if they have common solutions, else alternatives.
     """
     if text in ("\\{\\}", "\\{ \\}"):
         return "\\emptyset"
@@ -56,7 +56,7 @@ def _operator(joint: str) -> str:
 
 
 def _interval(text: str) -> tuple[str, str] | None:
-    """The variable of an inequality and the numbers that fulfil it."""
+    """Return the variable of an inequality and its solutions."""
     parts = _RELATION.split(text)
     if "=" in text or "," in text or not all(parts):
         return None
@@ -81,8 +81,7 @@ def _is_letter(text: str) -> bool:
 
 
 def _listed(sets: list[str]) -> str | None:
-    """Sets with commas between them as their intersection, or as their union if no two have a number in common; None
-    where neither can be seen."""
+    """Combine sets separated by commas to their intersection, or their union if they are disjoint; else None."""
     spans = sorted(span for one in sets if (span := _span(one)))
     if len(spans) < len(sets):
         return None
@@ -100,12 +99,9 @@ def _span(interval: str) -> tuple[Fraction | float, Fraction | float] | None:
 
 
 def unassigned(gold: str, answer: str) -> tuple[str, str]:
-    r"""Two answers without ``x =`` before them, unless they are of different variables; ``x=1,y=2`` is ``(1,2)``.
+    r"""Remove ``x =`` from two answers, unless their variables differ; ``x=1,y=2`` becomes ``(1,2)``.
 
-    An equation stays one where the other answer is one too that gives no value of a variable.
-
-    Returns:
-        The gold answer and the other one.
+    An equation is kept if the other answer is one too and does not assign a variable.
     """
     (names, ours), (others, theirs) = _assigned(gold), _assigned(answer)
     if (names and not others and "=" in answer and _is_curve(names, ours)) or (others and not names and "=" in gold):
@@ -122,12 +118,12 @@ def _is_curve(names: list[str], value: str) -> bool:
 
 
 def _same_names(names: list[str], others: list[str]) -> bool:
-    """Return whether they are the same; a curve may be called y or f(x)."""
+    """Return whether the names are the same; a curve may be called y or f(x)."""
     return names == others or {"".join(names), "".join(others)} in ({"y", "f(x)"}, {"y", "y(x)"})
 
 
 def _assigned(text: str) -> tuple[list[str], str]:
-    """Return the variables that get values (in the alphabet's order), and the values."""
+    """Return the assigned variables in alphabetical order, and their values."""
     if (found := _ASSIGNED_POINT.fullmatch(text)) and (names := found[1].split(",")) == sorted(set(names)):
         return names, found[2]
     each = [_ASSIGNED.fullmatch(part) for part in text.split(",")]

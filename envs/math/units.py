@@ -1,4 +1,4 @@
-"""Units and other words after a number: which may be left out of an answer, and which change its meaning."""
+"""Units and other words after a number: optional ones, and ones that change its meaning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DEGREES = re.compile(r"(?:\^\{?\\circ\}?|\\degree|°)$")
 _CURRENCY = re.compile(r"^([-+]?)\s*(\\?\$|£|€|¥)(?=\s*[\d.\\])")
 _CURRENCIES = {"$": "dollar", "\\$": "dollar", "£": "pound", "€": "euro", "¥": "yen"}
 
-#: Words that change the meaning of a number, or that are part of no unit.
+#: Words that change the meaning of a number, or are not part of a unit.
 _NOT_UNITS_TEXT = """
 a about above add additional against all almost alpha also although always an and answer answers approximately are
 around as at away base be below beta between billion billions binary bn both but by centi chance choose correct cos
@@ -56,7 +56,7 @@ _KNOWN = frozenset(_SAME) | frozenset(_SAME.values()) | frozenset(_IRREGULAR.spl
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    """A text without the unit after its number (or the currency before it), and the unit in one spelling; else None."""
+    """Split a text from the unit after its number (or currency before it); the unit is normalised, None if absent."""
     if found := _CURRENCY.search(text):
         return found[1] + text[found.end() :], _CURRENCIES[found[2]]
     if found := _DEGREES.search(text):
@@ -71,7 +71,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 
 def _unit(words: str, in_text: bool) -> str | None:
-    """Normalise a unit; None for other words: a unit is a plural or a known unit."""
+    """Normalise a unit, which is a plural or a known unit; None for other words."""
     if not re.fullmatch(r"[a-zA-Z./ ]*", words) or re.search(r"per\s*cent", words, re.IGNORECASE):
         return None
     words, power = _powers(words.removesuffix(" old"))
@@ -92,7 +92,7 @@ def _is_counted(word: str) -> bool:
 
 
 def _is_known(words: str) -> bool:
-    """Return whether it is not a product of variables, even right after a number: ``5cm``, ``20EUR``, ``90km/h``."""
+    """Return whether words right after a number are a unit and no product of variables: ``5cm``, ``90km/h``."""
     first = words.partition("/")[0].lower()
     return len(first) > 1 and (first in _SHORT or _one_spelling(first) in _KNOWN)
 

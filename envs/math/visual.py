@@ -15,21 +15,21 @@ from rollenv.envs.math.env import MathEnv
 from rollenv.envs.math.grade import SECONDS
 from rollenv.errors import MissingData
 
-#: First bytes of files in the formats that models read.
+#: Magic bytes of the image formats that models accept.
 _KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
 
 
 class MathVisualEnv(MathEnv):
     """A problem with pictures. The observation is its text; ``info["images"]`` are the pictures at ``reset``.
 
-    Each is a part of a chat message in the form that endpoints read, ``{"type": "image_url", "image_url": {"url":
-    "data:image/png;base64,..."}}``, so that it goes through JSON. :attr:`images` are the same pictures for Pillow.
+    Each is a part of a chat message for endpoints, ``{"type": "image_url", "image_url": {"url":
+    "data:image/png;base64,..."}}``, which is JSON. :attr:`images` are the same pictures as Pillow images.
 
-    A cell of pictures holds one, a list of them, or nothing. A picture is one of Pillow's, the bytes of a file, a path,
-    or a dict of ``bytes`` and ``path`` as parquet files have it. Paths count from the folder of the data set.
+    A cell has one picture, a list of them, or nothing. A picture is a Pillow image, the bytes of a file, a path, or a
+    dict of ``bytes`` and ``path``, as in parquet files. Paths are relative to the folder of the data set.
 
     Args:
-        image_key: the column with the pictures.
+        image_key: column of the pictures.
         dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
         answer_key, use_format_error_reward, use_mp, instruct, seconds: see
             :class:`~rollenv.envs.math.env.MathEnv`.
@@ -69,10 +69,10 @@ class MathVisualEnv(MathEnv):
 
     @property
     def images(self) -> list[Any]:
-        """The pictures of the current problem, as Pillow's.
+        """The pictures of the current problem, as Pillow images.
 
         Raises:
-            MissingExtra: without Pillow.
+            MissingExtra: Pillow is not installed.
         """
         cell = _listed(self.row.get(self.image_key))
         return [image if hasattr(image, "save") else _decoded(_bytes(image, self._folder)) for image in cell]
@@ -92,7 +92,7 @@ def _listed(cell: Any) -> list[Any]:
 
 
 def _bytes(image: Any, folder: Path | None) -> bytes:
-    """The file of a picture."""
+    """Return the encoded bytes of a picture."""
     if isinstance(image, Mapping):
         image = image.get("bytes") or image.get("path")
     if isinstance(image, bytes):
@@ -112,7 +112,7 @@ def _bytes(image: Any, folder: Path | None) -> bytes:
 
 def _part(image: bytes) -> dict[str, Any]:
     kind = next((kind for start, kind in _KINDS.items() if image.startswith(start)), None)
-    if kind is None:  # nor does any other file of this machine leave it as one
+    if kind is None:  # this also keeps other files of this machine from leaking as pictures
         raise UsageError(f"a picture must be a file of one of the types {', '.join(_KINDS.values())}")
     return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{base64.b64encode(image).decode()}"}}
 

@@ -20,7 +20,7 @@ _ABILITIES = ABILITIES - {"state", "spawn"}
 
 
 def register_family() -> None:
-    """Each split of AgentBench's operating system, and InterCode's Bash."""
+    """Register each split of AgentBench's operating system, and InterCode's Bash."""
     for split, need in AGENTBENCH.items():
         register(
             f"os:AgentBench-v0{'' if split == 'test' else f'-{split}'}",
@@ -38,7 +38,7 @@ def register_family() -> None:
         abilities=_ABILITIES,
         needs=[INTERCODE, MACHINES],
         indexed=True,
-        oracle_success=0.9,  # what some published commands print depends on the clock
+        oracle_success=0.9,  # the output of some published commands depends on the clock
         max_turns=10,
         partial_reward=1.0,
     )

@@ -20,7 +20,7 @@ from rollenv.sandbox.errors import SandboxError
 from rollenv.tools.backend import tool
 from rollenv.tools.calls import write_calls
 
-#: Seconds for what an agent runs, and characters of output: beyond, fewer are shown. As upstream.
+#: Time limit of a script in seconds, and maximum length of output, beyond which ``_SHOWN`` characters are shown.
 _SECONDS, _MOST_SHOWN, _SHOWN = 30.0, 800, 780
 _POLICY = (
     "You are root on a Linux system and reach it through functions. Answer the question or do what is asked. Scripts "
@@ -31,7 +31,7 @@ _REMINDER = "No function was called. Call bash_action, or answer_action or finis
 
 
 class AgentBenchOSBackend(MachineBackend):
-    """A system, and the answer once it is given."""
+    """A system, with the answer of the agent."""
 
     def __init__(self, shell: Shell):
         super().__init__(shell.machine)
@@ -75,7 +75,7 @@ class AgentBenchOSBackend(MachineBackend):
         return "Answered."
 
 
-#: Tasks read the logs that an installation leaves.
+#: Creates the logs of an installation, which tasks read.
 _LOGS = r"""
 cd /var/log && mkdir -p apt
 dpkg-query -W -f '1970-01-01 00:00:00 status installed ${Package}:${Architecture} ${Version}\n' > dpkg.log
@@ -86,13 +86,13 @@ _CUT = "[truncated because the output is too long]"
 
 
 class AgentBenchOSEnv(MachineEnv):
-    """Questions about a Linux system and changes of it, with Bash; graded as AgentBench does.
+    """Questions about a Linux system and changes of it, with Bash, graded by AgentBench's rules.
 
-    ``info["task"]`` is the published name, as in ``4-Q09-0``: folder, file and number.
+    ``info["task"]`` is the published name, such as ``4-Q09-0``: folder, file and number.
 
     Args:
         split: ``test`` (144 tasks), ``dev`` (26) or ``train`` (1,000).
-        network: also the tasks that install packages. Machines have no network, so those raise an error.
+        network: include the tasks that install packages. Machines have no network, so those raise an error.
         settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
@@ -106,7 +106,7 @@ class AgentBenchOSEnv(MachineEnv):
 
     @property
     def item(self) -> Item:
-        """The task being played."""
+        """The current task."""
         return self.items[self.key]
 
     def problem(self, key: int) -> Problem:
@@ -140,13 +140,13 @@ class AgentBenchOSEnv(MachineEnv):
         return Judgement(right, float(right))
 
     def closing(self) -> str:
-        """The answer is what the solution printed, if it did."""
+        """Answer with the output of the solution, if any."""
         assert isinstance(self.backend, AgentBenchOSBackend)
         output = self.backend.output.strip()
         return write_calls([("answer_action", {"answer": output}) if output else ("finish_action", {})], self.calls)
 
     def sample_random_action(self) -> str:
-        """A command that looks around, or, rarely, an answer."""
+        """Return a harmless command, or, rarely, an answer."""
         if self.action_rng.random() < 0.1:
             return write_calls([("answer_action", {"answer": str(self.action_rng.randrange(10))})], self.calls)
         return write_calls([("bash_action", {"script": self.random_command()})], self.calls)
@@ -154,21 +154,20 @@ class AgentBenchOSEnv(MachineEnv):
 
 @functools.lru_cache(maxsize=8)
 def items(root: Path, split: str, network: bool) -> Sequence[Item]:
-    """The tasks of a split.
+    """Return the tasks of a split (``test``, ``dev`` or ``train``).
 
     Args:
         root: the folder of the data set.
-        split: the split: ``test``, ``dev`` or ``train``.
-        network: also those that install packages.
+        network: include tasks that install packages.
     """
     return [item for item in read_items(root, split) if network or not item.needs_network]
 
 
 def start(item: Item) -> Shell:
-    """A shell in a new machine, as a task begins in it.
+    """Start a machine, prepare a task, and return its shell.
 
     Raises:
-        SandboxError: the machine cannot be started, or a script that prepares the task fails.
+        SandboxError: the machine cannot be started, or a script of the task fails.
     """
 
     def prepare(machine: Machine) -> None:
@@ -182,7 +181,7 @@ def start(item: Item) -> Shell:
     machine = start_prepared("agentbench", recipe, prepare, LIMITS, {})
     shell = Shell(machine, HOME, _SECONDS)
     if item.start is not None:
-        ran = shell.run(item.start.code)  # the agent goes on where it ends
+        ran = shell.run(item.start.code)  # in the session that the agent continues
         if not ran.ok:
             machine.kill()
             raise _cannot_begin(item, f"{ran.text}\n{ran.cut}")

@@ -1,4 +1,4 @@
-"""The base of tasks in a machine: its start, its commands, its end."""
+"""The base of tasks on a machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rollenv.sandbox import Machine, SandboxDied
 from rollenv.sandbox.errors import SandboxError
 from rollenv.tools.backend import Answer, Backend, ToolError
 
-#: Deterministic, harmless, and the same in every task.
+#: Deterministic, harmless commands with the same output in every task.
 _LOOKS = ("pwd", "ls /", "id -un", "uname -s", "wc -l < /etc/passwd", "cat /etc/hostname", "echo $HOME", "ls /srv")
 
 
 class MachineBackend(Backend):
-    """A machine that functions work in. Its state is only the commands and the answer: it cannot be taken back."""
+    """A backend with a machine. Its state is only the commands and the answer, so it cannot be restored."""
 
     def __init__(self, machine: Machine):
         super().__init__({"commands": []})
@@ -24,10 +24,10 @@ class MachineBackend(Backend):
         self.failure: SandboxError | None = None
 
     def execute(self, command: str) -> Ran:
-        """Run what the agent wrote.
+        """Run a command of the agent.
 
         Raises:
-            SandboxDied: the machine has ended.
+            SandboxDied: the machine has died.
         """
         raise NotImplementedError
 
@@ -41,7 +41,7 @@ class MachineBackend(Backend):
             raise
 
     def _end(self, answer: str | None = None) -> None:
-        """The agent ends the task, with an answer or without."""
+        """End the task, with or without an answer."""
         self._going_on()
         self.state["ended"] = answer
 
@@ -51,10 +51,10 @@ class MachineBackend(Backend):
 
 
 class MachineEnv(ToolEnv):
-    """Tasks in a machine of their own, which ends with the episode.
+    """Tasks on a private machine, which stops with the episode.
 
-    A machine that cannot be started or prepared raises an error: it is never a reward of 0. One that the agent's
-    commands bring down ends the episode as not solved, with ``info["died"]``.
+    A machine that cannot be started or prepared raises an error, instead of a reward of 0. If the agent's commands
+    crash the machine, the episode ends as not solved, with ``info["died"]``.
     """
 
     _get_state = _set_state = None  # type: ignore[assignment]  # the state is the machine's
@@ -104,13 +104,13 @@ class MachineEnv(ToolEnv):
         return Judgement(False)
 
     def grade(self) -> Judgement:
-        """Judge the episode; the machine is still there.
+        """Judge the episode while the machine is still running.
 
         Raises:
-            SandboxDied: what the agent left brings machines down.
+            SandboxDied: the agent's files crash the grading machine.
         """
         raise NotImplementedError(f"{type(self).__name__} has no grade()")
 
     def random_command(self) -> str:
-        """A command that changes nothing and says the same every time."""
+        """Return a command without effects and with constant output."""
         return self.action_rng.choice(_LOOKS)

@@ -1,9 +1,9 @@
-"""AgentBench's grading of a task in an operating system, where the agent cannot reach.
+"""AgentBench's grading of a task in an operating system, isolated from the agent.
 
-What decides is never run by a program that the agent may have changed. An answer is compared with what the solution
-prints in a new machine that the agent never was in. A changed system is looked at in a new machine with the agent's
-files, but with the system's own programs, libraries and start-up files. One gap remains: a program of the agent
-that a check has to run, because the task was to write it, has the check's rights while it runs.
+Checks never run programs that the agent may have changed. An answer is compared with the output of the solution on a
+fresh machine. A changed system is checked on a fresh machine with the agent's files, but the system's own programs,
+libraries and start-up files. One gap remains: a program that the agent had to write has the permissions of the check
+that runs it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rollenv.envs.terminal.shell import LIMITS, Shell
 from rollenv.sandbox import Machine
 from rollenv.sandbox.layers import temporary
 
-#: Files that Bash reads at its start; tasks ask for changes of it, and their checks read it where they need it.
+#: Start-up files of Bash. Tasks require changes of them, and checks that need them read them explicitly.
 _STARTUP = re.compile(r"/(root|home/[^/]+)/\.(bashrc|bash_\w+|profile)$")
 
 
 class SystemGuard(Guard):
-    """A guard for tasks about the system itself: start-up files of Bash and permissions of programs are kept."""
+    """A guard for tasks about the system: start-up files of Bash and permissions of programs are copied too."""
 
     def _keeps(self, path: str, member: tarfile.TarInfo, contents: IO[bytes] | None) -> bool:
         if _STARTUP.match(path) or (contents is not None and self._is_as_before(path, member, contents)):
@@ -35,7 +35,7 @@ class SystemGuard(Guard):
         return super()._keeps(path, member, contents)
 
     def _is_as_before(self, path: str, member: tarfile.TarInfo, contents: IO[bytes]) -> bool:
-        """Return whether at most the permissions of a file have changed."""
+        """Return whether nothing but the permissions of a file has changed."""
         before = self.image.find(path)
         if before is None or before.is_symlink() or not before.is_file() or before.stat().st_size != member.size:
             return False
@@ -43,11 +43,11 @@ class SystemGuard(Guard):
 
 
 HOME = "/root"
-#: Seconds for a script that checks; one walks through all libraries in Bash.
+#: Time limit of a check, in seconds; one walks through all libraries in Bash.
 _CHECKING = 120.0
-#: The longest argument of a program, a little below Linux' own limit.
+#: Maximum length of an argument, slightly below Linux's limit.
 _MOST_ARGUMENT = 128 * 1024 - 1
-#: Python finds nothing in the current folder or the home folder.
+#: Variables that keep Python from importing from the current folder or the home folder.
 _SAFE = {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -55,21 +55,21 @@ def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[
     """Return whether a task is solved.
 
     Args:
-        answer: that was given; None if the agent only reported that it has finished.
-        machine: that the agent worked in. Its processes end.
-        fresh: starts a machine in which the agent never was, prepared for the task.
+        answer: None if the agent finished without an answer.
+        machine: the agent's machine, whose processes are killed.
+        fresh: starts a fresh machine, prepared for the task.
 
     Raises:
-        SandboxError: a machine to grade in cannot be started.
+        SandboxError: a grading machine cannot be started.
     """
     if item.answer is not None:
         return answer is not None and _matches(item, answer)
     with fresh() if None in item.check else _copy_of(machine) as sandbox:
-        # Each script gets the answer and what those before it printed.
+        # Each script gets the answer and the outputs of the scripts before it.
         arguments = [str(answer).encode("utf-8", "replace").decode()]
         for each in item.check:
             script = item.example if each is None else each
-            assert script is not None  # the reader looked
+            assert script is not None  # checked by the reader
             if any("\0" in text or len(text.encode()) > _MOST_ARGUMENT for text in arguments):
                 return False
             printed = _run(script, arguments, sandbox)
@@ -87,7 +87,7 @@ def _matches(item: Item, answer: str) -> bool:
 
 @contextlib.contextmanager
 def _copy_of(machine: Machine) -> Iterator[Machine]:
-    """A machine with the agent's files, without its processes and without what would change how programs run."""
+    """Start a machine with the agent's files, except those that would affect programs."""
     with temporary() as folder:
         machine.end_processes()
         image = machine.commit(folder / "layer", keep=SystemGuard(machine.image))
@@ -96,7 +96,7 @@ def _copy_of(machine: Machine) -> Iterator[Machine]:
 
 
 def _run(script: Script, arguments: list[str], machine: Machine) -> str | None:
-    """Return the output of a script; None if it fails. One for Bash runs as the agent's do: some count processes."""
+    """Return the output of a script; None if it fails. Bash scripts run like the agent's, as some count processes."""
     if script.language == "bash":
         ran = Shell(machine, HOME, _CHECKING).run(f"exec 2> /dev/null\n{script.code}", *arguments)
         return ran.text if ran.ok else None

@@ -1,4 +1,4 @@
-"""The systems that tasks start in, prepared once a day and kept."""
+"""The initial systems of tasks, prepared and cached once a day."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from rollenv.envs.terminal.shell import is_busy
 from rollenv.sandbox import Image, Limits, Machine
 from rollenv.sandbox.layers import made, store
 
-#: Part of the key of every image, for changes of how they are made.
+#: Part of the key of every image; raise it when the preparation changes.
 _VERSION = 1
 
 
 def start_prepared(
     name: str, recipe: Sequence[str], prepare: Callable[[Machine], None], limits: Limits, env: Mapping[str, str]
 ) -> Machine:
-    """Start a machine that has been prepared, by itself or by one before.
+    """Start a prepared machine, from the cache if possible.
 
-    Files are kept for the day: tasks ask what was modified lately, and a machine elsewhere or later in the day has to
-    be the same even if scripts draw random numbers. A machine whose preparation left programs running is not kept.
+    Images are cached for a day: tasks ask for recently modified files, but other machines on the same day must be the
+    same even if scripts draw random numbers. A machine with processes running after its preparation is not cached.
 
     Args:
-        name: the folder that images of this kind are kept in.
-        recipe: what it is made from; equal recipes give equal images.
-        prepare: sets up a machine over the host's system. Its errors are raised here.
-        env: environment variables of everything in it.
+        name: folder of the cache for this kind of image.
+        recipe: the key: equal recipes give equal images.
+        prepare: sets up a machine over the host's system; its errors are raised.
+        env: environment variables of all processes.
 
     Raises:
         IsolationError: no machine can be started.
@@ -54,7 +54,7 @@ def start_prepared(
 
 
 def _today(name: str) -> Path:
-    """The folder for images made today (UTC). Those from before yesterday are removed."""
+    """Return the folder of today's images (UTC), and delete those from before yesterday."""
     root, today = store() / name, datetime.datetime.now(datetime.UTC).date()
     folder = root / today.isoformat()
     if not folder.exists():

@@ -24,9 +24,9 @@ from rollenv.sandbox.layers import temporary
 from rollenv.tools.backend import tool
 from rollenv.tools.calls import write_calls
 
-#: Seconds for a command, as upstream.
+#: Time limit of a command in seconds, as upstream.
 _SECONDS = 10.0
-#: Names that do not count, as in upstream's .gitignore; and what else leads to programs.
+#: Ignored names, as in upstream's .gitignore, and other paths of programs.
 _IGNORED = (
     "bin", "boot", "dev", "etc", "home", "lib", "media", "opt", "proc", "root", "run", "sbin", "srv", "sys", "usr",
     "var", ".dockerenv",
@@ -39,7 +39,7 @@ _POLICY = (
 )
 _REMINDER = "No function was called. Call execute_bash, or submit when the last output is the answer."
 _STATUS = ["git", "-C", "/", "-c", "core.quotePath=false", "status", "--short", "-z"]
-#: Stands for changes that git cannot report, such as too large ones; no right command makes those.
+#: A placeholder for changes that git cannot report (too large ones, say), which no right command makes.
 _UNKNOWN = frozenset({("", "!")})
 _HASHES = r"""
 while IFS= read -r -d '' path; do
@@ -50,20 +50,20 @@ done
 
 
 class Query(NamedTuple):
-    """A request and the command that fulfils it."""
+    """A request with its gold command."""
 
     text: str
     gold: str
     system: int
-    """The number of its file system."""
+    """Number of its file system."""
 
 
 class InterCodeBackend(MachineBackend):
-    """A file system, and what the last command printed.
+    """A file system, with the last output.
 
     Args:
-        query: the request, which is also the output before the first command, as upstream.
-        as_published: give commands to Bash as upstream does; see :class:`InterCodeBashEnv`.
+        query: the request, which is the output before the first command, as upstream.
+        as_published: see :class:`InterCodeBashEnv`.
     """
 
     def __init__(self, machine: Machine, query: Query, as_published: bool):
@@ -74,7 +74,7 @@ class InterCodeBackend(MachineBackend):
         command = sendable(command)
         words, cwd, target = ["bash", "-c", command.strip()], self.cwd, ""
         if re.match(r"cd(\s|$)", command):
-            # The folder that cd leads to, without looking at links, as upstream.
+            # The target of cd, without resolving links, as upstream.
             target = command[3:].strip() or HOME
             parts: list[str] = []
             for part in (target if target.startswith("/") else f"{self.cwd}/{target}").split("/"):
@@ -86,7 +86,7 @@ class InterCodeBackend(MachineBackend):
             words, cwd = ["bash", "-c", f"cd {target}"], "/"
         ran = run_published(self.machine, words[2], cwd) if self.as_published else run(self.machine, words, cwd)
         self.output = ran.text
-        if target and ran.ok:  # written as upstream does it, it may hold expansions
+        if target and ran.ok:  # the target may contain expansions, as upstream
             self.cwd = run(self.machine, ["bash", "-c", f"cd {target} && pwd"], "/").text.rstrip("\n")
         return ran
 
@@ -109,12 +109,12 @@ class InterCodeBackend(MachineBackend):
 class InterCodeBashEnv(MachineEnv):
     """Requests for Bash commands, 200 of NL2Bash over four file systems, with InterCode's reward.
 
-    The right command runs in a second copy of the file system. The reward is that of the last output and of the file
-    system when the task ends; a task is solved with a reward of 1. ``info["metrics"]["partial"]`` has it too.
+    The gold command runs in a second copy of the file system. The reward compares the last output and the final file
+    system; a task is solved with a reward of 1. ``info["metrics"]["partial"]`` has it too.
 
     Args:
-        as_published: give commands to Bash within double quotes, as upstream does, whose results it needs to be
-            compared with: double quotes in a command then end there, and what follows a space is lost.
+        as_published: put commands into double quotes for Bash, for comparisons with upstream's results. Double quotes
+            in a command then close these, and the text after a following space is lost.
         settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
@@ -147,7 +147,7 @@ class InterCodeBashEnv(MachineEnv):
         return Judgement(score > 0.995, score)
 
     def sample_random_action(self) -> str:
-        """A command that looks around, or, rarely, the end."""
+        """Return a harmless command, or, rarely, the submission."""
         if self.action_rng.random() < 0.1:
             return write_calls([("submit", {})], self.calls)
         return write_calls([("execute_bash", {"command": self.random_command()})], self.calls)
@@ -155,13 +155,13 @@ class InterCodeBashEnv(MachineEnv):
 
 @functools.lru_cache(maxsize=4)
 def queries(root: Path) -> Sequence[Query]:
-    """The 200 queries, by file system.
+    """Read the 200 queries, by file system.
 
     Args:
         root: the folder of InterCode's data.
 
     Raises:
-        UsageError: a file is not what it should be.
+        UsageError: a file is malformed.
     """
     found = []
     for system in (1, 2, 3, 4):
@@ -177,13 +177,13 @@ def queries(root: Path) -> Sequence[Query]:
 
 
 def start(root: Path, system: int) -> Machine:
-    """A machine with one of the file systems, all of it committed to git.
+    """Start a machine with one of the file systems, committed to git.
 
     Args:
         root: the folder of InterCode's data.
 
     Raises:
-        SandboxError: it cannot be made.
+        SandboxError: the machine cannot be prepared.
     """
     name = f"setup_nl2b_fs_{system}.sh"
     script = (root / "docker" / "bash_scripts" / name).read_text(encoding="utf-8")
@@ -191,7 +191,7 @@ def start(root: Path, system: int) -> Machine:
     def prepare(machine: Machine) -> None:
         machine.files.write(f"/{name}", script)
         machine.files.write("/.gitignore", "".join(f"{each}\n" for each in _IGNORED))
-        machine.run(["bash", "-c", f"chmod +x /{name}; /{name}"], cwd="/")  # lines of some fail, as upstream
+        machine.run(["bash", "-c", f"chmod +x /{name}; /{name}"], cwd="/")  # some lines fail, as upstream
         commands = "git init -q && git add -A && git commit -qm 'initial commit'"
         setup = "git config --global user.email a@example.org && git config --global user.name a && "
         done = machine.run(["bash", "-c", setup + commands], cwd="/")
@@ -203,17 +203,13 @@ def start(root: Path, system: int) -> Machine:
 
 
 def run(machine: Machine, words: list[str], cwd: str) -> Ran:
-    """Run a command as an agent sees it.
-
-    Args:
-        words: the program and its arguments.
-    """
+    """Run a program with its arguments, and return the output that an agent sees."""
     ran = run_once(machine, words, cwd=cwd, timeout=_SECONDS)
     return Ran("Command timed out", 124, ran.cut) if "seconds" in ran.cut else ran
 
 
 def run_published(machine: Machine, command: str, cwd: str) -> Ran:
-    """Run a command as upstream does: between double quotes, which those in it close."""
+    """Run a command in double quotes, as upstream, which those in the command close."""
     try:
         words = shlex.split(f'/bin/bash -c "{command.strip()}"')
     except ValueError:
@@ -222,11 +218,11 @@ def run_published(machine: Machine, command: str, cwd: str) -> Ran:
 
 
 def gold_outcome(root: Path, query: Query, as_published: bool) -> Outcome:
-    """Return the effect of the gold command in a file system of its own.
+    """Return the effect of the gold command in a separate file system.
 
     Args:
         root: the folder of InterCode's data.
-        as_published: give commands to Bash as upstream does; see :class:`InterCodeBashEnv`.
+        as_published: see :class:`InterCodeBashEnv`.
 
     Raises:
         SandboxError: a machine cannot be started.
@@ -240,7 +236,7 @@ def gold_outcome(root: Path, query: Query, as_published: bool) -> Outcome:
 
 
 def outcome(machine: Machine, output: str) -> Outcome:
-    """Return the changes in a machine, seen from a new one with its files and the system's own programs.
+    """Return the changes of a machine, determined on a fresh one with its files and the system's own programs.
 
     Raises:
         SandboxError: a machine cannot be started.
@@ -259,9 +255,6 @@ def outcome(machine: Machine, output: str) -> Outcome:
 
 
 def _counts(path: str, *_: Any) -> bool:
-    """Return whether a file can be in git's status.
-
-    Nothing else of the agent's is there when its files are compared.
-    """
+    """Return whether a file can be in git's status; only these are copied for the comparison."""
     parts = path.split("/")[1:]
     return parts[0] not in _IGNORED + _PROGRAMS and not any(part.startswith(".git") for part in parts)

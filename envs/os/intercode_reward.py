@@ -1,4 +1,4 @@
-"""InterCode's reward for Bash (arXiv 2306.14898): what changed in the file system, to what, and what was printed."""
+"""InterCode's reward for Bash (arXiv 2306.14898): changed paths, changed contents, and the output."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: The share of each part; 0.01 is for having acted at all.
+#: The share of each part; the remaining 0.01 is for acting at all.
 _PART = 0.33
 _WORD = re.compile(r"\b\w\w+\b")
 #: Git's status of new files.
 NEW = ("A", "??", "C")
 
-#: A path, and what git says of it.
+#: A path and its git status.
 Change = tuple[str, str]
 
 
@@ -30,7 +30,7 @@ class Outcome:
 
 
 def reward(given: Outcome, wanted: Outcome) -> float:
-    """The reward, from 0.01 to 1."""
+    """Return the reward, from 0.01 to 1."""
     different = len(given.changes ^ wanted.changes)
     common = [path for path, kind in given.changes & wanted.changes if kind in NEW]
     equal = sum(given.hashes.get(path) == wanted.hashes.get(path) for path in common)
@@ -39,10 +39,11 @@ def reward(given: Outcome, wanted: Outcome) -> float:
 
 
 def similarity(first: str, second: str) -> float:
-    """The cosine of two texts as bags of words, weighted by TF-IDF over the two.
+    """Return the cosine similarity of two texts as bags of words, weighted by TF-IDF over the two.
 
-    Words are two letters or more, in lower case; a word's weight is its count times ``ln(3 / (1 + texts with it)) + 1``
-    (scikit-learn's default). Texts without any words are 1 if they are equal, else 0.
+    Words have two letters or more, in lower case; a word's weight is its count times
+    ``ln(3 / (1 + texts with it)) + 1`` (scikit-learn's default). For texts without words, it is 1 if they are equal,
+    else 0.
     """
     counts = [Counter(_WORD.findall(text.lower())) for text in (first, second)]
     if not counts[0] and not counts[1]:
@@ -57,9 +58,5 @@ def similarity(first: str, second: str) -> float:
 
 
 def changes(status: str) -> frozenset[Change]:
-    """The lines of ``git status --short -z``.
-
-    Args:
-        status: entries, each closed by a zero byte.
-    """
+    """Parse the output of ``git status --short -z``, whose entries end with a zero byte."""
     return frozenset((entry[3:], entry[:2].strip()) for entry in status.split("\0") if len(entry) > 3)

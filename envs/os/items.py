@@ -1,4 +1,4 @@
-"""AgentBench's tasks in an operating system, as they are published."""
+"""AgentBench's published tasks in an operating system."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class Item:
     """One task."""
 
     name: str
-    """Its folder or split, its file and its number there, such as ``4-Q09-0``."""
+    """Folder or split, file, and number in the file, such as ``4-Q09-0``."""
     description: str
     init: tuple[Script, ...] = ()
-    """Make the system what the task is about."""
+    """Scripts that prepare the system."""
     start: Script | None = None
-    """Starts programs that run during the task."""
+    """Script that starts programs for the task."""
     answer: str | None = None
-    """The right answer, or with ``regex`` what is found in one; None where scripts check."""
+    """The right answer, or with ``regex`` a pattern to find in the answer; None if scripts check."""
     regex: bool = False
     strip: bool = True
-    """True to compare an answer without the space around it."""
+    """True to ignore space around an answer."""
     check: tuple[Script | None, ...] = ()
-    """Scripts that check one after the other; None stands for the example."""
+    """Scripts that check in sequence; None means the example."""
     example: Script | None = None
-    """A solution; the answer is what it prints."""
+    """A solution, whose output is the answer."""
 
     @property
     def needs_network(self) -> bool:
@@ -59,14 +59,13 @@ class Item:
 
 
 def read_items(root: Path, split: str) -> list[Item]:
-    """The tasks of a split, in the order of the files' names.
+    """Read the tasks of a split (``test``, ``dev`` or ``train``), in the order of the files' names.
 
     Args:
         root: the folder with ``data``, ``scripts`` and ``train_0317``.
-        split: the split: ``test``, ``dev`` or ``train``.
 
     Raises:
-        UsageError: a file is not what it should be; the message names the file and the task.
+        UsageError: a file is malformed; the message names the file and the task.
     """
     sources = {
         "test": [(path, path.parent.name) for path in sorted(root.glob("data/[1-7]/*.json"))],
@@ -94,14 +93,14 @@ def _read_file(path: Path, scripts: Path, name: str) -> Iterator[Item]:
 
 
 def item_of(row: Mapping[str, Any], scripts: Path, name: str) -> Item:
-    """Read one task.
+    """Parse one task.
 
     Args:
-        scripts: the folder that the paths of its scripts start from.
+        scripts: base folder of the paths of its scripts.
 
     Raises:
-        KeyError: it lacks something.
-        ValueError: something in it is not what it should be.
+        KeyError: a key is missing.
+        ValueError: a value is invalid.
     """
 
     def script(given: Any) -> Script:
@@ -114,7 +113,7 @@ def item_of(row: Mapping[str, Any], scripts: Path, name: str) -> Item:
         return Script(code, language)
 
     create, evaluation = row.get("create", {}), row["evaluation"]
-    if isinstance(create, list):  # two tasks have their check there; upstream takes nothing from it
+    if isinstance(create, list):  # two tasks have their check there, which upstream ignores
         create = {}
     if "image" in create:
         raise ValueError(f"it needs the Docker image {create['image']!r}; only AgentBench's local images are known")

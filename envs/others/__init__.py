@@ -1,4 +1,4 @@
-"""Other people's environments as ids: ``gymnasium:ID``, ``openenv:URL`` and ``verifiers:PACKAGE``."""
+"""Third-party environments as ids: ``gymnasium:ID``, ``openenv:URL`` and ``verifiers:PACKAGE``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ class Misbehaved(RollenvError):
 
 
 def one_line(error: BaseException) -> str:
-    """An error's kind and text, short enough for a line."""
+    """Describe an error by type and text, shortened to a line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__
 
 
 def boxed(reply: str) -> str:
-    """The content of a reply's last box, or all of the reply."""
+    """Return the content of a reply's last box, or the whole reply."""
     found = last_boxed(reply)
     return well_formed((reply if found is None else found).strip())
 
 
 def json_of(text: str) -> Any:
-    """JSON data in a reply.
+    """Parse the JSON data in a reply.
 
     Raises:
         ValueError: it is not JSON.

@@ -1,7 +1,7 @@
-"""``gymnasium:ID``: any environment that Gymnasium knows, as text; ``gymnasium:MODULE:ID`` imports a module first.
+"""``gymnasium:ID``: any environment registered in Gymnasium, as text; ``gymnasium:MODULE:ID`` imports a module first.
 
-Actions that are numbers, lists and JSON objects stand in the last box (``boxed{}`` of LaTeX), or are the whole reply. A
-text is the reply's last code block, or its last box, or all of it.
+Actions that are numbers, lists and JSON objects are in the last box (``boxed{}`` of LaTeX), or the whole reply. A text
+is the reply's last code block, else its last box, else all of it.
 """
 
 from __future__ import annotations
@@ -33,21 +33,17 @@ _OF_NUMBERS = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces
 _NESTED = (spaces.Dict, spaces.Tuple)
 _WITHOUT_TEXT = (spaces.Graph, spaces.Sequence, spaces.OneOf)
 
-#: The names of discrete actions, by number.
+#: Names of discrete actions by number.
 Names = Mapping[int, str]
 
 
 def is_text(space: gymnasium.Space[Any]) -> bool:
-    """Return whether actions are texts. Those of spaces that are not Gymnasium's are taken for texts."""
+    """Return whether actions are texts; those of third-party spaces count as texts."""
     return not isinstance(space, (*_OF_NUMBERS, *_NESTED))
 
 
 def check(space: gymnasium.Space[Any], env_id: str) -> None:
-    """Refuse a space whose actions cannot be written.
-
-    Raises:
-        UsageError: if they cannot.
-    """
+    """Raise UsageError for a space whose actions cannot be written as text."""
     if not isinstance(space, gymnasium.Space):
         raise UsageError(f"{env_id}: its action_space is {space!r:.60}, which is not a space of Gymnasium's")
     if isinstance(space, _WITHOUT_TEXT):
@@ -65,23 +61,17 @@ def _inner(space: gymnasium.Space[Any]) -> Sequence[gymnasium.Space[Any]]:
 
 
 def found(reply: str, space: gymnasium.Space[Any]) -> str:
-    """The part of a reply that is the action."""
+    """Return the part of a reply that is the action."""
     if is_text(space) and (block := last_code_block(reply, None)) is not None:
         return well_formed(block.strip())
     return boxed(reply)
 
 
 def read(text: str, space: gymnasium.Space[Any], names: Names | None = None) -> Any:
-    """The action that a text means.
-
-    Args:
-        text: the text of an action, as :func:`found` returns it.
-
-    Returns:
-        A member of the space.
+    """Parse an action, which :func:`found` has extracted, to a member of the space.
 
     Raises:
-        ValueError: it means none; the message says why.
+        ValueError: the action is invalid; the message is for the agent.
     """
     value: Any = text
     if isinstance(space, spaces.Discrete):
@@ -98,7 +88,7 @@ def read(text: str, space: gymnasium.Space[Any], names: Names | None = None) -> 
 
 
 def _member(value: Any, space: gymnasium.Space[Any]) -> Any:
-    """JSON data as the space has it."""
+    """Convert JSON data to a member of the space."""
     if isinstance(space, spaces.Discrete):
         if not isinstance(value, int) or isinstance(value, bool):
             raise ValueError(f"{value!r:.60} is not a whole number")
@@ -151,11 +141,7 @@ def _whole(text: str) -> int:
 
 
 def write(action: Any, space: gymnasium.Space[Any], names: Names | None = None) -> str:
-    """A reply that means an action.
-
-    Args:
-        action: a member of the space.
-    """
+    """Write a member of the space as a reply."""
     if is_text(space):
         return f"```\n{action}\n```"
     return f"\\boxed{{{_written(action, space, names)}}}"
@@ -172,13 +158,13 @@ def _data(action: Any, space: gymnasium.Space[Any]) -> Any:
         return {name: _data(action[name], inner) for name, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return [_data(each, inner) for each, inner in zip(action, space.spaces, strict=True)]
-    if isinstance(space, spaces.Box) and space.dtype.kind == "f":  # the shortest that is read as the same number
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f":  # the shortest text of the same number
         return np.array([float(str(n)) for n in np.ravel(action)], dtype=np.float64).reshape(space.shape).tolist()
     return action.tolist() if hasattr(action, "tolist") else action
 
 
 def form(space: gymnasium.Space[Any], names: Names | None = None) -> str:
-    """Return the form of actions, in words."""
+    """Describe the format of actions."""
     if isinstance(space, spaces.Discrete):
         if names:
             return ", ".join(names.values())
@@ -207,16 +193,16 @@ def _range(space: spaces.Box) -> str:
     return f"at least {space.low.ravel().tolist()} and at most {space.high.ravel().tolist()}"
 
 
-#: Turns of an episode, where Gymnasium has no limit.
+#: Default turn limit of environments without one in Gymnasium.
 _TURNS = 200
-#: Characters of an environment's own description that an agent sees.
+#: Maximum length of an environment's own description for the agent.
 _LONGEST = 4000
-#: Sections of a description that matter for playing.
+#: Relevant sections of a description.
 _TELLING = re.compile(r"description|action|observation|reward|mission|goal|termination|episode end", re.IGNORECASE)
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """The spec of ``gymnasium:ID``. State and copies are promised unless Gymnasium's own spec says nondeterministic.
+    """Return the spec of ``gymnasium:ID``, with state and copies unless Gymnasium's own spec is nondeterministic.
 
     Raises:
         UnknownEnv: Gymnasium has no such id.
@@ -240,7 +226,7 @@ def _spec_of_game(game: str) -> Any:
     try:
         if module:
             importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # whatever the module does
+    except (Exception, SystemExit) as error:  # modules may raise anything
         raise MissingExtra(f"gymnasium:{game}: the module {module} cannot be imported: {one_line(error)}") from error
     try:
         return gymnasium.spec(name)
@@ -252,17 +238,17 @@ def _spec_of_game(game: str) -> Any:
 class GymnasiumEnv(Env):
     """An environment of Gymnasium's registry as text.
 
-    A reply that means no action passes the turn: nothing moves, the reward is 0, and ``info["valid"]`` is false. A
-    state holds the seed and the actions; to go back to it is to play them again.
+    A reply without a valid action passes the turn: nothing moves, the reward is 0, and ``info["valid"]`` is false. A
+    state consists of the seed and the actions, and is restored by a replay.
 
     Args:
         game: Gymnasium's id of the environment, or ``module:id``.
-        max_turns: the episode is truncated after this many turns; by default Gymnasium's limit, or 200.
-        describe: whether the first observation has what the environment's documentation says.
+        max_turns: turns before the episode is truncated; by default Gymnasium's limit, or 200.
+        describe: whether the first observation includes the environment's documentation.
         settings: further arguments, passed on to ``gymnasium.make``.
     """
 
-    #: ``inner`` is what the environment's own ``reset`` gets as options.
+    #: ``inner`` are the options for the inner environment's ``reset``.
     reset_options = frozenset({"inner"})
 
     def __init__(self, *, game: str, max_turns: int | None = None, describe: bool = True, **settings: Any):
@@ -295,12 +281,7 @@ class GymnasiumEnv(Env):
     # -- the episode -------------------------------------------------------------------------------------------------
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
-        """Begin an episode. The environment gets the same seed; without one, the next of the private stream.
-
-        Args:
-            seed: restarts the random stream; None continues it.
-            options: values for the names in :attr:`reset_options`.
-        """
+        """Start an episode; see :meth:`rollenv.Env.reset`. The inner seed is the same, or drawn from the stream."""
         self._given = seed
         return super().reset(seed, options=options)
 
@@ -346,7 +327,7 @@ class GymnasiumEnv(Env):
             if words or not math.isfinite(outcome[0]) or not isinstance(info, dict):
                 ends = f"terminated {terminated!r:.40}, truncated {truncated!r:.40}"
                 raise ValueError(f"the reward {reward!r:.40}, {ends}, the info {type(info).__name__}")
-        except Exception as error:  # whatever these are
+        except Exception as error:  # returned objects may raise anything
             self._over = True
             raise Misbehaved(f"{self}: its step returned no (observation, reward, ...): {one_line(error)}") from error
         self._played.append(text)
@@ -355,7 +336,7 @@ class GymnasiumEnv(Env):
     def _shown(self, observation: Any, info: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         try:
             self._observation, shown_info = show(observation), plain(info)
-        except Exception as error:  # names and texts can be objects that fail
+        except Exception as error:  # names and texts may be objects that raise
             self._over = True
             raise Misbehaved(f"{self}: what it returned cannot be shown: {one_line(error)}") from error
         return self._observation, shown_info
@@ -363,7 +344,7 @@ class GymnasiumEnv(Env):
     def _asked(self, name: str, *args: Any, **kwargs: Any) -> Any:
         try:
             return getattr(self.game, name)(*args, **kwargs)
-        except (Exception, SystemExit) as error:  # some environments exit where others raise
+        except (Exception, SystemExit) as error:  # some environments exit instead of raising
             self._over = True
             where = f"{name} with seed {self._seed_used}, turn {self._turn}"
             raise Misbehaved(f"{self} failed in {where}: {one_line(error)}") from error
@@ -373,7 +354,7 @@ class GymnasiumEnv(Env):
 
     def close(self) -> None:
         self._over = True
-        with contextlib.suppress(Exception):  # whatever it is, there is nothing left to do about it
+        with contextlib.suppress(Exception):  # nothing can be done about it
             self.game.close()
 
     # -- abilities ---------------------------------------------------------------------------------------------------
@@ -433,7 +414,7 @@ def _made(game: str, found: Any, settings: dict[str, Any]) -> Any:
 
 
 def _check_shown(space: Any, env_id: str) -> None:
-    """Raises UsageError if the whole observation is a picture."""
+    """Raise UsageError if observations are pictures."""
     parts = list(space.spaces.values()) if isinstance(space, gymnasium.spaces.Dict) else [space]
     boxes = [part for part in parts if isinstance(part, gymnasium.spaces.Box)]
     if len(boxes) == len(parts) and all(math.prod(box.shape) > MOST_NUMBERS for box in boxes):
@@ -441,7 +422,7 @@ def _check_shown(space: Any, env_id: str) -> None:
 
 
 def _names(game: Any, space: Any) -> dict[int, str]:
-    """Names of discrete actions, where the environment has them (as MiniGrid and ALE do)."""
+    """Return the names of discrete actions, if the environment has them (as MiniGrid and ALE do)."""
     if not isinstance(space, gymnasium.spaces.Discrete):
         return {}
     numbers = range(int(space.start), int(space.start + space.n))
@@ -456,7 +437,7 @@ def _names(game: Any, space: Any) -> dict[int, str]:
 
 
 def _about(game: Any) -> str:
-    """Return the environment's documentation about playing it."""
+    """Return the relevant sections of the environment's documentation."""
     text = inspect.getdoc(type(game.unwrapped)) or ""
     if inspect.getdoc(gymnasium.Env) == text:
         return ""
@@ -477,7 +458,7 @@ def _documented(game: Any) -> str:
 
 
 def _with_success(info: dict[str, Any]) -> dict[str, Any]:
-    """The info with ``success`` as a bool, or without it."""
+    """Return the info with ``success`` as a bool, or without it."""
     success = info.get("success", info.get("is_success"))
     rest = {name: value for name, value in info.items() if name != "success"}
     return rest | ({"success": bool(success)} if isinstance(success, bool | int | float) and success == success else {})

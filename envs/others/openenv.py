@@ -1,6 +1,6 @@
 """``openenv:URL``: the environment of a running OpenEnv server.
 
-A reply becomes an action by the JSON schema that the server gives. A session is one WebSocket.
+Replies are converted to actions by the server's JSON schema. A session is one WebSocket.
 """
 
 from __future__ import annotations
@@ -35,21 +35,20 @@ with extra("serve", "An OpenEnv server"):
     from rollenv.remote.connection import WebSocket
 
 
-#: Bytes of a message.
+#: Maximum size of a message, in bytes.
 _LARGEST_MESSAGE = 100 * 2**20
-#: Seconds to connect, and to answer what needs no session.
+#: Timeout of connections and of requests without a session, in seconds.
 _CONNECT = 10.0
-#: Seconds of silence after which a server that has an answer to give is asked whether it is there, and as many more
-#: after which it is lost: a step may hold up its event loop.
+#: Seconds without data before a ping, and again before a busy server counts as lost; a step may block its event loop.
 _SILENCE = 60.0
 
 
 class Refused(Exception):
-    """The server's answer to a message that is not of the right form; the session goes on."""
+    """The server rejected a malformed message; the session continues."""
 
 
 def base_of(address: str) -> str:
-    """The address of a server as ``http://HOST:PORT/PATH``.
+    """Normalise the address of a server to ``http://HOST:PORT/PATH``.
 
     Raises:
         UsageError: it is not such an address.
@@ -69,7 +68,7 @@ def base_of(address: str) -> str:
 
 
 def _headers() -> dict[str, str]:
-    """Headers with the token of the variable OPENENV_TOKEN, which stored addresses must not show."""
+    """Return headers with the token in OPENENV_TOKEN, which must not be part of stored addresses."""
     token = os.environ.get("OPENENV_TOKEN", "").strip()
     if not (token.isascii() and token.isprintable()):
         raise UsageError("OPENENV_TOKEN has characters that no token has")
@@ -78,19 +77,19 @@ def _headers() -> dict[str, str]:
 
 @functools.lru_cache(maxsize=64)
 def about(base: str) -> dict[str, Any]:
-    """Return the server's facts about actions (``schema``, empty if none) and about itself (``name``, ``description``).
+    """Return the server's ``schema`` of actions (empty if none), ``name`` and ``description``.
 
     Raises:
         ServerLost: it does not answer.
         UsageError: it is not an OpenEnv server.
     """
-    alone = httpx.Limits(max_keepalive_connections=0)  # some servers close connections without a word
+    alone = httpx.Limits(max_keepalive_connections=0)  # some servers close idle connections without notice
     with httpx.Client(headers=_headers(), timeout=_CONNECT, verify=base.startswith("https"), limits=alone) as client:
         schema, described = _got(client, f"{base}/schema", base), _got(client, f"{base}/metadata", base)
     action = schema.get("action") if isinstance(schema, dict) else None
     if schema is not None and not isinstance(action, dict):
         raise UsageError(f"openenv:{base} is not an OpenEnv server: /schema has no form of actions")
-    if schema is None and described is None:  # the WebSocket alone is enough to play
+    if schema is None and described is None:  # the WebSocket alone is enough
         with contextlib.closing(Wire(base)) as wire:
             wire.connect()
     metadata = described if isinstance(described, dict) else {}
@@ -98,7 +97,7 @@ def about(base: str) -> dict[str, Any]:
 
 
 def _got(client: httpx.Client, url: str, base: str) -> Any:
-    """JSON from a server; None if it has no such page."""
+    """Get JSON from a server; None if it has no such page."""
     try:
         answer = client.get(url)
     except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
@@ -114,10 +113,10 @@ def _got(client: httpx.Client, url: str, base: str) -> Any:
 
 
 class Wire:
-    """A session, which begins with the first message and ends with :meth:`close`. For one thread at a time.
+    """A session, from the first message until :meth:`close`. Not thread-safe.
 
     Args:
-        timeout: seconds to wait for an answer.
+        timeout: timeout of an answer, in seconds.
     """
 
     def __init__(self, base: str, timeout: float = 600.0):
@@ -125,7 +124,7 @@ class Wire:
         self._socket: WebSocket | None = None
 
     def connect(self) -> WebSocket:
-        """Begin a session, unless there is one.
+        """Start a session, unless there is one.
 
         Raises:
             ServerLost: no server answers.
@@ -144,25 +143,25 @@ class Wire:
         return self._socket
 
     def ask(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        """Send a message and return what is in the answer.
+        """Send a message and return the content of the answer.
 
         Args:
             kind: type of the message, ``reset`` or ``step``.
 
         Raises:
-            Refused: the message is not of the right form.
-            Misbehaved: the environment failed, or the answer breaks the protocol.
-            ServerFull: the server has no room.
-            ServerLost: the connection was lost, or there was no answer in time.
+            Refused: the message is malformed.
+            Misbehaved: the environment failed, or the answer violates the protocol.
+            ServerFull: the server is full.
+            ServerLost: the connection was lost, or the answer timed out.
         """
-        again = self._socket is not None and kind == "reset"  # it may have been closed since the last message
+        again = self._socket is not None and kind == "reset"  # retry, as the idle connection may have been closed
         message = json.dumps({"type": kind, "data": data})
         socket = self.connect()
         try:
-            with contextlib.suppress(OSError, WebSocketException):  # a server without room says so before it closes
+            with contextlib.suppress(OSError, WebSocketException):  # a full server sends the reason before it closes
                 socket.send(message)
             answer = socket.receive(time.monotonic() + self.timeout)[0]
-        except TimeoutError as error:  # a late answer would be taken for that of the next message
+        except TimeoutError as error:  # a late answer would be mistaken for that of the next message
             self.close()
             raise ServerLost(f"{self.base} gave no answer to a {kind} within {self.timeout:g} s") from error
         except (OSError, WebSocketException) as error:
@@ -215,21 +214,21 @@ def _location(loc: Any) -> str:
 
 _TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,)}
 _BOUNDS = {"minimum": "from", "exclusiveMinimum": "above", "maximum": "to", "exclusiveMaximum": "below"}
-#: Characters of choices that an agent is shown.
+#: Maximum length of the list of choices for the agent.
 _LONGEST = 4000
 
 
 class Form:
-    r"""The form of actions.
+    r"""The format of actions.
 
-    Where one field is required, or there is but one, the reply is that field: all of it for a text, the last
-    ``\boxed{}`` for numbers and choices. Otherwise the reply has a JSON object, in a code block, in a box or alone.
+    With a single field, or a single required one, the reply is its value: all of it for a text, the last ``\boxed{}``
+    for numbers and choices. Otherwise the reply has a JSON object, in a code block, in a box or alone.
 
     Args:
-        schema: JSON schema of actions; empty if it is not known.
+        schema: JSON schema of actions; empty if unknown.
 
     Raises:
-        UsageError: there is no such field, or the schema cannot be read.
+        UsageError: there is no such field, or the schema is invalid.
     """
 
     def __init__(self, schema: Mapping[str, Any], field: str | None = None):
@@ -258,7 +257,7 @@ class Form:
 
     @property
     def asked(self) -> str:
-        """The form of a reply, for the agent; empty where any text is one."""
+        """The description of the format for the agent; empty if any text is valid."""
         return well_formed(self._asked())
 
     def _asked(self) -> str:
@@ -274,10 +273,10 @@ class Form:
         return "Reply with a JSON object of these fields:\n" + "\n".join(lines)
 
     def read(self, reply: str) -> dict[str, Any]:
-        """The action that a reply means.
+        """Parse a reply to an action.
 
         Raises:
-            ValueError: it means none; the message says why.
+            ValueError: the reply is invalid; the message is for the agent.
         """
         if self.only is None:
             block = last_code_block(reply, None)
@@ -296,12 +295,12 @@ class Form:
 
     @property
     def can_sample(self) -> bool:
-        """True if the form bounds actions."""
+        """True if the schema bounds actions."""
         wanted = [self.only] if self.only else self.required
         return bool(wanted) and all(_bounded(self.fields.get(name or "", {})) for name in wanted)
 
     def sample(self, rng: random.Random) -> str:
-        """A reply that means a random action."""
+        """Return a reply with a random action."""
         if self.only is not None:
             value = _sample(self._only_schema, rng)
             return f"\\boxed{{{value if isinstance(value, str) else json.dumps(value)}}}"
@@ -309,7 +308,7 @@ class Form:
 
 
 def _resolved(schema: Any, whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a field: a reference is looked up, and null is left out of the alternatives."""
+    """Return the schema of a field, with references resolved, and without null among the alternatives."""
     if not isinstance(schema, Mapping):
         return {}
     if isinstance(ref := schema.get("$ref"), str):
@@ -370,17 +369,17 @@ def _sample(schema: Mapping[str, Any], rng: random.Random) -> Any:
     return rng.randint(math.ceil(schema["minimum"]), math.floor(schema["maximum"]))
 
 
-#: OpenEnv's own fields, which are not shown.
+#: OpenEnv's own fields, which are hidden.
 _NOT_SHOWN = ("done", "reward", "metadata")
-#: No reward is larger.
+#: Maximum absolute value of a reward.
 _LARGEST = 1e100
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """The spec of ``openenv:URL``, with what the server says of itself.
+    """Return the spec of ``openenv:URL``, with the server's description.
 
-    Nothing is promised but random actions, where the form of actions allows any: OpenEnv has no states and copies, and
-    a server need not follow the seed.
+    The only ability is random actions, if the schema bounds actions: OpenEnv has no states and copies, and a server may
+    ignore the seed.
 
     Raises:
         UsageError: it is not the address of an OpenEnv server.
@@ -400,12 +399,12 @@ def spec_of(env_id: str) -> EnvSpec:
 
 
 def make_openenv(url: str, max_turns: int = 200, timeout: float = 600.0, action_field: str | None = None) -> Env:
-    """An environment of an OpenEnv server; the session begins with the first reset.
+    """Make an environment of an OpenEnv server; the session starts with the first reset.
 
     Args:
-        max_turns: the episode is truncated after this many turns.
-        timeout: seconds to wait for an answer.
-        action_field: of the server's actions, which gets the agent's reply; by default see :class:`Form`.
+        max_turns: turns before the episode is truncated.
+        timeout: timeout of an answer, in seconds.
+        action_field: field of actions for the agent's reply; by default see :class:`Form`.
 
     Raises:
         UsageError: an argument is wrong, or it is not an OpenEnv server.
@@ -421,26 +420,21 @@ def make_openenv(url: str, max_turns: int = 200, timeout: float = 600.0, action_
 class OpenEnv(Env):
     """An environment of an OpenEnv server.
 
-    A reply that the server's form of actions does not allow passes the turn: nothing moves, the reward is 0, and
+    A reply that does not match the server's schema passes the turn: nothing moves, the reward is 0, and
     ``info["valid"]`` is false.
     """
 
-    #: ``inner`` holds more arguments of the server's reset.
+    #: ``inner`` are further arguments for the server's reset.
     reset_options = frozenset({"inner"})
 
     def __init__(self, wire: Wire, form: Form, max_turns: int):
         self.wire, self.form, self.max_turns = wire, form, max_turns
         self._given: int | None = None
         self._turn, self._observation = 0, ""
-        weakref.finalize(self, wire.close).atexit = False  # where nobody calls close()
+        weakref.finalize(self, wire.close).atexit = False  # in case close() is not called
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
-        """Begin an episode. The server gets the same seed; without one, the next of the private stream.
-
-        Args:
-            seed: restarts the random stream; None continues it.
-            options: values for the names in :attr:`reset_options`.
-        """
+        """Start an episode; see :meth:`rollenv.Env.reset`. The server's seed is the same, or drawn from the stream."""
         self._given = seed
         return super().reset(seed, options=options)
 
@@ -501,7 +495,7 @@ class OpenEnv(Env):
 
 
 class _Sampling(OpenEnv):
-    """One whose form of actions lists them, or bounds them."""
+    """An OpenEnv environment whose schema bounds actions."""
 
     __doc__ = OpenEnv.__doc__
 
@@ -510,13 +504,13 @@ class _Sampling(OpenEnv):
 
 
 def _is_rollenvs(observation: Any) -> bool:
-    """Return whether rollenv's server has it from an environment that explains its actions itself."""
+    """Return whether an observation comes from a rollenv environment, whose own text explains the actions."""
     fields = observation if isinstance(observation, dict) else {}
     return isinstance(fields.get("text"), str) and isinstance(fields.get("info"), dict)
 
 
 def _read(observation: Any) -> tuple[str, dict[str, Any]]:
-    """The text of an observation, and the info that it brings."""
+    """Return the text of an observation, and its info."""
     if not isinstance(observation, dict):
         return show(observation), {}
     info: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Observations of other people's environments as text: numbers, arrays, dictionaries, and the pages of browsers."""
+"""Text of third-party observations: numbers, arrays, dictionaries, and browser pages."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import numpy as np
 
 from rollenv.parsing import well_formed
 
-#: Arrays of more numbers are images, mostly; they are left out.
+#: Maximum number of values of an array; larger ones, mostly images, are left out.
 MOST_NUMBERS = 1000
-#: Dictionaries of more values would be cut off anyway.
+#: Maximum number of values of a dictionary.
 MOST_NAMED = 10_000
-#: Characters of one text.
+#: Maximum length of a text.
 LONGEST = 40_000
-#: Deeper than this, data is left out.
+#: Maximum depth of data.
 _DEEPEST = 12
-#: Bits of a whole number; Python writes no number of more than some ten thousand.
+#: Maximum size of an integer, in bits; Python does not convert much larger ones to text.
 _LARGEST = 4096
 
-#: Keys of the page in BrowserGym's observations, the most informative first.
+#: Keys of the page in BrowserGym's observations, in order of preference.
 _TREES = ("axtree_txt", "axtree_object", "pruned_html", "dom_txt", "dom_object")
 
 
 def show(observation: Any) -> str:
-    """An observation as text: texts as they are, dictionaries line by line, numbers with five digits."""
+    """Convert an observation to text: texts unchanged, dictionaries line by line, numbers with five digits."""
     if isinstance(observation, str):
         return _cut(observation)
     if isinstance(observation, Mapping):
@@ -38,11 +38,11 @@ def show(observation: Any) -> str:
 
 
 def plain(value: Any, digits: int | None = None, depth: int = 0) -> Any:
-    """JSON data for any value; a note in brackets stands for what has no such form.
+    """Convert any value to JSON data, with a note in brackets for what cannot be converted.
 
     Args:
-        digits: that floats keep; by default all.
-        depth: of what it stands in.
+        digits: significant digits of floats; by default all.
+        depth: nesting depth of the value.
     """
     if isinstance(value, int) and value.bit_length() > _LARGEST:
         return f"(number of {value.bit_length()} bits, not shown)"
@@ -53,14 +53,14 @@ def plain(value: Any, digits: int | None = None, depth: int = 0) -> Any:
     if isinstance(value, float | np.floating):
         return float(value) if digits is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
     if isinstance(value, np.generic):
-        item = value.item()  # of some numbers that Python has not, itself
+        item = value.item()  # returns itself for types without a Python equivalent
         return f"({type(value).__name__})" if isinstance(item, np.generic) else plain(item, digits, depth)
     if isinstance(value, np.ndarray) and value.size > MOST_NUMBERS:
         return f"({value.dtype} array of {' x '.join(map(str, value.shape))}, not shown)"
     if depth > _DEEPEST:
         return "(not shown)"
     if isinstance(value, np.ndarray):
-        return plain(value.tolist(), digits, depth + value.dtype.hasobject)  # which may hold itself
+        return plain(value.tolist(), digits, depth + value.dtype.hasobject)  # an array of objects may contain itself
     if isinstance(value, Mapping):
         if depth and _numbers(value, MOST_NAMED) > MOST_NAMED:
             return "(dictionary of more than ten thousand values, not shown)"
@@ -80,7 +80,7 @@ def _value(value: Any) -> str:
 
 
 def _numbers(value: Any, most: int, depth: int = 0) -> int:
-    """The number of values in a value, nested ones included, or a number above ``most``; cycles are allowed."""
+    """Count the values in a value, including nested ones, up to a number above ``most``; cycles are allowed."""
     inside = _inside(value)
     if inside is None or depth > _DEEPEST:
         return 1
@@ -93,7 +93,7 @@ def _numbers(value: Any, most: int, depth: int = 0) -> int:
 
 
 def _inside(value: Any) -> Iterable[Any] | None:
-    """The values that a value holds; None if it holds none."""
+    """Return the elements of a container; None for other values."""
     if isinstance(value, Mapping):
         return value.values()
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
@@ -115,7 +115,7 @@ def _is_a_page(observation: Mapping[str, Any]) -> bool:
 
 
 def _page(observation: Mapping[str, Any]) -> str:
-    """BrowserGym's observation, without what only pictures and clocks tell."""
+    """Convert BrowserGym's observation, without pictures and times."""
     shown = {
         "Goal": _goal(observation),
         "Page": observation.get("url"),
@@ -160,7 +160,7 @@ def _tree(observation: Mapping[str, Any]) -> str:
 
 
 def _nodes(nodes: Any) -> list[str]:
-    """Lines for an accessibility tree as Chromium tells it: ``[id] role 'name'``, indented by depth."""
+    """Convert Chromium's accessibility tree to lines ``[id] role 'name'``, indented by depth."""
     known = {node["nodeId"]: node for node in nodes if "nodeId" in node}
     root = next(iter(known), None)
     lines: list[str] = []
@@ -179,7 +179,7 @@ def _nodes(nodes: Any) -> list[str]:
 
 
 def _node(node: Mapping[str, Any]) -> str:
-    """One element; empty for those that only group others."""
+    """Convert one element; empty for mere groups."""
     role, name = _text_of(node, "role"), _text_of(node, "name")
     bid = node.get("browsergym_id")
     if node.get("ignored") or role in ("InlineTextBox", "none") or (role in ("generic", "") and not name):

@@ -1,7 +1,7 @@
 """``verifiers:PACKAGE``: the tasks of a taskset package for verifiers (0.4), without its harnesses and runtimes.
 
-A task with a prompt and rewards is one turn. A package with an ``Env`` of its own and one agent is played turn by turn:
-what its ``run()`` says to the agent is the observation. Tasks that need a container, tools, or a runtime for their
+A task with a prompt and rewards has one turn. A package with its own ``Env`` and one agent is played turn by turn: the
+messages of its ``run()`` to the agent are the observations. Tasks that need a container, tools, or a runtime for their
 rewards are refused.
 """
 
@@ -31,16 +31,16 @@ from rollenv.needs import Package, peer
 
 
 class Talk:
-    """One episode: ``Env.run()`` of the package in a thread, and the agent's turns outside of it.
+    """One episode: ``Env.run()`` of the package in a thread, with the agent's turns outside.
 
     Args:
-        agent: the name of its agent.
-        seconds: that the thread may take until it says something.
+        agent: the name of the package's agent.
+        seconds: timeout of the next message from the thread.
 
     Attributes:
         over: whether ``run()`` has returned.
-        stopped: whether it was asked to end.
-        trace: verifiers' record of the episode; its rewards are there when it is over.
+        stopped: whether a stop was requested.
+        trace: verifiers' record of the episode, with rewards at the end.
     """
 
     def __init__(self, env: Any, agent: str, task: Any, seconds: float):
@@ -51,42 +51,42 @@ class Talk:
         self._running: asyncio.Task[None] | None = None
         self._thread = threading.Thread(target=self._run, name="verifiers", daemon=True)
         self._one_at_a_time = asyncio.Lock()
-        self._ended = False  # True once the package knows
+        self._ended = False  # True once the package was notified
         self.over, self.stopped = False, False
         self.trace: Any = None
 
     # -- replies -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> str:
-        """Start. Returns what the agent sees first.
+        """Start, and return the first observation.
 
         Raises:
-            Misbehaved: the package failed, or says nothing.
+            Misbehaved: the package failed or timed out.
         """
         self._thread.start()
         return self._next()
 
     def reply(self, text: str) -> str:
-        """Give the agent's reply. Returns what it sees next; empty at the end.
+        """Pass on the agent's reply, and return the next observation; empty at the end.
 
         Raises:
-            Misbehaved: the package failed, or says nothing.
+            Misbehaved: the package failed or timed out.
         """
         self._give(text)
         return self._next()
 
     def stop(self) -> str:
-        """End before the package does: its next turn gets an error.
+        """Stop early: the package's next turn raises an error.
 
         Raises:
-            Misbehaved: the package failed, or says nothing.
+            Misbehaved: the package failed or timed out.
         """
         self.stopped = True
         self._give(None)
         return self._next()
 
     def close(self) -> None:
-        """End, whatever the package does."""
+        """Cancel the episode."""
         if self._thread.is_alive():
             self.leave()
             self._thread.join(5.0)
@@ -94,8 +94,8 @@ class Talk:
             self._loop.close()
 
     def leave(self) -> None:
-        """Have it end, without waiting for that."""
-        with contextlib.suppress(RuntimeError):  # it has ended
+        """Cancel without waiting."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._cancel)
 
     def _next(self) -> str:
@@ -122,7 +122,7 @@ class Talk:
             self._running = self._loop.create_task(self._env.run(self._task, agents))
             self._loop.run_until_complete(self._running)
             self._events.put(("over", ""))
-        except BaseException as error:  # that it was cancelled, too: the package can do that itself
+        except BaseException as error:  # cancellation too, as the package may cancel itself
             self._events.put(("failed", error))
         finally:
             self._loop.close()
@@ -135,7 +135,7 @@ class Talk:
         if self._reply is not None and not self._reply.done():
             self._reply.set_result(text)
 
-    # -- what verifiers' code sees: an Agent, and its Interaction ----------------------------------------------------
+    # -- the interface of verifiers' Agent and Interaction ------------------------------------------------------------
 
     @contextlib.asynccontextmanager
     async def interaction(self, task: Any, **_: Any) -> AsyncIterator[Talk]:
@@ -165,7 +165,7 @@ class Talk:
         return self.trace
 
     async def turn(self, message: Any = None) -> Any:
-        """See ``Interaction.turn`` of verifiers: what the user says to the agent, and what it replies."""
+        """See ``Interaction.turn`` of verifiers: a message to the agent and its reply."""
         async with self._one_at_a_time:
             return await self._turn(message)
 
@@ -204,7 +204,7 @@ _NEEDS = (Package("verifiers", command="pip install 'verifiers==0.4.*'"),)
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """The spec of ``verifiers:PACKAGE``. Nothing is promised: rewards may ask a model, and tasks have no states.
+    """Return the spec of ``verifiers:PACKAGE``, without abilities: rewards may call a model, tasks have no states.
 
     Raises:
         MissingExtra: verifiers or the package is not installed.
@@ -224,14 +224,14 @@ def spec_of(env_id: str) -> EnvSpec:
 
 
 def _loaders(package: str) -> Any:
-    """Return verifiers' loader of packages, after it has found this one."""
+    """Check that verifiers can load the package, and return its loaders."""
     with peer("verifiers", "0.4", who=f"verifiers:{package}"):
         loaders = importlib.import_module("verifiers.v1.utils.loaders")
     try:
         loaders.taskset_class(package)
     except ImportError as error:
         raise MissingExtra(f"verifiers:{package}: install that package first ({one_line(error)})") from error
-    except (Exception, SystemExit) as error:  # whatever the package does
+    except (Exception, SystemExit) as error:  # packages may raise anything
         raise UsageError(f"verifiers:{package} is not a taskset of verifiers 0.4: {one_line(error)}") from error
     return loaders
 
@@ -239,13 +239,13 @@ def _loaders(package: str) -> Any:
 class VerifiersEnv(Env):
     """Tasks of a taskset package for verifiers.
 
-    The reward is the sum of the task's rewards with their weights, in the last turn; ``info`` has each of them.
+    The reward, in the last turn, is the weighted sum of the task's rewards; ``info`` has each of them.
 
     Args:
-        package: its name, as verifiers has it.
-        tasks: how many are played of a taskset that does not end.
-        max_turns: the episode is truncated after this many turns.
-        seconds: that the package's own code may take for a turn.
+        package: name of the package for verifiers.
+        tasks: maximum number of tasks of an endless taskset.
+        max_turns: turns before the episode is truncated.
+        seconds: timeout of the package's code per turn.
         settings: fields of the taskset's configuration.
     """
 
@@ -277,14 +277,14 @@ class VerifiersEnv(Env):
         self._turn, self._observation = 0, ""
 
     def num_tasks(self) -> int:
-        """Tasks of the taskset."""
+        """Return the number of tasks of the taskset."""
         if self._most is None:
             self._take(None)
             self._most = len(self._tasks)
         return self._most
 
     def _take(self, n: int | None) -> None:
-        """Read tasks until there are so many."""
+        """Load tasks up to this number."""
         try:
             self._tasks += itertools.islice(self._coming, None if n is None else max(0, n - len(self._tasks)))
         except (Exception, SystemExit) as error:
@@ -301,7 +301,7 @@ class VerifiersEnv(Env):
         if why := _why_not(task, self.env.taskset):
             raise UsageError(f"{self}: task {index} needs verifiers' own harness: {why}")
         self._turn, self._talk = 0, Talk(self.env, self._agent, task, self.seconds)
-        weakref.finalize(self, self._talk.leave).atexit = False  # where nobody calls close()
+        weakref.finalize(self, self._talk.leave).atexit = False  # in case close() is not called
         self._answered(self._talk.begin)
         if self._talk.over:
             raise Misbehaved(f"{self}: task {index} ended before the agent's first turn")
@@ -327,7 +327,7 @@ class VerifiersEnv(Env):
         return "The episode is over.", reward, not talk.stopped, talk.stopped, info
 
     def _answered(self, ask: Any) -> None:
-        """Let the package's code go on, and keep what it says."""
+        """Continue the package's code, and store its message."""
         try:
             self._observation = ask() or self._observation
         except RollenvError as error:
@@ -352,12 +352,12 @@ class VerifiersEnv(Env):
 
 
 def _each(taskset: Any) -> Iterator[Any]:
-    """The tasks, loaded when the first of them is asked for."""
+    """Yield the tasks, loading them lazily."""
     yield from taskset
 
 
 def _why_not(task: Any, taskset: Any) -> str:
-    """Return what a task needs that is not here; empty where it needs nothing."""
+    """Return the unsupported requirement of a task; empty if there is none."""
     kind = importlib.import_module("verifiers.v1.task").Task
     if type(task).NEEDS_CONTAINER or task.data.image:
         return "a container"

@@ -1,4 +1,4 @@
-"""Questions with short answers, compared as SQuAD compares them (arXiv 1606.05250, section 4)."""
+"""Questions with short answers, compared by SQuAD's rules (arXiv 1606.05250, section 4)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ from rollenv.parsing import last_boxed, last_tagged
 
 METRICS = ("em", "f1")
 
-#: No longer answer is right.
+#: Maximum length of an answer.
 MAX_CHARACTERS = 10_000
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _SIGNS = str.maketrans("⁄‒–", "/--")
 _THOUSANDS = re.compile(r"(?<![\w.,'])\d{1,3}(?:,\d{3})+(?![\d,]*\d)")
 _MARK = re.escape(string.punctuation)
-#: Punctuation, except a sign or a decimal point before a number and what stands between two digits.
+#: Punctuation, except a sign or a decimal point before a number, and characters between two digits.
 _PUNCTUATION = re.compile(
     rf"(?!(?:(?<![\w)])|(?<=\de))-[$£€¥]?\.?\d|(?<![\w.])\.\d|(?<=\d)[{_MARK}]{{1,2}}\d|(?<=\d[{_MARK}])-\d)[{_MARK}]"
 )
 _DECIMAL = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d{1,3})?")
-#: A float has 15 digits that can be relied on.
+#: Reliable digits of a float.
 _FLOAT_DIGITS = 15
 
 
 def normalize(text: str) -> str:
-    """Lower case, without punctuation, articles and extra white space; a text of nothing but articles keeps those, one
-    of nothing but punctuation is kept.
+    """Convert to lower case, without punctuation, articles and extra white space.
 
-    Numbers keep their sign, their decimal point and what else stands between their digits, not commas between
-    thousands. A text that is a decimal is written without zeros at its end.
+    A text of only articles or only punctuation keeps them. Numbers keep their sign, decimal point and other characters
+    between digits, except commas between thousands. A text that is a decimal loses trailing zeros.
     """
     text = re.sub(r"^-\s+(?=\d)", "-", plain_characters(text).lower().translate(_SIGNS).strip())
     words = _PUNCTUATION.sub("", _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text))
@@ -74,23 +73,23 @@ def _f1(words: list[str], wanted: list[str]) -> float:
 
 
 def _says_something(text: str) -> bool:
-    """Return whether there is a letter or a digit in it."""
+    """Return whether a text has a letter or a digit."""
     return any(char.isalnum() for char in text)
 
 
 class QaEnv(RowEnv):
     """One question, one answer.
 
-    Accepted answers that are missing, or without a letter or digit, do not count; a question that has no others pays
-    nothing.
+    Accepted answers that are missing, or without a letter or digit, are ignored; a question without others is never
+    rewarded.
 
     Args:
         dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
-        answer_key: the column with the accepted answer or a list of them.
+        answer_key: column of the accepted answer or a list of them.
         extract_boxed: the answer is in ``\\boxed{}`` instead of ``<answer>`` tags.
-        use_format_error_reward: pay -0.1 instead of 0 for an action without an answer.
+        use_format_error_reward: reward an action without an answer with -0.1 instead of 0.
         metric: the reward: ``em`` (1 for an exact match, else 0) or ``f1`` (the share of words; success is 1).
-        instruct: say in the question how to answer.
+        instruct: describe the answer format in the question.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class QaEnv(RowEnv):
 
     @property
     def accepted(self) -> tuple[str, ...]:
-        """The answers that count as correct."""
+        """The accepted answers."""
         return texts(self.row[self.gold_key])
 
     def _question(self) -> str:
@@ -137,10 +136,10 @@ class QaEnv(RowEnv):
         return self._template % self.action_rng.choice(("yes", "no", "True", "False"))
 
     def oracle_action(self) -> str:
-        """The first accepted answer.
+        """Return the first accepted answer.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no accepted answer.
         """
         if not self.accepted:
             raise UsageError(f"{self}: row {self.idx} has no accepted answer")
@@ -148,10 +147,10 @@ class QaEnv(RowEnv):
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """The accepted answers in a cell: one, or a list of them.
+    """Return the accepted answers in a cell, which has one or a list of them.
 
     Raises:
-        UsageError: it holds something else than texts and numbers.
+        UsageError: it has anything but texts and numbers.
     """
     values = listed(value)
     for one in values:

@@ -266,7 +266,7 @@ class ReasoningGymEnv(Env):
         return feedback, score, True, False, info
 
     def score(self, answer: str) -> float:
-        r"""Score an answer, from 0 to 1; the better of it as it is and with ``\{`` and ``\}`` as braces."""
+        r"""Return the higher score of an answer, from 0 to 1: unchanged, or with ``\{`` and ``\}`` as braces."""
         return self._score(answer)[0]
 
     def _score(self, answer: str) -> tuple[float, str]:

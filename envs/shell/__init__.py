@@ -21,8 +21,7 @@ def register_family() -> None:
                 SHELL,
                 abilities={"random_action", "oracle"},
                 needs=[MACHINES],
-                nondeterministic=family
-                in ("mix", "git", "processes", "services"),  # process ids and commit ids vary
+                nondeterministic=family in ("mix", "git", "processes", "services"),  # process ids and commit ids vary
                 levels={"size": [1, 2, 3, 4, 5], "max_turns": [5, 10, 15, 20, 30]},
                 family=family,
                 size=size,

@@ -231,7 +231,7 @@ def _revert(draw: Draw, size: int) -> ShellTask:
     history = History(draw, size)
     n = draw.number(1, len(history.commits) - 1)
     one, extra = history.commits[n], f"{draw.word()}-{draw.token(3)}.txt"
-    for m in range(n, len(history.commits)):  # the commit only adds a file, so that reverting it never conflicts
+    for m in range(n, len(history.commits)):  # the commit now only adds a file, so that reverting it never conflicts
         now = history.commits[m]
         files = {**history.commits[m].files, extra: "draft\n"}
         files = files if m > n else {**history.commits[n - 1].files, extra: "draft\n"}

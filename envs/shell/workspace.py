@@ -41,7 +41,7 @@ class Workspace(Protocol):
         """Return the entries of a folder; empty if it is not a folder."""
 
     def read(self, path: str, most: int = MOST_BYTES) -> bytes | None:
-        """Return the contents of a regular file; None if it is a link, cannot be read or has more than ``most`` bytes."""
+        """Return the contents of a file; None if it is a link, unreadable or larger than ``most`` bytes."""
 
 
 def _found(look: Callable[[], _Found]) -> _Found | None:

@@ -1,1 +1,1 @@
-"""The shared parts of terminal tasks: an environment with a shell, guards around grading, task folders of others."""
+"""Shared parts of terminal tasks: an environment with a shell, isolated grading, task folders."""

@@ -1,4 +1,4 @@
-"""An environment that is a machine with a shell: commands in, output out, graded at the end."""
+"""The base of environments with a shell on a machine, graded at the end."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rollenv.parsing import cut_middle
 from rollenv.sandbox import Machine, SandboxDied, SandboxError
 from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, unknown_argument, write_calls
 
-#: The form of actions besides the forms of calls: the whole action is a command, and a word ends the episode.
+#: An action format besides the formats of calls: the whole action is a command, and :data:`SUBMIT` ends the episode.
 PLAIN = "plain"
-#: The word.
+#: The action that ends the episode with :data:`PLAIN`.
 SUBMIT = "submit"
 _TOOLS: list[dict[str, Any]] = [
     {
@@ -55,7 +55,7 @@ _NO_CALL = "No call was found. Call bash with a command, or submit once the task
 
 @dataclass
 class Started:
-    """A task that is ready to be worked on."""
+    """A task with its machine, ready for the agent."""
 
     instruction: str
     machine: Machine
@@ -71,27 +71,27 @@ class Graded:
     success: bool
     metrics: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
-    """More for ``info``."""
+    """Additional items for ``info``."""
     says: str = ""
-    """The next observation; only if the episode continues."""
+    """The next observation, if the episode continues."""
 
 
 class TerminalEnv(Env):
-    """Tasks on a machine of their own, worked on with ``bash``.
+    """Tasks on a private machine, for agents with ``bash``.
 
     An action calls ``bash`` (see ``calls``) or ``submit``; with ``calls="plain"`` it is a command. The observation is
-    what the command printed, cut in the middle, with its exit code unless that is 0. At the end, and after
-    ``max_turns`` or ``max_seconds`` too, what is there is graded. An author defines :meth:`start` and :meth:`grade`.
+    the output of the command, shortened in the middle, with the exit code unless it is 0. The machine is graded at the
+    end, also after ``max_turns`` or ``max_seconds``. An author defines :meth:`start` and :meth:`grade`.
 
-    ``info`` holds ``tools`` (schemas) and ``submit`` (the action that ends the episode) at reset, and at the end
-    ``success``, ``metrics`` and what else the grading says.
+    ``info`` has ``tools`` (schemas) and ``submit`` (the action that ends the episode) at reset, and at the end
+    ``success``, ``metrics`` and further results of the grading.
 
     Args:
-        calls: how calls are written: ``hermes``, ``json``, ``python``, ``native`` or ``plain``.
-        output_chars: characters of output that are shown; the middle of longer ones is left out.
-        command_seconds: until a command is stopped, unless it asks for less.
-        max_seconds: of all commands together; None for no limit.
-        attached: what the machine has besides what the task says. Only a program can give it, no client.
+        calls: format of calls: ``hermes``, ``json``, ``python``, ``native`` or ``plain``.
+        output_chars: maximum length of shown output; the middle of longer output is left out.
+        command_seconds: time limit of a command, unless the call sets a lower one.
+        max_seconds: time limit of all commands together; None for no limit.
+        attached: additions to the task's machine. Programs can pass it, but not clients of a server.
     """
 
     _plan: list[str] | None
@@ -127,19 +127,19 @@ class TerminalEnv(Env):
     # -- what an author defines ----------------------------------------------------------------------------------------
 
     def start(self, options: dict[str, Any]) -> Started:
-        """Choose a task with :attr:`np_random` or ``options``, and make its machine."""
+        """Choose a task with :attr:`np_random` or ``options``, and start its machine."""
         raise NotImplementedError(f"{type(self).__name__} has no start()")
 
     def grade(self) -> Graded:
-        """Grade what is on :attr:`machine`."""
+        """Grade the state of :attr:`machine`."""
         raise NotImplementedError(f"{type(self).__name__} has no grade()")
 
     def go_on(self, graded: Graded) -> bool:
-        """Return whether another part of the task follows; ``graded.says`` is shown then."""
+        """Return whether another step of the task follows, with the observation ``graded.says``."""
         return False
 
     def solution(self) -> Sequence[str]:
-        """Commands that solve the task, for the oracle."""
+        """Return commands that solve the task, for the oracle."""
         raise NotImplementedError(f"{type(self).__name__} has no solution()")
 
     # -- the episode ---------------------------------------------------------------------------------------------------
@@ -171,15 +171,15 @@ class TerminalEnv(Env):
         return self._started
 
     def say(self, text: str, *, ends: bool = False, valid: bool = True, died: bool = False) -> StepResult:
-        """Count a turn that something else has played on the machine; grade it if that was the last.
+        """Count a turn that was played on the machine from outside; grade the machine after the last turn.
 
         Args:
-            ends: whether the agent calls the task done.
-            valid: whether the action was understood.
-            died: whether the machine has ended.
+            ends: whether the agent has submitted.
+            valid: whether the action was parsed.
+            died: whether the machine has died.
 
         Raises:
-            EpisodeOver: if there is no episode.
+            EpisodeOver: there is no running episode.
         """
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
@@ -192,31 +192,31 @@ class TerminalEnv(Env):
         return self.turn >= self.max_turns or (self.max_seconds is not None and self.spent >= self.max_seconds)
 
     def wait(self, seconds: float) -> None:
-        """Let the machine go on for some time, which counts as that of commands, but not beyond the limit."""
+        """Wait for some time, at most up to the limit; it counts as time of commands."""
         if self.max_seconds is not None:
             seconds = max(0.0, min(seconds, self.max_seconds - self.spent))
         time.sleep(seconds)
         self.spent += seconds
 
     def next_of_solution(self) -> str | None:
-        """The solution's next command; None once it has no more."""
+        """Return the solution's next command; None at its end."""
         if self._plan is None:
             self._plan = list(self.solution())
         return self._plan.pop(0) if self._plan else None
 
     def run_whole(self, command: str) -> str:
-        """Run a command of the solution; return what it printed."""
+        """Run a command of the solution, and return the output."""
         return self._run(command, self.command_seconds)
 
-    # -- a program that plays by itself --------------------------------------------------------------------------------
+    # -- a program that plays the episode ------------------------------------------------------------------------------
 
     def start_program(self, spec: dict[str, Any]) -> None:
         """Start a program that plays the task, see :class:`~rollenv.envs.terminal.program.Program`.
 
-        Its deadline is at most what :attr:`max_seconds` leaves.
+        Its deadline is limited by the remainder of :attr:`max_seconds`.
 
         Raises:
-            UsageError: one runs already, or the spec is incomplete.
+            UsageError: a program is running, or the spec is incomplete.
         """
         if self._program is not None:
             raise UsageError(f"{self}: a program is running; call end_program() first")
@@ -229,7 +229,7 @@ class TerminalEnv(Env):
         return self._playing.poll(wait)
 
     def end_program(self) -> dict[str, Any]:
-        """End the program and count its time, see :meth:`~rollenv.envs.terminal.program.Program.end`."""
+        """Stop the program and count its time, see :meth:`~rollenv.envs.terminal.program.Program.end`."""
         program, self._program = self._playing, None
         ended = program.end()
         self.spent += ended["seconds"]
@@ -286,13 +286,13 @@ class TerminalEnv(Env):
         return text, graded.reward, ends, cut, info
 
     def _died(self) -> StepResult:
-        """Code that ends its machine has not done the task."""
+        """End an episode whose machine has died, as failed."""
         self.close()
         text = "The machine has ended."
         return text, 0.0, True, False, {"success": False, "metrics": {"turns": self.turn, "machine_ended": 1}}
 
     def _understood(self, action: str) -> tuple[list[tuple[str, float]], bool, str]:
-        """Commands with their seconds, whether the agent calls the task done, and what was wrong."""
+        """Parse commands with their time limits, whether the agent submits, and an error."""
         if self.calls == PLAIN:
             ends = action.strip() == SUBMIT
             return ([] if ends or not action.strip() else [(action, self.command_seconds)]), ends, ""
@@ -323,28 +323,28 @@ class TerminalEnv(Env):
         raise NoSuchAbility(f"{self} cannot be copied in the middle of an episode: its state is a running machine")
 
     def close(self) -> None:
-        """End the machine."""
+        """Stop the machine."""
         if self._started is not None:
             with contextlib.suppress(SandboxError):
                 self._started.machine.kill()
             self._started = None
 
     def render(self) -> str:
-        """The last observation."""
+        """Return the last observation."""
         return self.shown
 
     def sample_random_action(self) -> str:
-        """A command that looks around, or, rarely, the end."""
+        """Return a harmless command, or, rarely, the submission."""
         commands = ("ls", "pwd", "ls ..", "echo hello", "cat *", "true", "wc -l *")
         command = commands[self.action_rng.randrange(len(commands))]
         return self.written(SUBMIT if self.action_rng.random() < 0.1 else command)
 
     def oracle_action(self) -> str:
-        """The solution's next command, and then the end."""
+        """Return the solution's next command, or the submission after the last."""
         return self.written(self.next_of_solution() or SUBMIT)
 
     def written(self, command: str) -> str:
-        """A command, or the word that ends the episode, as an action."""
+        """Write a command, or :data:`SUBMIT`, as an action."""
         if self.calls == PLAIN:
             return command
         return write_calls([(SUBMIT, {}) if command == SUBMIT else ("bash", {"command": command})], self._form)

@@ -1,4 +1,4 @@
-"""Task folders: what Harbor's and Terminal-Bench's have in common, as data."""
+"""The common data of Harbor's and Terminal-Bench's task folders."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 
 from rollenv.core import UsageError
 
-#: The most MiB that a task may ask for.
+#: Maximum number of MiB in a task's requirements.
 _MOST_MB = 1 << 22
 _NAME = re.compile(r"[^=\0]+")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 class TaskFolderError(UsageError):
-    """A task folder is not as its format says."""
+    """A task folder is malformed."""
 
 
 @dataclass(frozen=True)
 class Healthcheck:
-    """Repeated after the start until it succeeds. Seconds, as Docker has them."""
+    """A command that is repeated after the start until it succeeds, with Docker's settings in seconds."""
 
     command: str
     interval: float = 5.0
@@ -35,7 +35,7 @@ class Healthcheck:
 
 @dataclass(frozen=True)
 class Collect:
-    """A command that gathers what is graded, before the agent's processes are ended."""
+    """A command that collects results before the agent's processes are killed."""
 
     command: str
     timeout: float = 60.0
@@ -47,16 +47,16 @@ class Verifier:
     """The grading of a task, or of one of its steps.
 
     Attributes:
-        tests: folders that are uploaded to /tests, in order: the task's, and a step's over them.
-        script: what runs there; "" for pytest on ``test_outputs.py``.
-        seconds: until it is stopped.
-        env: of the script.
+        tests: folders for /tests, in order: the task's, overlaid by the step's.
+        script: name of the script in it; "" for pytest on ``test_outputs.py``.
+        seconds: time limit.
+        env: environment variables of the script.
         user: user that runs it; "" for the image's.
-        separate: whether it has a machine of its own, built from the Dockerfile in ``tests`` if there is one, else
-            from ``image`` or as the agent's.
-        image: of a registry; "" where none is named.
-        collect: commands that gather what is graded.
-        writes_reward: whether the script writes the reward; else its exit code is it.
+        separate: whether it has its own machine, built from the Dockerfile in ``tests``, else from ``image``, else from
+            the agent's image.
+        image: image of a registry; "" for none.
+        collect: commands that collect results.
+        writes_reward: whether the script writes the reward; else the exit code decides.
     """
 
     tests: tuple[Path, ...]
@@ -70,35 +70,35 @@ class Verifier:
     writes_reward: bool = True
 
     def find(self, name: str) -> Path | None:
-        """A file of the tests by its name: a step's own comes before the task's."""
+        """Return a file of the tests by name; a step's own takes precedence over the task's."""
         return next((tests / name for tests in reversed(self.tests) if (tests / name).is_file()), None)
 
     def files(self, pattern: str = "*") -> Iterator[Path]:
-        """The tests' files whose names fit."""
+        """Yield the tests' files that match a pattern."""
         for tests in self.tests:
             yield from sorted(path for path in tests.rglob(pattern) if path.is_file())
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """Return the files of the agent's machine that a separate verifier gets."""
+    """Files of the agent's machine for a separate verifier."""
 
     source: str
     destination: str
     exclude: tuple[str, ...] = ()
-    """Patterns of names that are not given."""
+    """Patterns of names to exclude."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a task with an instruction and a grade of its own."""
+    """A step of a task, with its own instruction and grading."""
 
     name: str
     instruction: str
     verifier: Verifier
     solution: Path | None
     user: str = ""
-    """The agent's; "" for the image's."""
+    """User of the agent; "" for the image's."""
     agent_seconds: float | None = None
     setup: Path | None = None
     min_reward: Mapping[str, float] = field(default_factory=dict)
@@ -111,23 +111,21 @@ class TaskFolder:
     """A task.
 
     Attributes:
-        path: the folder.
-        name: of the task.
         kind: ``harbor`` or ``tb``.
         steps: one, or several that share a machine.
-        context: what the Dockerfile copies from.
-        ignored: what no image is to have of it.
-        dockerfile: its name there; "" where there is none.
-        image: of a registry; "" where none is named.
-        env: of everything that runs.
-        build_seconds: for each instruction of the Dockerfile.
-        memory_mb, storage_mb: that the task asks for.
-        workdir: where commands start; "" for the image's.
-        solution_env: of the solution.
+        context: build context of the Dockerfile.
+        ignored: files of the context to exclude from images.
+        dockerfile: its name in the context; "" for none.
+        image: image of a registry; "" for none.
+        env: environment variables of all processes.
+        build_seconds: time limit of each instruction of the Dockerfile.
+        memory_mb, storage_mb: requirements of the task.
+        workdir: working folder of commands; "" for the image's.
+        solution_env: environment variables of the solution.
         network_mode: ``public``, ``no-network`` or ``allowlist``.
-        allowed_hosts: the list.
-        final_only: whether the last step's reward is the task's; else their mean is.
-        metadata: as the folder has it.
+        allowed_hosts: hosts for ``allowlist``.
+        final_only: whether the last step's reward is the task's; else the mean.
+        metadata: copied from the folder.
     """
 
     path: Path
@@ -152,7 +150,7 @@ class TaskFolder:
 
 
 class Fields:
-    """A table of a task file, whose values are checked as they are taken. Keys that are not known are left alone."""
+    """A table of a task file with validated access. Unknown keys are ignored."""
 
     def __init__(self, file: Path, data: Any, prefix: str = ""):
         self.file, self.prefix = file, prefix
@@ -161,22 +159,18 @@ class Fields:
         self.data = data
 
     def table(self, name: str) -> Fields:
-        """A table in it; an empty one where there is none."""
+        """Return a table in it; by default an empty one."""
         return Fields(self.file, self.data.get(name) or {}, f"{self.prefix}.{name}".strip("."))
 
     def tables(self, name: str) -> list[Fields]:
-        """A list of tables in it."""
+        """Return a list of tables in it."""
         found = self.data.get(name) or []
         if not isinstance(found, list):
             self.wrong(name, "a list of tables")
         return [Fields(self.file, each, f"{self.prefix}.{name}[{i}]".strip(".")) for i, each in enumerate(found)]
 
     def text(self, name: str, default: str = "") -> str:
-        """A text.
-
-        Args:
-            default: the value where the table has none.
-        """
+        """Return a text."""
         value = self.data.get(name, default)
         if value is None:
             return default
@@ -185,11 +179,7 @@ class Fields:
         return str(value)
 
     def seconds(self, name: str, default: float | None) -> float | None:
-        """A number above 0.
-
-        Args:
-            default: the value where the table has none.
-        """
+        """Return a number above 0, or the default."""
         value = self.data.get(name, default)
         if value is None:
             return default
@@ -198,19 +188,11 @@ class Fields:
         return float(value)
 
     def some_seconds(self, name: str, default: float) -> float:
-        """A number above 0, never None.
-
-        Args:
-            default: the value where the table has none.
-        """
+        """Return a number above 0, never None."""
         return self.seconds(name, default) or default
 
     def megabytes(self, name: str, old: str = "") -> int | None:
-        """A number of MiB, or in an old file a text such as ``2G``.
-
-        Args:
-            old: its name in old files.
-        """
+        """Return a number of MiB; old files have a text such as ``2G`` under the name ``old``."""
         value = self.data.get(name)
         if value is None and old and isinstance(self.data.get(old), str):
             match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B?", self.data[old].strip(), re.IGNORECASE)
@@ -225,7 +207,7 @@ class Fields:
         return min(int(value), _MOST_MB)
 
     def numbers(self, name: str) -> dict[str, float]:
-        """Finite numbers by name; a single one is ``reward``."""
+        """Return finite numbers by name; the name of a single one is ``reward``."""
         found = self.data.get(name)
         table = found if isinstance(found, Mapping) else {} if found is None else {"reward": found}
         good = (isinstance(each, int | float) and not isinstance(each, bool) for each in table.values())
@@ -234,7 +216,7 @@ class Fields:
         return {str(key): float(each) for key, each in table.items()}
 
     def variables(self, name: str) -> dict[str, str]:
-        """Environment variables; ``${NAME}`` and ``${NAME:-default}`` are taken from this process's environment."""
+        """Return environment variables, with ``${NAME}`` and ``${NAME:-default}`` from this process's environment."""
         found = self.data.get(name) or {}
         if not isinstance(found, Mapping) or not all(_NAME.fullmatch(str(key)) for key in found):
             self.wrong(name, "a table of texts, by names of variables")
@@ -250,20 +232,16 @@ class Fields:
         return _VARIABLE.sub(value, text).replace("\0", "")
 
     def wrong(self, name: str, wanted: str) -> None:
-        """Say what a value should be.
-
-        Raises:
-            TaskFolderError: always.
-        """
+        """Raise TaskFolderError for a value, with a description of valid ones."""
         where = f"{self.prefix}.{name}".strip(".")
         raise TaskFolderError(f"{self.file}: {where} must be {wanted}, got {self.data.get(name)!r}")
 
 
 def read_text(path: Path) -> str:
-    """A file of a task.
+    """Read a file of a task.
 
     Raises:
-        TaskFolderError: if it cannot be read.
+        TaskFolderError: the file cannot be read.
     """
     try:
         return path.read_text(encoding="utf-8")

@@ -1,8 +1,8 @@
-"""The part of an agent's work that goes to the grading machine: everything that does not change the grading.
+"""The filter of an agent's files for the grading machine: everything that cannot change the grading is copied.
 
-An agent is root of its machine and may have replaced any program. The grading machine is a fresh one: it has the
-image's own programs, and of the agent's machine all files that are not listed here. One gap remains: code of
-the agent that the tests themselves run (they import it, say) has the tests' rights while it runs.
+An agent is root on its machine and may have replaced any program. The grading machine is fresh: it has the image's own
+programs, and all files of the agent's machine except those listed here. One gap remains: the agent's code that the
+tests run (by an import, say) has the permissions of the tests.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rollenv.envs.terminal.runners import Runners, top_level
 from rollenv.sandbox import Image, Machine
 from rollenv.sandbox.offline import OURS
 
-#: Folders of a grader's own files.
+#: Folders with the grader's own files.
 _OURS = ("/tests", "/solution", "/logs/verifier", *OURS)
-#: Folders of the system: what the image has there stays as it is.
+#: System folders, where the image's files are never replaced.
 _SYSTEM = re.compile(r"^/(usr|bin|sbin|lib\w*)(/|$)")
 _PATHS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _STARTUP = re.compile(r"^(site|user)customize(\.|$)")
 _SITE = re.compile(r"/(?:site|dist)-packages/([^/]+)")
-#: Python's own modules: they come before installed ones, so nothing new belongs there.
+#: Python's standard library, which precedes installed packages, so that no new files are accepted.
 _STANDARD = re.compile(r"/lib(64)?/python[\d.]*(\.zip)?(/|$)")
-#: Settings of shells, the loader and installers.
+#: Configuration of shells, the loader and installers.
 _ETC = re.compile(
     r"^/etc/(ld\.so\.(preload|cache|conf)(\.d)?|profile(\.d)?|bash\.bashrc|bash_completion\.d|environment|zsh\w*|"
     r"inputrc|pip\.conf|xdg|uv|apt|dpkg|alternatives|wgetrc|curlrc|gitconfig|python[\d.]*|pam\.d|security|"
@@ -41,31 +41,30 @@ _HOME = re.compile(
     r"/(\.bashrc|\.bash_\w+|\.profile|\.zsh\w*|\.zprofile|\.pam_environment|\.inputrc|\.pydistutils\.cfg|\.pip|\.pypirc|"
     r"\.config/(pip|uv)|\.curlrc|\.wgetrc|\.netrc|\.jq|\.sqliterc|\.local/share/uv|\.cache/(uv|pip))(/|$)"
 )
-#: Files that map names to numbers.
+#: Files that map names to ids.
 _ACCOUNTS = frozenset({"/etc/passwd", "/etc/group"})
-#: Folders on the way to programs, packages and settings of a home, and to the reward: links there would lead around
-#: these rules.
+#: Folders above programs, packages and settings of a home, and above the reward: links there would bypass these rules.
 _WAYS = re.compile(
     r"^/(root|home/[^/]+)/\.(local(/(bin|lib(/python[\d.]*)?|share(/uv)?))?|config(/(pip|uv))?|cache(/(pip|uv))?)$|"
     r"^/logs(/agent|/artifacts)?$"
 )
 _COMPILED = re.compile(r"/__pycache__(/|$)|\.pyc$")
 _LIBRARY = re.compile(r"\.so(\.[\d.]+)?$")
-#: Files that tell pytest what to do, and sections of others that do.
+#: Files that configure pytest, and sections of shared files that do.
 _PYTEST = frozenset({"conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"})
 _SECTIONS = {"tox.ini": b"[pytest]", "setup.cfg": b"[tool:pytest]"}
-#: Files of a project of uv's.
+#: Files of a uv project.
 _PROJECT = frozenset({"pyproject.toml", "uv.lock", "uv.toml", ".python-version"})
 _MOST = 1 << 20
 
 
 class Guard:
-    """Decides which files of an agent's machine are kept; see :meth:`Machine.commit`.
+    """The filter for :meth:`Machine.commit`.
 
     Args:
-        image: that the agent began with.
-        runners: what the tests run and load.
-        tests: names of their files, which they may copy to where the work is.
+        image: the agent's initial image.
+        runners: programs and packages of the tests.
+        tests: names of the tests' files, which they may copy beside the agent's work.
     """
 
     def __init__(self, image: Image, runners: Runners | None = None, tests: Iterable[str] = ()):
@@ -78,11 +77,11 @@ class Guard:
         self.packages = {top_level(name) for folder in self._sites() for name in image.names(folder)}
         self.searched = {os.path.normpath(path) for path in image.env.get("PYTHONPATH", "").split(":") if path}
         self.left_out: list[str] = []
-        """Paths that were not kept."""
-        self._closed: set[str] = set()  # folders that were not
+        """Paths that were dropped."""
+        self._closed: set[str] = set()  # folders that were dropped
 
     def _prefixes(self) -> tuple[str, ...]:
-        """Return the folders of Pythons outside of the system's, such as a virtual environment on the PATH."""
+        """Return the prefixes of Pythons outside the system folders, such as a virtual environment on the PATH."""
         found = [path.rpartition("/")[0] for path in self.paths if not _SYSTEM.match(path)]
         found.append(f"{self.image.workdir.rstrip('/')}/.venv")
         return tuple(each for each in found if each and "python3" in self.image.names(f"{each}/bin"))
@@ -99,7 +98,7 @@ class Guard:
             self.left_out.append(path)
             self._closed.add(path)
         elif self._is_system(path) and member.isdir() and self.image.find(path) is not None:
-            member.pax_headers = {}  # a folder of the system does not hide what the image has in it
+            member.pax_headers = {}  # a system folder must not hide the image's files in it
         return kept
 
     def _is_system(self, path: str) -> bool:
@@ -114,11 +113,11 @@ class Guard:
         if tells_runners(name) or "__pycache__/sitecustomize" in path:
             return False
         if name in self.tests and not member.isreg() and not (before is not None and before.is_dir()):
-            return False  # a folder or a link there would keep a copy of the tests away
+            return False  # a folder or link there would prevent a copy of the tests
         if not member.isdir() and (_WAYS.match(path) or name in ("site-packages", "dist-packages")):
             return False
         if before is not None and stat.S_ISDIR(os.lstat(before).st_mode) and not member.isdir():
-            return path.count("/") > 2 and not self._is_system(path)  # /app, a home or a system's folder stays a folder
+            return path.count("/") > 2 and not self._is_system(path)  # /app, homes and system folders stay folders
         if (site := _SITE.search(path)) and not self._package(site[1], name, contents):
             return False
         if self._is_system(path):
@@ -134,14 +133,14 @@ class Guard:
         return before is not None or not self._hides(path, name, member)
 
     def _of_system(self, path: str, name: str, member: tarfile.TarInfo, was_there: bool) -> bool:
-        """Keep new files there unless they hide something; the image's own stay."""
+        """Return whether to keep a file in a system folder: a new one that hides nothing."""
         if _COMPILED.search(path):
-            return False  # Python believes it without looking at the source
+            return False  # Python would trust it without checking the source
         site = _SITE.search(path)
         if member.isdir():
             return "glibc-hwcaps" not in path
         if was_there:
-            return bool(site)  # a package that was installed again
+            return bool(site)  # a reinstalled package
         if name == "pyvenv.cfg" or name.endswith("._pth") or (_STANDARD.search(path) and not site):
             return False
         if path.rpartition("/")[0] in self.paths:
@@ -151,7 +150,7 @@ class Guard:
         return True
 
     def _package(self, top: str, name: str, contents: IO[bytes] | None) -> bool:
-        """Installed packages are kept, but none that test runners, the tests or Python's start load."""
+        """Return whether to keep an installed package: not if test runners, tests or Python's startup load it."""
         if self.runners.loads(top, top_level(top) in self.packages):
             return False
         if name.endswith(".pth") or name == "entry_points.txt":
@@ -168,7 +167,7 @@ class Guard:
         return section is not None and (text is None or section in text)
 
     def _hides(self, path: str, name: str, member: tarfile.TarInfo) -> bool:
-        """Return whether a new file replaces a test runner, or a file that the runner looks for first."""
+        """Return whether a new file shadows a test runner or one of its files."""
         folder, stem = path.rpartition("/")[0], name.partition(".")[0]
         if stem in ("pytest", "_pytest", "pluggy", "iniconfig"):
             return True
@@ -186,13 +185,13 @@ class Guard:
 
 
 def _read(contents: IO[bytes] | None) -> bytes | None:
-    """A file's text with lines as Python reads them; None if it is not a file, or too large to look through."""
+    """Return a file's text with normalised line ends; None if it is not a file, or too large."""
     text = None if contents is None else contents.read(_MOST + 1)
     return None if text is None or len(text) > _MOST else text.replace(b"\r", b"\n")
 
 
 def _settings(text: bytes | None) -> Any:
-    """Return pytest's settings in a pyproject.toml; an unreadable file differs from every other."""
+    """Return pytest's settings in a pyproject.toml; an unreadable file is unequal to any other."""
     try:
         tool = tomllib.loads("" if text is None else text.decode()).get("tool", {})
         return object() if text is None else tool.get("pytest")
@@ -201,7 +200,7 @@ def _settings(text: bytes | None) -> Any:
 
 
 def _renumbered(text: bytes | None, before: Path | None) -> bool:
-    """Return whether the system's users or groups have new numbers: tests may run programs as them."""
+    """Return whether system users or groups have new ids, as tests may run programs as them."""
     if text is None:
         return True
     old = before.read_bytes() if before and before.is_file() and not before.is_symlink() else b""
@@ -209,25 +208,25 @@ def _renumbered(text: bytes | None, before: Path | None) -> bool:
     return any(
         new.get(name, numbers) != numbers
         for name, numbers in _numbers(old).items()
-        if not (numbers[0].isdigit() and 1000 <= int(numbers[0]) < 60000)  # people's may be changed
+        if not (numbers[0].isdigit() and 1000 <= int(numbers[0]) < 60000)  # accounts of people may change
     )
 
 
 def _numbers(text: bytes) -> dict[bytes, list[bytes]]:
-    """The numbers of accounts by name; of several lines with a name the first counts."""
+    """Return the ids of accounts by name; the first line with a name counts."""
     lines = [line.split(b":") for line in reversed(text.splitlines()) if line.count(b":") >= 3]
     return {fields[0]: fields[2 : 4 if len(fields) > 4 else 3] for fields in lines}
 
 
 def tells_runners(name: str) -> bool:
-    """Return whether a file of this name configures Python or pytest, in any folder."""
+    """Return whether a file with this name configures Python or pytest, in any folder."""
     return name in _PYTEST or _STARTUP.match(name) is not None
 
 
 def tampered(machine: Machine) -> list[str]:
     """Return the agent's changes that a grader on its machine would run or load: programs, libraries, settings.
 
-    Python's compiled modules are written in passing: give graders a ``PYTHONPYCACHEPREFIX`` where none can be.
+    Compiled Python modules are ignored: set ``PYTHONPYCACHEPREFIX`` to a read-only folder for graders.
     """
     guard, found = Guard(machine.image), []
     with tempfile.TemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""Keystrokes at a terminal, and its screen: how Terminus-2 works, around an environment with a shell."""
+"""Terminus-2's interface around an environment with a shell: keystrokes in, screen out."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 class Keystrokes(Wrapper):
     """An environment with a shell, used through a terminal: actions are JSON with keystrokes, observations are text.
 
-    The program at the terminal is a login shell in tmux where the machine has it, and the observation its screen, or
-    what is new on it; without tmux a login shell, and what it printed. An action that is not understood says why, and
-    types nothing. The task is done once ``task_complete`` was true twice in a row.
+    The terminal runs a login shell in tmux, and the observation is the screen or its new part; without tmux on the
+    machine, it is the output of a login shell. A malformed action types nothing and is answered with the error. The
+    task is submitted when ``task_complete`` was true twice in a row.
 
     Args:
         env: the environment that runs commands, a :class:`TerminalEnv`.
-        output_bytes: characters of an observation; the middle of longer ones is left out.
-        longest_wait: seconds that an action may wait after one entry of keystrokes.
+        output_bytes: maximum length of an observation; the middle of longer ones is left out.
+        longest_wait: maximum number of seconds to wait after one entry of keystrokes.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Keystrokes(Wrapper):
         return inner
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None, **given: Any) -> ResetResult:
-        """Start an episode; the observation is the instruction, how to answer, and the terminal."""
+        """Start an episode; the observation is the instruction, the action format, and the terminal."""
         _, info = super().reset(seed, options=options, **given)
         info = {name: value for name, value in info.items() if name not in ("tools", "submit")}
         self._confirming = False
@@ -104,7 +104,7 @@ class Keystrokes(Wrapper):
         return self._inner.say(f"{screen}\n\n{_CONFIRM}" if done else screen)
 
     def _understood(self, action: str) -> tuple[list[tuple[str, float]], bool]:
-        """Keystrokes with the seconds to wait after them, and whether the agent calls the task done."""
+        """Parse keystrokes with the seconds to wait after them, and whether the agent declares the task complete."""
         begin, end = action.find("{"), action.rfind("}")
         if begin < 0 or end < begin:
             raise ValueError("there is no JSON object in it")
@@ -127,7 +127,7 @@ class Keystrokes(Wrapper):
         return commands, fields.get("task_complete") is True
 
     def oracle_action(self) -> str:
-        """The solution's next command, typed."""
+        """Return the keystrokes of the solution's next command."""
         inner = self._inner
         if self._confirming:
             return json.dumps({"commands": [], "task_complete": True})
@@ -138,14 +138,14 @@ class Keystrokes(Wrapper):
         return json.dumps({"analysis": "", "plan": "", "commands": [], "task_complete": False})
 
     def sample_random_action(self) -> str:
-        """A command that looks around, typed."""
+        """Return the keystrokes of a harmless command."""
         rng = self._inner.action_rng
         keys = ("ls\n", "pwd\n", "echo hello\n", "C-c", "cat\n", "")[rng.randrange(6)]
         return json.dumps({"commands": [{"keystrokes": keys, "duration": 0.05}], "task_complete": rng.random() < 0.1})
 
 
 class _Screen:
-    """A login shell at a terminal of a machine. Where it has ended, a new one takes its place."""
+    """A login shell at a terminal of a machine, which is replaced when it exits."""
 
     def __init__(self, env: TerminalEnv, rows: int, columns: int):
         self.machine, self.user, self.cwd, self.rows, self.columns = env.machine, env.user, env.cwd, rows, columns
@@ -172,7 +172,7 @@ class _Screen:
         time.sleep(0.2)
 
     def _renew(self) -> None:
-        """Start a new shell if the last one has ended."""
+        """Start a new shell if the last one has exited."""
         if not (self._tmux("has-session", "-t", "main").exit_code == 0 if self.tmux else self.terminal.running):
             self.ended, self.before = True, ""
             there = None
@@ -194,7 +194,7 @@ class _Screen:
         text = _KEYS.get(keys, keys.replace("\n", "\r"))
         self._renew()
         if not self.tmux:
-            with contextlib.suppress(NotFound):  # it ends at this moment
+            with contextlib.suppress(NotFound):  # it has just exited
                 self.terminal.send(text)
             return
         if text == "\0":
@@ -202,7 +202,7 @@ class _Screen:
             return
         for at in range(0, len(text), 4000):
             piece = text[at : at + 4000]
-            if piece.endswith(";"):  # which tmux would take for the end of its own command
+            if piece.endswith(";"):  # the end of a command for tmux
                 piece = f"{piece[:-1]}\\;"
             self._tmux("send-keys", "-t", "main", "-l", "--", piece)
 
@@ -212,7 +212,7 @@ class _Screen:
         return f"Current Terminal Screen:\n{self._visible()}"
 
     def new(self) -> str:
-        """Return new output, or the whole screen if a program has changed all of it."""
+        """Return the new output, or the whole screen if all of it has changed."""
         self._renew()
         if self.ended:
             self.ended = False

@@ -1,4 +1,4 @@
-"""A program that plays a task by itself on the machine, such as a third-party agent."""
+"""A program that works on a task on the machine, such as a third-party agent."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rollenv.core import UsageError
 from rollenv.envs.terminal.shell import sendable
 from rollenv.sandbox import Machine, NotFound, SandboxError, SandboxTimeout
 
-#: Folders of runtimes appear below it. What runs from there is the program's; what else it started is the task's.
+#: Folder of runtimes. Processes that run from there belong to the program; others that it started, to the task.
 RUNTIMES = "/opt/harness"
-#: Characters of the output and of the transcript that are returned: the last ones.
+#: Maximum length of the returned output and transcript, whose ends are kept.
 _OUTPUT, _TRANSCRIPT = 20_000, 2_000_000
-#: Seconds after its deadline at which a program ends that no environment waits for.
+#: Seconds after the deadline at which a program without a waiting environment is killed.
 _LONGER = 300.0
 _PREPARE = 'rm -rf "$1" && mkdir -p "$1" && cat > "$1/stdin" && chmod 700 "$1"'
 _START = 'exec "$@" < "$HARNESS_HOME/stdin" > "$HARNESS_HOME/output" 2>&1'
-#: Kills what runs from the runtimes, daemons too; the pattern does not fit this text itself.
+#: Script that kills processes from the runtimes, including daemons; the pattern does not match this script.
 _END = f"""
 for _ in 1 2 3 4 5 6 7 8 9 10; do
     none=1
@@ -38,11 +38,11 @@ exit 1
 
 @dataclass(frozen=True)
 class Attached:
-    """Additions to a task's machine that the task does not ask for.
+    """Additions to a task's machine, beyond the task's own requirements.
 
     Attributes:
-        shown: folders of the host that it can read: where they appear, to where they are.
-        tunnels: ports of its loopback, to addresses (``HOST:PORT``) that the environment's process can reach.
+        shown: read-only mounts: folders of the host by path in the machine.
+        tunnels: addresses (``HOST:PORT``) reachable from the environment's process, by port of the machine's loopback.
     """
 
     shown: Mapping[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Attached:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Arguments for :meth:`Machine.create`."""
+        """Return arguments for :meth:`Machine.create`."""
         return {"shown": self.shown, "tunnels": self.tunnels}
 
 
@@ -58,15 +58,15 @@ class Program:
     """A program that runs in a machine.
 
     Args:
-        spec: plain data: ``command`` (words), ``seconds`` (its deadline), ``home`` (a folder for its own files, which
-            is made, and removed at the end), and optionally ``env``, ``files`` (paths, and texts or data for JSON),
-            ``stdin`` and ``transcript`` (a pattern of the shell for files).
+        spec: plain data: ``command`` (words), ``seconds`` (its deadline), ``home`` (a folder for its files, which is
+            created, and removed at the end), and optionally ``env``, ``files`` (text or JSON data by path), ``stdin``
+            and ``transcript`` (a shell pattern for files).
         cwd: working folder of the program.
-        user: name or number of the user that runs it.
+        user: name or id of the user that runs it.
 
     Raises:
         UsageError: the spec is incomplete.
-        SandboxError: the machine could not take it.
+        SandboxError: the program could not be set up.
     """
 
     def __init__(self, machine: Machine, spec: Mapping[str, Any], cwd: str, user: str):
@@ -98,18 +98,18 @@ class Program:
             raise SandboxError(f"the program's folder {self.home} could not be made: {done.stderr.strip()[-300:]}")
 
     def poll(self, wait: float = 0.0) -> dict[str, Any]:
-        """Wait up to ``wait`` seconds for its end: ``running``, and ``seconds`` since it started."""
+        """Wait up to ``wait`` seconds for its end; return ``running``, and ``seconds`` since the start."""
         with contextlib.suppress(SandboxError):
             self._handle.wait(max(0.0, min(wait, self._until - time.monotonic())))
         now = time.monotonic()
         return {"running": self._handle.running and now < self._until, "seconds": now - self._begun}
 
     def end(self) -> dict[str, Any]:
-        """End it, and what still runs from its runtime. Servers that it started for the task go on.
+        """Stop it and all processes of its runtime. Servers that it started for the task keep running.
 
         Returns:
-            ``exit_code`` (None if it was ended here, or with its machine), ``output`` (the end of what it printed),
-            ``seconds`` and ``transcript`` (empty where there is none).
+            ``exit_code`` (None if it was killed here, or with its machine), ``output`` (the end), ``seconds`` and
+            ``transcript`` (empty if there is none).
         """
         ended: dict[str, Any] = {"exit_code": None, "output": "", "transcript": ""}
         running, ended["seconds"] = self._handle.running, time.monotonic() - self._begun
@@ -123,12 +123,12 @@ class Program:
             if self.transcript:
                 ended["transcript"] = self._inside(f"cat {self.transcript} | tail -c {_TRANSCRIPT}")
             self._inside(f"rm -rf {self.home}", user="0")
-        except SandboxError as error:  # the machine has ended, or has no such user or folder
+        except SandboxError as error:  # the machine has died, or has no such user or folder
             ended["output"] = str(error)
         return ended
 
     def _inside(self, script: str, user: str = "") -> str:
-        """Run a command as the program's user, so that its links lead nowhere else; empty if the shell is gone."""
+        """Run a command as the program's user, so that links have only its access; empty if the shell is gone."""
         with contextlib.suppress(NotFound):
             return self.machine.run(["/bin/sh", "-c", script], user=user or self.user, cwd="/").stdout
         return ""

@@ -1,4 +1,4 @@
-"""The programs that a task's tests run before any code of the agent: none may be the agent's."""
+"""The programs that a task's tests use, which must not be the agent's."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rollenv.sandbox.offline import packages, requirements
 
-#: Python packages that run tests, or that Python loads by itself.
+#: Python packages that run tests, or that Python loads at startup.
 _ALWAYS = re.compile(
     r"^(_?pytest|py|pluggy|iniconfig|packaging|exceptiongroup|tomli|pygments|colorama|typing_extensions|xdist|execnet|"
     r"coverage|nose\w*|tox|ctrf|uv|pip|setuptools|pkg_resources|_distutils_hack|distutils_precedence|wheel|rollenv|"
     r"sitecustomize|usercustomize|rollenv_\w+|pytest_\w+)$"
 )
-#: Programs that tests are run with, whether the image has them or not.
+#: Programs that run tests, whether or not the image has them.
 _PROGRAMS = re.compile(
     r"^(apt|apt-get|awk|bash|cat|cp|curl|dash|env|git|grep|jq|npm|npx|sed|sh|tee|timeout|wget|"
     r"(node|perl|pip|py\.test|pypy|pytest|python|uv|uvx)[\d.]*)$"
@@ -33,14 +33,14 @@ class Runners:
     """The programs that the tests of a task use.
 
     Attributes:
-        modules: whether they run a module with ``python -m``, which looks into the working directory first.
-        inline: whether they run code with ``python -c`` or on standard input, which does so too.
-        project: whether they make a project of uv's in the working directory, or uv runs them there, which installs a
-            project that it finds, and they do not speak of one.
-        environments: names of the virtual environments that they make.
-        programs: names of programs that they install.
-        installed: names of Python packages that they install.
-        imported: names of Python packages that they import.
+        modules: whether they run ``python -m``, which imports from the working directory first.
+        inline: whether they run ``python -c`` or code on standard input, which do so too.
+        project: whether they create a uv project in the working directory, or run uv there, which installs a project
+            that it finds, without referring to one.
+        environments: names of the virtual environments that they create.
+        programs: names of the programs that they install.
+        installed: names of the Python packages that they install.
+        imported: names of the Python packages that they import.
     """
 
     modules: bool = False
@@ -53,11 +53,7 @@ class Runners:
 
     @classmethod
     def of(cls, script: str, sources: Iterable[str] = ()) -> Runners:
-        """Return the programs that these tests use.
-
-        Args:
-            script: of the shell, that runs them.
-        """
+        """Return the programs that a shell script of tests, and their sources, use."""
         joined, sources = script.replace("\\\n", " "), list(sources)
         spoken_of = any(_OF_PROJECT.search(each) for each in (joined, *sources))
         uses_uv = bool(re.search(r"\buvx?\b", joined))
@@ -73,11 +69,11 @@ class Runners:
         )
 
     def runs(self, program: str) -> bool:
-        """Return whether a program of this name may run the tests, in any folder."""
+        """Return whether a program with this name may run the tests, in any folder."""
         return program in self.programs or _PROGRAMS.match(program) is not None
 
     def loads(self, package: str, of_image: bool) -> bool:
-        """Return whether a Python package is loaded for the tests, and not to look at the agent's work.
+        """Return whether the tests load a Python package for themselves, rather than as part of the agent's work.
 
         Args:
             package: its name in ``site-packages``, or the name of its metadata.
@@ -88,7 +84,7 @@ class Runners:
 
 
 def top_level(name: str) -> str:
-    """The package that a name in ``site-packages`` belongs to, in lower case, without version and suffix."""
+    """Return the package of a name in ``site-packages``, in lower case, without version and suffix."""
     stem = re.split(r"-\d|\.(?:dist-info|egg-info|egg-link|pth|py|pyc|so)\b|\.cpython", name)[0]
     return re.sub(r"[-.]+", "_", stem).lower()
 

@@ -1,4 +1,4 @@
-"""Commands in a machine as an agent sees them: one stream of output, and a shell that keeps its variables."""
+"""Commands in a machine with combined output, and a shell that keeps its variables."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from rollenv.sandbox import Limits, Machine, NotFound
 
-#: The setting of AgentBench's containers; a command has its own limit of time.
+#: Limits of AgentBench's containers; a command has its own time limit.
 LIMITS = Limits(seconds=60.0, memory_mb=1024, processes=256, disk_mb=512, files=100_000, open_files=1 << 20)
-#: Reads what to restore and the script, each up to a zero byte, and writes on standard error what to restore later.
+#: Reads the saved variables and the script, each up to a zero byte, and writes the variables to save to standard error.
 _KEEPING = r"""
 exec 3>&2 2>&1
 IFS= read -r -d '' __state; IFS= read -r -d '' __script
@@ -21,9 +21,9 @@ exit $__code' EXIT
 eval "$__state" > /dev/null 2>&1
 eval "$__script"
 """
-#: Runs a program in a folder that may be gone.
+#: Runs a program in a folder that may not exist.
 _ONCE = 'cd -- "$1" 2>&1 && shift && exec "$@" 2>&1'
-#: Characters of variables and functions that are kept.
+#: Maximum length of saved variables and functions.
 _MOST_KEPT = 500_000
 
 
@@ -32,10 +32,10 @@ class Ran:
     """The outcome of a command."""
 
     text: str
-    """Standard output and standard error, in the order they came."""
+    """Standard output and standard error, interleaved."""
     exit_code: int
     cut: str = ""
-    """The reason for stopping it; empty if it ended by itself."""
+    """The reason why it was stopped; empty if it exited."""
     seconds: float = 0.0
 
     @property
@@ -46,14 +46,13 @@ class Ran:
 
 @dataclass
 class Shell:
-    """A Bash that goes on between scripts: folder, variables and functions stay, as do programs in the background.
+    """A Bash session: folder, variables, functions and background processes persist between scripts.
 
-    Each script runs in a process of its own, so that none can block or end the shell.
+    Each script runs in a new process, so that it can neither block nor end the session.
 
     Attributes:
-        machine: where it runs.
-        cwd: the first folder.
-        timeout: seconds for a script; it is then stopped, and its variables are as before.
+        cwd: the initial folder.
+        timeout: time limit of a script, in seconds; changes of variables by a script that exceeds it are lost.
         user: user that runs it; by default the image's.
     """
 
@@ -67,8 +66,8 @@ class Shell:
         """Run a script to its end, or to the limit of time or output.
 
         Args:
-            arguments: what it has as ``$1`` and so on.
-            timeout: seconds, instead of the shell's own.
+            arguments: values of ``$1`` and so on.
+            timeout: time limit, instead of the session's.
         """
         given = f"{self.kept or f'cd -- {shlex.quote(self.cwd)}'}\0{sendable(script)}\0"
         words = ["bash", "-c", _KEEPING, "--", *arguments]
@@ -79,17 +78,12 @@ class Shell:
 
 
 def sendable(text: str) -> str:
-    """Remove characters that no program can be given: zeros and halves of surrogate pairs."""
+    """Remove characters that cannot be passed to programs: zeros and lone surrogates."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
 def run_once(machine: Machine, words: Sequence[str], *, cwd: str, timeout: float) -> Ran:
-    """Run a program by itself.
-
-    Args:
-        words: the program and its arguments.
-        timeout: seconds that the program may take.
-    """
+    """Run a program outside a session, with a time limit in seconds."""
     return _run(machine, ["bash", "-c", _ONCE, "--", cwd, *words], "", timeout)[0]
 
 
@@ -103,14 +97,14 @@ def _run(machine: Machine, words: list[str], given: str, timeout: float, user: s
     }
     try:
         done = machine.run(words, cwd="/", stdin=given, timeout=timeout, user=user)
-    except NotFound:  # an agent that removes the shell is left without one
+    except NotFound:  # the agent has removed the shell
         return Ran("bash: No such file or directory", 127), ""
     cut = reasons.get(done.error.name, "") if done.error else ""
     return Ran(done.stdout, done.exit_code, cut, done.seconds), done.stderr
 
 
 def settle(machine: Machine, seconds: float = 1.0) -> None:
-    """Wait until what runs in the background has ended, or for so long."""
+    """Wait for the end of background processes, at most for so many seconds."""
     for _ in range(round(seconds / 0.1)):
         if not is_busy(machine):
             return
@@ -118,5 +112,5 @@ def settle(machine: Machine, seconds: float = 1.0) -> None:
 
 
 def is_busy(machine: Machine) -> bool:
-    """Return whether other processes run; a shell's own commands look, as programs may be replaced."""
+    """Return whether other processes are running; uses only shell built-ins, as programs may have been replaced."""
     return sum(entry.name.isdecimal() for entry in machine.files.list("/proc")) > 2

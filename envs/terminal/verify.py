@@ -1,8 +1,7 @@
-"""Grades an agent's machine with a task's tests, on a machine that the agent never saw.
+"""Grading of an agent's machine with a task's tests, on a separate machine.
 
-Tests may talk to servers that the agent has left running. They run on a machine of their own, so that nothing of the
-agent's can touch a reward. Where they name the loopback, the agent's machine goes on meanwhile, and its TCP ports are
-reached at the same ports of the grading machine.
+The agent's processes cannot affect the reward there. If the tests refer to the loopback, they may need servers of the
+agent: its machine then keeps running, and its TCP ports are forwarded to the same ports of the grading machine.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from rollenv.sandbox.machine import LIMITS, PATH
 from rollenv.sandbox.offline import FIRST_MODULES, NOTES, Offline, with_files
 
 _LOOPBACK = re.compile(rb"localhost|127\.0\.0\.1|0\.0\.0\.0|::1")
-#: Ports that are carried, of the lowest numbers, and bytes of a test file that are looked at.
+#: Maximum number of forwarded ports (the lowest ones), and number of bytes of a test file that are searched.
 _MOST_SERVICES, _LOOKED_AT = 32, 1 << 20
 _SECONDS = 3.0
-#: A socket that listens (0A) at an address that connections to 127.0.0.1 reach, in /proc/net/tcp and tcp6.
+#: A listening socket (0A) that connections to 127.0.0.1 reach, in /proc/net/tcp and tcp6.
 _SOCKET = re.compile(
     r"^ *\d+: (?:00000000|0100007F|0{32}|0{16}FFFF00000100007F):([0-9A-F]{4}) [0-9A-F]+:0000 0A ", re.M
 )
 
 
 def talk_to_servers(tests: Iterable[Path]) -> bool:
-    """Return whether files of tests name the loopback."""
+    """Return whether test files refer to the loopback."""
     for path in tests:
         with path.open("rb") as file:
             if _LOOPBACK.search(file.read(_LOOKED_AT)):
@@ -47,7 +46,7 @@ def talk_to_servers(tests: Iterable[Path]) -> bool:
 
 
 def listening(machine: Machine) -> list[int]:
-    """The ports of the machine's loopback at which something listens, as its own programs tell."""
+    """Return the listening ports of the machine's loopback, as reported by its own programs."""
     try:
         table = machine.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], user="0", cwd="/", timeout=_SECONDS).stdout
     except NotFound:  # an agent that removes programs has to start again
@@ -57,11 +56,7 @@ def listening(machine: Machine) -> list[int]:
 
 @contextlib.contextmanager
 def carried(machine: Machine, ports: list[int]) -> Iterator[dict[int, str]]:
-    """Ports for ``Machine.create(tunnels=...)``.
-
-    Args:
-        machine: that has the servers; it has to go on meanwhile.
-    """
+    """Forward ports of a running machine; yield the argument for ``Machine.create(tunnels=...)``."""
     try:
         yield {port: machine.ports.forward(port).address for port in ports}
     finally:
@@ -69,11 +64,11 @@ def carried(machine: Machine, ports: list[int]) -> Iterator[dict[int, str]]:
 
 
 _LOGS = "/logs/verifier"
-#: A folder for results of the agent; a separate verifier always gets it.
+#: The folder for results, which a separate verifier always receives.
 _PUBLISHED = Artifact("/logs/artifacts", "/logs/artifacts")
 _MOST = 1 << 20
 _SHOWN = 4000
-#: Messages of tests and solutions that could not be set up without a network.
+#: Messages of failed installations without a network.
 _NOT_SET_UP = re.compile(
     r"((?:Could not (?:find a version that satisfies|resolve host)|No matching distribution found for|"
     r"Unable to locate package|Temporary failure (?:resolving|in name resolution))[^\n]*|"
@@ -82,7 +77,7 @@ _NOT_SET_UP = re.compile(
 
 
 class VerifierError(SandboxError):
-    """A task could not be graded: no reward is known, and it is not 0."""
+    """A task could not be graded: the reward is unknown, not 0."""
 
 
 class RewardMissing(VerifierError):
@@ -94,17 +89,17 @@ class RewardEmpty(VerifierError):
 
 
 class RewardUnreadable(VerifierError):
-    """The tests wrote no number, and no table of numbers."""
+    """The tests wrote neither a number nor a table of numbers."""
 
 
 class VerifierTimedOut(VerifierError):
-    """The tests were stopped at their time limit: what they wrote until then does not count."""
+    """The tests were stopped at their time limit; rewards written before do not count."""
 
 
 class TestsNotSetUp(VerifierError):
     """The requirements of the tests could not be installed."""
 
-    __test__ = False  # not one of pytest's
+    __test__ = False  # not a test class for pytest
 
 
 class SolutionNotPlayed(VerifierError):
@@ -112,7 +107,7 @@ class SolutionNotPlayed(VerifierError):
 
 
 def lacking(output: str) -> str:
-    """The line about what could not be installed; empty if there is none."""
+    """Return the line about a failed installation; empty if there is none."""
     found = _NOT_SET_UP.search(output)
     return found[0] if found else ""
 
@@ -122,11 +117,11 @@ class Verdict:
     """The outcome of a task's tests.
 
     Attributes:
-        rewards: by name; a single one is ``reward``.
-        output: of the tests, its end.
-        left_out: files of the agent that did not come to the grading machine.
-        ended_early: whether a session of pytest began and never came to its end, or the tests' script was changed.
-        broke_tests: whether the tests came to no result with the agent's files, and do come to one without.
+        rewards: rewards by name; the name of a single one is ``reward``.
+        output: the end of the tests' output.
+        left_out: files of the agent that were not copied to the grading machine.
+        ended_early: whether a session of pytest began and did not finish, or the tests' script was changed.
+        broke_tests: whether the tests have no result with the agent's files, but one without.
     """
 
     rewards: dict[str, float]
@@ -137,7 +132,7 @@ class Verdict:
 
     @property
     def reward(self) -> float:
-        """The one named ``reward``, else the mean of all."""
+        """The reward named ``reward``, else the mean of all."""
         if "reward" in self.rewards:
             return self.rewards["reward"]
         return sum(self.rewards.values()) / len(self.rewards) if self.rewards else 0.0
@@ -153,26 +148,25 @@ def verify(
     separate: Image | None = None,
     limits: Limits = LIMITS,
 ) -> Verdict:
-    """Grade a machine. It has to be given up or go on afterwards: its processes are ended, its files stay.
+    """Grade a machine. Its processes are killed (servers after the tests that need them), its files stay.
 
-    Servers in it go on while tests run that talk to servers, see :mod:`~rollenv.envs.terminal.verify`. Tests that the
-    agent's work keeps from a result are worth 0: an agent cannot trade a 0 for an error.
+    If the tests have no result because of the agent's work, the reward is 0, so that provoking an error does not pay.
 
     Args:
-        image: that a fresh machine begins with.
+        image: image of the grading machine.
         offline: wheels and programs that replace the network.
-        separate: the image of a verifier with a machine of its own.
+        separate: the image of a separate verifier.
 
     Raises:
-        VerifierError: if there is no reward, with the agent's files and without; its subclasses say why.
-        SandboxDied: if the agent's machine has ended.
+        VerifierError: there is no reward even without the agent's files; subclasses are the reasons.
+        SandboxDied: the agent's machine has died.
     """
     offline = offline or Offline()
     verifier = step.verifier
     scripts = [path.read_text(errors="replace") for path in verifier.files("*.sh")]
     offline.prepare(text for script in scripts for text in with_files(script, verifier.tests))
     for hook in verifier.collect:
-        with contextlib.suppress(NotFound):  # an agent that removes the shell leaves nothing to gather
+        with contextlib.suppress(NotFound):  # the agent has removed the shell
             machine.run(hook.command, user=hook.user or None, timeout=hook.timeout, env=dict(task.env))
     servers = listening(machine) if separate is None and talk_to_servers(verifier.files()) else []
     if not servers:
@@ -200,12 +194,12 @@ def verify(
 
 @dataclass(frozen=True)
 class _Grading:
-    """Runs the tests of one step, each time on a machine of its own: what an agent wrote takes no room from them."""
+    """Runs the tests of one step, each time on a new machine, where the agent's files take no space from them."""
 
     task: TaskFolder
     step: Step
     image: Image
-    """That no agent has touched."""
+    """The image without the agent's work."""
     offline: Offline
     limits: Limits
 
@@ -220,7 +214,7 @@ class _Grading:
             return _run(self.task, self.step, grader, self.image, self.offline)
 
     def comes_to_a_result(self) -> bool:
-        """Return whether the tests run where no agent has been: then the agent's work is what stops them."""
+        """Return whether the tests have a result without the agent's work, which is then the cause of the failure."""
         try:
             self.run(self.image)
         except VerifierError:
@@ -229,7 +223,7 @@ class _Grading:
 
 
 def _hand_over(machine: Machine, grader: Machine, step: Step, folder: Path) -> None:
-    """Give a separate verifier what it is to look at. A link may lead anywhere, so none is given."""
+    """Copy the artifacts to a separate verifier, without links, which may lead anywhere."""
     for i, artifact in enumerate((_PUBLISHED, *step.artifacts)):
         source, target = artifact.source.rstrip("/"), artifact.destination.rstrip("/") or "/"
         copied = folder / str(i)
@@ -254,7 +248,7 @@ def _hand_over(machine: Machine, grader: Machine, step: Step, folder: Path) -> N
 
 
 def _fits(name: Path, patterns: Sequence[str]) -> bool:
-    """Return whether a name below a folder, or its end, fits a pattern, as for tar's ``--exclude``."""
+    """Return whether a name below a folder, or its end, matches a pattern, as for tar's ``--exclude``."""
     ends = ["/".join(name.parts[i:]) for i in range(len(name.parts))]
     return any(fnmatch(end, pattern) for pattern in patterns for end in ends)
 
@@ -270,7 +264,7 @@ def _script(task: TaskFolder, step: Step) -> str:
 
 
 def _account(image: Image, user: str) -> tuple[str, dict[str, str]]:
-    """A user by number, and what programs want to know of it: as the image has it, and not as the agent may say."""
+    """Return a user's ids and environment variables, from the image rather than the agent's machine."""
     name, _, group = user.partition(":")
     found = image.find("/etc/passwd")
     text = found.read_text(errors="replace") if found is not None and found.is_file() and not found.is_symlink() else ""
@@ -337,14 +331,14 @@ def _command(task: TaskFolder, script: Path, grader: Machine) -> list[str]:
 
 
 def _by_exit_code(done: CommandResult) -> dict[str, float]:
-    """Terminal-Bench: all tests have passed, by the exit code and by what pytest (or the script) says at its end."""
+    """Grade by Terminal-Bench's rule: by the exit code, and by pytest's or the script's summary."""
     summary = (done.stdout + done.stderr).rpartition("short test summary info")
     passed = done.exit_code == 0 and not (summary[1] and re.search(r"^(FAILED|ERROR) ", summary[2], re.MULTILINE))
     return {"reward": float(passed)}
 
 
 def _rewards(task: TaskFolder, step: Step, grader: Machine, done: CommandResult) -> dict[str, float]:
-    """reward.json, else reward.txt, as Harbor reads them; before them the one that the tests speak of."""
+    """Read reward.json, else reward.txt, as Harbor does; one that the tests mention takes precedence."""
     for name in sorted(("reward.json", "reward.txt"), key=lambda name: not _mention(step.verifier, name)):
         path = f"{_LOGS}/{name}"
         try:
@@ -360,7 +354,7 @@ def _rewards(task: TaskFolder, step: Step, grader: Machine, done: CommandResult)
 
 
 def _mention(tests: Verifier, name: str) -> bool:
-    """Return whether tests name a file. If not, code that they run may have written it."""
+    """Return whether tests mention a file; if not, the code under test may have written it."""
     files = (path for path in tests.files() if path.stat().st_size <= _MOST)
     return any(name.encode() in path.read_bytes() for path in files)
 
@@ -392,20 +386,20 @@ def _note(grader: Machine, name: str) -> str:
 
 
 def _ended_early(grader: Machine) -> bool:
-    """Return whether a session of pytest ended early: code under test that exits with 0 has passed nothing."""
+    """Return whether a session of pytest ended early, such as by code under test that exits with 0."""
     counts = Counter(_note(grader, "sessions").splitlines())
     begun = {line.split()[1] for line in counts if line.startswith("begin ")}
     return any(counts[f"end {pid}"] < counts[f"begin {pid}"] for pid in begun)
 
 
 def _was_changed(grader: Machine, script: Path) -> bool:
-    """Return whether the tests' script has changed; Bash reads it while it runs."""
+    """Return whether the tests' script has changed, since Bash reads it while it runs."""
     if not script.is_file():
         return False
     wanted = script.read_bytes()
     try:
         return grader.files._perform(ReadFile(path=f"/tests/{script.name}", max_bytes=len(wanted))) != wanted
-    except NotFound:  # tests may tidy up
+    except NotFound:  # the tests may have deleted it
         return False
     except SandboxError:
         return True

@@ -1,11 +1,11 @@
-"""WebShop: a shop of real products to search and buy in (arXiv 2207.01206), and generated ones of any size."""
+"""WebShop: search and buy in a shop of real products (arXiv 2207.01206), or in generated ones of any size."""
 
 from __future__ import annotations
 
 from rollenv.needs import DataFiles, Package
 from rollenv.registry import ABILITIES, register
 
-#: Packages for searching and scoring.
+#: Packages for search and reward.
 _PACKAGES = (
     Package("bm25s", "webshop"),
     Package("ijson", "webshop"),
@@ -18,7 +18,7 @@ _MINI = "rollenv.envs.webshop.mini:MiniShopEnv"
 
 
 def register_family() -> None:
-    """GEM's ids with GEM's parameters, and the generated shops."""
+    """Register GEM's ids with GEM's parameters, and the generated shops."""
     for split in ("train", "test"):
         for observation in ("html", "text", "text_rich"):
             register(

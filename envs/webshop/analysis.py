@@ -1,8 +1,8 @@
-"""English text analysis as Lucene does it: the words of a text that are searched for.
+"""Lucene's English text analysis, from texts to index terms.
 
 The chain is that of Lucene's ``EnglishAnalyzer`` (StandardTokenizer, possessives, lower case, stop words, Porter's
 stemmer), built from the rules of Unicode Standard Annex 29 and from M. F. Porter, "An algorithm for suffix stripping",
-Program 14(3), 1980, with the two changes that Porter's own later programs make and Lucene keeps.
+Program 14(3), 1980, with two changes from Porter's later programs that Lucene has too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from rollenv.needs import require_extra
 
-#: Lucene cuts longer tokens into pieces of this many characters.
+#: Maximum length of a token; Lucene splits longer ones.
 MAX_TOKEN = 255
 
 _STOP_WORDS = """
@@ -30,7 +30,7 @@ _IN_WORD = r"[\p{WB=MidLetter}\p{WB=MidNumLet}\p{WB=Single_Quote}:]"
 _IN_NUMBER = r"[\p{WB=MidNum}\p{WB=MidNumLet}\p{WB=Single_Quote}]"
 _MARKS = r"[\p{WB=Extend}\p{WB=Format}\p{WB=ZWJ}]*"
 _HEBREW = rf"\p{{WB=Hebrew_Letter}}{_MARKS}"
-#: Quotes stand within and after Hebrew words.
+#: Hebrew words may have quotes within and after them.
 _LETTER = rf"""(?: \p{{WB=ALetter}}{_MARKS}
  | {_HEBREW} (?: \p{{WB=Double_Quote}}{_MARKS}(?={_HEBREW}) | \p{{WB=Single_Quote}}{_MARKS} )? )"""
 #: Letters and digits run together; Katakana only with Katakana.
@@ -38,7 +38,7 @@ _RUN = rf"""(?:
    (?: {_LETTER} (?: (?:{_IN_WORD}{_MARKS})? {_LETTER} )*
      | {_DIGIT}{_MARKS} (?: (?:{_IN_NUMBER}{_MARKS})? {_DIGIT}{_MARKS} )* )+
    | (?: \p{{WB=Katakana}}{_MARKS} )+ )"""
-#: Pictographs of Unicode 12, which Lucene knows; later versions of the standard took some of them back.
+#: Pictographs of Unicode 12, the version of Lucene; later versions removed some of them.
 _PICTURE = (
     r"[\p{ExtPict}\p{Emoji}\u2388\u2600-\u2605\u2607-\u2612\u2614-\u2685\u2690-\u2705\u2708-\u2712\u2763-\u2767"
     r"--[0-9#*]]"
@@ -54,13 +54,13 @@ _UNICODE = rf"""(?V1x)
  | {_PICTURE}{_PICTURE_MARKS}(?: \u200D{_PICTURE}{_PICTURE_MARKS} )*
 """
 
-#: Endings that Porter's later programs stem differently: after a syllable, -bli becomes -ble and -logi becomes -log.
+#: Endings of Porter's later programs: after a syllable, -bli becomes -ble and -logi becomes -log.
 _LATER = (("bl", "ble"), ("log", "log"))
 _SYLLABLE = re.compile(r"[aeiouy].*?[^aeiouy]")
 
 
 def package(module: str) -> Any:
-    """A module of the extra ``webshop``."""
+    """Import a module of the extra ``webshop``."""
     return require_extra(module, "webshop", "WebShop")
 
 
@@ -75,7 +75,7 @@ def _stemmer() -> Any:
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of a text as Lucene's StandardTokenizer cuts them (words, numbers, ideographs, pictographs)."""
+    """Split a text into the tokens of Lucene's StandardTokenizer (words, numbers, ideographs, pictographs)."""
     found: list[str] = (_ASCII if text.isascii() else _unicode_pattern()).findall(text)
     if len(text) > MAX_TOKEN and max(map(len, found), default=0) > MAX_TOKEN:
         return [token[i : i + MAX_TOKEN] for token in found for i in range(0, len(token), MAX_TOKEN)]
@@ -83,7 +83,7 @@ def tokens(text: str) -> list[str]:
 
 
 def stem(word: str) -> str:
-    """Porter's stem of a lower-case word, as Lucene's PorterStemFilter has it. Words of two letters stay."""
+    """Return Porter's stem of a lower-case word, as in Lucene's PorterStemFilter; words of two letters are kept."""
     if len(word) < 3:
         return word
     later = _later_form(word) if word[-1] in "yids" else word
@@ -91,7 +91,7 @@ def stem(word: str) -> str:
 
 
 def _later_form(word: str) -> str:
-    """The word that the stemmer of the paper stems to what the later one makes of ``word``."""
+    """Return a word whose stem by the paper is the stem of ``word`` by the later programs."""
     for ending, keep in _LATER:
         for suffix in ("y", "ies", "i", "ied"):
             if word.endswith(ending + suffix):
@@ -109,5 +109,5 @@ def term(token: str) -> str | None:
 
 
 def analyse(text: str) -> list[str]:
-    """The terms of a text, in order."""
+    """Return the terms of a text, in order."""
     return [found for token in tokens(text) if (found := term(token)) is not None]

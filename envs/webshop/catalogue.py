@@ -1,7 +1,7 @@
-"""The products of a shop as a few files that are mapped into memory: shared by all environments and processes.
+"""The products of a shop as memory-mapped files, shared by all environments and processes.
 
-A catalogue is built once from WebShop's files, below ``$ROLLENV_CACHE`` (``~/.cache/rollenv`` by default), and found
-again by a digest of theirs. Products are decoded when they are asked for.
+A catalogue is built once from WebShop's files, below ``$ROLLENV_CACHE`` (``~/.cache/rollenv`` by default), under a
+digest of these. Products are decoded on access.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rollenv.core import UsageError
 from rollenv.envs.webshop.files import ShopFiles, products
 from rollenv.envs.webshop.product import Product
 
-#: Raise it when what is written changes.
+#: Version of the format; raise it with every change.
 FORMAT = 3
 #: The original's seed for the order of its goals.
 GOAL_SHUFFLE_SEED = 233
-#: Files up to this size are digested whole; of larger ones, evenly spread parts and the time of their last change.
+#: Maximum size of files whose digest covers all bytes; for larger ones, it covers samples and the modification time.
 _DIGEST_WHOLE = 1 << 28
 _DECODED = 2048
 
@@ -37,10 +37,10 @@ Ints = NDArray[np.int32]
 
 
 class Catalogue:
-    """The products in a folder that :func:`write_catalogue` wrote. Numbers of products follow the files' order.
+    """The products in a folder from :func:`write_catalogue`, numbered in the order of the shop's files.
 
     Raises:
-        UsageError: if the folder holds no catalogue of this version.
+        UsageError: the folder has no catalogue of this version.
     """
 
     def __init__(self, folder: Path):
@@ -56,29 +56,29 @@ class Catalogue:
         self._starts = _load(folder, "starts")
         self._asins = _load(folder, "asins")
         self.by_asin: Ints = _load(folder, "by_asin")
-        """The products in ascending order of their ASINs."""
+        """Product numbers in ascending order of ASINs."""
         self.instructed: Ints = _load(folder, "instructed")
-        """The products that have a synthetic instruction, and in how many ways the options of each can be chosen."""
+        """Products with a synthetic instruction, and the number of combinations of the options of each."""
         self.combinations: NDArray[np.int64] = _load(folder, "combinations")
         self.alike: Ints = _load(folder, "alike")
-        """Places among the instructed products of those with goals that may read like another: they list an option's
-        value twice, or share their instruction."""
+        """Indices among the instructed products of those with possible duplicate goals: an option's value is listed
+        twice, or the instruction is shared."""
         self.human: Ints = _load(folder, "human")
-        """One row for each human goal: the product, and which of its instructions."""
+        """One row for each human goal: the product, and the index of the instruction."""
         self.product = functools.lru_cache(maxsize=_DECODED)(self._product)
 
     def __len__(self) -> int:
         return self.size
 
     def _product(self, number: int) -> Product:
-        """The product of a number."""
+        """Return the product with a number."""
         return Product.unpack(self._records[self._starts[number] : self._starts[number + 1]].tobytes())
 
     def __iter__(self) -> Iterator[Product]:
         return map(self._product, range(self.size))
 
     def find(self, asin: str) -> int | None:
-        """The number of a product; the case of its ASIN does not matter."""
+        """Return the number of a product; the case of the ASIN is ignored."""
         name = asin.upper().encode("ascii", "replace")
         position = bisect.bisect_left(self.by_asin, name, key=self._asins.__getitem__)
         if position < self.size and self._asins[self.by_asin[position]] == name:
@@ -86,15 +86,15 @@ class Catalogue:
         return None
 
     def order(self, kind: str) -> Ints:
-        """The order of the synthetic or human goals: the shuffle with which the original makes its splits."""
+        """Return the order of the synthetic or human goals: the original's shuffle, from which it makes its splits."""
         return _load(self.folder, f"{kind}_order")  # type: ignore[no-any-return]
 
     def listed(self, what: str, name: str) -> Ints:
         """Look up the products of a category, query or attribute.
 
         Args:
-            what: the field: ``category``, ``query`` or ``attribute``.
-            name: which one; an unknown name has no products.
+            what: ``category``, ``query`` or ``attribute``.
+            name: its name; an unknown one has no products.
 
         Returns:
             Numbers of the products, int32 of shape (n,), in the order of the files.
@@ -113,7 +113,7 @@ class Catalogue:
 
 
 def _load(folder: Path, name: str) -> Any:
-    """A mapped array; as a plain one, because those are faster to index."""
+    """Map an array; as a plain one, which is faster to index."""
     return np.load(folder / f"{name}.npy", mmap_mode="r").view(np.ndarray)
 
 
@@ -121,11 +121,10 @@ def _load(folder: Path, name: str) -> Any:
 
 
 def write_catalogue(found: Iterable[Product], folder: Path) -> None:
-    """Write products in the compact form.
+    """Write products in the compact format to an existing folder.
 
     Args:
-        found: the products, read one at a time.
-        folder: where to write; it has to exist.
+        found: the products, consumed one at a time.
 
     Raises:
         UsageError: there is no product.
@@ -140,7 +139,7 @@ def write_catalogue(found: Iterable[Product], folder: Path) -> None:
 
 
 class _Writer:
-    """Collects, in plain arrays, what is written besides the records."""
+    """Collects the tables besides the records, in plain arrays."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -161,7 +160,7 @@ class _Writer:
         if product.instruction is not None and product.instruction_attributes and product.combinations:
             self.instructed.append(number)
             self.combinations.append(product.combinations)
-            # Goals of this product may read like others.
+            # This product may have duplicate goals.
             position = len(self.instructed) - 1
             first = self.instructions.setdefault(hash(product.instruction), position)
             if first != position:
@@ -213,7 +212,7 @@ def _goal_order(n: int) -> Ints:
 
 
 def digest(files: ShopFiles) -> str:
-    """A name for the content of the files."""
+    """Return a hash of the content of the files."""
     found = hashlib.blake2b(str(FORMAT).encode(), digest_size=12)
     for path in files.paths:
         stat = path.stat()
@@ -230,13 +229,13 @@ def digest(files: ShopFiles) -> str:
 
 
 def build_catalogue(files: ShopFiles, num_products: int | None = None) -> Path:
-    """Return the folder of the compact form of WebShop's files, made on first use.
+    """Return the folder of the catalogue of WebShop's files, built on first use.
 
     Args:
-        num_products: how many products to read; None reads all.
+        num_products: maximum number of products; None reads all.
 
     Raises:
-        BadFile: a file is broken.
+        BadFile: a file is damaged.
     """
     name = f"{digest(files)}-{'all' if num_products is None else num_products}"
     return cached("webshop", name, lambda folder: write_catalogue(products(files, num_products), folder))

@@ -1,4 +1,4 @@
-"""WebShop as a text environment: search, choose and buy what an instruction asks for."""
+"""WebShop as a text environment: search, choose and buy according to an instruction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOW_TO_ACT = (
     "for, then click[buy now]; that ends the episode.\n"
 )
 _ACTION = re.compile(r"(search|click)\[(.+)\]", re.DOTALL)
-#: Draws of a goal before it is an error that none can be reached.
+#: Maximum number of draws for a reachable goal.
 _MAX_DRAWS = 10_000
 
 
@@ -37,33 +37,33 @@ class WebShopEnv(Env):
 
     An action is ``search[words]`` or ``click[name]``, alone, on the last line of a text, or within ``\\boxed{}``,
     ``<action>`` or ``<answer>`` tags. Any other action, or a click on something absent, changes nothing. The reward,
-    from 0 to 1, comes with the purchase; ``success`` is a reward of 1. ``info`` has ``available_actions`` as the
-    original returns them, ``nouns`` (the source of the reward's nouns), and after a purchase ``reward_details``.
+    from 0 to 1, comes with the purchase; ``success`` is a reward of 1. ``info`` has ``available_actions`` in the
+    original's format, ``nouns`` (the source of the reward's nouns), and after a purchase ``reward_details``.
 
     Args:
-        split: ``train``, ``eval``, ``test`` (the published ones, which share no goal), ``rest`` (all that is not in
-            ``test``) or ``all``.
+        split: ``train``, ``eval``, ``test`` (the published ones, which share no goal), ``rest`` (all but ``test``) or
+            ``all``.
         observation: format of pages: ``text``, ``text_rich`` or ``html``.
-        num_products: only the first of the products.
+        num_products: use only the first products; None for all.
         goals: the published goals: ``synthetic`` or ``human``.
         max_steps: actions before the episode is truncated.
-        invalid_action_penalty: the reward of an action that changes nothing because it is malformed or absent.
-        error_tolerance: such actions in one episode before it ends; None for any number.
-        history: how many past turns are shown before the observation.
+        invalid_action_penalty: reward of an action that is malformed or not available.
+        error_tolerance: number of such actions before the episode ends; None for no limit.
+        history: number of past turns before the observation.
         show_selected: mark the chosen options in ``text``; the original does not show them there.
         show_actions: list the available actions in ``info["suffix"]``.
-        separator: between the parts of a page in ``text``, and between past turns.
-        keep_unreachable_goals: draw goals too that cannot pay 1 (see :meth:`Goals.unreachable`).
-        weighted: draw goals by the original's weights instead of evenly.
-        rules: how purchases are scored, as :class:`RewardRules` or its fields.
-        price_seed: of the prices within a product's range, and of the price limits.
+        separator: text between the parts of a page in ``text``, and between past turns.
+        keep_unreachable_goals: also draw goals that cannot score 1 (see :meth:`Goals.unreachable`).
+        weighted: draw goals by the original's weights instead of uniformly.
+        rules: scoring of purchases, as :class:`RewardRules` or its fields.
+        price_seed: seed of the prices within a product's range, and of the price limits.
         data: the folder of WebShop's files; by default ``$ROLLENV_DATA/webshop``.
 
     ``reset(options={"index": i})`` plays the i-th goal of the split, reachable or not.
 
     Raises:
-        UsageError: for a setting that does not exist.
-        MissingData: if the files are not there.
+        UsageError: a setting is invalid.
+        MissingData: the files are missing.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class WebShopEnv(Env):
     _changed_in_place = ("view",)
 
     def num_tasks(self) -> int:
-        """The goals of the split, reachable or not."""
+        """Return the number of goals of the split, reachable or not."""
         return len(self.goals.split(self.split))
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
@@ -136,7 +136,7 @@ class WebShopEnv(Env):
         return self._observe(), self._info(None)
 
     def _draw(self, index: int | None) -> int:
-        """The number of the goal to play."""
+        """Return the number of the goal to play."""
         chosen = self.goals.split(self.split)
         if index is not None:
             if not 0 <= index < len(chosen):
@@ -178,7 +178,7 @@ class WebShopEnv(Env):
         return self._observe(), reward, ended, truncated, info
 
     def _act(self, action: str) -> bool:
-        """Carry out an action; False if it changes nothing."""
+        """Carry out an action; return False if it is invalid."""
         parsed = parse_action(action)
         if parsed is None:
             return False
@@ -195,7 +195,7 @@ class WebShopEnv(Env):
         return True
 
     def _click(self, node: Node, name: str) -> None:
-        """Buttons come first: an option of the same name does what the button does, as in the original."""
+        """Click on an element. Buttons take precedence over options of the same name, as in the original."""
         view = self.view
         if name == BUY.lower():
             view.page = "done"
@@ -261,14 +261,14 @@ class WebShopEnv(Env):
     # -- abilities ---------------------------------------------------------------------------------------------------
 
     def state_key(self) -> str:
-        """The goal, the page and all that was chosen. Where the observation shows the items visited, those too."""
+        """Return a key of the goal, the page, the choices and, if the observation shows them, the visited items."""
         view = self.view
         visited = sorted(view.visited) if self.observation == "text_rich" else []
         index = [self.goal.number, view.page, view.keywords, view.number, view.product, view.options, visited]
         return json.dumps(index, sort_keys=True)
 
     def sample_random_action(self) -> str:
-        """Mostly a click on something of the page, else a search for words of the instruction."""
+        """Return a click on an element of the page, or, rarely, a search for words of the instruction."""
         if not self._page:
             return "search[shoes]"
         names = [name for name in self._clickable if name != "search"]
@@ -298,7 +298,7 @@ class WebShopEnv(Env):
         return f"search[{keywords}]"
 
     def _finish(self) -> str:
-        """Choose what is still to be chosen, then buy."""
+        """Return the click on the next option to choose, or the purchase."""
         for value in self.goals.plan(self.goal):
             node = self._clickable.get(value)
             if node is not None and node.kind == "option" and value not in self.view.options.values():
@@ -326,7 +326,7 @@ class WebShopEnv(Env):
 
 
 def parse_action(text: str) -> tuple[str, str] | None:
-    """``search`` or ``click`` and its argument in lower case, or None.
+    """Parse ``search`` or ``click`` and its argument in lower case; None if there is no action.
 
     The action is in ``\\boxed{}``, in ``<action>`` or ``<answer>`` tags, or on the last line.
     """

@@ -1,7 +1,7 @@
-"""WebShop's published files: read piece by piece, checked, and made into products.
+"""Streaming, validating readers of WebShop's published files.
 
-``items_shuffle*.json`` is a list of products, ``items_ins_v2*.json`` maps an ASIN to its attributes and instruction,
-and ``items_human_ins*.json`` an ASIN to instructions that people wrote. The first has 5 GB, so files are read in parts.
+``items_shuffle*.json`` is a list of products (5 GB), ``items_ins_v2*.json`` maps an ASIN to its attributes and
+instruction, and ``items_human_ins*.json`` an ASIN to instructions by people.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from rollenv.errors import MissingData
 _NOT_PRICE = re.compile(r"[^\d.]")
 #: The original's text for a product without a price.
 NO_PRICE = ("$100.0", (100.0,))
-#: The attribute of products that have none.
+#: The attributes of products without any.
 DUMMY_ATTRIBUTES = ("DUMMY_ATTR",)
 
 
 class BadFile(UsageError):
-    """A file of the data set is broken; the message names it and the record."""
+    """A file of the data set is damaged; the message names the file and the record."""
 
 
 @dataclass(frozen=True)
 class ShopFiles:
-    """The three files of a shop; ``human`` is None where there is none."""
+    """The three files of a shop; ``human`` is optional."""
 
     items: Path
     instructions: Path
@@ -40,10 +40,10 @@ class ShopFiles:
 
     @classmethod
     def find(cls, folder: Path, num_products: int | None = None) -> ShopFiles:
-        """Find the files in a folder: the full set, or the set of 1,000 products if it is enough or the only one there.
+        """Find the files in a folder: the full set, or the set of 1,000 products if it is enough or the only one.
 
         Args:
-            num_products: how many products are wanted; None for all.
+            num_products: wanted number of products; None for all.
 
         Raises:
             MissingData: a required file is missing.
@@ -66,19 +66,19 @@ class ShopFiles:
 
 
 def records(path: Path) -> Iterator[tuple[int, Any]]:
-    """The values of a JSON list with their numbers, from 1.
+    """Yield the values of a JSON list with their numbers, from 1.
 
     Raises:
-        BadFile: if it is truncated, damaged or no list.
+        BadFile: the file is truncated, damaged or not a list.
     """
     return _read(path, "[", lambda library, file: library.items(file, "item", use_float=True))
 
 
 def entries(path: Path) -> Iterator[tuple[int, str, Any]]:
-    """The pairs of a JSON object with their numbers, from 1.
+    """Yield the pairs of a JSON object with their numbers, from 1.
 
     Raises:
-        BadFile: if it is truncated, damaged or no object.
+        BadFile: the file is truncated, damaged or not an object.
     """
     pairs = _read(path, "{", lambda library, file: library.kvitems(file, "", use_float=True))
     return ((number, key, value) for number, (key, value) in pairs)
@@ -103,13 +103,13 @@ def _read(path: Path, opening: str, parse: Callable[[Any, BinaryIO], Iterator[An
 
 
 def products(files: ShopFiles, limit: int | None = None) -> Iterator[Product]:
-    """Read the products in the order of the file; of several with the same ASIN, the first counts.
+    """Yield the products in the order of the file, the first of those with the same ASIN.
 
     Args:
-        limit: the most products to read; None reads all.
+        limit: maximum number of products; None reads all.
 
     Raises:
-        BadFile: a record is broken; the message names the file and the record.
+        BadFile: a record is invalid.
     """
     notes = _packed(files.instructions)
     human = _packed(files.human) if files.human else {}
@@ -131,14 +131,14 @@ def products(files: ShopFiles, limit: int | None = None) -> Iterator[Product]:
 
 
 def _packed(path: Path) -> dict[str, bytes]:
-    """The entries of a file by ASIN, as compact JSON: a tenth of what the objects take."""
+    """Return the entries of a file by ASIN, as compact JSON, which takes a tenth of the memory of objects."""
     return {asin: json.dumps(value).encode() for _, asin, value in entries(path)}
 
 
 def _noted(
     files: ShopFiles, asin: str, notes: Mapping[str, bytes], human: Mapping[str, bytes]
 ) -> tuple[dict[str, Any], tuple[HumanInstruction, ...]]:
-    """Return the facts of the other two files about a product."""
+    """Return a product's entries in the other two files."""
     note = json.loads(notes.get(asin, b"{}"))
     if not isinstance(note, dict):
         raise BadFile(f"{files.instructions}, {asin}: the entry must be an object, not {type(note).__name__}")
@@ -193,7 +193,7 @@ def _product(record: dict[str, Any], where: str, note: dict[str, Any], human: tu
 
 
 def _prices(pricing: Any, where: str) -> tuple[str, tuple[float, ...]]:
-    """Return the shown price, and the price or the ends of its range."""
+    """Return the text of the price, and the price or the bounds of its range."""
     if not pricing:
         return NO_PRICE
     try:
@@ -208,7 +208,7 @@ def _prices(pricing: Any, where: str) -> tuple[str, tuple[float, ...]]:
 
 
 def _options(found: Any, where: str) -> dict[str, tuple[str, ...]]:
-    """The values to choose from by the name of the option, in the order of the file."""
+    """Return the values of each option by name, in the order of the file."""
     if not found:
         return {}
     if not isinstance(found, dict):

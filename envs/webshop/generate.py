@@ -1,8 +1,7 @@
 """Generated shops: from 48 products with short pages to the size of the real catalogue.
 
-A product is a kind of thing (*mug*), made of or known for qualities (*steel*), with options to choose from. Products
-that share kind and qualities differ in their prices and in the values of their options. Every product follows from
-(style, seed, its number) alone.
+A product has a kind (*mug*), qualities (*steel*) and options. Products with the same kind and qualities differ in
+prices and values of options. A product is a function of style, seed and its number.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from rollenv.core import UsageError
 from rollenv.envs.webshop.catalogue import FORMAT, write_catalogue
 from rollenv.envs.webshop.product import Product
 
-#: Raise it when the same style and seed give other products.
+#: Version of the generator; raise it when the same style and seed give other products.
 GENERATOR = 1
 
-#: Department, aisle, and its products.
+#: Products by department and aisle.
 _AISLES = {
     ("fashion", "Clothing"): "shirt jacket dress sweater skirt coat sock glove scarf hat",
     ("fashion", "Shoes"): "boot sandal slipper sneaker loafer clog",
@@ -36,7 +35,7 @@ _AISLES = {
     ("beauty", "Care"): "soap cream shampoo brush comb mirror towel razor lotion perfume",
     ("grocery", "Food"): "tea coffee cookie cracker sauce honey noodle cereal chocolate juice",
 }
-#: One of each aisle in turn, so that few kinds are of many aisles.
+#: One kind of each aisle in turn, so that a few kinds come from many aisles.
 KINDS = tuple(kind for row in zip_longest(*(v.split() for v in _AISLES.values())) for kind in row if kind)
 _AISLE_OF = {kind: aisle for aisle, kinds in _AISLES.items() for kind in kinds.split()}
 _QUALITIES = """
@@ -58,15 +57,15 @@ class Style:
     """The style of a generated shop.
 
     Args:
-        kinds: kinds of things, up to 76.
-        qualities: words that tell products of a kind apart, up to 30.
-        qualities_each: how many of them a product has.
-        options: names of options each product has, up to 4.
-        values: to choose from in each option.
-        limits: whether goals name a highest price.
-        bullets: lines on the features page.
-        words: in the description, and in each bullet.
-        brands: made-up brand names in titles; 0 for titles without.
+        kinds: number of kinds of products, up to 76.
+        qualities: number of different qualities, up to 30.
+        qualities_each: number of qualities of a product.
+        options: number of options of a product, up to 4.
+        values: number of values of each option.
+        limits: whether goals have a price limit.
+        bullets: number of lines on the features page.
+        words: number of words in the description, and in each bullet.
+        brands: number of invented brand names in titles; 0 for titles without.
     """
 
     products: int = 240
@@ -102,16 +101,12 @@ STYLES = {
     "medium": Style(),
     "hard": Style(products=2000, kinds=24, qualities=10, qualities_each=2, options=3, bullets=2, words=6),
 }
-#: About as much text as the real products have.
+#: A style with about as much text as the real products.
 REALISTIC = Style(products=1_181_436, kinds=54, qualities=30, qualities_each=3, bullets=5, words=40, brands=5000)
 
 
 def generated(style: Style, seed: int = 0) -> Iterator[Product]:
-    """Generate the products of a style, one at a time.
-
-    Args:
-        style: what the products are like.
-    """
+    """Generate the products of a style, one at a time."""
     return (_product(style, seed, number) for number in range(style.products))
 
 
@@ -143,7 +138,7 @@ def _product(style: Style, seed: int, number: int) -> Product:
 
 
 def _options(style: Style, rng: random.Random) -> dict[str, tuple[str, ...]]:
-    """Values in the order of the lists, so that equal choices look the same."""
+    """Draw values of options, in the order of the lists, so that equal choices look the same."""
     options = {}
     for name in OPTION_NAMES[: style.options]:
         values = _VALUES[name].split()
@@ -153,7 +148,7 @@ def _options(style: Style, rng: random.Random) -> dict[str, tuple[str, ...]]:
 
 @functools.lru_cache(maxsize=1 << 17)
 def _word(number: int, salt: str = "") -> str:
-    """A made-up word of two to four syllables; the lower the number, the shorter."""
+    """Invent a word of two to four syllables; lower numbers give shorter words."""
     rng = random.Random(f"{salt} {number}")
     syllables = 2 + (number > 300) + (number > 20_000)
     return "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(syllables)) + rng.choice("lnrst")
@@ -161,23 +156,19 @@ def _word(number: int, salt: str = "") -> str:
 
 @functools.cache
 def _prose() -> list[str]:
-    """A long text of made-up words: a few are frequent and most are rare, as in natural language."""
+    """Return a long text of invented words, with frequencies as in natural language."""
     rng = random.Random(0)
     return [_word(int(200_000 ** rng.random()) - 1) for _ in range(1 << 18)]
 
 
 def _words(rng: random.Random, n: int) -> str:
-    """A piece of the text."""
+    """Draw a segment of the text."""
     start = int(rng.random() * ((1 << 18) - n))
     return " ".join(_prose()[start : start + n])
 
 
 def generate_catalogue(style: Style, seed: int = 0) -> Path:
-    """Return the folder of a generated catalogue in its compact form, made on first use.
-
-    Args:
-        style: what the products are like.
-    """
+    """Return the folder of a generated catalogue, built on first use."""
     name = "-".join(str(int(value)) for value in asdict(style).values())
     name = f"generated{FORMAT}.{GENERATOR}-{seed}-{name}"
     return cached("webshop", name, lambda folder: write_catalogue(generated(style, seed), folder))
@@ -186,9 +177,7 @@ def generate_catalogue(style: Style, seed: int = 0) -> Path:
 def write_webshop_files(style: Style, folder: Path, seed: int = 0) -> None:
     """Write a generated shop as ``items_shuffle.json`` and ``items_ins_v2.json``, in WebShop's published format.
 
-    Args:
-        style: what the products are like.
-        folder: where to write; it is created if needed.
+    The folder is created if needed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "items_shuffle.json").open("w") as items, (folder / "items_ins_v2.json").open("w") as notes:

@@ -1,4 +1,4 @@
-"""Goals: synthetic and human ones, their splits, and which of them can be reached."""
+"""Goals: synthetic and human ones, splits, and reachability."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from rollenv.envs.webshop.product import Product, draws
 from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, normalize_colour, purchase_reward, similarity
 
 KINDS = ("synthetic", "human")
-#: The published splits, as positions in the shuffled order.
+#: The published splits, as ranges of the shuffled order.
 SPLITS = {"test": (0, 500), "eval": (500, 1500), "train": (1500, None), "rest": (500, None), "all": (0, None)}
-#: The limit of goals that name none.
+#: The price limit of goals without one.
 NO_LIMIT = 1_000_000.0
 _PRICES = tuple(10.0 * i for i in range(1, 100))
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """An instruction and what satisfies it."""
+    """An instruction with its target product, attributes and options."""
 
     number: int
     product: int
-    """The number of the product that it was made from."""
+    """Number of the product that it was made from."""
     asin: str
     query: str
     name: str
@@ -42,21 +42,21 @@ class Goal:
 
     @property
     def wanted_options(self) -> tuple[tuple[str, str], ...] | tuple[str, ...]:
-        """The options as the published reward compares them: pairs in a synthetic goal, texts in a human one."""
+        """The options in the form of the published reward: pairs in a synthetic goal, texts in a human one."""
         return self.options if isinstance(self.options, tuple) else tuple(self.options.items())
 
 
 class Goals:
-    """All goals of a catalogue, built on demand. Numbers follow the order before the shuffle.
+    """All goals of a catalogue, built on demand and numbered in the order before the shuffle.
 
     Args:
         kind: ``synthetic`` (every instructed product with every combination of its options) or ``human``.
-        price_seed: of the prices within ranges (drawn for each product) and of the price limits (for each goal).
-        rules: what decides whether a goal can be reached.
-        limits: whether goals name a highest price.
+        price_seed: seed of the prices within ranges (one draw per product) and of the price limits (one per goal).
+        rules: scoring, for the reachability of goals.
+        limits: whether goals have a price limit.
 
     Raises:
-        UsageError: if the catalogue has no goals of the kind.
+        UsageError: the catalogue has no goals of the kind.
     """
 
     def __init__(
@@ -137,16 +137,15 @@ class Goals:
 
     @functools.cache  # noqa: B019 (goals live as long as the process)
     def split(self, name: str) -> Any:
-        """The numbers of a split's goals, in their shuffled order.
+        """Return the numbers of a split's goals, in shuffled order.
 
-        ``test`` is the first 500 of the published order, ``eval`` the next 1,000, ``train`` those after them, and
-        ``rest`` all behind ``test``. Left out is what an earlier split asks for too: from ``eval`` the same of the same
-        product, from ``train`` and ``rest`` goals that read the same (but for the price limit), be it of another
-        product. A shop with up to 1,500 goals is cut in the same proportions as far as there are enough goals: a fifth
-        for test, two fifths for eval.
+        ``test`` is the first 500 of the published order, ``eval`` the next 1,000, ``train`` the remainder, and ``rest``
+        all behind ``test``. Duplicates of earlier splits are left out: from ``eval``, equal goals of the same product;
+        from ``train`` and ``rest``, goals with the same text (except for the price limit), even of other products. A
+        shop with up to 1,500 goals has a fifth in test and two fifths in eval.
 
         Raises:
-            UsageError: for another name.
+            UsageError: unknown name.
         """
         if name not in SPLITS:
             raise UsageError(f"split {name!r} is unknown; choose from {', '.join(SPLITS)}")
@@ -170,7 +169,7 @@ class Goals:
 
     @functools.cached_property
     def _twins(self) -> dict[int, tuple[str, str]]:
-        """The product and the text of the goals that may read like another."""
+        """Return product and text of the goals with possible duplicates."""
         found: dict[int, tuple[str, str]] = {}
         if self.kind == "human":
             for goal, (number, which) in enumerate(self.catalogue.human):
@@ -187,11 +186,11 @@ class Goals:
     # -- what can be reached -----------------------------------------------------------------------------------------
 
     def plan(self, goal: Goal) -> tuple[str, ...]:
-        """The options to click on the page of the goal's product, in order, for the highest reward."""
+        """Return the options to click on the page of the goal's product, in order, for the highest reward."""
         return _plan(self.catalogue.product(goal.product), goal, self.price_seed, self.rules)[0]
 
     def reachable(self, number: int) -> bool:
-        """Return whether buying the goal's own product with the best options pays 1."""
+        """Return whether the reward for the goal's own product with the best options is 1."""
         if not self._reachable[number]:
             goal = self[number]
             best = _plan(self.catalogue.product(goal.product), goal, self.price_seed, self.rules)[1]
@@ -199,13 +198,11 @@ class Goals:
         return self._reachable[number] == 2
 
     def unreachable(self, split: str = "all") -> list[int]:
-        """The goals of a split that cannot pay 1, even for their own product with the best options."""
+        """Return the goals of a split that are not reachable."""
         return [n for n in map(int, self.split(split)) if not self.reachable(n)]
 
     def weights(self, split: str = "all") -> Any:
-        """Return the frequency of each goal of a split in the original: the mean of 1 / (goals with the attribute);
-        human 1.
-        """
+        """Return the original's weight of each goal of a split: the mean of 1 / (goals with the attribute); human 1."""
         chosen = self.split(split)
         if self.kind == "human":
             return np.ones(len(chosen))
@@ -213,7 +210,7 @@ class Goals:
 
     @functools.cached_property
     def _weights(self) -> Any:
-        """A weight for each instructed product."""
+        """Return a weight for each instructed product."""
         wanted = [self.catalogue.product(int(n)).instruction_attributes for n in self.catalogue.instructed]
         counts: Counter[str] = Counter()
         for attributes, ways in zip(wanted, map(int, self.catalogue.combinations), strict=True):
@@ -222,19 +219,16 @@ class Goals:
 
 
 def _instruction(product: Product, options: Mapping[str, str]) -> str:
-    """A synthetic instruction without its price limit."""
+    """Write a synthetic instruction, without the price limit."""
     listed = ", and ".join(f"{name}: {value}" for name, value in options.items())
     return f"{product.instruction}{' with ' if listed else ''}{listed}"
 
 
 def combination(product: Product, which: int) -> dict[str, str]:
-    """Choose a value for each of a product's options.
+    """Return a combination of values of a product's options, by name.
 
     Args:
         which: index of the combination, from 0. Names are in alphabetical order, and the last one varies fastest.
-
-    Returns:
-        The values by the name of the option.
     """
     chosen = {}
     for name in sorted(product.options, reverse=True):
@@ -247,11 +241,11 @@ def price_limit(price: float, key: str) -> float | None:
     """Draw a price limit: the higher of two different picks among the next four multiples of 10 above the price.
 
     Args:
-        price: of the product, in dollars.
-        key: text that seeds the draw.
+        price: price of the product, in dollars.
+        key: seed of the draw.
 
     Returns:
-        The limit in dollars; None from 980 on.
+        The limit in dollars; None for prices from 980 on.
     """
     above = [limit for limit in _PRICES if limit > price][:4]
     if len(above) < 2:
@@ -267,7 +261,7 @@ ITEM_BUTTONS = frozenset(("back to search", "< prev", "description", "features",
 
 
 def _plan(product: Product, goal: Goal, price_seed: int, rules: RewardRules) -> tuple[tuple[str, ...], float]:
-    """The best clicks found, and what they pay."""
+    """Return the best clicks found, and their reward."""
     price = product.price(price_seed)
     names = {value: name for name, values in product.options.items() for value in values}
     names = {value: name for value, name in names.items() if value not in ITEM_BUTTONS}
@@ -285,7 +279,7 @@ def _plan(product: Product, goal: Goal, price_seed: int, rules: RewardRules) -> 
 
 
 def _closest(names: Mapping[str, str], goal: Goal, rules: RewardRules) -> tuple[str, ...]:
-    """The value most like each wanted option, of an option not yet chosen."""
+    """Return the most similar value for each wanted option, among options not yet chosen."""
     chosen: dict[str, str] = {}
     for option in goal.wanted_options:
         wanted = option if isinstance(option, str) else option[1]

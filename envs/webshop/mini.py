@@ -18,15 +18,15 @@ from rollenv.envs.webshop.product import draws
 from rollenv.envs.webshop.reward import RewardRules
 from rollenv.envs.webshop.shop import Shop, shop_from
 
-#: Titles are plain nouns, so the simple rule is right, and pays the same with and without spaCy. Options are compared
-#: by their values, so that every goal can be reached.
+#: Titles are plain nouns, so that the simple rule is correct and the reward is the same without spaCy. Options are
+#: compared by their values, so that every goal is reachable.
 MINI_RULES = RewardRules(nouns="simple", pair_options=False)
-#: The share of goals for tests, and the same share again for evaluation; a hash of the goal decides.
+#: Share of goals for ``test``, and again for ``eval``; a hash of the goal decides.
 _HELD_OUT = 0.15
 
 
 class MiniGoals(Goals):
-    """Goals whose split follows from what they ask for, so that it does not change with the size of the shop."""
+    """Goals whose split is a hash of their content, independent of the size of the shop."""
 
     @functools.cache  # noqa: B019 (goals live as long as the process)
     def split(self, name: str) -> Any:
@@ -46,7 +46,7 @@ class MiniGoals(Goals):
 
     @functools.cached_property
     def _positions(self) -> Any:
-        """A number from 0 to 1 for each goal, equal for goals that differ only in the price limit."""
+        """Return a number from 0 to 1 for each goal, equal for goals that differ only in the price limit."""
         found: list[float] = []
         for number, ways in zip(self.catalogue.instructed, map(int, self.catalogue.combinations), strict=True):
             product = self.catalogue.product(int(number))
@@ -66,7 +66,7 @@ class MiniShop(Shop):
 
 @functools.lru_cache(maxsize=8)
 def _mini_shop(style: Style, seed: int, window: int) -> MiniShop:
-    """The generated shop of a style, one for all environments of a process."""
+    """Return the generated shop of a style, shared by all environments of a process."""
     shop = shop_from(generate_catalogue(style, seed), window, MiniShop)
     shop.limits = style.limits
     return shop
@@ -75,18 +75,17 @@ def _mini_shop(style: Style, seed: int, window: int) -> MiniShop:
 class MiniShopEnv(WebShopEnv):
     """Buy what an instruction asks for, in a generated shop.
 
-    Plays by the rules of :class:`~rollenv.envs.webshop.env.WebShopEnv`. Goals of ``train``, ``eval`` and ``test`` ask
-    for different things: the split follows from a hash of kind, qualities and options.
+    The rules are those of :class:`~rollenv.envs.webshop.env.WebShopEnv`. The split of a goal is a hash of its kind,
+    qualities and options, so that ``train``, ``eval`` and ``test`` never share them.
 
     Args:
-        size: ``easy``, ``medium`` or ``hard``, or fields of :class:`~rollenv.envs.webshop.generate.Style` to change
-            from ``medium``.
-        window: products on a page of results.
-        max_steps, split, observation, show_selected, show_actions, separator: see WebShopEnv; chosen options are shown
-            here.
+        size: ``easy``, ``medium`` or ``hard``, or changed fields of ``medium``, a
+            :class:`~rollenv.envs.webshop.generate.Style`.
+        window: number of products on a page of results.
+        max_steps, split, observation, show_selected, show_actions, separator: see WebShopEnv, with other defaults.
 
     Raises:
-        UsageError: for a setting that does not exist.
+        UsageError: a setting is invalid.
     """
 
     def __init__(

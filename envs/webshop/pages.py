@@ -1,6 +1,6 @@
-"""The pages of the shop: what is on them, what can be clicked, and how they look as text or HTML.
+"""The pages of the shop: their nodes, clickable elements, and renderings as text or HTML.
 
-A page is a list of nodes and is rendered from them in every mode; nothing is parsed in play.
+A page is a list of nodes, from which every mode is rendered.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ SEARCH, BACK, NEXT, PREVIOUS, BUY = "Search", "Back to Search", "Next >", "< Pre
 
 
 class Node(NamedTuple):
-    """Something visible: ``kind`` is text, title, price, heading, button, product or option."""
+    """A visible element: ``kind`` is text, title, price, heading, button, product or option."""
 
     kind: str
     text: str
     option: str = ""
-    """The name of the option that the value belongs to."""
+    """Name of the option, for its values."""
 
 
 @dataclass(slots=True)
 class View:
-    """The page of a customer. Its contents follow from this, the goal and the catalogue."""
+    """The page of a customer, whose content is a function of this, the goal and the catalogue."""
 
     page: str = "index"
     """``index``, ``results``, ``item``, ``done`` or one of :data:`SUB_PAGES`."""
@@ -40,13 +40,13 @@ class View:
     """Number of the page of results, from 1."""
     product: int = -1
     options: dict[str, str] = field(default_factory=dict)
-    """The chosen values by the name of the option, in the order they were clicked."""
+    """Chosen values by the name of the option, in the order of the clicks."""
     visited: list[str] = field(default_factory=list)
-    """ASINs of the items looked at, in order."""
+    """ASINs of the visited items, in order."""
 
 
 class Content(NamedTuple):
-    """The contents that the nodes of a page are made from."""
+    """The data for the nodes of a page."""
 
     instruction: str
     results: Results
@@ -57,11 +57,7 @@ class Content(NamedTuple):
 
 
 def nodes(view: View, content: Content) -> list[Node]:
-    """List what is on a page, from top to bottom.
-
-    Args:
-        view: which page, and what was chosen on it.
-    """
+    """Return the nodes of a page, from top to bottom."""
     if view.page == "done":
         return _done(view, content)
     head = [Node("heading", "Instruction:"), Node("text", content.instruction)]
@@ -121,7 +117,7 @@ def _done(view: View, content: Content) -> list[Node]:
 
 
 def clickables(page: Sequence[Node]) -> dict[str, Node]:
-    """Return the clickable nodes by lower-case name: buttons, then products, then options. Of equal names the last."""
+    """Return the clickable nodes by lower-case name: buttons, products, options; the last of equal names."""
     found: dict[str, Node] = {}
     for kind in ("button", "product", "option"):
         for node in page:
@@ -134,13 +130,13 @@ def clickables(page: Sequence[Node]) -> dict[str, Node]:
 
 
 def render(page: Sequence[Node], view: View, mode: str, show_selected: bool = False, separator: str = SEPARATOR) -> str:
-    """A page in one of :data:`MODES`.
+    """Render a page.
 
     Args:
-        view: for what was chosen and visited.
-        mode: ``text`` (what is visible, joined by ``[SEP]``), ``text_rich`` (a line each, buttons marked) or ``html``.
-        show_selected: mark the chosen options in ``text`` too, where the original does not show them.
-        separator: between the parts in ``text``.
+        view: the chosen options and visited items.
+        mode: ``text`` (all texts, joined by the separator), ``text_rich`` (a line each, buttons marked) or ``html``.
+        show_selected: mark the chosen options in ``text`` too; the original does not show them there.
+        separator: text between the parts in ``text``.
     """
     if mode == "text":
         texts = [node.text.strip() for node in page]

@@ -1,4 +1,4 @@
-"""Products: :class:`Product`, and its compact form on disk."""
+"""Products, with their compact format on disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class HumanInstruction:
-    """A person's instruction, with the attributes and options that were meant."""
+    """An instruction by a person, with its attributes and options."""
 
     text: str
     attributes: tuple[str, ...]
@@ -18,16 +18,16 @@ class HumanInstruction:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product as WebShop's engine sees it."""
+    """A product, with the fields of WebShop's engine."""
 
     asin: str
     title: str
     description: str = ""
     bullets: tuple[str, ...] = ()
     price_tag: str = "$100.0"
-    """The price as its page shows it, as in ``$9.99`` or ``$3.78 to $11.38``."""
+    """Text of the price on its page, such as ``$9.99`` or ``$3.78 to $11.38``."""
     prices: tuple[float, ...] = (100.0,)
-    """The price, or the ends of its range, in dollars."""
+    """The price, or the bounds of its range, in dollars."""
     category: str = ""
     query: str = ""
     product_category: str = ""
@@ -38,35 +38,35 @@ class Product:
     human: tuple[HumanInstruction, ...] = ()
 
     def price(self, seed: int = 0) -> float:
-        """The price: for a range, a draw that depends only on the seed and the ASIN."""
+        """Return the price; for a range, a draw by the seed and the ASIN."""
         if len(self.prices) == 1:
             return self.prices[0]
         low, high = self.prices
         return low + (high - low) * draws(f"price {seed} {self.asin}", 1)[0]
 
     def document(self) -> str:
-        """The text that is searched."""
+        """Return the text for the search index."""
         options = ", and ".join(f"{name}: {', '.join(values)}" for name, values in self.options.items())
         first = self.bullets[0] if self.bullets else ""
         return f"{self.title} {self.description} {first} {options}".lower()
 
     @property
     def combinations(self) -> int:
-        """The number of ways in which its options can be chosen."""
+        """Return the number of combinations of its options."""
         n = 1
         for values in self.options.values():
             n *= len(values)
         return n
 
     def pack(self) -> bytes:
-        """The record of the compact form."""
+        """Encode the product as a record of the compact format."""
         human = [[each.text, each.attributes, each.options] for each in self.human]
         values = [getattr(self, name) for name in _PLAIN]
         return json.dumps([*values, human], ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
     @classmethod
     def unpack(cls, record: bytes) -> Product:
-        """The product of a record that :meth:`pack` made."""
+        """Decode a record of :meth:`pack`."""
         *values, human = json.loads(record.decode("utf-8", "surrogatepass"))
         made = dict(zip(_PLAIN, values, strict=True))
         for name in _TUPLES:
@@ -81,10 +81,6 @@ _TUPLES = ("bullets", "prices", "attributes", "instruction_attributes")
 
 
 def draws(key: str, n: int) -> list[float]:
-    """Draw numbers in [0, 1) that depend only on a text.
-
-    Args:
-        n: how many, at most 4.
-    """
+    """Draw ``n`` (at most 4) numbers in [0, 1) that depend only on a text."""
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=32).digest()
     return [int.from_bytes(digest[8 * i : 8 * i + 8], "big") / 2**64 for i in range(n)]

@@ -1,13 +1,13 @@
-"""The reward of a purchase: WebShop's reward (arXiv 2207.01206, section 3.2), as the published code computes it.
+"""The reward of a purchase in WebShop (arXiv 2207.01206, section 3.2), as computed by the published code.
 
     reward = r_type * (matched attributes + matched options + price is low enough) / (attributes + options + 1)
 
-Where the code differs from what one would expect, :class:`RewardRules` has a switch, by default as published.
+:class:`RewardRules` has switches for unexpected behaviour of the published code, which is the default.
 
 The colour names are the list of the published environment (princeton-nlp/WebShop, MIT). The nouns of a product's title
-are found by a simple rule, or by spaCy's small English model, as the caller chooses: every word of letters is a noun
-but function words, words of size, colour and praise, and words with the endings of adjectives, adverbs and participles.
-Titles are mostly nouns, so this errs towards taking too many.
+are found by spaCy's small English model, or by a simple rule: every word of letters is a noun, except function words,
+words of size, colour and praise, and words with endings of adjectives, adverbs and participles. Titles are mostly
+nouns, so the rule errs towards too many.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ Nouns = Callable[[str], tuple[str, ...]]
 
 @functools.lru_cache(maxsize=1 << 14)
 def simple_nouns(title: str) -> tuple[str, ...]:
-    """The nouns by the rule above, lower case, as often as they occur."""
+    """Return the nouns by the rule above, in lower case and with duplicates."""
     words = [word.lower() for word in _WORD.findall(title)]
     return tuple(w for w in words if len(w) > 1 and w not in _NOT_NOUNS and not w.endswith(_NOT_ENDINGS))
 
@@ -80,11 +80,11 @@ def has_spacy() -> bool:
 
 @functools.cache
 def nouns_from(source: str) -> Nouns:
-    """The function that finds nouns: ``simple`` or ``spacy``. Installed packages do not change the choice.
+    """Return the function that finds nouns: ``simple`` or ``spacy``.
 
     Raises:
-        UsageError: for another name.
-        MissingExtra: for ``spacy`` where it is not installed.
+        UsageError: unknown name.
+        MissingExtra: spaCy is not installed.
     """
     if source not in SOURCES:
         raise UsageError(f"nouns {source!r} is unknown; choose from {', '.join(SOURCES)}")
@@ -102,13 +102,13 @@ mustard natural navy nude olive orange peach pewter pink plum purple rainbow red
 seashell silver skull slate steel stone stonewash sunflower tan taupe teal tiger turquoise violet walnut wheat white
 wine yellow
 """
-#: Colours in the published order, which decides where a text has several.
+#: Colours in the published order, which decides if a text has several.
 COLOURS = tuple(_NAMES.split())
 
 
 @functools.lru_cache(maxsize=1 << 15)
 def first_colour(text: str) -> str | None:
-    """The first of the colour names that is a part of the text."""
+    """Return the first of the colour names that occurs in a text."""
     return next((colour for colour in COLOURS if colour in text), None)
 
 
@@ -117,21 +117,20 @@ class RewardRules:
     """The scoring of purchases; the defaults are the published code's, except for the source of nouns."""
 
     threshold: int = 85
-    """Two texts match if their token-set ratio, rounded to a whole number, is above this."""
+    """Threshold of the rounded token-set ratio above which two texts match."""
     pair_options: bool = True
-    """Compare an option of a synthetic goal as name and value together, so that colours within the value are not
-    normalised while the purchased ones are. It keeps one goal in fifteen or so of the published set from ever paying 1.
-    False compares values."""
+    """Compare an option of a synthetic goal as a pair of name and value. Colours in the pair are then not normalised,
+    while the purchased ones are, so that about one in fifteen published goals can never score 1. False compares
+    values."""
     repeated_nouns: bool = True
-    """Divide the nouns that two titles share by all nouns of the wanted title, repeated ones too; False by different
-    ones."""
+    """Divide the number of common nouns by all nouns of the wanted title, with duplicates; False: without."""
     shared_categories: int = 2
-    """Levels of the product category that two products of the same kind share."""
+    """Number of common levels of the category for products of the same kind."""
     zero_overlap: bool = True
-    """A title without a noun in common pays nothing, even if it answers the same query or is in the same category."""
+    """A title without a common noun scores 0, even for the same query or category."""
     nouns: str = "simple"
-    """Source of nouns (:func:`rollenv.envs.webshop.reward.nouns_from`): ``simple``, a rule that is always there,
-    or ``spacy``, which the published code uses and which has to be installed."""
+    """Source of nouns (:func:`rollenv.envs.webshop.reward.nouns_from`): ``simple``, a built-in rule, or ``spacy``, as
+    in the published code, which must be installed."""
 
 
 PUBLISHED = RewardRules()
@@ -144,14 +143,7 @@ def _ratio() -> tuple[Any, Any]:
 
 @functools.lru_cache(maxsize=1 << 15)
 def similarity(one: str, other: str) -> int:
-    """Compare two texts by their token-set ratio, as thefuzz does: ASCII letters and digits only, in lower case.
-
-    Args:
-        other: the text to compare ``one`` with.
-
-    Returns:
-        A whole number from 0 to 100.
-    """
+    """Return thefuzz's token-set ratio of two texts, from 0 to 100: ASCII letters and digits only, in lower case."""
     ratio, process = _ratio()
     found: int = round(ratio(_ascii(one), _ascii(other), processor=process))
     return found
@@ -162,22 +154,22 @@ def _ascii(text: str) -> str:
 
 
 def normalize_colour(option: str) -> str:
-    """The first of the colour names that a text contains, or the text."""
+    """Return the first of the colour names that a text contains, or the text."""
     return first_colour(option) or option
 
 
 def _wanted(option: str | tuple[str, str], rules: RewardRules) -> str:
-    """Return the form in which a goal's option is compared."""
+    """Return the text of a goal's option for the comparison."""
     if isinstance(option, str):
         return normalize_colour(option)
     if not rules.pair_options:
         return normalize_colour(option[1])
-    # The published code looks for a colour among the members of the pair, and compares the pair's printed form.
+    # The published code looks for a colour among the members of the pair, and compares the repr of the pair.
     return next((colour for colour in COLOURS if colour in option), None) or repr(option)
 
 
 def _type_reward(product: Product, goal: Goal, rules: RewardRules = PUBLISHED) -> dict[str, Any]:
-    """Return the match of the kind of product: ``r_type`` and its parts."""
+    """Score the match of the kind of product: ``r_type`` and its parts."""
     nouns = nouns_from(rules.nouns)
     had, wanted = nouns(product.title), nouns(goal.name)
     shared = len(set(had) & set(wanted))
@@ -202,8 +194,8 @@ def purchase_reward(
     """Score a purchase.
 
     Args:
-        price: of the product, in dollars.
-        options: the chosen values by the name of the option.
+        price: price of the product, in dollars.
+        options: chosen values by the name of the option.
 
     Returns:
         The reward in [0, 1], and its parts under the published names, with the source of the nouns as ``nouns``.

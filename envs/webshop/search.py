@@ -1,7 +1,7 @@
-"""Search as the original does it: BM25 over one field, with Lucene's analysis, scores and order of ties.
+"""The original's search: BM25 over one field, with Lucene's analysis, scores and order of ties.
 
-Scores are Lucene's (k1 0.9, b 0.4), its lossy lengths of documents included. Documents of equal score come in ascending
-order of their ASINs. The index is written in the format of bm25s, which reads it through a memory map and scores.
+Scores are Lucene's (k1 0.9, b 0.4), including its lossy document lengths. Documents with equal scores are in ascending
+order of their ASINs. The index is in the format of bm25s, which maps it into memory and computes the scores.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rollenv.envs.webshop.catalogue import Catalogue
 #: Numbers of products, best first.
 Results = NDArray[np.int32]
 
-#: Raise it when what is written changes.
+#: Version of the index format; raise it with every change.
 INDEX_FORMAT = 1
 K1, B = 0.9, 0.4
-#: The engine's answer to a query is cut here.
+#: Maximum number of results of a query.
 MAX_RESULTS = 50
-#: The most characters and terms of a query that count (Lucene's limit).
+#: Maximum number of characters and terms of a query (Lucene's limit).
 MAX_QUERY, MAX_TERMS = 10_000, 1024
 _BATCH = 4096
 _LISTS = {"<a>": "attribute", "<c>": "category", "<q>": "query"}
@@ -35,16 +35,16 @@ class SearchEngine:
     """Finds products by keywords.
 
     Args:
-        folder: of the index that :func:`write_index` wrote.
+        folder: index from :func:`write_index`.
 
     Raises:
-        MissingExtra: without bm25s, PyStemmer or regex.
+        MissingExtra: bm25s, PyStemmer or regex is not installed.
     """
 
     def __init__(self, catalogue: Catalogue, folder: Path):
         self.catalogue = catalogue
         self._bm25 = package("bm25s").BM25.load(folder, mmap=True, load_vocab=False, show_progress=False)
-        for name in ("data", "indices", "indptr"):  # as plain arrays, which are much faster to slice than mapped ones
+        for name in ("data", "indices", "indptr"):  # plain arrays are much faster to slice than mapped ones
             self._bm25.scores[name] = self._bm25.scores[name].view(np.ndarray)
         self._words = np.memmap(folder / "words.bin", np.uint8, "r").view(np.ndarray)
         self._word_starts = np.load(folder / "word_starts.npy", mmap_mode="r").view(np.ndarray)
@@ -56,7 +56,7 @@ class SearchEngine:
         return self._words[self._word_starts[number] : self._word_starts[number + 1]].tobytes()
 
     def _find(self, token: str) -> int:
-        """The number of a token's term; -1 for a stop word or one that no document has."""
+        """Return the number of a token's term; -1 for a stop word or an unknown term."""
         found = term(token)
         if found is None:
             return -1
@@ -68,7 +68,7 @@ class SearchEngine:
         return low if low < len(self._word_starts) - 1 and self._word(low) == wanted else -1
 
     def scores(self, query: str) -> NDArray[np.float32]:
-        """The score of every product, in ascending order of ASINs."""
+        """Return the score of every product, in ascending order of ASINs."""
         found = [n for token in tokens(query[:MAX_QUERY]) if (n := self._number(token)) >= 0]
         if not found:
             return np.zeros(len(self.catalogue), np.float32)
@@ -79,7 +79,7 @@ class SearchEngine:
         """Rank the products for a query.
 
         Args:
-            k: the most products to return.
+            k: maximum number of products.
 
         Returns:
             (number of the product, score) pairs, best first; products with score 0 are left out.
@@ -89,10 +89,10 @@ class SearchEngine:
         return list(zip(self._by_asin[best].tolist(), scores[best].tolist(), strict=True))
 
     def _search(self, keywords: str) -> Results:
-        """The numbers of the products that keywords find.
+        """Return the numbers of the products for keywords.
 
-        As in the original, ``<a> attribute``, ``<c> category`` and ``<q> query`` list products instead of searching,
-        and so does ``<r> text`` with 50 drawn at random, which here depend on the text.
+        As in the original, ``<a> attribute``, ``<c> category`` and ``<q> query`` list products instead of searching, as
+        does ``<r> text`` with 50 random ones, which here are a function of the text.
         """
         first, _, rest = keywords.partition(" ")
         if first == "<r>":
@@ -106,21 +106,13 @@ class SearchEngine:
 
 
 def rank_in(results: Results, number: int) -> int | None:
-    """Find a product in search results.
-
-    Args:
-        results: numbers of the products, shape (n,).
-        number: of the product to find.
-
-    Returns:
-        Its index, or None if it is not there.
-    """
+    """Return the index of a product in search results, or None."""
     positions = np.flatnonzero(results == number)
     return int(positions[0]) if len(positions) else None
 
 
 def _best(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
-    """Positions of the ``k`` highest positive scores, the lowest first among equals."""
+    """Return the indices of the ``k`` highest positive scores; of equal ones, the lowest index first."""
     if len(scores) > 4 * k:
         least = np.partition(scores, len(scores) - k)[len(scores) - k]
         positions = np.flatnonzero(scores >= least) if least > 0 else np.flatnonzero(scores > 0)
@@ -150,13 +142,9 @@ def _to_four_bits(number: int) -> int:
 
 
 def write_index(catalogue: Catalogue, folder: Path) -> None:
-    """Write the search index of a catalogue.
-
-    Args:
-        folder: where to write; it has to exist.
-    """
+    """Write the search index of a catalogue to an existing folder."""
     counts = _count(catalogue, folder / "postings.bin")
-    # The words in ascending order of their bytes, in which they are looked up.
+    # Words are sorted by their bytes, for a binary search.
     packed = sorted(word.encode("utf-8", "surrogatepass") for word in counts.words)
     (folder / "words.bin").write_bytes(b"".join(packed) or b"\0")
     np.save(folder / "word_starts.npy", np.cumsum([0, *map(len, packed)]))
@@ -183,7 +171,7 @@ class _Counts:
         self.words: list[str] = []
         self.lengths = np.zeros(documents, np.int64)
         self.frequency = np.zeros(0, np.int64)
-        """In how many documents each word is."""
+        """Number of documents with each word."""
 
 
 def _count(catalogue: Catalogue, path: Path) -> _Counts:
@@ -209,7 +197,7 @@ def _count(catalogue: Catalogue, path: Path) -> _Counts:
 
 
 class _Numbers(dict[str, int]):
-    """The numbers of words by token; -1 for a stop word."""
+    """Numbers of words by token; -1 for a stop word."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -227,7 +215,7 @@ class _Numbers(dict[str, int]):
 
 
 def _batches(catalogue: Catalogue, numbers: _Numbers) -> Iterator[tuple[int, NDArray[np.int32], NDArray[np.int64]]]:
-    """Batches of documents: the first product, the words, and the number of words of each."""
+    """Yield batches of documents: the first product, the words, and the number of words of each."""
     words: list[int] = []
     lengths: list[int] = []
     first = 0
@@ -242,7 +230,7 @@ def _batches(catalogue: Catalogue, numbers: _Numbers) -> Iterator[tuple[int, NDA
 
 
 def _save_scores(counts: _Counts, documents: int, folder: Path) -> None:
-    """The share of each word in each document's score, word by word, as bm25s reads it."""
+    """Write the contribution of each word to each document's score, word by word, in the format of bm25s."""
     packed = [word.encode("utf-8", "surrogatepass") for word in counts.words]
     rank = np.empty(len(packed), np.int64)
     rank[sorted(range(len(packed)), key=packed.__getitem__)] = np.arange(len(packed))
@@ -272,7 +260,7 @@ def _save_scores(counts: _Counts, documents: int, folder: Path) -> None:
 
 
 def _length_penalty(lengths: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Lucene's addition to a word's count below the fraction; its mean is over documents that have words."""
+    """Return Lucene's addend to a word's count in the denominator; its mean is over documents with words."""
     mean = lengths.sum() / max(1, int(np.count_nonzero(lengths)))
     unique, inverse = np.unique(lengths, return_inverse=True)
     stored = np.array([stored_length(int(length)) for length in unique])[inverse]

@@ -1,4 +1,4 @@
-"""A shop: its products, its search engine and its goals, one of each for all environments of a process."""
+"""A shop: products, search engine and goals, shared by all environments of a process."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ AnyShop = TypeVar("AnyShop", bound="Shop")
 
 
 class Shop:
-    """The data that environments share; nothing in it changes in play.
+    """The immutable data that environments share.
 
     Args:
-        index: the folder of their search index.
-        window: products on a page of results.
+        index: the folder of the search index.
+        window: number of products on a page of results.
     """
 
     def __init__(self, catalogue: Catalogue, index: Path, window: int = 10):
@@ -41,16 +41,12 @@ class Shop:
         return Goals(self.catalogue, kind, price_seed, rules)
 
     def content(self, view: View, instruction: str, reward: float = 0.0) -> Content:
-        """Collect what a page shows.
-
-        Args:
-            reward: shown on the last page, in [0, 1].
-        """
+        """Collect the content of a page; the reward, in [0, 1], is shown on the last page."""
         results = self.engine.search(view.keywords) if view.page == "results" else _NONE
         return Content(instruction, results, self.catalogue.product, self.window, reward)
 
     def _best_search(self, number: int) -> str | None:
-        """The expert's best keywords for a product; None if no search finds it."""
+        """Return the expert's best keywords for a product; None if no search finds it."""
         product = self.catalogue.product(number)
         best: tuple[int, str] | None = None
         for keywords in _searches(product):
@@ -63,7 +59,7 @@ class Shop:
 
 
 def _searches(product: Product) -> list[str]:
-    """Return an expert's searches, in lower case and on one line, as keywords are."""
+    """Return an expert's searches, in lower case and on one line, like keywords."""
     long = [product.title, f"{product.title} {product.description[:200]}", product.document()[:2000]]
     listed = [f"<q> {product.query}", *(f"<a> {attribute}" for attribute in product.attributes)]
     found = (" ".join(text.lower().split()) for text in long + listed)
@@ -71,10 +67,10 @@ def _searches(product: Product) -> list[str]:
 
 
 def shop_folder(data: str | Path | None) -> Path:
-    """The folder of the data set: the one given, or ``$ROLLENV_DATA/webshop``.
+    """Return the folder of the data set, by default ``$ROLLENV_DATA/webshop``.
 
     Raises:
-        MissingData: if there is no such folder.
+        MissingData: there is no such folder.
     """
     root = data_root()
     folder = Path(data) if data is not None else Path(root) / "webshop" if root else None
@@ -89,15 +85,15 @@ def shop_folder(data: str | Path | None) -> Path:
 
 
 def open_shop(data: str | Path | None = None, num_products: int | None = None) -> Shop:
-    """The shop of WebShop's files, built when first opened and shared from then on.
+    """Return the shop of WebShop's files, built on first use and shared.
 
     Args:
         data: the folder of the files; by default ``$ROLLENV_DATA/webshop``.
-        num_products: only the first of them.
+        num_products: use only the first products; None for all.
 
     Raises:
-        MissingData: if the files are not there.
-        BadFile: if one of them is broken.
+        MissingData: the files are missing.
+        BadFile: a file is damaged.
     """
     files = ShopFiles.find(shop_folder(data), num_products)
     stamps = tuple((path, stat.st_mtime_ns, stat.st_size) for path in files.paths for stat in (path.stat(),))
@@ -106,7 +102,7 @@ def open_shop(data: str | Path | None = None, num_products: int | None = None) -
 
 @functools.lru_cache(maxsize=4)
 def _open(files: ShopFiles, num_products: int | None, stamps: tuple[tuple[Path, int, int], ...]) -> Shop:
-    """Keyed by the files' identity, so that files that changed are read again."""
+    """Open a shop, cached by the modification time and size of its files."""
     return shop_from(build_catalogue(files, num_products))
 
 
@@ -114,7 +110,7 @@ def shop_from(folder: Path, window: int = 10, kind: type[AnyShop] = Shop) -> Any
     """Open the shop of a cached catalogue; its search index is built on first use.
 
     Args:
-        window: products on a page of results.
+        window: number of products on a page of results.
         kind: the class of the shop.
     """
     catalogue = Catalogue(folder)

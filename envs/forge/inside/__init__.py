@@ -1,1 +1,1 @@
-"""Programs that run where the untrusted code runs; standard library only, and each file stands alone."""
+"""Programs that run beside untrusted code; each file is standalone and uses only the standard library."""

@@ -1,17 +1,16 @@
-"""Grades what an agent made of a forged task; it lies in the task's ``tests`` folder, beside ``task.json``.
+"""Grades an agent's work on a forged task. This file is in the task's ``tests`` folder, beside ``task.json``.
 
-Nothing of /app counts but the library's own source: it is copied into a fresh project made of the task's own files,
-tests and ``conftest.py`` included. Links, compiled files and new ``conftest.py`` files are not copied. Python starts
-without environment variables, ``.pth`` files and ``sitecustomize``; as root, the tests run as ``nobody``, who can
-neither write the reward nor outlive the run.
+Only the library's source is taken from /app. It is copied into a fresh project of the task's own files, including tests
+and ``conftest.py``. Links, compiled files and new ``conftest.py`` files are not copied. Python starts without
+environment variables, ``.pth`` files and ``sitecustomize``. As root, the tests run as ``nobody``, who can neither write
+the reward nor leave processes behind.
 
-Two controls run beside the tests. With the library as it was given, the FAIL_TO_PASS tests must still fail; and tests
-with a drawn name, of which some must fail and some pass, must end as drawn. Where they do not, the tests cannot be
-believed, and the reward is 0.
+Two controls run beside the tests. With the original library, the FAIL_TO_PASS tests must still fail; and canary tests
+with random names must pass or fail as drawn. If either control fails, the results are not trusted, and the reward is 0.
 
-What remains possible: code of the library runs in the process of its tests, so it can look for pytest there and
-change results one by one; and an agent that is root can change Python itself in a way that only acts on the last run.
-A verifier in a container of its own is safe from the second.
+Known gaps: code of the library runs in the process of its tests, so it can find pytest there and change single results;
+and an agent that is root can change Python itself so that it misbehaves only in the last run. A separate verifier
+container prevents the second.
 """
 
 from __future__ import annotations
@@ -33,35 +32,33 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-#: Outcomes of a test, from best to worst; the worst counts where a test reports more than once.
+#: Outcomes of a test, from best to worst; if a test reports several, the worst counts.
 OUTCOMES = ("passed", "skipped", "failed", "error")
-#: Nobody's user and group.
+#: User and group id of ``nobody``.
 NOBODY = 65534
-#: Largest file and number of files that are taken from /app.
+#: Maximum size in bytes and number of files that are taken from /app.
 _MOST_BYTES, _MOST_FILES = 8 << 20, 20_000
-#: Largest JUnit file that is read, in bytes.
+#: Maximum size of the JUnit file, in bytes.
 _MOST_JUNIT = 64 << 20
 
 
-#: No user's packages, no ``.pth`` file, no ``sitecustomize``, no modules beside the script, no compiled files.
+#: No user packages, no ``.pth`` files, no ``sitecustomize``, no modules beside the script, no compiled files.
 PYTHON_FLAGS = ("-P", "-s", "-S", "-B")
 
 
 class Broken(Exception):
-    """The tests could not be run. No reward is written, since nothing is known of the agent's work."""
+    """The tests could not be run, for reasons other than the agent's work. No reward is written."""
 
 
 def read_junit(text: str, files: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return the outcome of every test: node id to outcome and message.
-
-    A test file that could not be collected has its own name as node id.
+    """Parse a JUnit file.
 
     Args:
-        text: contents of the JUnit file.
         files: the test files, relative to the project.
 
     Returns:
-        Node id to one of :data:`OUTCOMES` and the failure's message.
+        One of :data:`OUTCOMES` and the failure's message, by node id. The node id of a test file that could not be
+        collected is its path.
     """
     modules = {file.removesuffix(".py").replace("/", "."): file for file in files}
     found: dict[str, tuple[str, str]] = {}
@@ -94,7 +91,7 @@ def _outcome(case: ElementTree.Element) -> tuple[str, str]:
 
 
 def libraries() -> list[str]:
-    """Folders in which this Python's packages lie; ``-S`` has left them out."""
+    """Return the folders of this Python's packages, which ``-S`` has excluded."""
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     here = Path(sys.executable).parent.parent
     folders = [here / "lib" / version / "site-packages"]
@@ -104,12 +101,12 @@ def libraries() -> list[str]:
 
 
 def assemble(target: Path, project: Path, source: Path, packages: Iterable[str]) -> None:
-    """Make a project of its given files and of a library's source.
+    """Assemble a project from the task's files and a library's source.
 
     Args:
-        project: the given files: everything but the library, and its tests.
-        source: folder with the library, which is not trusted.
-        packages: the library's folders and modules, relative to either.
+        project: the task's files: tests, and everything but the library.
+        source: untrusted folder with the library.
+        packages: the library's folders and modules, relative to both.
     """
     target.mkdir()
     count = 0
@@ -128,7 +125,7 @@ def assemble(target: Path, project: Path, source: Path, packages: Iterable[str])
 
 
 def _own_files(source: Path, package: str) -> list[Path]:
-    """Plain files below folders that are not links."""
+    """List regular files below folders that are not links."""
     parts = Path(package).parts
     if any((source / Path(*parts[:n])).is_symlink() for n in range(1, len(parts) + 1)):
         return []
@@ -144,7 +141,7 @@ def _own_files(source: Path, package: str) -> list[Path]:
 
 
 class Canary:
-    """Tests with names that cannot be guessed, half of which must fail."""
+    """Tests with unpredictable names, half of which must fail."""
 
     def __init__(self, tree: Path):
         name = f"t{secrets.token_hex(8)}"
@@ -159,12 +156,12 @@ class Canary:
         return list(enumerate(self.wanted.values()))
 
     def honest(self, passed: set[str]) -> bool:
-        """Return whether they ended as wanted."""
+        """Return whether exactly the right ones passed."""
         return all((name in passed) == ok for name, ok in self.wanted.items())
 
 
 class Tests:
-    """Runs tests in folders below a new one."""
+    """Runs tests in folders below a work folder."""
 
     def __init__(self, here: Path, task: dict[str, Any], work: Path, folders: list[str]):
         self.here, self.task, self.work, self.libraries = here, task, work, folders
@@ -172,7 +169,7 @@ class Tests:
         self.output = ""
 
     def _user(self) -> int | None:
-        """The user nobody, if this is root and that user can run the tests."""
+        """Return the id of ``nobody``, if this process is root and that user can run the tests."""
         if os.geteuid() != 0:
             return None
         probe = f"import sys; sys.path += {self.libraries!r}; import pytest"
@@ -183,7 +180,7 @@ class Tests:
         return None
 
     def passed(self, tree: Path, files: list[str], seconds: float) -> set[str] | None:
-        """The node ids that pass in a project; None if the run gave no result."""
+        """Return the node ids that pass in a project; None if the run had no result."""
         out = Path(tempfile.mkdtemp(dir=self.work))
         settings = {"root": str(tree), "paths": self.task["paths"], "libraries": self.libraries, "files": files}
         settings["junit"] = str(out / "junit.xml")
@@ -195,7 +192,7 @@ class Tests:
             self.output = log.read(1 << 20).decode(errors="replace")[-500:].strip()
         try:
             junit = out / "junit.xml"
-            if not stat.S_ISREG(junit.lstat().st_mode) or junit.lstat().st_size > _MOST_JUNIT:  # such as a pipe
+            if not stat.S_ISREG(junit.lstat().st_mode) or junit.lstat().st_size > _MOST_JUNIT:  # a pipe, say
                 return None
             outcomes = read_junit(junit.read_text(encoding="utf-8"), files)
         except (OSError, ElementTree.ParseError, UnicodeError):
@@ -228,17 +225,17 @@ class Tests:
         self._sweep(who)
 
     def _sweep(self, who: dict[str, Any]) -> None:
-        """End everything that runs as nobody, so that nothing outlives the run."""
+        """Kill all processes of ``nobody``."""
         if who:
             subprocess.run([sys.executable, "-I", "-S", "-c", "import os; os.kill(-1, 9)"], capture_output=True, **who)
 
 
 def grade(here: Path, app: Path, folders: list[str]) -> dict[str, float]:
-    """The reward and the shares of FAIL_TO_PASS and PASS_TO_PASS that pass.
+    """Return the reward and the shares of FAIL_TO_PASS and PASS_TO_PASS that pass.
 
     Args:
         here: the task's ``tests`` folder.
-        app: the folder that the agent worked in.
+        app: the agent's working folder.
 
     Raises:
         Broken: the tests cannot be run here.
@@ -255,7 +252,7 @@ def grade(here: Path, app: Path, folders: list[str]) -> dict[str, float]:
         canary = Canary(work / "app")
         passed = tests.passed(work / "app", [*task["files"], canary.file], task["seconds"]) or set()
         if not _complete(work / "app", task["packages"]):
-            passed = set()  # another copy, from elsewhere, was tested
+            passed = set()  # another copy of the library was tested
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return _scores(task, passed, believed=not still & set(task["FAIL_TO_PASS"]) and canary.honest(passed))
@@ -278,11 +275,7 @@ def _scores(task: dict[str, Any], passed: set[str], believed: bool) -> dict[str,
 
 
 def write_reward(folder: Path, scores: dict[str, float]) -> None:
-    """Write ``reward.json`` and ``reward.txt``, whatever lay there before.
-
-    Args:
-        scores: scores by name, from ``grade``.
-    """
+    """Write ``reward.json`` and ``reward.txt``, replacing anything at these paths."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in (("reward.json", json.dumps(scores)), ("reward.txt", f"{scores['reward']:g}")):
         with contextlib.suppress(FileNotFoundError):
@@ -292,11 +285,7 @@ def write_reward(folder: Path, scores: dict[str, float]) -> None:
 
 
 def main(arguments: list[str], app: str = "/app", logs: str = "/logs/verifier") -> int:
-    """Grade and write the reward; the exit code is 3, and no reward is written, if the tests cannot be run.
-
-    Args:
-        arguments: folders with libraries, besides this Python's own.
-    """
+    """Grade with :func:`report`; the arguments are folders of libraries, besides this Python's own."""
     here = Path(__file__).resolve().parent
     return report(lambda: grade(here, Path(app), [*arguments, *libraries()]), Path(logs))
 

@@ -1,11 +1,11 @@
-"""Grades what an agent made of a repository (SWE-bench's rule: all FAIL_TO_PASS and PASS_TO_PASS tests pass).
+"""Grades an agent's work on a repository by SWE-bench's rule: all FAIL_TO_PASS and PASS_TO_PASS tests pass.
 
-It lies in the task's ``tests`` folder beside ``task.json``, ``test.patch`` and ``grade.py``. The test files of the
-patch, and the files above them that configure pytest, are put back as they were at the base commit, new ones are
-removed, and the patch is applied. The tests run with the repository's own Python.
+This file is in the task's ``tests`` folder, beside ``task.json``, ``test.patch`` and ``grade.py``. The test files of
+the patch, and the files above them that configure pytest, are restored from the base commit, new ones are removed, and
+the patch is applied. The tests run with the repository's own Python.
 
-What remains possible: the agent's code runs in the process of the tests, and an agent that is root can change git,
-Python and pytest. A verifier in a container of its own is safe from the second.
+Known gaps: the agent's code runs in the process of the tests, and an agent that is root can change git, Python and
+pytest. A separate verifier container prevents the second.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from xml.etree.ElementTree import ParseError
 
 try:
     from rollenv.envs.forge.inside.grade import Broken, read_junit, report
-except ImportError:  # beside this file, in a task
+except ImportError:  # in a task, grade.py is beside this file
     from grade import Broken, read_junit, report  # type: ignore[import-not-found,no-redef]
 
-#: Files that only configure tests, in any folder above a test; and files that also do, unless the fix is there.
+#: Files above a test that only configure tests; and shared ones, which are restored unless the fix changes them.
 _CONFIGURATION = ("conftest.py", "pytest.ini", ".pytest.ini", "sitecustomize.py", "usercustomize.py")
 _SHARED = ("setup.cfg", "tox.ini", "pyproject.toml")
 
@@ -39,14 +39,13 @@ def _git(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def prepare(repository: Path, commit: str, patch: Path, tests: Iterable[str], fixed: Iterable[str]) -> None:
-    """Put the tests into a repository.
+    """Put the tests into the agent's repository.
 
     Args:
-        repository: that the agent worked in.
         fixed: files that the known fix changes.
 
     Raises:
-        Broken: the commit is not there, or the patch does not fit.
+        Broken: the commit does not exist, or the patch does not apply.
     """
     known = _git(repository, "ls-tree", "-r", "--name-only", "-z", commit)
     if known.returncode:
@@ -65,16 +64,16 @@ def prepare(repository: Path, commit: str, patch: Path, tests: Iterable[str], fi
 
 
 def changed_files(patch: str) -> list[str]:
-    """The files that a patch names, relative to the repository."""
+    """Return the files of a patch, relative to the repository."""
     found = re.findall(r"^(?:---|\+\+\+) [ab]/(.+?)\t?$", patch, re.MULTILINE)
     return sorted({path for path in found if ".." not in PurePosixPath(path).parts})
 
 
 def run(repository: Path, files: list[str], python: str, seconds: float) -> dict[str, tuple[str, str]]:
-    """Return the outcome of every test.
+    """Run test files.
 
     Returns:
-        Node id to outcome and message; nothing if the run did not end by itself.
+        Outcome and message by node id; empty if the run timed out.
 
     Raises:
         Broken: the interpreter has no pytest.
@@ -101,10 +100,9 @@ def run(repository: Path, files: list[str], python: str, seconds: float) -> dict
 
 
 def passes(test: str, passed: set[str]) -> bool:
-    """Return whether a test passed. Rows made from logs cut parameters at a space: all that begin so must pass.
+    """Return whether a test passed.
 
-    Args:
-        test: node id in a row.
+    Node ids in rows made from logs are cut at a space in the parameters: all tests with such a prefix must pass.
     """
     if "[" in test and not test.endswith("]"):
         return any(name.startswith(test) for name in passed)
@@ -112,11 +110,11 @@ def passes(test: str, passed: set[str]) -> bool:
 
 
 def grade(here: Path, repository: Path, python: str) -> dict[str, float]:
-    """The reward and the shares of FAIL_TO_PASS and PASS_TO_PASS that pass.
+    """Return the reward and the shares of FAIL_TO_PASS and PASS_TO_PASS that pass.
 
     Args:
         here: the task's ``tests`` folder.
-        repository: that the agent worked in.
+        repository: the agent's repository.
 
     Raises:
         Broken: the tests cannot be run here.
@@ -136,11 +134,7 @@ def grade(here: Path, repository: Path, python: str) -> dict[str, float]:
 
 
 def main(repository: str, python: str, logs: str = "/logs/verifier") -> int:
-    """Grade and write the reward; the exit code is 3, and no reward is written, if the tests cannot be run.
-
-    Args:
-        repository: that the agent worked in.
-    """
+    """Grade the agent's repository with :func:`report`."""
     here = Path(__file__).resolve().parent
     return report(lambda: grade(here, Path(repository), python), Path(logs))
 

@@ -1,11 +1,11 @@
-"""Runs pytest over a project's folder and writes a JUnit file. Started as ``python -P -s -S run_tests.py SETTINGS``.
+"""Runs pytest in a project's folder and writes a JUnit file: ``python -P -s -S run_tests.py SETTINGS``.
 
-With these flags Python reads no ``.pth`` file and no ``sitecustomize``. The project's own configuration of pytest is
-not read either, and no plugin but pytest's own.
+With these flags Python reads no ``.pth`` files and no ``sitecustomize``. The project's configuration of pytest and
+third-party plugins are ignored too.
 
-The settings are a JSON file: ``root`` is the project's folder; ``paths`` are the folders below it, and ``libraries``
-those elsewhere, in which modules are found; ``files`` are the test files; ``junit`` is written. Optional: ``select``
-runs only these node ids, and ``trace`` is a file for what each test calls.
+The settings are a JSON file: ``root``, the project's folder; ``paths`` and ``libraries``, the import folders below it
+and elsewhere; ``files``, the test files; ``junit``, the output. Optional: ``select``, node ids to run, and ``trace``, a
+file for the calls of each test.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 class Select:
-    """Keeps some tests only."""
+    """A pytest plugin that selects tests by node id."""
 
     def __init__(self, wanted: list[str]):
         self.wanted = set(wanted)
@@ -30,7 +30,7 @@ class Select:
 
 
 class Trace:
-    """Notes which functions below a folder each test calls. Lines are not followed, so that it costs little."""
+    """A pytest plugin that records the functions below a folder that each test calls, without tracing lines."""
 
     def __init__(self, root: str):
         self.root = root.rstrip("/") + "/"
@@ -40,7 +40,7 @@ class Trace:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.test = nodeid
         threading.settrace(self._called)
-        sys.settrace(self._called)  # once more for every test: a test may set its own
+        sys.settrace(self._called)  # again for every test, because a test may set its own
 
     def pytest_runtest_logfinish(self) -> None:
         sys.settrace(None)
@@ -51,15 +51,15 @@ class Trace:
             self.calls.setdefault((code.co_filename, code.co_firstlineno), set()).add(self.test)
 
     def rows(self) -> Iterator[list[Any]]:
-        """File below the root, first line, tests."""
+        """Yield the file below the root, first line and tests of each function."""
         for (file, line), tests in self.calls.items():
             yield [file[len(self.root) :], line, sorted(tests)]
 
 
 def main(path: str) -> int:
-    """Run the tests and return pytest's exit code; 3 and nothing written if there is no pytest."""
+    """Run the tests and return pytest's exit code; 3, without output, if there is no pytest."""
     settings = json.loads(Path(path).read_text(encoding="utf-8"))
-    root = settings["root"] = os.path.realpath(settings["root"])  # which node ids are relative to
+    root = settings["root"] = os.path.realpath(settings["root"])  # node ids are relative to it
     os.chdir(root)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     sys.path[:0] = [os.path.normpath(os.path.join(root, folder)) for folder in settings["paths"]]
