@@ -103,7 +103,9 @@ class Game2048(TextGame):
         return "\n".join(map(_draw, self.rows))
 
     def _next_move(self) -> str:
-        return best_move(self.rows)
+        """Return the move with the highest expected value, over all cells for a new 2 and the best move after it."""
+        outlook = {d: _after_new_tile(after) for d in DIRECTIONS if (after := slide(self.rows, d)) != self.rows}
+        return max(outlook, key=outlook.__getitem__)
 
     def sample_random_action(self) -> str:
         return self._pick(_ACTIONS)
@@ -163,12 +165,6 @@ def line_value(line: Row) -> float:
 def board_value(rows: Rows) -> float:
     """Sum :func:`line_value` over all rows and columns."""
     return sum(map(line_value, rows)) + sum(map(line_value, zip(*rows, strict=True)))
-
-
-def best_move(rows: Rows) -> str:
-    """Return the direction with the highest expected value, over all cells for a new 2 and the best move after it."""
-    outlook = {d: _after_new_tile(after) for d in DIRECTIONS if (after := slide(rows, d)) != rows}
-    return max(outlook, key=outlook.__getitem__)
 
 
 def _after_new_tile(rows: Rows) -> float:

@@ -286,7 +286,8 @@ class WikiGame(TextGame):
                 return "there is no page to go back to.", -0.2, None
             self.path.pop()
             return f"you went back to {self.path[-1]}.", -0.05, None
-        title = move if move in self.page.links else self._link_like(move)
+        links = self.page.links
+        title = move if move in links else next((link for link in links if link.lower() == move.lower()), None)
         if title is None:
             return f"there is no link to {move[:300]} here.", -0.2, None
         self.path.append(title)
@@ -295,11 +296,6 @@ class WikiGame(TextGame):
         if not self.page.links:
             return f"you went to {title}, which has no links.", -0.05, False
         return f"you went to {title}.", -0.05, None
-
-    def _link_like(self, title: str) -> str | None:
-        """Return the link with this title, ignoring case."""
-        wanted = title.lower()
-        return next((link for link in self.page.links if link.lower() == wanted), None)
 
     def _suffix(self) -> str:
         return self.render()

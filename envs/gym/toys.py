@@ -47,14 +47,12 @@ class FrozenLake(GymText):
 
     def _rules(self) -> str:
         board = "\n".join(row.tobytes().decode() for row in self.game.desc)
-        ice = " It is slippery: you may slide to either side of where you mean to go." if self._slips() else ""
+        slips = any(len(moves) > 1 for row in self.game.P.values() for moves in row.values())
+        ice = " It is slippery: you may slide to either side of where you mean to go." if slips else ""
         return (
             f"Cross the ice to the goal.{ice} S is the start, F ice, H a hole, G the goal:\n{board}\n"
             "Rows and columns count from 0 at the top left."
         )
-
-    def _slips(self) -> bool:
-        return any(len(moves) > 1 for row in self.game.P.values() for moves in row.values())
 
     def _describe(self) -> str:
         row, column = divmod(int(self.game.s), self.game.ncol)

@@ -63,7 +63,10 @@ def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[
         SandboxError: a grading machine cannot be started.
     """
     if item.answer is not None:
-        return answer is not None and _matches(item, answer)
+        if answer is None:
+            return False
+        answer = answer.strip() if item.strip else answer
+        return bool(re.search(item.answer, answer)) if item.regex else answer == item.answer
     with fresh() if None in item.check else _copy_of(machine) as sandbox:
         # Each script gets the answer and the outputs of the scripts before it.
         arguments = [str(answer).encode("utf-8", "replace").decode()]
@@ -77,12 +80,6 @@ def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[
                 return False
             arguments.append(printed)
         return True
-
-
-def _matches(item: Item, answer: str) -> bool:
-    given = answer.strip() if item.strip else answer
-    assert item.answer is not None
-    return bool(re.search(item.answer, given)) if item.regex else given == item.answer
 
 
 @contextlib.contextmanager

@@ -144,13 +144,11 @@ def write(action: Any, space: gymnasium.Space[Any], names: Names | None = None) 
     """Write a member of the space as a reply."""
     if is_text(space):
         return f"```\n{action}\n```"
-    return f"\\boxed{{{_written(action, space, names)}}}"
-
-
-def _written(action: Any, space: gymnasium.Space[Any], names: Names | None) -> str:
     if isinstance(space, spaces.Discrete):
-        return (names or {}).get(int(action), str(int(action)))
-    return json.dumps(_data(action, space))
+        text = (names or {}).get(int(action), str(int(action)))
+    else:
+        text = json.dumps(_data(action, space))
+    return f"\\boxed{{{text}}}"
 
 
 def _data(action: Any, space: gymnasium.Space[Any]) -> Any:

@@ -25,10 +25,10 @@ def _orders(draw: Draw, size: int) -> Rows:
     return [(str(n), draw.pick(items), draw.pick(cities), str(draw.number(1, 40)), draw.price()) for n in ids]
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], delimiter: str = ",") -> str:
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return the text of a table."""
     out = io.StringIO()
-    csv.writer(out, delimiter=delimiter, lineterminator="\n").writerows([header, *rows])
+    csv.writer(out, lineterminator="\n").writerows([header, *rows])
     return out.getvalue()
 
 

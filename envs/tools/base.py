@@ -371,7 +371,8 @@ class ToolEnv(Env):
         if isinstance(move, str):
             matched = isinstance(done, str) and done.strip() == move.strip()
         else:
-            matched = not isinstance(done, str) and _equal_calls(move[self._done_of_move], done)
+            name, arguments = move[self._done_of_move]
+            matched = not isinstance(done, str) and name == done[0] and arguments == done[1]
             if matched and self._done_of_move + 1 < len(move):
                 self._done_of_move += 1
                 return
@@ -421,10 +422,6 @@ class ToolEnv(Env):
         _ = self._current.start
         self._current.backend.unpack(copy.deepcopy(state["backend"]))
         self._current.user.state = dict(state["told"])
-
-
-def _equal_calls(planned: Call, done: Call | str) -> bool:
-    return not isinstance(done, str) and planned[0] == done[0] and planned[1] == done[1]
 
 
 _WORDS = ("alpha", "north", "report", "team", "blue", "weekly", "draft", "2023-11-30", "1", "open")

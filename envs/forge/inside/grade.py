@@ -148,12 +148,10 @@ class Canary:
         self.file = f"{name}/test_{name}.py"
         outcomes = [random.SystemRandom().random() < 0.5 for _ in range(6)]
         self.wanted = {f"{self.file}::test_{n}_{name}": ok for n, ok in enumerate([True, False, *outcomes])}
-        lines = [f"def test_{n}_{name}():\n    assert {n} == {n if ok else n + 1}\n" for n, ok in self._numbered()]
+        numbered = enumerate(self.wanted.values())
+        lines = [f"def test_{n}_{name}():\n    assert {n} == {n if ok else n + 1}\n" for n, ok in numbered]
         (tree / self.file).parent.mkdir()
         (tree / self.file).write_text("\n\n".join(lines), encoding="utf-8")
-
-    def _numbered(self) -> list[tuple[int, bool]]:
-        return list(enumerate(self.wanted.values()))
 
     def honest(self, passed: set[str]) -> bool:
         """Return whether exactly the right ones passed."""
@@ -251,15 +249,12 @@ def grade(here: Path, app: Path, folders: list[str]) -> dict[str, float]:
             raise Broken(f"the tests do not run with the library as it was given: {tests.output}")
         canary = Canary(work / "app")
         passed = tests.passed(work / "app", [*task["files"], canary.file], task["seconds"]) or set()
-        if not _complete(work / "app", task["packages"]):
+        paths = [work / "app" / one for one in task["packages"]]
+        if not all(path.is_file() or (path / "__init__.py").is_file() for path in paths):
             passed = set()  # another copy of the library was tested
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return _scores(task, passed, believed=not still & set(task["FAIL_TO_PASS"]) and canary.honest(passed))
-
-
-def _complete(tree: Path, packages: list[str]) -> bool:
-    return all((tree / one).is_file() or (tree / one / "__init__.py").is_file() for one in packages)
 
 
 def _scores(task: dict[str, Any], passed: set[str], believed: bool) -> dict[str, float]:

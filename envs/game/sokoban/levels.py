@@ -60,7 +60,10 @@ def generate(rules: Rules, random: Random, tries: int = 2000) -> Level:
     """
     for _ in range(tries):
         board, cells = _room(rules, random)
-        if board is None or not in_split(_name(board), rules.split, TEST_SHARE):
+        if board is None:
+            continue
+        name = f"{board.height},{board.width},{board.walls:x},{board.targets:x}"
+        if not in_split(name, rules.split, TEST_SHARE):
             continue
         player = cells[rules.boxes]
         level = _play_backwards(board, player, rules.max_moves, random)
@@ -125,10 +128,6 @@ def _brushes(height: int, width: int) -> tuple[tuple[int, ...], list[list[int]],
     cells = range(height * width)
     walks = [[c + s if c + s in cells and inner >> c + s & 1 else c for c in cells] for s in (-width, width, -1, 1)]
     return brushes, walks, inner
-
-
-def _name(board: Board) -> str:
-    return f"{board.height},{board.width},{board.walls:x},{board.targets:x}"
 
 
 def _pulls(board: Board, player: int, boxes: int) -> list[tuple[int, int, int]]:
