@@ -107,7 +107,10 @@ def register(
 def levels_of(
     levels: Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]], env_id: str
 ) -> tuple[dict[str, Any], ...]:
-    """Normalise levels, in either form of :func:`register`, to one dictionary of arguments per level.
+    """Normalise levels, in either form of :func:`register`.
+
+    Returns:
+        One dictionary of arguments per level, the easiest first.
 
     Raises:
         UsageError: ``levels`` has neither form.

@@ -78,6 +78,9 @@ def span(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
     Args:
         name: name of the setting, for the error message.
 
+    Returns:
+        The lowest and the highest, both included.
+
     Raises:
         UsageError: it is neither, or out of range.
     """

@@ -227,10 +227,13 @@ def read_lines(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def words(length: int, hard: bool = False) -> tuple[str, ...]:
-    """List common English words of 3 to 8 letters, in upper case and sorted.
+    """List common English words of one length, 3 to 8.
 
     Args:
         hard: rarer words instead, if there are any of that length.
+
+    Returns:
+        The words in upper case, sorted.
     """
     listed = [
         tuple(w.upper() for w in read_lines(name) if len(w) == length) for name in ("words_hard.txt", "words.txt")

@@ -210,7 +210,11 @@ def compare(gold: str, answer: str) -> bool | None:
 
 @functools.lru_cache(maxsize=4096)
 def without_names(gold: str, answer: str) -> tuple[str, str]:
-    """Return both answers in normal form, without the variables before their values."""
+    """Convert both answers to normal form, without the variables before their values.
+
+    Returns:
+        The gold answer and the other one.
+    """
     ours, theirs = normal(gold)[0], normal(answer)[0]
     if "\\ln" in ours and "\\log" not in ours and "\\" not in answer:  # log is Python's natural logarithm
         theirs = theirs.replace("\\log", "\\ln")

@@ -43,7 +43,11 @@ def is_text(space: gymnasium.Space[Any]) -> bool:
 
 
 def check(space: gymnasium.Space[Any], env_id: str) -> None:
-    """Raise UsageError for a space whose actions cannot be written as text."""
+    """Check that actions can be written as text.
+
+    Raises:
+        UsageError: they cannot.
+    """
     if not isinstance(space, gymnasium.Space):
         raise UsageError(f"{env_id}: its action_space is {space!r:.60}, which is not a space of Gymnasium's")
     if isinstance(space, _WITHOUT_TEXT):

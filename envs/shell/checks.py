@@ -246,10 +246,13 @@ class Modes:
 
 
 def unchanged(files: Mapping[str, bytes | str], *paths: str) -> tuple[Content, ...]:
-    """Return checks that files are unchanged.
+    """Make checks that files are unchanged.
 
     Args:
         paths: the files to check; by default all.
+
+    Returns:
+        One check for each path.
     """
     kept = ((path, files[path]) for path in paths or files)
     return tuple(Content(path, data.encode() if isinstance(data, str) else data, loose=False) for path, data in kept)

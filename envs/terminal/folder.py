@@ -232,7 +232,11 @@ class Fields:
         return _VARIABLE.sub(value, text).replace("\0", "")
 
     def wrong(self, name: str, wanted: str) -> None:
-        """Raise TaskFolderError for a value, with a description of valid ones."""
+        """Report an invalid value, with a description of valid ones.
+
+        Raises:
+            TaskFolderError: always.
+        """
         where = f"{self.prefix}.{name}".strip(".")
         raise TaskFolderError(f"{self.file}: {where} must be {wanted}, got {self.data.get(name)!r}")
 
