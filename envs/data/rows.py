@@ -196,11 +196,11 @@ def _from_path(path: Path, split: str | None) -> Rows:
         raise MissingData(f"there is no {', '.join(SUFFIXES)} file at {path}")
     splits = {p: _split_of(p) for p in files}
     chosen = [p for p in files if splits[p] == split] if split else files
-    there = sorted({s or "(no name)" for s in splits.values()})
+    names = sorted({s or "(no name)" for s in splits.values()})
     if not chosen:
-        raise UsageError(f"{path} has no split {split!r}: its file names say {', '.join(there)}")
+        raise UsageError(f"{path} has no split {split!r}: its file names say {', '.join(names)}")
     if len({splits[p] for p in chosen}) > 1:
-        raise UsageError(f"{path} has several splits; pass split= one of {', '.join(there)}")
+        raise UsageError(f"{path} has several splits; pass split= one of {', '.join(names)}")
     return tuple(row for p in chosen for row in _read_file(p))
 
 

@@ -171,10 +171,10 @@ class Square:
             digit: the digit to prove, 1 to ``scale``.
         """
         used = [0] * (3 * self.scale)
-        for other, there in enumerate(grid):
-            if there:
+        for other, filled in enumerate(grid):
+            if filled:
                 for unit in self.homes[other]:
-                    used[unit] |= 1 << there - 1
+                    used[unit] |= 1 << filled - 1
         bit = 1 << digit - 1
         row, col, block = self.homes[cell]
         return used[row] | used[col] | used[block] | bit == self.full or self._only_cell(grid, used, cell, bit)

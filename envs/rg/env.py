@@ -37,9 +37,9 @@ def boxnet(item: Item) -> list[str]:
         for start, end in zip(_points(state, f"box_{colour}"), _points(state, f"target_{colour}"), strict=True):
             here = start
             while here != end:
-                there = _towards(here, end)
-                plan.append({f"Agent[{here[0]}, {here[1]}]": f"move(box_{colour}, square[{there[0]}, {there[1]}])"})
-                here = there
+                square = _towards(here, end)
+                plan.append({f"Agent[{here[0]}, {here[1]}]": f"move(box_{colour}, square[{square[0]}, {square[1]}])"})
+                here = square
             plan.append({f"Agent[{end[0]}, {end[1]}]": f"move(box_{colour}, target_{colour})"})
     return [json.dumps(plan)]
 

@@ -61,10 +61,10 @@ class Lines:
         text = text_of(workspace, self.path)
         if text is None:
             return f"{self.path} is not a text file"
-        there, wanted = lines_of(text), lines_of("\n".join(self.lines))
+        actual, wanted = lines_of(text), lines_of("\n".join(self.lines))
         if not self.ordered:
-            there, wanted = sorted(line for line in there if line), sorted(wanted)
-        return "" if there == wanted else f"{self.path} holds other lines"
+            actual, wanted = sorted(line for line in actual if line), sorted(wanted)
+        return "" if actual == wanted else f"{self.path} holds other lines"
 
 
 def Line(path: str, text: str) -> Lines:
@@ -82,8 +82,8 @@ class Paths(Lines):
         text = text_of(workspace, self.path)
         if text is None:
             return f"{self.path} is not a text file"
-        there = sorted(line.strip().removeprefix("./") for line in text.splitlines() if line.strip())
-        return "" if there == sorted(self.lines) else f"{self.path} lists other paths"
+        actual = sorted(line.strip().removeprefix("./") for line in text.splitlines() if line.strip())
+        return "" if actual == sorted(self.lines) else f"{self.path} lists other paths"
 
 
 @dataclass(frozen=True)
@@ -98,25 +98,25 @@ class Table:
     def __call__(self, workspace: Workspace) -> str:
         try:
             reader = csv.reader(io.StringIO(text_of(workspace, self.path) or ""), delimiter=self.delimiter)
-            there = [tuple(cell.strip() for cell in row) for row in reader if row]
+            actual = [tuple(cell.strip() for cell in row) for row in reader if row]
         except csv.Error:
             return f"{self.path} is not a table"
         wanted = [tuple(cell.strip() for cell in row) for row in self.rows]
         if not self.ordered:
-            there[1:], wanted[1:] = sorted(there[1:]), sorted(wanted[1:])
-        same = len(there) == len(wanted) and all(map(_same_cells, there, wanted))
+            actual[1:], wanted[1:] = sorted(actual[1:]), sorted(wanted[1:])
+        same = len(actual) == len(wanted) and all(map(_same_cells, actual, wanted))
         return "" if same else f"{self.path} holds other rows"
 
 
-def _same_cells(there: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
-    return len(there) == len(wanted) and all(map(_same_cell, there, wanted))
+def _same_cells(actual: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    return len(actual) == len(wanted) and all(map(_same_cell, actual, wanted))
 
 
-def _same_cell(there: str, wanted: str) -> bool:
-    if there == wanted:
+def _same_cell(actual: str, wanted: str) -> bool:
+    if actual == wanted:
         return True
-    numbers = "." in wanted and _NUMBER.fullmatch(there) and _NUMBER.fullmatch(wanted)
-    return bool(numbers) and abs(float(there) - float(wanted)) < 1e-6
+    numbers = "." in wanted and _NUMBER.fullmatch(actual) and _NUMBER.fullmatch(wanted)
+    return bool(numbers) and abs(float(actual) - float(wanted)) < 1e-6
 
 
 @dataclass(frozen=True)
@@ -129,22 +129,22 @@ class Json:
 
     def __call__(self, workspace: Workspace) -> str:
         try:
-            there = json.loads(text_of(workspace, self.path) or "")
-            return "" if _same_json(there, json.loads(self.text)) else f"{self.path} holds another value"
+            actual = json.loads(text_of(workspace, self.path) or "")
+            return "" if _same_json(actual, json.loads(self.text)) else f"{self.path} holds another value"
         except (ValueError, RecursionError):
             return f"{self.path} is not JSON"
 
 
-def _same_json(there: Any, wanted: Any) -> bool:
+def _same_json(actual: Any, wanted: Any) -> bool:
     if isinstance(wanted, dict):
-        same_keys = isinstance(there, dict) and there.keys() == wanted.keys()
-        return same_keys and all(_same_json(there[key], value) for key, value in wanted.items())
+        same_keys = isinstance(actual, dict) and actual.keys() == wanted.keys()
+        return same_keys and all(_same_json(actual[key], value) for key, value in wanted.items())
     if isinstance(wanted, list):
-        return isinstance(there, list) and len(there) == len(wanted) and all(map(_same_json, there, wanted))
+        return isinstance(actual, list) and len(actual) == len(wanted) and all(map(_same_json, actual, wanted))
     if isinstance(wanted, int | float) and not isinstance(wanted, bool):
-        number = isinstance(there, int | float) and not isinstance(there, bool)
-        return number and abs(there) < 1e15 and abs(there - wanted) < 1e-6
-    return type(there) is type(wanted) and bool(there == wanted)
+        number = isinstance(actual, int | float) and not isinstance(actual, bool)
+        return number and abs(actual) < 1e15 and abs(actual - wanted) < 1e-6
+    return type(actual) is type(wanted) and bool(actual == wanted)
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,10 @@ class Content:
     loose: bool = True
 
     def __call__(self, workspace: Workspace) -> str:
-        there = workspace.read(self.path)
-        if there is None:
+        actual = workspace.read(self.path)
+        if actual is None:
             return f"{self.path} is not a readable file"
-        same = there.rstrip() == self.data.rstrip() if self.loose else there == self.data
+        same = actual.rstrip() == self.data.rstrip() if self.loose else actual == self.data
         return "" if same else f"{self.path} has other contents"
 
 

@@ -299,8 +299,8 @@ class CheckedOut:
     branch: str
 
     def __call__(self, workspace: Workspace) -> str:
-        there = Reader(workspace).branch()
-        return "" if there == self.branch else f"{there} is checked out"
+        current = Reader(workspace).branch()
+        return "" if current == self.branch else f"{current} is checked out"
 
 
 @dataclass(frozen=True)

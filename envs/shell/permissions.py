@@ -196,7 +196,7 @@ def _count_mode(draw: Draw, size: int) -> ShellTask:
     files = placed(top, tree(draw, size))
     some = draw.some(_FILE_MODES, 3)
     modes = {path: draw.pick(some) for path in files}
-    mode = max(some, key=lambda one: sum(one == there for there in modes.values()))
+    mode = max(some, key=lambda one: sum(one == other for other in modes.values()))
     return ShellTask(
         f"How many files below the folder {top}, at any depth, have exactly the permissions {mode:o}? Write the "
         "number to answer.txt.",

@@ -103,9 +103,9 @@ def _soon(look: Callable[[], str]) -> str:
     return wrong
 
 
-def _names(there: str, word: str) -> bool:
+def _names(actual: str, word: str) -> bool:
     """Return whether a word of a command is the wanted one, possibly with a path before it."""
-    return there == word or there.endswith(f"/{word}")
+    return actual == word or actual.endswith(f"/{word}")
 
 
 def ask(workspace: Workspace, port: int, messages: Sequence[str], whole: bool) -> list[str]:

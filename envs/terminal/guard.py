@@ -226,7 +226,7 @@ def tells_runners(name: str) -> bool:
 def tampered(machine: Machine) -> list[str]:
     """Return the agent's changes that a grader on its machine would run or load: programs, libraries, settings.
 
-    Compiled Python modules are ignored: set ``PYTHONPYCACHEPREFIX`` to a read-only folder for graders.
+    Compiled Python modules are ignored: set ``PYTHONPYCACHEPREFIX`` for graders to a folder without any.
     """
     guard, found = Guard(machine.image), []
     with tempfile.TemporaryFile() as file:

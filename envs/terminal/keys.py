@@ -175,10 +175,10 @@ class _Screen:
         """Start a new shell if the last one has exited."""
         if not (self._tmux("has-session", "-t", "main").exit_code == 0 if self.tmux else self.terminal.running):
             self.ended, self.before = True, ""
-            there = None
+            folder = None
             with contextlib.suppress(SandboxFileError):
-                there = self.machine.files.info(self.cwd)
-            self._start(self.cwd if there and there.type == "dir" else "/")
+                folder = self.machine.files.info(self.cwd)
+            self._start(self.cwd if folder and folder.type == "dir" else "/")
 
     def _tmux(self, *words: str, cwd: str = "/") -> CommandResult:
         socket = ["tmux", "-L", "rollenv", "-f", "/dev/null"]

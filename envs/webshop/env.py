@@ -287,11 +287,11 @@ class WebShopEnv(Env):
         if view.page == "results":
             index = rank_in(self.shop.engine.search(view.keywords), goal.product)
             if index is not None:
-                there = index // self.shop.window + 1
-                if there == view.number:
+                page = index // self.shop.window + 1
+                if page == view.number:
                     return f"click[{goal.asin.lower()}]"
-                if abs(there - view.number) <= there:
-                    return f"click[{(NEXT if there > view.number else PREVIOUS).lower()}]"
+                if abs(page - view.number) <= page:
+                    return f"click[{(NEXT if page > view.number else PREVIOUS).lower()}]"
         keywords = self.shop.best_search(goal.product)
         if keywords is None:
             raise Unsolvable(f"{self}: no search finds the product {goal.asin}")

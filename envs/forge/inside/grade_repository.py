@@ -50,13 +50,13 @@ def prepare(repository: Path, commit: str, patch: Path, tests: Iterable[str], fi
     known = _git(repository, "ls-tree", "-r", "--name-only", "-z", commit)
     if known.returncode:
         raise Broken(f"{repository} has no commit {commit}: {known.stderr.strip()}")
-    there = set(known.stdout.split("\0"))
+    existing = set(known.stdout.split("\0"))
     folders = {folder for test in tests for folder in PurePosixPath(test).parents}
     settings = {str(folder / name) for folder in folders for name in _CONFIGURATION} | {*_SHARED} - {*fixed}
     for path in sorted({*changed_files(patch.read_text(encoding="utf-8"))} | settings):
         with contextlib.suppress(OSError):
             (repository / path).unlink()
-        if path in there:
+        if path in existing:
             _git(repository, "checkout", "-f", commit, "--", path)
     applied = _git(repository, "apply", "--whitespace=nowarn", str(patch))
     if applied.returncode:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rollenv.envs.game.sokoban.board import Board, State, bits, layers, reached
 
-#: Larger than any distance, and small enough that sums do not get slow.
+#: Larger than any real distance, and small enough to be added up.
 INFINITE = 1 << 20
 
 #: A state as a plain tuple, which is much faster to create than a named one.

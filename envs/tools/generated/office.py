@@ -297,8 +297,8 @@ def _create(draw: Draw, breaks: bool) -> Goal | None:
 
 def _title(draw: Draw) -> str:
     """Draw a title that no event has; empty if a few draws find none."""
-    there = {one["title"] for one in draw.state["events"].values()}
-    free = [title for title in words.pairs(draw.rng, words.TOPICS, words.KINDS, 3) if title not in there]
+    titles = {one["title"] for one in draw.state["events"].values()}
+    free = [title for title in words.pairs(draw.rng, words.TOPICS, words.KINDS, 3) if title not in titles]
     return draw.rng.choice(free) if free else ""
 
 
