@@ -1,7 +1,7 @@
-"""Signs that training goes wrong, read from the metrics that are logged anyway.
+"""Alarms about training that goes wrong, computed from the logged metrics.
 
-An alarm is a pure function of the rows so far, so it needs no state beyond the log, and a resumed run continues as if
-it had not stopped.
+An alarm is a pure function of the rows so far: it needs no state beyond the log, and a resumed run continues as if it
+had not stopped.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ class Limits:
     """The limits at which alarms go off."""
 
     patience: int = 3
-    """Iterations in a row for what can happen by chance: equal rewards, no informative group."""
+    """Consecutive iterations before an alarm about what can happen by chance: equal rewards, no informative group."""
     quiet: int = 10
-    """An alarm that held within this many iterations is not given again."""
+    """Iterations in which an alarm is not repeated."""
     entropy: float = 0.1
-    """Share of the first iteration's entropy."""
+    """Minimum entropy, as a share of the first iteration's."""
     ratio: float = 1.5
-    """The mean ratio lies between this and its inverse."""
+    """Maximum mean ratio; its inverse is the minimum."""
     logprob_drift: float = 0.1
-    """Mean of |log π - log μ| for the same weights, in nats. bfloat16 samplers are at about 0.01."""
+    """Maximum mean of |log π - log μ| for the same weights, in nats. bfloat16 samplers are at about 0.01."""
 
 
 def alarms(metrics: Row, history: Rows, limits: Limits | None = None) -> list[Alarm]:
-    """Alarms that a new row gives. Each cause is reported when it begins, not again while it lasts.
+    """Return the alarms of a new row. Each cause is reported when it begins, not again while it lasts.
 
-    Rows may lack metrics; a rule sees only the rows that have its own. Read are ``reward_std`` (spread of all episodes'
-    rewards) and ``reward``, ``informative_groups`` (share), ``entropy``, ``ratio``, ``drift`` (turns whose tokens are
-    not those that were played), ``logprob_drift``, ``turns`` with ``failed`` (of evaluations too), and every number for
-    being finite.
+    Rows may lack metrics; a rule uses only the rows that have its own. The rules read ``reward_std`` (spread of all
+    episodes' rewards), ``reward``, ``informative_groups`` (share), ``entropy``, ``ratio``, ``drift`` (turns whose
+    tokens are not those that were played), ``logprob_drift``, and ``turns`` with ``failed``, also of evaluations. Every
+    number must be finite.
 
     Args:
         metrics: the newest row, by metric name.
@@ -72,7 +72,7 @@ Rule = Callable[[Rows, Limits], Alarm | None]
 
 
 def _last(rows: Rows, name: str, n: int = 1) -> list[float]:
-    """The ``n`` latest values, latest first; none if the last row has none, since old values raise no alarm."""
+    """Return the ``n`` latest values, latest first; none if the last row lacks one: old values raise no alarm."""
     if not rows or not _finite(rows[-1].get(name)):
         return []
     return list(islice((row[name] for row in reversed(rows) if _finite(row.get(name))), n))
@@ -85,7 +85,7 @@ def _constant_reward(rows: Rows, limits: Limits) -> Alarm | None:
     return Alarm(
         "constant_reward",
         f"all episodes of the last {limits.patience} iterations had one reward, {rows[-1].get('reward', math.nan):g}",
-        "Look at an episode: is the task far too hard or easy, or does its reward not see the answer? Change the "
+        "Look at an episode: is the task far too hard or easy, or does its reward ignore the answer? Change the "
         "level, warm up by imitation, or give partial rewards",
     )
 
@@ -93,10 +93,10 @@ def _constant_reward(rows: Rows, limits: Limits) -> Alarm | None:
 def _no_informative_group(rows: Rows, limits: Limits) -> Alarm | None:
     last = _last(rows, "informative_groups", limits.patience)
     if len(last) < limits.patience or max(last) > 0 or _constant_reward(rows, limits):
-        return None  # equal rewards are one cause, not two
+        return None  # constant_reward reports the same cause
     return Alarm(
         "no_informative_group",
-        f"in {limits.patience} iterations no group had members that differ in reward, so nothing was learnt",
+        f"in {limits.patience} iterations no group had members that differ in reward, so nothing was learned",
         "Raise the group size or the temperature, or pick tasks with a success rate near one half",
     )
 
@@ -109,7 +109,7 @@ def _entropy_collapse(rows: Rows, limits: Limits) -> Alarm | None:
     return Alarm(
         "entropy_collapse",
         f"entropy fell to {now[0]:.3g} nats per token from {start:.3g} at the start",
-        "Members of a group become copies. If reward does not rise any more, lower the learning rate, raise the upper "
+        "Members of a group become copies. If the reward no longer rises, lower the learning rate, raise the upper "
         "clip, add an entropy bonus or go back to an earlier checkpoint",
     )
 
@@ -121,8 +121,8 @@ def _ratio_far(rows: Rows, limits: Limits) -> Alarm | None:
     return Alarm(
         "ratio_far",
         f"the mean ratio of policy and old policy is {now[0]:.3g}, not {1 / limits.ratio:.2f} to {limits.ratio:g}",
-        "Make fewer updates of a batch, lower the learning rate or the staleness, and check that old log-probabilities "
-        "are of the same tokens and temperature",
+        "Make fewer updates per batch, lower the learning rate or the staleness, and check that old log-probabilities "
+        "belong to the same tokens and temperature",
     )
 
 
@@ -132,7 +132,7 @@ def _drift(rows: Rows, limits: Limits) -> Alarm | None:
         return None
     return Alarm(
         "drift",
-        f"tokens of {now[0]:g} turns are not trained on as they were drawn",
+        f"the tokens of {now[0]:g} turns in training differ from those that were sampled",
         "The agent's prompts are rebuilt from text: keep token ids, and run rollenv's drift check on one episode",
     )
 
@@ -144,8 +144,8 @@ def _logprob_drift(rows: Rows, limits: Limits) -> Alarm | None:
     return Alarm(
         "logprob_drift",
         f"sampler and trainer disagree by {now[0]:.3g} nats per token, more than {limits.logprob_drift:g}",
-        "Check that weights were synchronised and that both use one temperature, no top-p or top-k, and one precision; "
-        "if they must differ, use a correction such as tis or icepop",
+        "Check that weights were synchronised and that both use the same temperature and precision, and no top-p or "
+        "top-k; if they must differ, use a correction such as tis or icepop",
     )
 
 
@@ -164,7 +164,7 @@ def _nothing_played(rows: Rows, limits: Limits) -> Alarm | None:
 
 
 def _not_finite(rows: Rows, limits: Limits) -> list[Alarm]:
-    """One alarm for all names that are new."""
+    """Return one alarm for all metrics that have newly become non-finite."""
     bad = _bad(rows[-1])
     for row in rows[-limits.quiet - 1 : -1]:
         bad -= _bad(row)
@@ -175,8 +175,8 @@ def _not_finite(rows: Rows, limits: Limits) -> list[Alarm]:
         Alarm(
             "not_finite",
             values,
-            "Lower the learning rate or the bound of the gradient's norm, and look for log-probabilities of -inf. The "
-            "last checkpoint before this iteration is good",
+            "Lower the learning rate or the maximum gradient norm, and look for log-probabilities of -inf. The last "
+            "checkpoint before this iteration is good",
         )
     ]
 

@@ -1,13 +1,11 @@
-"""Advantages of trajectories, turns and tokens, and what is done to rewards before them: pure functions of numbers.
+"""Advantages of trajectories, turns and tokens, and reward shaping: pure functions of numbers.
 
-Shapes: ``N`` trajectories, ``T`` turns of all trajectories one after another, ``n`` tokens that the policy drew,
-likewise. Batches are ragged: nothing is padded, so nothing needs a mask. Groups are integers, one for each trajectory;
-any will do.
+Shapes: ``N`` trajectories, ``T`` turns of all trajectories, concatenated, ``n`` tokens sampled by the policy,
+concatenated. Batches are ragged, without padding or masks. ``groups`` holds one integer label for each trajectory.
 
 Unless a function says otherwise, standard deviations are unbiased (n - 1), 1e-6 is added to them before a division, and
-where the values compared are alike (a deviation of at most 1e-6, or one value) the result is 0. A number that is not
-finite, or beyond 1e100, raises ``UsageError`` naming the trajectory: one such reward would spoil its group or the
-batch.
+where the compared values are equal (a deviation of at most 1e-6, or one value) the result is 0. A number that is not
+finite, or beyond 1e100, raises ``UsageError`` naming the trajectory: one such reward would corrupt its group or batch.
 """
 
 from rollenv.trainers.advantages.entropy import empg

@@ -1,7 +1,6 @@
 """Generalized advantage estimation with a critic: over tokens, over turns, and over turns and then their tokens.
 
-Only what the policy drew is a step: tokens of observations are not in the arrays, so a step's successor is the next
-token or turn that the policy drew.
+Observation tokens are not in the arrays: a step's successor is the next token or turn that the policy sampled.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ def token_gae(
     and A is 0.
 
     Args:
-        rewards: for each of N trajectories the rewards of its tokens; a turn's lies on its last token.
+        rewards: for each of N trajectories the rewards of its tokens; a turn's reward is on its last token.
         values: for each trajectory the critic's value before each token.
         gamma: discount per token, 0 to 1.
         lam: 0 trusts the critic, 1 the rewards.
-        bootstrap: (N,) the value of where each trajectory stopped: the critic's if it was truncated, 0 if it ended. All
-            0 by default.
+        bootstrap: (N,) value of the state where each trajectory stopped: the critic's if it was truncated, 0 if it
+            terminated. All 0 by default.
 
     Returns:
         (n,) each.
@@ -63,7 +62,7 @@ def turn_gae(
         rewards: for each of N trajectories the rewards of its turns.
         values: for each trajectory the critic's value at the end of each turn's prompt.
         lam: 0 trusts the critic, 1 the rewards.
-        bootstrap: (N,) the value of where each trajectory stopped; see :func:`token_gae`.
+        bootstrap: (N,) value of the last state; see :func:`token_gae`.
 
     Returns:
         (T,) each.
@@ -88,17 +87,17 @@ def bi_level_gae(
     """GAE over turns, then inside each turn over its tokens (VAGEN, arXiv 2510.16907).
 
     First :func:`turn_gae`, where a turn's value is the critic's at the turn's last token. That turn advantage A_k is
-    the advantage of the last token, whose reward is therefore A_k + V. It passes back to the turn's other tokens, which
-    have no rewards: A_i = token_gamma V_{i+1} - V_i + token_gamma token_lam A_{i+1}. Nothing passes from one turn's
-    tokens to another's but through the turn level.
+    the advantage of the last token, whose reward is therefore A_k + V. It propagates back to the turn's other tokens,
+    which have no rewards: A_i = token_gamma V_{i+1} - V_i + token_gamma token_lam A_{i+1}. Turns are connected only
+    through the turn level.
 
     Args:
         rewards: for each of N trajectories the rewards of its turns.
         values: for each trajectory the critic's value at each token of all its turns.
-        lengths: for each trajectory the tokens of each turn, at least 1.
+        lengths: for each trajectory the number of tokens of each turn, at least 1.
         token_gamma: discount per token inside a turn.
         token_lam: ``lam`` for tokens inside a turn, 0 to 1.
-        bootstrap: (N,) the value of where each trajectory stopped; see :func:`token_gae`.
+        bootstrap: (N,) value of the last state; see :func:`token_gae`.
 
     Returns:
         (n,) each.
@@ -117,7 +116,7 @@ def bi_level_gae(
 
 
 def _split(trajectory: int, values: Sequence[float], lengths: Sequence[int]) -> list[list[float]]:
-    """The values of one trajectory by turns."""
+    """Split the values of one trajectory by turn."""
     if sum(lengths) != len(values) or min(lengths, default=1) < 1:
         raise UsageError(
             f"Trajectory {trajectory} has {len(values)} values for turns of {list(lengths)} tokens. "

@@ -12,10 +12,7 @@ from rollenv.trainers.advantages.shaping import whiten
 def group_normalize(values: ArrayLike, groups: ArrayLike, *, std: bool) -> Floats:
     """Subtract each group's mean and, with ``std``, divide by its standard deviation plus 1e-6.
 
-    A group of one, or one whose values are alike, gets zeros.
-
-    Args:
-        std: whether to divide by the standard deviation.
+    A group of one, or one with equal values, gets zeros.
 
     Returns:
         (N,)
@@ -31,8 +28,7 @@ def group_normalize(values: ArrayLike, groups: ArrayLike, *, std: bool) -> Float
 def grpo(rewards: ArrayLike, groups: ArrayLike, *, std: bool = True) -> Floats:
     """Group-relative advantages, (r - mean) / (std + 1e-6) (GRPO, arXiv 2402.03300, eq. 4).
 
-    Without ``std`` it is r - mean (Dr. GRPO, arXiv 2503.20783). A group of one, or one whose values are alike, gets
-    zeros.
+    Without ``std`` it is r - mean (Dr. GRPO, arXiv 2503.20783). A group of one, or one with equal values, gets zeros.
 
     Args:
         rewards: (N,) return of each trajectory.
@@ -83,14 +79,14 @@ def reinforce(rewards: ArrayLike) -> Floats:
 def reinforce_pp(rewards: ArrayLike, groups: ArrayLike, lengths: ArrayLike, *, baseline: bool) -> Floats:
     """Returns whitened over all tokens of the batch (REINFORCE++, arXiv 2501.03262).
 
-    Every token of a trajectory has its return, so in mean and variance a trajectory counts as often as it has tokens
-    (:func:`whiten`). One without tokens gets 0 and does not count. With ``baseline`` the mean return of the group, in
-    which each trajectory counts once, is subtracted first; a group of one then starts from 0.
+    Each trajectory counts once for every token in mean and variance (:func:`whiten`). One without tokens gets 0 and
+    does not count. With ``baseline`` the mean return of the group, in which each trajectory counts once, is subtracted
+    first; a group of one then starts from 0.
 
     Args:
         rewards: (N,) return of each trajectory.
         groups: (N,) the task each trajectory belongs to; only read with ``baseline``.
-        lengths: (N,) tokens that the policy drew in each trajectory.
+        lengths: (N,) number of sampled tokens of each trajectory.
         baseline: whether to subtract the group's mean (REINFORCE++-baseline).
 
     Returns:
@@ -104,11 +100,10 @@ def reinforce_pp(rewards: ArrayLike, groups: ArrayLike, lengths: ArrayLike, *, b
 
 
 def maxrl(rewards: ArrayLike, groups: ArrayLike) -> Floats:
-    """Return the distance of a return from its group's mean, relative to that mean: (r - mean) / mean (MaxRL, arXiv
-    2602.02710).
+    """Difference of a return from its group's mean, relative to that mean: (r - mean) / mean (MaxRL, arXiv 2602.02710).
 
-    For returns of 0 and more, best of success and failure: the rarer success is in the group, the more it weighs. A
-    group whose mean is not above 1e-6 gets zeros; with negative returns that may be a group with successes.
+    For returns of at least 0, ideally binary: the rarer success is in the group, the more it weighs. A group whose
+    mean is not above 1e-6 gets zeros; with negative returns that may be a group with successes.
 
     Args:
         rewards: (N,) return of each trajectory.

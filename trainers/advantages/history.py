@@ -1,4 +1,4 @@
-"""Advantages of turns compared with turns of the same history."""
+"""Advantages of turns compared with turns that share a history."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def hgpo(
         groups: (N,) the task each trajectory belongs to.
         states: (T,) the state key of every turn.
         gamma: discount per turn, 0 to 1.
-        history: how many earlier turns the prompt shows (K in the paper).
-        alpha: how much more deeper groups weigh.
+        history: number of earlier turns in the prompt (K in the paper).
+        alpha: exponent of the weights; larger values favour longer histories.
         std: whether to divide by standard deviations.
-        base: whether the episode's advantage, over rows as in :func:`episode_advantages`, takes part as k = 0.
-        penalties: for each trajectory, for each turn, 0 or more; as in :func:`gigpo`.
+        base: include the episode's advantage, over rows as in :func:`episode_advantages`, as k = 0.
+        penalties: for each trajectory, for each turn, 0 or more; see :func:`gigpo`.
 
     Returns:
         (T,)
@@ -62,7 +62,7 @@ def hgpo(
 
 
 def _level(returns: Floats, rewards: Rewards, groups: ArrayLike, states: Sequence[str], k: int, *, std: bool) -> Floats:
-    """a_k of every turn, (T,): 0 for those without k states so far."""
+    """a_k of every turn, (T,); 0 for turns with fewer than k states so far."""
     lengths = sizes(rewards)
     task = np.repeat(np.asarray(groups), lengths).tolist()
     turn = np.concatenate([np.arange(size) for size in lengths]) if len(lengths) else np.zeros(0, dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Means and deviations, and the check that no number which is not finite gets into them."""
+"""Means and deviations, and the check that their inputs are finite."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 EPSILON = 1e-6
-"""Added to standard deviations. Values that deviate by no more are alike."""
+"""Added to standard deviations. Values with a deviation of at most this are treated as equal."""
 
 LARGEST = 1e100
-"""Squares of larger numbers may overflow."""
+"""Largest accepted magnitude: squares of larger numbers may overflow."""
 
 
 def finite(values: ArrayLike, what: str, holder: str = "trajectory") -> Floats:
-    """One number for each holder, as an array.
+    """Convert to an array and check that every number is finite.
 
     Args:
-        what: what a value is, for the error.
-        holder: the thing that has one value, such as "group", for the error.
+        what: name of a value, for the error.
+        holder: what a value belongs to, such as "group", for the error.
 
     Raises:
         UsageError: for a number that is not finite or beyond 1e100.
@@ -38,12 +38,12 @@ def finite(values: ArrayLike, what: str, holder: str = "trajectory") -> Floats:
 
 
 def ragged(values: Sequence[Sequence[float]], what: str, part: str = "turn") -> Floats:
-    """The numbers of all trajectories, one after another.
+    """Concatenate the numbers of all trajectories and check that they are finite.
 
     Args:
         values: for each of N trajectories one number for each of its parts.
-        what: what a value is, for the error.
-        part: what a trajectory has several of, for the error.
+        what: name of a value, for the error.
+        part: name of a part, for the error.
 
     Raises:
         UsageError: for a number that is not finite or beyond 1e100.
@@ -60,11 +60,11 @@ def ragged(values: Sequence[Sequence[float]], what: str, part: str = "turn") -> 
 
 
 def parts(flat: Floats, lengths: Iterable[int]) -> list[list[float]]:
-    """The opposite of :func:`ragged`: the numbers of each trajectory, as plain floats, which loops read fastest.
+    """Split into the numbers of each trajectory, the inverse of :func:`ragged`; plain floats are fastest in loops.
 
     Args:
-        flat: (P,) the numbers of all trajectories, one after another.
-        lengths: how many of them each of N trajectories has; they add up to P.
+        flat: (P,) the numbers of all trajectories, concatenated.
+        lengths: the number of parts of each of N trajectories; they add up to P.
     """
     ends = np.cumsum([0, *lengths])
     return [flat[start:end].tolist() for start, end in pairwise(ends.tolist())]
@@ -76,15 +76,14 @@ def sizes(values: Iterable[Sequence[object]]) -> Ints:
 
 
 def same_sizes(values: Sequence[Sequence[object]], others: Sequence[Sequence[object]], what: str) -> None:
-    """Check that each trajectory has as many of the one as of the other.
+    """Check that each trajectory has as many ``others`` as rewards.
 
     Args:
         values: for each of N trajectories its rewards.
-        others: for each of the N trajectories what is compared with them.
-        what: what ``others`` has, in the plural, for the error.
+        what: plural name of ``others``, for the error.
 
     Raises:
-        UsageError: naming the first trajectory that has not.
+        UsageError: naming the first trajectory where the numbers differ.
     """
     for trajectory, (some, more) in enumerate(zip(values, others, strict=True)):
         if len(some) != len(more):
@@ -99,7 +98,7 @@ def _refuse(array: Floats, where: Callable[[int], str], what: str) -> None:
         bad = int(wrong[0])
         raise UsageError(
             f"The {what} of {where(bad)} is {array[bad]}. Numbers must be finite and below {LARGEST:g}, or they would "
-            "spoil others: drop that trajectory, or correct the source of the number."
+            "corrupt those of other trajectories: drop that trajectory, or correct the source of the number."
         )
 
 
@@ -116,12 +115,12 @@ class Moments:
 
     @property
     def alike(self) -> NDArray[np.bool_]:
-        """True where the values of the group are as good as equal."""
+        """True where the values of the group deviate by at most 1e-6."""
         return self.spread <= EPSILON
 
 
 def group_moments(values: Floats, groups: ArrayLike, *, ddof: int = 1) -> Moments:
-    """Compare values with those of the same group.
+    """Compute the moments of each group.
 
     Args:
         ddof: subtracted from the count in the standard deviation.
@@ -129,14 +128,14 @@ def group_moments(values: Floats, groups: ArrayLike, *, ddof: int = 1) -> Moment
     _, labels, count = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
     lowest = np.full(len(count), np.inf)
     np.minimum.at(lowest, labels, values)
-    above = values - lowest[labels]  # so that equal values leave no rounding errors behind, however large they are
+    above = values - lowest[labels]  # equal values then leave no rounding errors, however large they are
     centred = above - (np.bincount(labels, above) / count)[labels]
     spread = np.sqrt(np.bincount(labels, centred**2) / np.maximum(count - ddof, 1))
     return Moments(count[labels].astype(np.int64), centred, spread[labels])
 
 
 class RunningMoments:
-    """Mean and standard deviation of all values seen so far (Welford's method, by batches as Chan et al. 1979)."""
+    """Mean and standard deviation of all values so far (Welford's method in batches, Chan et al. 1979)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -168,7 +167,7 @@ class RunningMoments:
         return {"count": self.count, "mean": self.mean, "squares": self._squares}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Continue from what :meth:`state_dict` gave.
+        """Restore a state of :meth:`state_dict`.
 
         Raises:
             UsageError: for missing or unknown keys.

@@ -1,4 +1,4 @@
-"""Shaping of rewards before advantages are taken, and of advantages before a loss: scales, penalties, weights."""
+"""Shaping of rewards before advantages, and of advantages before a loss: scales, penalties, weights."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def normalize(
     std: Scope = "group",
     running: RunningMoments | None = None,
 ) -> Floats:
-    """Subtract a mean, then divide by a standard deviation plus 1e-6, each taken over what its scope says.
+    """Subtract a mean, then divide by a standard deviation plus 1e-6, each over its own scope.
 
-    Both are taken of the values as they come in: ``mean="group", std="batch"`` is LitePPO (arXiv 2508.08221). Where the
+    Both are computed from the input values: ``mean="group", std="batch"`` is LitePPO (arXiv 2508.08221). Where the
     standard deviation is at most 1e-6, as in a group or batch of one, the result is 0.
 
     Args:
-        mean: over what the mean is taken; "none" subtracts nothing.
-        std: over what the standard deviation is taken; "none" divides by nothing.
-        running: what "running" reads. It is not updated: call its ``update`` with the values first.
+        mean: scope of the mean; "none" subtracts nothing.
+        std: scope of the standard deviation; "none" does not divide.
+        running: moments for the scope "running". They are not updated: call ``running.update(values)`` first.
 
     Returns:
         (N,)
@@ -50,7 +50,7 @@ def normalize(
 
 
 def _compare(values: Floats, groups: ArrayLike, scope: Scope, running: RunningMoments | None) -> tuple[Floats, Floats]:
-    """The values minus the mean of the scope, and its standard deviation, both (N,)."""
+    """Return the values minus the mean of the scope, and its standard deviation, both (N,)."""
     if scope == "none":
         return values.copy(), np.ones_like(values)
     if scope == "running":
@@ -64,15 +64,13 @@ def _compare(values: Floats, groups: ArrayLike, scope: Scope, running: RunningMo
 
 
 def whiten(values: ArrayLike, weights: ArrayLike | None = None) -> Floats:
-    """Shift and scale to mean 0 and variance 1: (x - mean) / sqrt(variance + 1e-8), the variance unbiased.
+    """Shift and scale to mean 0 and unbiased variance 1, (x - mean) / sqrt(variance + 1e-8), as PPO does for tokens.
 
-    That is the whitening of token advantages in PPO. With weights, the mean is sum(w x) / sum(w) and the variance
-    sum(w (x - mean)^2) / (sum(w) - 1), as if each value came ``w`` times. Values that are equal, or of a weight of 1
-    and less in sum, get 0.
+    With weights, the mean is sum(w x) / sum(w) and the variance sum(w (x - mean)^2) / (sum(w) - 1), as if each value
+    occurred ``w`` times. Equal values, or weights that sum to at most 1, give 0.
 
     Args:
-        weights: (N,) how many tokens have each value; one each by default. A value of weight 0 does not count and gets
-            0.
+        weights: (N,) number of tokens with each value; 1 by default. A value of weight 0 does not count and gets 0.
 
     Returns:
         (N,)
@@ -94,15 +92,14 @@ def whiten(values: ArrayLike, weights: ArrayLike | None = None) -> Floats:
 
 
 def overlong_penalty(lengths: ArrayLike, *, limit: int, buffer: int) -> Floats:
-    """The soft punishment of long responses, from 0 down to -1, to be added to rewards (DAPO, arXiv 2503.14476, eq.
-    13).
+    """Soft overlong punishment, from 0 down to -1, to be added to rewards (DAPO, arXiv 2503.14476, eq. 13).
 
     0 up to ``limit - buffer`` tokens, (limit - buffer - length) / buffer on the last ``buffer`` tokens, -1 beyond.
 
     Args:
         lengths: (N,) tokens of each response.
-        limit: most tokens of a response, the buffer included.
-        buffer: tokens before the limit over which the punishment grows.
+        limit: maximum length of a response in tokens, including the buffer.
+        buffer: tokens before the limit over which the penalty grows.
 
     Returns:
         (N,)
@@ -136,7 +133,7 @@ def difficulty_weights(difficulties: ArrayLike) -> Floats:
     """Weights that rise from 0.5 for tasks of difficulty 0 to 2 for those of 1, divided by their mean (ROLL).
 
     Args:
-        difficulties: (N,) of each trajectory's task; what is below 0 or above 1 counts as 0 or 1.
+        difficulties: (N,) difficulty of each trajectory's task, clipped to 0 to 1.
 
     Returns:
         (N,) with the mean 1.

@@ -1,4 +1,4 @@
-"""Advantages of turns: their discounted returns compared with the batch, the group or the state."""
+"""Advantages of turns: discounted returns compared within the batch, the group or the state."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def discounted_returns(rewards: Rewards, gamma: float) -> Floats:
 
 
 def mt_grpo(rewards: Rewards, groups: ArrayLike, *, weight: float = 0.5, std: bool = True) -> Floats:
-    """Outcomes and turns compared apart, A_t = A_outcome + weight A_turn,t (MT-GRPO, arXiv 2505.11821).
+    """Separate advantages of outcome and turn, A_t = A_outcome + weight A_turn,t (MT-GRPO, arXiv 2505.11821).
 
-    A trajectory's outcome is the reward of its last turn; it is compared with those of its group. The reward of each
-    turn before it is compared with those of the turns of the same number in the group. The last turn has the outcome
-    only. Both comparisons are those of :func:`group_normalize`.
+    A trajectory's outcome is the reward of its last turn, normalized within the group. The reward of each earlier turn
+    is normalized over the turns with the same number in the group. The last turn has the outcome only. Both use
+    :func:`group_normalize`.
 
     Args:
         rewards: for each of N trajectories the rewards of its turns.
         groups: (N,) the task each trajectory belongs to.
-        weight: lambda in the paper; how much a turn's own reward counts beside the outcome.
+        weight: lambda in the paper; weight of a turn's own reward relative to the outcome.
         std: whether to divide by standard deviations.
 
     Returns:
@@ -72,7 +72,7 @@ def mt_grpo(rewards: Rewards, groups: ArrayLike, *, weight: float = 0.5, std: bo
     """
     paid, lengths = ragged(rewards, "reward"), sizes(rewards)
     outcome = group_normalize([row[-1] if len(row) else 0.0 for row in rewards], groups, std=std)
-    left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(paid))  # turns of the trajectory from this one on
+    left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(paid))  # turns left in the trajectory, this included
     numbers = np.repeat(lengths, lengths) - left
     early = np.flatnonzero(left > 1)
     task = np.repeat(np.asarray(groups), lengths)
@@ -85,7 +85,7 @@ def mt_grpo(rewards: Rewards, groups: ArrayLike, *, weight: float = 0.5, std: bo
 def rebn(rewards: Rewards, *, gamma: float = 0.9) -> Floats:
     """Discounted returns of turns, normalized over all turns of the batch (ReBN in GEM, arXiv 2510.01051).
 
-    A_t = (R_t - mean) / (std + 1e-6). Every turn counts the same, whatever its trajectory or group.
+    A_t = (R_t - mean) / (std + 1e-6). Every turn counts the same, regardless of trajectory and group.
 
     Args:
         rewards: for each of N trajectories the rewards of its turns.
@@ -116,9 +116,9 @@ def step_reinforce(
         rewards: for each of N trajectories the rewards of its turns.
         groups: (N,) the task each trajectory belongs to.
         gamma: discount per turn, 0 to 1.
-        mean: over which turns the mean is taken (:func:`normalize`); "none" and a ``std`` of "none" leave the return.
-        std: over which turns the standard deviation is taken.
-        running: moments of the returns of turns, for "running".
+        mean: scope of the mean (:func:`normalize`).
+        std: scope of the standard deviation; with "none" for both, the return is unchanged.
+        running: moments of the returns of turns, for the scope "running".
 
     Returns:
         (T,)
@@ -145,7 +145,7 @@ def gigpo(
     """Group-in-group advantages of turns (GiGPO, arXiv 2505.10978, eq. 3, 6, 7 and 8): A = A_episode + omega A_step.
 
     A_episode (:func:`episode_advantages`) compares the trajectory's return with its group. A_step compares the turn's
-    discounted return, minus its penalty, with those of all turns that its group took in the same state; a state met
+    discounted return, minus its penalty, with those of all turns of the group in the same state; a state that occurs
     once gives 0.
 
     Args:
@@ -155,12 +155,11 @@ def gigpo(
         gamma: discount per turn, 0 to 1.
         step_weight: weight of the step-level advantage (omega in the paper).
         std: whether to divide by standard deviations.
-        statistics: what the episode level's mean and standard deviation are taken over.
+        statistics: population of the episode level's mean and standard deviation.
         penalties: for each trajectory, for each turn, 0 or more, as for an invalid action. It is subtracted from the
-            return and from the discounted return of its own turn only: no earlier turn pays for it.
-        similarity: None compares states by equal keys. From above 0 to 1, a turn joins the first state of its task
-            whose first key resembles its own by at least this ratio
-            (:func:`rollenv.trainers.advantages.anchors.anchors`).
+            return and the discounted return of its own turn only, not of earlier ones.
+        similarity: None compares states by equal keys; otherwise the minimum ratio, above 0 and up to 1, between a
+            turn's key and the first key of a state (:func:`rollenv.trainers.advantages.anchors.anchors`).
 
     Returns:
         (T,)
@@ -178,11 +177,11 @@ def gigpo(
 def episode_advantages(
     rewards: Rewards, groups: ArrayLike, penalties: Floats, *, std: bool, statistics: Statistics
 ) -> Floats:
-    """Return a turn's trajectory compared with its group (GiGPO, eq. 3), less the turn's penalty.
+    """Advantage of the trajectory within its group (GiGPO, eq. 3), minus the turn's penalty, for each turn.
 
     With "trajectories", as in the paper, mean and standard deviation are taken over the returns of the group's
-    trajectories. Penalties do not enter them: (R - penalty - mean) / (std + 1e-6). In a group of one, or whose returns
-    are alike, R - mean is 0 and nothing is divided, so that what is left is minus the penalty, not a million times it.
+    trajectories, without penalties: (R - penalty - mean) / (std + 1e-6). In a group of one, or with equal returns, the
+    advantage is minus the penalty, without the division, which would multiply it by a million.
 
     With "rows", as in verl-agent's code, each turn of the group is a row with the value R - penalty, and mean and
     standard deviation are taken over rows: long trajectories weigh more. A group that is a single row keeps its value,
@@ -192,7 +191,7 @@ def episode_advantages(
         rewards: for each of N trajectories the rewards of its turns.
         groups: (N,) the task each trajectory belongs to.
         std: whether to divide by standard deviations.
-        statistics: what mean and standard deviation are taken over.
+        statistics: population of the mean and standard deviation.
 
     Returns:
         (T,)
@@ -215,14 +214,14 @@ def episode_advantages(
 
 
 def turn_penalties(rewards: Rewards, penalties: Rewards | None) -> Floats:
-    """The penalties of all turns, shape (T,); zeros for None.
+    """Concatenate the penalties of all turns, shape (T,); zeros for None.
 
     Args:
         rewards: for each of N trajectories the rewards of its turns; only their number counts.
         penalties: for each trajectory, for each turn, 0 or more; None for no penalties.
 
     Raises:
-        UsageError: for one that is not finite or below 0, or a trajectory that has not one for each turn.
+        UsageError: a penalty is not finite or below 0, or a trajectory does not have one for each turn.
     """
     if penalties is None:
         return np.zeros(int(sizes(rewards).sum()))
