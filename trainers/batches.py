@@ -1,4 +1,4 @@
-"""Sources of batches for a training loop: played one after another, or by a rollout that never stops."""
+"""Batch sources of a training loop: batches in turn, a stream, or batches with a separate tail of long tasks."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ from rollenv.trainers.sources import Drawn, TaskSource
 
 
 class Batches(ABC):
-    """Yields batches of groups, and hands new weights to the player.
+    """Yields batches of groups and passes new weights to the player.
 
     Args:
-        source: of the tasks. It is used on the manager's event loop only, which may be in another thread.
-        again: tasks that were begun before a checkpoint, and come first.
+        source: used on the manager's event loop only, which may run in another thread.
+        again: unfinished tasks of a checkpoint; they are played first.
     """
 
     colocated = False
-    """True if running episodes have to pause for an update."""
+    """True if running episodes pause during an update."""
 
     def __init__(self, manager: RolloutManager, source: TaskSource, config: TrainConfig, again: Iterable[Task] = ()):
         self.manager, self.source, self.rollout = manager, source, config.rollout
         self._success_only = config.rewards.success_only
         self.sleep: int = getattr(config.player, "sleep", 0)
-        #: Those of ``again`` that have not come yet.
         self._waiting = deque(again)
         self.tasks = self._drawn()
         self._dropped: list[Group] = []
@@ -45,10 +44,10 @@ class Batches(ABC):
         self._bounded = self._bound()
 
     def next(self, metrics: dict[str, float]) -> list[Group]:
-        """The next batch; the source learns how its tasks went, those that were dropped too.
+        """Return the next batch, and record its groups and the dropped ones in the source.
 
         Args:
-            metrics: where numbers for the log go.
+            metrics: receives numbers for the log.
         """
         groups = self._next(metrics)
         metrics |= self.manager.run(self._record(groups))
@@ -58,19 +57,12 @@ class Batches(ABC):
     def _next(self, metrics: dict[str, float]) -> list[Group]: ...
 
     def update(self, weights: Any) -> None:
-        """Let the manager's agent play with new weights.
-
-        Args:
-            weights: as the agent's ``update_weights`` takes them.
-        """
+        """Load new weights into the manager's agent, in the form that its ``update_weights`` takes."""
         self.manager.run(renew(self.manager.agent, weights))
 
     @contextlib.contextmanager
     def resting(self) -> Iterator[None]:
-        """Keep players off a device that they share with the trainer, as long as the block runs.
-
-        Unfinished turns wait with the tokens they have. :meth:`update` ends the rest.
-        """
+        """Pause players that share a device with the trainer; turns keep their tokens, :meth:`update` resumes them."""
         agent: Any = self.manager.agent
         if self.sleep:
             self.manager.run(agent.sleep(self.sleep))
@@ -79,34 +71,34 @@ class Batches(ABC):
         yield
 
     def state(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the source's state, and tasks drawn from it and not yet returned."""
+        """Return the state for a checkpoint: the source's state and its unfinished tasks."""
         return self.manager.run(self._state())
 
     def close(self) -> None:
-        """End what is still played."""
+        """Cancel unfinished episodes."""
         return None
 
     def _drawn(self) -> Iterator[Task]:
-        """Yield the tasks to play, without an end."""
+        """Yield the tasks to play, endlessly."""
         while True:
             yield self._waiting.popleft() if self._waiting else next(self.source)
 
     def _begun(self) -> list[Task]:
-        """Tasks that are being played for a later batch."""
+        """Return the tasks that are played for a later batch."""
         return []
 
     async def _state(self) -> dict[str, Any]:
-        self._tell_source([])
+        self._record_in_source([])
         pending = [*self._begun(), *self._waiting]
         return {"source": self.source.state_dict(), "pending": [plain_task(task) for task in pending]}
 
     async def _record(self, groups: list[Group]) -> dict[str, float]:
-        self._tell_source(groups)
+        self._record_in_source(groups)
         dropped, self._refilled = self._refilled, 0
         return self.source.metrics() | ({"refilled": float(dropped)} if self.rollout.refill else {})
 
-    def _tell_source(self, groups: Iterable[Group]) -> None:
-        """Report to the source how tasks went: those of these groups, and those dropped since the last time."""
+    def _record_in_source(self, groups: Iterable[Group]) -> None:
+        """Record the results of these groups, and of those dropped since the last call."""
         dropped, self._dropped = self._dropped, []
         self._refilled += len(dropped)
         for group in sorted([*groups, *dropped], key=lambda group: group.number):
@@ -122,7 +114,7 @@ class Batches(ABC):
         )
 
     def _keep(self, group: Group) -> bool:
-        finite = all(math.isfinite(t.reward) for t in group)  # others are an error that judging explains
+        finite = all(math.isfinite(t.reward) for t in group)  # the learner raises a clear error for other rewards
         kept = not finite or self._bounded(group)
         self._dropped.extend([] if kept else [group])
         return kept
@@ -133,7 +125,7 @@ class Batches(ABC):
 
     @property
     def _sizes(self) -> dict[str, int]:
-        """Sizes of a batch, under the names of managers' and streams' arguments."""
+        """Size arguments of managers and streams."""
         rollout = self.rollout
         return {
             "groups": rollout.groups_per_batch,
@@ -144,7 +136,7 @@ class Batches(ABC):
 
 
 class Collected(Batches):
-    """Every batch is played with the newest weights, while training waits."""
+    """Plays every batch with the newest weights, while training waits."""
 
     def _next(self, metrics: dict[str, float]) -> list[Group]:
         self._bounded = self._bound()
@@ -170,12 +162,12 @@ class Tails(Batches):
 
 
 class Streamed(Batches):
-    """Plays during updates, on an event loop in a thread of its own; see :class:`RolloutStream`.
+    """Plays during updates; see :class:`RolloutStream`.
 
     Args:
-        manager: its event loop has a thread of its own.
-        again: tasks that were begun before a checkpoint.
-        batches: how many are needed, so that no more is begun at the end.
+        manager: a manager whose event loop runs in its own thread.
+        again: unfinished tasks of a checkpoint.
+        batches: the number of batches to produce; no more tasks are begun near the end.
     """
 
     def __init__(
@@ -202,18 +194,18 @@ class Streamed(Batches):
         return groups
 
     async def _follow(self, threads: int) -> list[Group]:
-        torch.set_num_threads(threads)  # each thread has a number of its own
+        torch.set_num_threads(threads)  # the setting is per thread
         if not self._open:
             await self.stream.__aenter__()
             self._open = True
         return await self.stream.next_batch()
 
     def update(self, weights: Any) -> None:
-        """See :class:`Batches`; unfinished responses go on after the tokens they have."""
+        """See :class:`Batches`; unfinished responses continue after their tokens so far."""
         self.manager.run(self.stream.update_weights(weights))
 
     def close(self) -> None:
-        """End the stream; unfinished tasks are lost, unless :meth:`state` was saved."""
+        """Close the stream; unfinished tasks are lost unless :meth:`state` was saved."""
         if self._open and self.manager.reacts():
             self.manager.run(self.stream.__aexit__(None, None, None))
         self._open = False
@@ -225,11 +217,11 @@ class Streamed(Batches):
 def batches_of(
     config: TrainConfig, manager: RolloutManager, source: TaskSource, again: Iterable[Task], left: int
 ) -> Batches:
-    """The batches that the settings ask for.
+    """Create the batch source of the settings.
 
     Args:
-        again: tasks that were begun before a checkpoint.
-        left: how many batches the run still needs.
+        again: unfinished tasks of a checkpoint.
+        left: number of batches that the run still needs.
     """
     if isinstance(config.batches, Stream):
         return Streamed(manager, source, config, again, batches=left)
@@ -238,16 +230,16 @@ def batches_of(
 
 
 def plain_task(task: Task) -> dict[str, Any]:
-    """A task as JSON data, with what its source marked it with."""
+    """Convert a task to JSON data, including its source's ``origin``."""
     names = ("env_id", "seed", "kwargs", "wrappers", "options", "agent_seed")
     return {name: getattr(task, name) for name in names} | {"origin": list(getattr(task, "origin", ()))}
 
 
 def read_task(plain: Mapping[str, Any]) -> Task:
-    """A task from :func:`plain_task`.
+    """Restore a task of :func:`plain_task`.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: ``plain`` is not such a task.
     """
     try:
         return Drawn(**plain)

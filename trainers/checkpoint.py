@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or absent: written aside, synced, renamed; checked against a manifest when read."""
+"""Atomic checkpoints: written to a temporary folder, synced, renamed; verified against a manifest when read."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ OPTIMIZER = "optimizer.pt"
 
 
 class Stateful(sharded_state.Tensors, Protocol):
-    """Something with a state to save."""
+    """An object with a state to save."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, as plain data and tensors."""
+        """Return the state, as plain data and tensors."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
+        """Restore a saved state."""
         ...
 
 
@@ -41,13 +41,8 @@ class CheckpointError(RollenvError):
     exit_code = 5
 
 
-def folder_name(iteration: int) -> str:
-    """The name of the checkpoint taken after ``iteration`` iterations."""
-    return f"step-{iteration:06d}"
-
-
 def checkpoints(root: Path) -> list[Path]:
-    """All checkpoints below ``root``, oldest first."""
+    """List the checkpoints below ``root``, oldest first."""
     return sorted(root.glob("step-*")) if root.is_dir() else []
 
 
@@ -66,18 +61,17 @@ def save(
     Older checkpoints beyond the last ``keep`` are deleted.
 
     Args:
-        iteration: number of the iteration, part of the name.
         agent: model, tokenizer and prompt format.
         states: objects with ``state_dict``, by the name under which their state is saved.
         more: JSON data saved with the checkpoint.
-        ranks: that have the states; the others follow.
-        adapter: saved besides, for the model that training began with; that of the agent has it in its weights.
+        ranks: the ranks that hold the states.
+        adapter: adapter of the base model, saved in addition; the agent's weights have it merged.
 
     Raises:
-        CheckpointError: it cannot be written. Earlier checkpoints stay as they are.
+        CheckpointError: it cannot be written. Earlier checkpoints are unchanged.
         RankLost: a rank has ended.
     """
-    final = root / folder_name(iteration)
+    final = root / f"step-{iteration:06d}"
     partial = root / f"partial-{final.name}"
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -98,7 +92,7 @@ def save(
     except RankLost:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    except Exception as error:  # torch and safetensors raise their own kinds for a full disk
+    except Exception as error:  # torch and safetensors raise exceptions of their own for a full disk
         shutil.rmtree(partial, ignore_errors=True)
         good = checkpoints(root)
         raise CheckpointError(
@@ -112,13 +106,13 @@ def save(
 
 
 def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
-    """``(agent, states by name, the iteration and what else was saved)`` of a checkpoint.
+    """Load ``(agent, states by name, metadata with the iteration)`` of a checkpoint.
 
-    The agent continues counting versions where it was. The optimizer's tensors are on the CPU, wherever they came from.
-    There are no states if several ranks wrote them: see :mod:`rollenv.trainers.sharded_state`.
+    The agent has the saved version number, and the optimizer's tensors are on the CPU. The states are empty if several
+    ranks wrote them: see :mod:`rollenv.trainers.sharded_state`.
 
     Raises:
-        CheckpointError: if a file is missing, cut short or altered.
+        CheckpointError: a file is missing, truncated or altered.
     """
     _check_manifest(folder)
     try:
@@ -126,16 +120,16 @@ def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
         iteration = int(about["iteration"])
         state = states_of(folder)
         agent = LocalAgent.load(folder)
-        agent.version = int(about.get("version", iteration))  # those of before this was kept had one for each
+        agent.version = int(about.get("version", iteration))  # older checkpoints lack it: one version per iteration
     except RollenvError:
         raise
-    except Exception as error:  # torch, transformers and safetensors raise their own kinds
+    except Exception as error:  # torch, transformers and safetensors raise exceptions of their own
         raise damaged(folder, f"it cannot be read: {type(error).__name__}: {error}") from error
     return agent, state, about
 
 
 def states_of(folder: Path) -> dict[str, Any]:
-    """The states by name, on the CPU, of a checkpoint that one process wrote; none of others."""
+    """Load the states by name, on the CPU; empty for a checkpoint that several ranks wrote."""
     if (folder / sharded_state.FOLDER).is_dir():
         return {}
     states: dict[str, Any] = torch.load(folder / OPTIMIZER, weights_only=True, map_location="cpu", mmap=True)
@@ -174,7 +168,7 @@ def _check_manifest(folder: Path) -> None:
 
 
 def damaged(folder: Path, why: str) -> CheckpointError:
-    """The error for a checkpoint that training cannot resume from."""
+    """Create the error for a checkpoint that training cannot resume from."""
     older = [p for p in checkpoints(folder.parent) if p.name < folder.name]
     what_next = (
         f"Delete that folder to resume from {older[-1]}"

@@ -109,7 +109,7 @@ class Broken(Sokoban):
     ("env", "says"),
     [
         (Asks, "test:Asks-v0 has no default for 'rooms'; give a value"),
-        (Broken, "test:Broken-v0 raised RuntimeError: no board: mend the environment"),
+        (Broken, "test:Broken-v0 raised RuntimeError: no board: fix the environment"),
     ],
 )
 @pytest.mark.parametrize("model", ["tiny", "some/model"])

@@ -161,10 +161,10 @@ def test_a_teacher_with_other_tokens_is_refused_before_anything_is_played(models
         (["distill.alone=true", "rewards.scale=2"], "rewards.scale does nothing here"),
         (["distill.alone=true", "loss.name=gspo"], "loss.name does nothing here"),
         (["distill.alone=true", "loss.clip_high=0.3"], "loss.clip_high does nothing here"),
-        (["distill.alone=true", "algorithm.name=ppo"], "distill.alone leaves a critic"),
-        (["distill.alone=true", "kl.name=reward"], "distill.alone leaves a critic"),
+        (["distill.alone=true", "algorithm.name=ppo"], "distill.alone uses neither a critic"),
+        (["distill.alone=true", "kl.name=reward"], "distill.alone uses neither a critic"),
         (["distill.path=model"], "distill.path does nothing under distill.name='sibling'"),
-        (["distill.name=teacher", "distill.path=tiny"], "distill.path: names a model that every run makes again"),
+        (["distill.name=teacher", "distill.path=tiny"], "distill.path: is a model that every run builds anew"),
         (["distill.name=teacher"], "distill.path"),
     ],
 )

@@ -182,13 +182,13 @@ def test_shares_are_even_and_whole_and_equal_inputs_stay_together():
                 (["player.kind=vllm", "player.actors=2"], "player.actor_options"),
             )
             for option, said in (
-                ("num_cpus=nan", "num_cpus is a finite number of at least 0, not nan"),
-                ("num_gpus=inf", "num_gpus is a finite number"),
-                ("num_gpus='all'", "num_gpus is a finite number"),
-                ("memory=-1", "memory is a finite number"),
-                ("num_cpus=true", "num_cpus is a finite number"),
-                ("resources=3", "resources are numbers by name"),
-                ("resources={ fast='yes' }", "fast is a finite number"),
+                ("num_cpus=nan", "num_cpus must be a finite number of at least 0, not nan"),
+                ("num_gpus=inf", "num_gpus must be a finite number"),
+                ("num_gpus='all'", "num_gpus must be a finite number"),
+                ("memory=-1", "memory must be a finite number"),
+                ("num_cpus=true", "num_cpus must be a finite number"),
+                ("resources=3", "resources must be numbers by name"),
+                ("resources={ fast='yes' }", "fast must be a finite number"),
                 ("name='mine'", "name cannot be given"),
                 ("max_restarts=3", "max_restarts cannot be given"),
             )

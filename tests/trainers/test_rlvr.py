@@ -63,7 +63,7 @@ def configured(tmp_path: Path, *domains: str) -> Any:
         ('kind="format"\npattern="("', "not a regular expression"),
         ('kind="format"\npattern="x"\nmissed=0', "no effect"),
         ('kind="format"\npattern="x"\nweight=0', "weight 0 has no effect"),
-        ('kind="overlong"\nlongest=3\nbuffer=4', "buffer is at most longest"),
+        ('kind="overlong"\nlongest=3\nbuffer=4', "buffer must be at most longest"),
         ('kind="instructions"\nchecks=[{id="a"}]', "there is no instruction 'a'"),
         ('domain="sms"\nkind="format"\npattern="x"', "left for 'sms'; played are sums, math:Arithmetic-v0-digit, code"),
     ],

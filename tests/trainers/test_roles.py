@@ -86,7 +86,7 @@ def test_roles_in_actors_of_another_node_give_the_numbers_of_one_process(cluster
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        (["placement.roles.critic={actors=1}"], "critic learns with each step"),
+        (["placement.roles.critic={actors=1}"], "critic is trained"),
         (["kl.name=loss", "placement.roles.reference.actors=2"], "one actor each"),
         (["kl.name=loss", "placement.roles.reference.actors=1", "placement.ranks=2"], r"placement\.ranks=1"),
         (["placement.roles.reference.actors=1"], "does nothing here, only with kl"),

@@ -1,4 +1,4 @@
-"""The configuration of a training run: what a recipe's TOML file and ``key=value`` on the command line may set."""
+"""The configuration of a training run, set by a recipe's TOML file and ``key=value`` on the command line."""
 
 from rollenv.trainers.config.load import (
     changed_keys,

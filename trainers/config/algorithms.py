@@ -1,4 +1,4 @@
-"""Settings of the estimator of advantages: a section whose ``name`` decides which other keys there are."""
+"""Settings of the advantage estimator: a section with variants, chosen by ``name``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rollenv.trainers.config.section import Discount, Positive, Scope, Section, 
 
 
 class Algorithm(Section):
-    """Base of the algorithms: how a turn's advantage comes from rewards."""
+    """Base of the advantage estimators."""
 
     whiten: bool = False
     """Normalise advantages over all response tokens of the batch to mean 0 and standard deviation 1."""
     clip_advantage: Weight = 0.0
-    """Advantages are cut at plus and minus this; 0 for no limit."""
+    """Clip advantages at plus and minus this; 0 for no limit."""
 
 
 class Grpo(Algorithm):
@@ -27,7 +27,7 @@ class Grpo(Algorithm):
 
 
 class Rloo(Algorithm):
-    """A trajectory against the mean of the others of its group."""
+    """A trajectory against the mean of the other members of its group."""
 
     name: Literal["rloo"] = "rloo"
 
@@ -47,7 +47,7 @@ class ReinforcePlusPlus(Algorithm):
 
 
 class MaxRl(Algorithm):
-    """A trajectory against its group, in units of the group's success (MaxRL)."""
+    """A trajectory against its group, relative to the group's mean (MaxRL)."""
 
     name: Literal["maxrl"] = "maxrl"
 
@@ -77,66 +77,65 @@ class Gigpo(Algorithm):
 
     name: Literal["gigpo"] = "gigpo"
     normalize_std: bool = True
-    """Divide advantages by the standard deviation of what they are compared with."""
+    """Divide both advantages by their standard deviations."""
     gamma: Discount = 0.95
     """Discount of the step returns."""
     step_weight: Weight = 1.0
     """Weight of the step advantage (omega)."""
     statistics: Literal["trajectories", "rows"] = "trajectories"
-    """The members of a group's mean: trajectories, as in the paper, or all their turns, as in the authors' code."""
+    """Population of a group's mean: trajectories, as in the paper, or all their turns, as in the authors' code."""
     similarity: Share = 1.0
-    """States at least as similar as this count as the same; 1 for equal ones only."""
+    """States with at least this similarity count as the same; 1 for equal states only."""
 
 
 class Hgpo(Algorithm):
-    """A turn against other turns with the same last states, for several numbers of last states (HGPO)."""
+    """A turn against other turns with the same last states, for histories of several lengths (HGPO)."""
 
     name: Literal["hgpo"] = "hgpo"
     normalize_std: bool = True
     gamma: Discount = 0.95
     """Discount of the step returns."""
     history: int = Field(2, ge=0)
-    """The most earlier states that have to agree besides the present one."""
+    """Maximum number of earlier states that have to agree, besides the current one."""
     alpha: Weight = 1.0
-    """Weight of longer agreement, compared with shorter."""
+    """Exponent of the weights: larger values favour longer histories."""
     base_group: bool = False
     """Compare whole trajectories as well."""
 
 
 class Empg(Algorithm):
-    """A trajectory against its group, where turns of an unsure policy count less (EMPG)."""
+    """A trajectory against its group, where turns with high entropy count less (EMPG)."""
 
     name: Literal["empg"] = "empg"
     normalize_std: bool = True
     scale: Weight = 1.0
-    """The strength of the damping of unsure turns."""
+    """Strength of the damping of turns with high entropy."""
     bonus: Weight = 0.1
-    """Added to a turn that leads to a sure next turn."""
+    """Weight of the bonus for a turn whose next turn has low entropy."""
     future_scale: Weight = 1.0
-    """The strength with which an unsure next turn lowers the bonus."""
+    """How strongly the next turn's entropy lowers the bonus."""
 
 
 class MtGrpo(Algorithm):
-    """A trajectory's last reward against its group, and each earlier turn's against those of the same number
-    (MT-GRPO)."""
+    """A trajectory's last reward, and that of each earlier turn, against the same turn of its group (MT-GRPO)."""
 
     name: Literal["mt_grpo"] = "mt_grpo"
     normalize_std: bool = True
     turn_weight: Positive = 0.5
-    """The weight of a turn's own reward beside the last one (lambda)."""
+    """Weight of a turn's own reward relative to the last one (lambda)."""
 
 
 class CriticConfig(Section):
     """The model that predicts returns."""
 
     kind: Literal["model", "head"] = "model"
-    """A model of its own, begun as a copy of the policy's; or a head on the policy's hidden states, which leaves these
-    as they are."""
+    """A separate model, initialised from the policy; or a head on the policy's hidden states, without gradients to the
+    policy."""
     lr: Positive = 1e-5
     warm_up: int = Field(0, ge=0)
     """Iterations in which only the critic learns."""
     clip: Weight = 0.2
-    """The distance that a prediction may move in an update before its loss is cut; 0 for no limit."""
+    """Clip range of the value loss: how far a prediction may move in an update; 0 for no limit."""
 
 
 class Ppo(Algorithm):
@@ -144,11 +143,11 @@ class Ppo(Algorithm):
 
     name: Literal["ppo"] = "ppo"
     credit: Literal["token", "turn", "bi_level"] = "token"
-    """The step of the estimator: a token; a turn (Turn-PPO); or a turn, and its tokens inside (VAGEN)."""
+    """The step of the estimator: a token; a turn (Turn-PPO); or a turn, then its tokens (VAGEN)."""
     gamma: Discount = 1.0
     lam: Share = 0.95
     turn_gamma: Discount = 0.99
-    """Discount per turn, where ``credit`` knows turns."""
+    """Discount per turn, with ``credit`` turn or bi_level."""
     turn_lam: Share = 0.9
     critic: CriticConfig = CriticConfig()
 

@@ -1,4 +1,4 @@
-"""A recipe for an environment that has none: chosen by playing a few of its expert's episodes."""
+"""A recipe for an environment without one: chosen by playing a few episodes with its expert."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from rollenv.rollout.workers.base import describe
 
 logger = logging.getLogger(__name__)
 
-#: Episodes that are played for every share of random actions, and the most turns of one.
+#: Episodes played for every share of random actions, and the maximum number of turns.
 EPISODES, TURNS = 40, 60
 
-#: Shares of random actions, weakest start first, and the success from which groups of eight tell something.
+#: Shares of random actions, the largest first, and the minimum success rate at which groups of eight are informative.
 NOISES, ENOUGH = (0.85, 0.7, 0.5, 0.3, 0.1), 0.2
 
-#: The tiny model's steps of imitation end at about so many characters read, so that long texts do not take minutes.
+#: Characters that the tiny model's warm-up reads at most, so that long texts do not take minutes.
 _TEXT = 12_000_000
 
 #: Episodes of an evaluation, unless a data set has fewer rows.
 _EVALUATED = 200
 
-#: The most tokens of an answer that the tiny model is asked to imitate.
+#: The longest answer, in tokens, that the tiny model imitates.
 _LONGEST = 1024
 
 _TINY = {"hidden": 64, "layers": 2, "heads": 2, "intermediate": 160, "vocabulary": 600}
@@ -42,7 +42,7 @@ _TINY = {"hidden": 64, "layers": 2, "heads": 2, "intermediate": 160, "vocabulary
 
 @dataclass
 class Played:
-    """Success, prompts and actions of some episodes of a noisy expert."""
+    """Success rate, prompts and actions of some episodes of a noisy expert."""
 
     success: float = 0.0
     least: float = math.inf
@@ -54,21 +54,21 @@ class Played:
 def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | None = None) -> dict[str, Any]:
     """Choose the settings of a run on any registered id.
 
-    The tiny model imitates the id's expert with the largest share of random actions that still succeeds now and then;
-    lengths are those of the texts in those episodes. Another model gets the default prompt, with answers of the expert
-    as examples where there is one.
+    The tiny model imitates the id's expert with the largest share of random actions that still succeeds in 20 % of its
+    episodes; lengths follow from the texts of those episodes. Another model gets the default prompt, with answers of
+    the expert as examples if there is one.
 
     Args:
-        model: ``tiny``, or what ``model.path`` takes.
+        model: ``tiny``, or another value of ``model.path``.
         kwargs: constructor arguments of the environment, in training and evaluation.
 
     Returns:
         A recipe as plain data.
 
     Raises:
-        UnknownEnv: no such id.
-        UsageError: the tiny model would have nothing to imitate, or too long answers.
-        MissingData, MissingExtra: what the environment needs is not there.
+        UnknownEnv: the id is not registered.
+        UsageError: there is nothing for the tiny model to imitate, or the answers are too long.
+        MissingData, MissingExtra: the environment needs data or packages that are not installed.
     """
     env_spec = spec(env_id)
     expert = {"oracle", "random_action"} <= env_spec.abilities
@@ -84,7 +84,7 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
             with contextlib.closing(env_spec.make(**tested)) as env:
                 episodes = min(episodes, env.num_tasks())
             if trained == tested and "split" not in tested:
-                logger.warning("%s: evaluation plays the tasks that are trained on, for no split is kept", env_id)
+                logger.warning("%s: evaluation plays the tasks that are trained on: there is no test split", env_id)
     recipe: dict[str, Any] = {
         "iterations": 40,
         "checkpoint_every": 20,
@@ -100,33 +100,29 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
             "optimizer": {"lr": 2e-5},
         }
     noise, played = _weakest(env_spec, trained)
-    if played.least < 0:  # an episode that ends at once earns more than one that ends well
+    if played.least < 0:  # an episode that fails at once would earn more than a successful one
         recipe["rewards"] = {"success_only": True}
     return recipe | _tiny(noise, played)
 
 
 @contextlib.contextmanager
 def naming(env_id: str) -> Iterator[None]:
-    """Name the environment in which the block is, where it raises an error of its own.
-
-    Raises:
-        UsageError: it did.
-    """
+    """Convert an environment's own exceptions to UsageError with its id."""
     try:
         yield
     except RollenvError:
         raise
     except Exception as error:
         raise UsageError(
-            f"{env_id} raised {describe(error)}: mend the environment, which `rollenv check {env_id}` looks at"
+            f"{env_id} raised {describe(error)}: fix the environment; `rollenv check {env_id}` tests it"
         ) from error
 
 
 def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments of training and of evaluation: those of two splits, where the environment has them.
+    """Return the arguments of training and of evaluation: two splits, if the environment has them.
 
-    Where tasks of both begin alike, they differ in a secret alone (a number to guess). Training on one split would
-    teach that the secrets of the other never occur, so there other seeds are what is unseen.
+    If tasks of both splits begin alike, they differ only in a secret, such as a number to guess. Training on one split
+    would teach that the secrets of the other never occur, so evaluation then differs in its seeds alone.
     """
     if "split" in kwargs:
         return kwargs, kwargs
@@ -134,12 +130,12 @@ def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], 
     if not all(map(env_spec.accepts, splits)):
         return kwargs, kwargs
     prompt = StepPrompt("{instructions}{state}", chat=False)
-    first = []
+    prompts = []
     for arguments in splits:
         with contextlib.closing(env_spec.make(**arguments)) as env:
-            shown = [env.reset(seed=seed) for seed in range(8)]
-        first.append({prompt.render(text, (), text, info) for text, info in shown})
-    return (kwargs, kwargs) if first[1] <= first[0] else splits
+            resets = [env.reset(seed=seed) for seed in range(8)]
+        prompts.append({prompt.render(text, (), text, info) for text, info in resets})
+    return (kwargs, kwargs) if prompts[1] <= prompts[0] else splits
 
 
 def _tiny(noise: float, played: Played) -> dict[str, Any]:
@@ -150,13 +146,13 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
     answer = max(len(tokenizer.encode(text)) for text in played.actions)
     if answer > _LONGEST:
         raise UsageError(
-            f"answers have up to {answer:,} tokens, too long for the tiny model: take an easier level, or a pretrained "
+            f"answers have up to {answer:,} tokens, too long for the tiny model: use an easier level, or a pretrained "
             "model (model=PATH)"
         )
     context = 1 << (2 * (prompt + answer) - 1).bit_length()  # other episodes have longer texts
     characters = sum(map(len, played.prompts)) / len(played.prompts)
     if not characters:
-        raise UsageError("the environment shows no text, and the tiny model has nothing to answer to")
+        raise UsageError("the environment shows no text, so the tiny model has nothing to answer to")
     return {
         "model": {
             "size": _TINY | {"context": context},
@@ -169,7 +165,7 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
             },
         },
         "prompt": {"template": "{state}", "chat": False},
-        # an answer of several tokens ends with one more
+        # an answer of several tokens is followed by an end token
         "rollout": {"groups_per_batch": 32, "group_size": 8, "max_new_tokens": 1 if answer == 1 else 2 * answer},
         "loss": {"entropy": 0.01, "final_entropy": 0.1},
         "optimizer": {"lr": 1e-3, "final_lr": 0.2, "minibatch_sequences": 64, "epochs": 2},
@@ -177,7 +173,7 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
 
 
 def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
-    """Return the largest share of random actions with which the expert succeeds now and then, and its episodes."""
+    """Return the largest share of random actions at which the expert succeeds often enough, and its episodes."""
     with naming(env_spec.id), contextlib.closing(env_spec.make(**kwargs)) as env:
         for noise in NOISES:
             try:
@@ -186,14 +182,14 @@ def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
                 raise
             except Exception as error:  # the environment's own
                 raise UsageError(
-                    f"the expert of {env_spec.id} raised {describe(error)}: mend the environment, which "
-                    f"`rollenv check {env_spec.id}` looks at, or take a pretrained model (model=PATH)"
+                    f"the expert of {env_spec.id} raised {describe(error)}: fix the environment "
+                    f"(`rollenv check {env_spec.id}` tests it), or use a pretrained model (model=PATH)"
                 ) from error
             if played.success >= ENOUGH:
                 return noise, played
     raise UsageError(
         f"the expert of {env_spec.id} succeeds in {played.success:.0%} of {EPISODES} episodes of at most {TURNS} "
-        "turns, even with few random actions: there is nothing to imitate. Take an easier level, or a pretrained model "
+        "turns, even with few random actions: there is nothing to imitate. Use an easier level, or a pretrained model "
         "(model=PATH)"
     )
 

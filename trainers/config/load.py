@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def recipes() -> dict[str, Path]:
-    """The bundled recipes by name."""
+    """Return the bundled recipes by name."""
     folder = Path(str(resources.files("rollenv.trainers.recipes")))
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
@@ -34,7 +34,7 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
     """Load a recipe, with overrides.
 
     Args:
-        recipe: name of a bundled recipe, path of a TOML file, or an environment's id, whose settings are then chosen.
+        recipe: name of a bundled recipe, path of a TOML file, or an environment's id, for which settings are chosen.
         overrides: ``key=value``; keys are dotted, values are TOML.
 
     Raises:
@@ -57,7 +57,7 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
 
 
 def is_env_id(recipe: str) -> bool:
-    """Return whether a recipe is an environment's id, and no bundled recipe or file."""
+    """Return whether a recipe is an environment's id, not a bundled recipe or file."""
     return ":" in recipe and Path(recipe).suffix != ".toml" and not Path(recipe).is_file()
 
 
@@ -65,7 +65,7 @@ def load_prompt(settings: Sequence[str]) -> AnyPrompt:
     """Load the settings of a prompt.
 
     Args:
-        settings: a recipe, whose prompt is taken; then ``key=value`` of it, such as ``examples=5``.
+        settings: optionally a recipe, then ``key=value`` settings of its prompt, such as ``examples=5``.
     """
     recipe, *more = ["", *settings] if "=" in settings[0] else settings
     data = _read_recipe(recipe) if recipe else {}
@@ -93,16 +93,16 @@ def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _without_refused_arguments(config: TrainConfig, written: str, overrides: Sequence[str]) -> TrainConfig:
-    """Drop a recipe's constructor arguments that another environment does not take; the user's own stay.
+    """Drop a recipe's constructor arguments that another environment does not accept; the user's own stay.
 
     Args:
-        written: the id that the recipe was written for.
+        written: the id in the recipe.
     """
     own = {".".join(_split(o)[0]) for o in overrides}
     for name in ("env", "eval"):
         section = getattr(config, name)
-        given = {k for k in section.kwargs if not own & {f"{name}.kwargs", f"{name}.kwargs.{k}"}}
-        refused = {k for k in given if not spec(config.env.id).accepts({k: section.kwargs[k]})}
+        from_recipe = {k for k in section.kwargs if not own & {f"{name}.kwargs", f"{name}.kwargs.{k}"}}
+        refused = {k for k in from_recipe if not spec(config.env.id).accepts({k: section.kwargs[k]})}
         if refused:
             logger.warning(
                 "%s.kwargs of %s that %s does not take are left out: %s", name, written, config.env.id, sorted(refused)
@@ -113,7 +113,7 @@ def _without_refused_arguments(config: TrainConfig, written: str, overrides: Seq
 
 
 def _read(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """A recipe's data, on top of that of the recipe that it extends."""
+    """Read a recipe and merge it into the recipe that it extends."""
     if path in children:
         raise UsageError(f"{path} extends itself: {' -> '.join(p.name for p in (*children, path))}")
     try:
@@ -147,7 +147,7 @@ def _merged(below: dict[str, Any], above: dict[str, Any], prefix: str = "") -> d
 
 
 def _apply(data: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Settings in their order, but first presets and those that decide which other keys there are."""
+    """Apply settings in order, but presets and keys that choose a variant first."""
     split = [_split(override) for override in overrides]
     for path, value in split:
         if _is_preset(path, value):
@@ -167,7 +167,7 @@ def _is_tag(path: Sequence[str]) -> bool:
 
 
 def _choose(section: dict[str, Any], union: Union, tag: Any) -> None:
-    """Another variant was chosen: what was set for the one before means nothing to it."""
+    """Delete the keys of the previous variant if another one is chosen."""
     if section.get(union.tag, union.default) != tag:
         for key in [k for k in section if k not in union.common]:
             del section[key]
@@ -199,8 +199,8 @@ def _refuse_idle_keys(config: TrainConfig, keys: Sequence[str]) -> None:
     """Raise UsageError for a key that was set and does nothing under the other settings.
 
     Args:
-        keys: the user's, or those of a recipe that is loaded as it is. A recipe's key that belongs to a choice which
-            the user overrides is not an error.
+        keys: the user's keys, or all keys of a recipe that is loaded without overrides. A recipe's key for a choice
+            that the user overrides is not an error.
     """
     for key, when in config.idle_keys().items():
         if any(k == key or k.startswith(key + ".") for k in keys):
@@ -211,30 +211,31 @@ def parse_config(data: dict[str, Any], overrides: Sequence[str] = ()) -> TrainCo
     """Validate plain data.
 
     Args:
-        overrides: settings that are in ``data`` already; where a text or nothing is wanted, they are read as that.
+        overrides: settings that are in ``data`` already; they are parsed again as text or None where the schema wants
+            that.
 
     Raises:
-        UsageError: naming every bad key or value, or what cannot work together.
+        UsageError: naming every bad key or value, or settings that exclude each other.
     """
     try:
         return TrainConfig.model_validate(data)
     except ValidationError as error:
-        if _read_again(data, overrides, error):
+        if _parse_again(data, overrides, error):
             return parse_config(data)
         lines = [_explain(e["loc"], e["type"], e["msg"], e.get("input")) for e in error.errors()]
         raise UsageError("; ".join(lines)) from error
 
 
-def _read_again(data: dict[str, Any], overrides: Sequence[str], error: ValidationError) -> bool:
-    """Set what looks like a number, a date or a word, and is meant as a text or as nothing; return whether any is."""
+def _parse_again(data: dict[str, Any], overrides: Sequence[str], error: ValidationError) -> bool:
+    """Set refused values as text where the schema wants text, or as None; return whether any was changed."""
     wrong = {".".join(map(str, _plain_location(e["loc"])[0])): e["type"] for e in error.errors()}
-    found = False
+    changed = False
     for key, _, text in (override.partition("=") for override in overrides):
         value = text if wrong.get(key) == "string_type" else None
         if key in wrong and (value or text.lower() in NOTHING):
             _set(data, key.split("."), value)
-            found = True
-    return found
+            changed = True
+    return changed
 
 
 def changed_keys(old: TrainConfig, new: TrainConfig) -> list[str]:
@@ -286,7 +287,7 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
 
 
 def _plain_location(location: Sequence[int | str]) -> tuple[list[int | str], str]:
-    """The keys as they are written, without the variants that pydantic puts between them, and the last variant."""
+    """Return the keys as written, without the variants that pydantic inserts, and the last variant."""
     keys: list[int | str] = []
     tag = ""
     for key in location:
@@ -300,35 +301,32 @@ def _plain_location(location: Sequence[int | str]) -> tuple[list[int | str], str
 
 
 def _union_above(keys: Sequence[int | str]) -> Union | None:
-    """The variants of the section, or of the entry of a list, in which a key stands."""
+    """Return the variants of the section, or list entry, that contains a key."""
     return union_of(next((str(key) for key in reversed(keys) if isinstance(key, str)), ""))
 
 
 def _first_keys(keys: Sequence[int | str], key: str) -> str:
-    """Return the keys of a section: the one that chooses its variant, or its first keys."""
+    """Describe the keys of a section: the key that chooses its variant, or all of them."""
     if union := _union_above(keys):
         return f"{key}.{union.tag}, which is one of {', '.join(union.variants)}"
     return ", ".join(k for k in _all_keys() if k.rpartition(".")[0] == key)
 
 
 def _near(key: str) -> list[str]:
-    """The keys that are most likely meant: of the same name elsewhere, of the same section, or similar overall."""
+    """Return the most likely intended keys: the same name elsewhere, then the same section, then similar names."""
     keys = _all_keys()
     section, _, name = key.rpartition(".")
     siblings = [k for k in keys if k.rpartition(".")[0] == section]
     named = sorted((k for k in keys if k.rpartition(".")[2] == name), key=lambda k: k.count("."))
     close = difflib.get_close_matches
-    return named[:3] or close(key, siblings, n=2) or close(key, keys, n=2) or _near_name(name, keys)
-
-
-def _near_name(name: str, keys: Sequence[str]) -> list[str]:
-    """Keys of any section whose own name is like this one."""
-    names = difflib.get_close_matches(name, {k.rpartition(".")[2] for k in keys}, n=2)
-    return [k for near in names for k in keys if k.rpartition(".")[2] == near][:3]
+    if near := named[:3] or close(key, siblings, n=2) or close(key, keys, n=2):
+        return near
+    names = close(name, {k.rpartition(".")[2] for k in keys}, n=2)
+    return [k for near_name in names for k in keys if k.rpartition(".")[2] == near_name][:3]
 
 
 def _all_keys() -> list[str]:
-    """All keys of all variants, once each."""
+    """List the keys of all variants, once each."""
     return list(dict.fromkeys(_walk_keys(TrainConfig, "")))
 
 

@@ -1,6 +1,6 @@
-"""Sections of the loss, whose ``name`` decides which other keys there are.
+"""Sections of the loss, with variants chosen by ``name``.
 
-:mod:`rollenv.trainers.objective` calls the functions of :mod:`rollenv.trainers.losses` that they name.
+:mod:`rollenv.trainers.objective` calls the matching functions of :mod:`rollenv.trainers.losses`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rollenv.trainers.config.section import HomePath, Positive, Section, Share, 
 
 def _above_one(limit: float) -> float:
     if limit and limit <= 1:
-        raise ValueError(f"is a limit above 1, or 0 for none, not {limit:g}")
+        raise ValueError(f"must be above 1, or 0 for no limit, not {limit:g}")
     return limit
 
 
@@ -24,24 +24,24 @@ class Loss(Section):
     """Base of the losses."""
 
     aggregate: Literal["token", "sequence", "episode", "prompt", "fixed"] = "token"
-    """The unit of equal weight: every token, sample, episode (however many samples it has), or task; or every token,
-    divided by ``rollout.max_new_tokens``. With a harness, "episode" is the default instead of "token"."""
+    """The unit with equal weight: token, sample, episode (regardless of its number of samples), or task; "fixed"
+    divides the sum over tokens by ``rollout.max_new_tokens``. With a harness, the default is "episode", not "token"."""
     entropy: Weight = 0.0
     """Coefficient of the entropy bonus."""
     entropy_samples: Literal["informative", "all"] = "informative"
-    """The samples that get the bonus: those whose advantages are not all 0, or those of groups with equal rewards too,
-    where nothing but the bonus is trained, at the cost of computing them."""
+    """The samples that get the bonus: those whose advantages are not all 0, or all samples, at the cost of computing
+    those that train nothing but the bonus."""
     final_entropy: Share = 1.0
-    """The share of ``entropy`` that is left at the last iteration (linear decay)."""
+    """The share of ``entropy`` at the last iteration (linear decay)."""
     imitate: Weight = 0.0
     """Coefficient of the cross-entropy on the responses of successful trajectories."""
     observations: Weight = 0.0
-    """Coefficient of the cross-entropy on what the environment says between responses (ECHO)."""
+    """Coefficient of the cross-entropy on the environment's observations between responses (ECHO)."""
     router: Weight = 0.0
-    """Coefficient of the balance of routers, for a mixture of experts (0.001 is usual); 1 is even."""
+    """Coefficient of the load-balancing loss of a mixture of experts (usually 0.001), which is 1 for an even load."""
     routing: Literal["own", "replay"] = "own"
-    """The experts of tokens in an update: the trained model's own choice; or those that the tokens went to when they
-    were drawn, weighed by the trained model (rollout routing replay, R3)."""
+    """The experts of tokens in an update: the trained model's own choice; or those used during sampling, weighted by
+    the trained model (rollout routing replay, R3)."""
 
 
 class PpoClip(Loss):
@@ -51,20 +51,20 @@ class PpoClip(Loss):
     clip_low: float = Field(0.2, gt=0, lt=1)
     clip_high: Positive = 0.28
     dual: Annotated[float, AfterValidator(_above_one)] = 0.0
-    """The most that a negative advantage weighs (dual clip, above 1); 0 for no limit."""
+    """Upper limit of the ratio for negative advantages (dual clip, above 1); 0 for no limit."""
     ratio: Literal["token", "turn", "sequence"] = "token"
-    """The unit of one ratio; for turns and sequences it is the geometric mean over their tokens."""
+    """The unit of the ratio; for turns and sequences it is the geometric mean over their tokens."""
 
 
 class Gspo(Loss):
-    """One ratio a sequence (GSPO)."""
+    """One ratio for each sequence (GSPO)."""
 
     name: Literal["gspo"] = "gspo"
     aggregate: Literal["token", "sequence", "episode", "prompt", "fixed"] = "sequence"
     clip_low: Positive = 3e-4
     clip_high: Positive = 4e-4
     tokens: bool = False
-    """The variant whose gradient may differ between tokens (GSPO-token)."""
+    """The variant with separate gradients for tokens (GSPO-token)."""
 
 
 class Cispo(Loss):
@@ -72,9 +72,9 @@ class Cispo(Loss):
 
     name: Literal["cispo"] = "cispo"
     floor: Weight = 0.0
-    """The least that a token weighs."""
+    """Minimum weight of a token."""
     cap: Positive = 5.0
-    """The most that a token weighs, above ``floor``."""
+    """Maximum weight of a token, above ``floor``."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -84,23 +84,23 @@ class Cispo(Loss):
 
 
 class Topr(Loss):
-    """Tapered importance weights for what failed (TOPR)."""
+    """Tapered importance weights for negative advantages (TOPR)."""
 
     name: Literal["topr"] = "topr"
     positive: Weight = 1.0
-    """Weight of what has a positive advantage."""
+    """Weight of samples with a positive advantage."""
     negative: Weight = 1.0
     ratio: Literal["token", "sequence"] = "sequence"
 
 
 class Dppo(Loss):
-    """Tokens are left out whose probability moved too far (DPPO)."""
+    """Policy gradient without tokens whose probability changed too much (DPPO)."""
 
     name: Literal["dppo"] = "dppo"
     low: float = Field(0.2, gt=0, lt=1)
-    """The most that a probability may fall."""
+    """Maximum decrease of a probability."""
     high: float = Field(0.2, gt=0, lt=1)
-    """The most that it may rise."""
+    """Maximum increase of a probability."""
     square: Weight = 1e-3
     """Coefficient of the squared log-ratio (variant "ratio")."""
     variant: Literal["ratio", "truncated"] = "ratio"
@@ -122,12 +122,12 @@ class Gmpo(Loss):
     name: Literal["gmpo"] = "gmpo"
     aggregate: Literal["token", "sequence", "episode", "prompt", "fixed"] = "sequence"
     low: Positive = 0.4
-    """The log-ratio of a token is cut below at minus this."""
+    """Lower clip of a token's log-ratio, at minus this."""
     high: Positive = 0.4
 
 
 class PolicyGradient(Loss):
-    """The plain policy gradient, for one step a batch."""
+    """The plain policy gradient, for one optimizer step per batch."""
 
     name: Literal["reinforce"] = "reinforce"
 
@@ -139,7 +139,7 @@ AnyLoss = Annotated[_Loss, Field(discriminator="name"), union("loss", "name", _L
 
 
 class NoCorrection(Section):
-    """The sampler's probabilities are the old policy's."""
+    """No correction: the sampler's probabilities are taken as the old policy's."""
 
     name: Literal["none"] = "none"
 
@@ -152,19 +152,19 @@ class Tis(Section):
 
 
 class Mis(Section):
-    """Weights above a cap become zero: of tokens, or of whole sequences."""
+    """Importance weights of tokens or whole sequences, zero above a cap."""
 
     name: Literal["mis", "seq_mis"] = "seq_mis"
     cap: Positive = 3.0
 
 
 class Geo(Section):
-    """Sequences count whose geometric mean ratio is near 1."""
+    """Only sequences whose geometric mean ratio is near 1."""
 
     name: Literal["geo"] = "geo"
     band: float = Field(1e-3, gt=0, lt=1)
     cap: Weight = 0.0
-    """Tokens of sequences that count weigh as in tis up to this; 0 for a weight of 1."""
+    """Cap of the importance weights of the remaining tokens (see tis); 0 for a weight of 1."""
 
 
 class IcePop(Section):
@@ -176,12 +176,12 @@ class IcePop(Section):
 
 
 class Opsm(Section):
-    """Sequences that failed and have become unlikely are left out."""
+    """Without sequences that have a negative advantage and have become unlikely."""
 
     name: Literal["opsm"] = "opsm"
     delta: Positive = 1e-4
     cap: Weight = 0.0
-    """Tokens of sequences that count weigh as in tis up to this; 0 for a weight of 1."""
+    """Cap of the importance weights of the remaining tokens (see tis); 0 for a weight of 1."""
 
 
 _Correction = NoCorrection | Tis | Mis | Geo | IcePop | Opsm
@@ -197,7 +197,7 @@ class NoKl(Section):
 
 
 class KlLoss(Section):
-    """A penalty in the loss for leaving the model that the run began with."""
+    """A KL penalty in the loss, relative to the initial model."""
 
     name: Literal["loss"] = "loss"
     coef: Positive = 0.01
@@ -205,15 +205,15 @@ class KlLoss(Section):
 
 
 class KlReward(Section):
-    """A penalty in the rewards for leaving the model that the run began with."""
+    """A KL penalty in the rewards, relative to the initial model."""
 
     name: Literal["reward"] = "reward"
     coef: Positive = 0.01
     kind: Literal["k1", "k2", "k3"] = "k1"
     target: Weight = 0.0
-    """The coefficient follows this distance (adaptive); 0 for a fixed one."""
+    """Target KL of an adaptive coefficient; 0 for a fixed coefficient."""
     horizon: Positive = 10_000.0
-    """The number of trajectories in which the coefficient adapts."""
+    """Number of trajectories over which the coefficient adapts."""
 
 
 _Kl = NoKl | KlLoss | KlReward
@@ -229,25 +229,25 @@ class NoDistill(Section):
 
 
 class Distill(Section):
-    """Base of distillation: every token that was drawn learns what a teacher thinks of it (the reverse KL)."""
+    """Base of on-policy distillation: the reverse KL to a teacher on sampled tokens."""
 
     coef: Positive = 1.0
     alone: bool = False
     """Learn from the teacher only, not from rewards."""
     low: Share = 0.2
-    """Tokens are left out whose probability fell by more than this since they were drawn."""
+    """Maximum decrease of a token's probability since sampling; other tokens are left out."""
     square: Weight = 1e-3
     """Coefficient of the squared log-ratio to the sampler."""
 
 
 def _lasting(path: str) -> str:
     if path == "tiny":
-        raise ValueError("names a model that every run makes again; take a checkpoint of one")
+        raise ValueError("is a model that every run builds anew; use a checkpoint of one")
     return path
 
 
 class Teacher(Distill):
-    """Another model teaches (on-policy distillation)."""
+    """On-policy distillation from another model."""
 
     name: Literal["teacher"] = "teacher"
     path: Annotated[HomePath, AfterValidator(_lasting)]
@@ -255,12 +255,12 @@ class Teacher(Distill):
 
 
 class Sibling(Distill):
-    """The trained model teaches itself: it reads the episode of a member of the group that succeeded first (SDPO)."""
+    """Self-distillation: the teacher is the trained model after reading a successful episode of the group (SDPO)."""
 
     name: Literal["sibling"] = "sibling"
     decay: float = Field(0.0, ge=0, lt=1)
-    """Decay of the teacher's weights: each step moves them by 1 - decay of the way to the trained ones (0.95 is usual);
-    0 for the trained weights themselves, which cost no memory."""
+    """Decay of the teacher's weights, a moving average of the trained ones (usually 0.95); 0 for the trained weights
+    themselves, without extra memory."""
 
 
 _Distill = NoDistill | Teacher | Sibling

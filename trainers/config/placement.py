@@ -1,4 +1,4 @@
-"""Settings of where the parts of a run are."""
+"""Settings of the processes and Ray actors of a run."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from rollenv.trainers.config.section import Section
 
 
 class RoleConfig(Section):
-    """A part of a run in Ray actors of its own, which Ray spreads over the nodes."""
+    """A part of a run in dedicated Ray actors, which Ray spreads over the nodes."""
 
     actors: int = Field(0, ge=0)
-    """Their number; 0 leaves it in the trainer's process."""
+    """Number of actors; 0 for the trainer's process."""
     cpus: float = Field(1.0, ge=0)
     """CPUs of an actor."""
     gpus: float = Field(0.0, ge=0)
-    """GPUs of an actor, or a share of one that it has in common with others."""
+    """GPUs of an actor, or the share of a GPU that it shares with others."""
     resources: dict[str, float] = Field(default_factory=dict)
-    """Ray's own resources of an actor, such as ``{ judges = 0.5 }`` where nodes are started with them."""
+    """Custom Ray resources of an actor, such as ``{ judges = 0.5 }``, if nodes are started with them."""
 
 
 class RolesConfig(Section):
-    """Parts of a run apart from the policy."""
+    """Parts of a run outside the policy's processes."""
 
     reference: RoleConfig = RoleConfig()
-    """The model of ``kl``; one actor holds it."""
+    """The model of ``kl``, in one actor."""
     teacher: RoleConfig = RoleConfig()
-    """The model of ``distill.path``; one actor holds it."""
+    """The model of ``distill.path``, in one actor."""
     rewards: RoleConfig = RoleConfig()
-    """``rewards.domains``, judges among them; episodes take turns over the actors."""
+    """``rewards.domains``, including judges; episodes are distributed over the actors in turn."""
 
     @model_validator(mode="before")
     @classmethod
     def _which_learn(cls, data: Any) -> Any:
         if isinstance(data, dict) and (learn := {"critic", "policy"} & data.keys()):
-            raise ValueError(f"{learn.pop()} learns with each step, in the trainer's process: only readers have roles")
+            raise ValueError(f"{learn.pop()} is trained, in the trainer's process: only models that are not have roles")
         return data
 
     @property
     def all_cpus(self) -> float:
-        """CPUs of all actors."""
+        """CPUs of all role actors."""
         return sum(role.actors * role.cpus for role in (self.reference, self.teacher, self.rewards))
 
     @property
@@ -51,31 +51,32 @@ class RolesConfig(Section):
 
 
 class PlacementConfig(Section):
-    """The processes that train the model. By default it is this one."""
+    """The processes that train the model; by default only this one."""
 
     ranks: int = Field(1, ge=1)
-    """Processes with a device each that train the model together (FSDP2 under Ray Train). The first one also plays."""
+    """Processes with one device each that train the model together (FSDP2 under Ray Train). The first one also plays.
+    """
     min_ranks: int = Field(0, ge=0)
-    """The fewest ranks with which a run continues after some were lost for good; 0 for all of them."""
+    """Minimum number of ranks to continue with after some are permanently lost; 0 for all of them."""
     address: str = ""
     """Address of a Ray cluster, such as HOST:6379; by default the one of RAY_ADDRESS, or this machine."""
     devices: Literal["auto", "cpu", "gpu"] = "auto"
-    """The devices of ranks; auto takes GPUs (CUDA or ROCm) where Ray reports any."""
+    """The devices of ranks; auto uses GPUs (CUDA or ROCm) if Ray reports any."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
-    """The communication backend of ranks; auto takes nccl for GPUs and gloo for CPUs."""
+    """The communication backend of ranks; auto uses nccl for GPUs and gloo for CPUs."""
     cpus: float = Field(1.0, gt=0)
-    """CPUs that Ray keeps for a rank."""
+    """CPUs that Ray reserves for a rank."""
     gpus: float = Field(1.0, gt=0.5, le=1)
-    """The share of its GPU that Ray keeps for a rank; engines and roles with a share no larger than the rest may be
-    beside it. Above a half, so that no GPU has two ranks."""
+    """The share of a GPU that Ray reserves for a rank; engines and roles that fit into the rest may share the GPU.
+    Above one half, so that no GPU has two ranks."""
     roles: RolesConfig = RolesConfig()
     gradients: Literal["step", "micro_batch"] = "step"
-    """The moment when gradients are summed over ranks. Once a step is less to send, but needs memory for all gradients
-    on every rank."""
+    """When gradients are summed over ranks: once per step sends less, but needs memory for all gradients on every rank.
+    """
     max_failures: int = Field(0, ge=0)
-    """The number of restarts of all ranks from the last checkpoint after one was lost."""
+    """Maximum number of restarts of all ranks from the last checkpoint after one was lost."""
     wait: float = Field(300.0, ge=0)
-    """Seconds to wait for devices when they are started again."""
+    """Seconds to wait for devices at a restart."""
 
     @field_validator("min_ranks")
     @classmethod
@@ -88,7 +89,7 @@ class PlacementConfig(Section):
     @classmethod
     def _for_devices(cls, backend: str, info: ValidationInfo) -> str:
         if backend == "nccl" and info.data.get("devices") == "cpu":
-            raise ValueError("cannot be nccl for CPUs; take gloo")
+            raise ValueError("cannot be nccl for CPUs; use gloo")
         return backend
 
     @property

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from rollenv.agents.gateway.tree import Kind
 from rollenv.trainers.config.section import ActorOptions, Positive, Section, union
 
-#: The most that vLLM takes as the rank of an adapter.
+#: The largest adapter rank that vLLM supports.
 MAX_LORA_RANK = 512
 
 
@@ -20,26 +20,26 @@ class LocalPlayer(Section):
 
 
 class VllmPlayer(Section):
-    """vLLM: in this process, in Ray actors, or behind servers. The trained model is the trainer's; vLLM gets its
-    weights after every update, or its adapter."""
+    """vLLM: in this process, in Ray actors, or behind servers. It gets the trainer's weights or adapter after every
+    update."""
 
     kind: Literal["vllm"] = "vllm"
     options: dict[str, Any] = Field(default_factory=dict)
     """Arguments of ``vllm.EngineArgs``, such as ``{ gpu_memory_utilization = 0.4, max_model_len = 4096 }``."""
     actors: int = Field(0, ge=0)
-    """The number of Ray actors with an engine each; 0 for one engine in this process."""
+    """Number of Ray actors with one engine each; 0 for one engine in this process."""
     actor_options: ActorOptions = Field(default_factory=dict)
-    """Options of ``ray.remote``, such as ``{ num_gpus = 1 }``, which is the default where the cluster has GPUs."""
+    """Options of ``ray.remote``, such as ``{ num_gpus = 1 }``, which is the default if the cluster has GPUs."""
     url: str = ""
-    """Address of a vLLM server, or of several with commas between; each sees the run's folder."""
+    """Addresses of vLLM servers, separated by commas; each needs access to the run folder."""
     patience: Positive = 20.0
-    """Seconds that a server which does not answer has to come back."""
+    """Seconds to wait for a server that does not respond."""
     lora: Literal["adapter", "merged"] = "adapter"
     """The weights that vLLM gets if adapters are trained (``model.lora.rank``): the adapter, under a new name after
     every update, or all weights with the adapter merged."""
     sleep: Literal[0, 1, 2] = 0
-    """The release of vLLM's GPU memory to the trainer during updates: at level 1 its weights wait in main memory,
-    at level 2 they are dropped."""
+    """Release of vLLM's GPU memory during updates: 0 for none; at level 1 its weights move to main memory, at level 2
+    they are dropped."""
 
     @field_validator("options")
     @classmethod
@@ -54,37 +54,36 @@ class VllmPlayer(Section):
         if self.url and (self.actors or self.options):
             raise ValueError("a server is started with its own options: give url, or actors and options")
         if self.actor_options and not self.actors:
-            raise ValueError("actor_options are for actors: say how many with actors=N")
+            raise ValueError("actor_options are for actors: set their number with actors=N")
         return self
 
 
 class HarnessConfig(Section):
-    """A third-party agent that plays, with the trained model behind a gateway. The environment has a machine."""
+    """A third-party agent that plays, with the trained model behind a gateway, in an environment with a machine."""
 
     name: str = ""
     """pi, mini-swe-agent, codex, claude-code and others (docs/guides/harness.md), or command:WORDS; "" for none: the
-    model plays by the prompts of this recipe."""
+    model plays with the prompts of this recipe."""
     args: list[str] = Field(default_factory=list)
-    """More words for its command line, such as ["--tools", "bash"]."""
+    """Additional command line arguments, such as ["--tools", "bash"]."""
     seconds: Positive = 600.0
-    """Deadline of an episode; what is there then is graded."""
+    """Deadline of an episode; the state at that time is graded."""
     max_turns: int = Field(30, ge=1)
-    """The most turns of an episode, where the harness has such a limit."""
+    """Maximum number of turns of an episode, if the harness has such a limit."""
     calls: int = Field(200, ge=1)
-    """The most calls of the model in an episode; later ones are refused."""
+    """Maximum number of model calls in an episode; later calls are refused."""
     train: list[Kind] = ["main", "subagent", "compaction"]
-    """The kinds of calls that are trained. There are main, subagent, compaction, aside (titles and probes),
-    superseded and cancelled."""
+    """The kinds of calls to train on: main, subagent, compaction, aside (titles and probes), superseded, cancelled."""
 
 
 class SglangPlayer(Section):
-    """SGLang behind servers. They get the trainer's weights after every update, through the run's folder."""
+    """SGLang servers. They get the trainer's weights after every update, through the run folder."""
 
     kind: Literal["sglang"] = "sglang"
     url: str = Field(min_length=1)
-    """Address of an SGLang server, or of several with commas between; each sees the run's folder."""
+    """Addresses of SGLang servers, separated by commas; each needs access to the run folder."""
     patience: Positive = 20.0
-    """Seconds that a server which does not answer has to come back."""
+    """Seconds to wait for a server that does not respond."""
 
 
 _Player = LocalPlayer | VllmPlayer | SglangPlayer

