@@ -19,26 +19,26 @@ logger = logging.getLogger(__name__)
 
 
 class CpuThreads:
-    """Sets torch's CPU threads: a fixed number, or as many as there are cores without other work.
+    """Sets torch's number of CPU threads: fixed, or the number of idle cores.
 
-    Threads of a small model wait for each other after every operation. One that waits for its core behind another
-    process holds up all of them: with a busy neighbour, two threads on two cores were ten times slower than one.
+    Threads of a small model synchronise after every operation, so one that waits for a busy core delays all of them:
+    beside a busy process, two threads on two cores were ten times slower than one.
 
     Args:
-        fixed: the number of threads; 0 to follow the machine.
-        sharers: so many threads of this process compute at the same time, and divide the idle cores among them.
+        fixed: the number of threads; 0 for the number of idle cores.
+        sharers: number of threads of this process that call torch at the same time and share the idle cores.
     """
 
     def __init__(self, fixed: int = 0, *, sharers: int = 1):
         self.fixed, self.sharers = fixed, sharers
-        #: Processor seconds of this run's other processes, which are not a load to make room for.
+        #: CPU seconds of this run's other processes, which do not count as other load.
         self.own_processes: Callable[[], float] = float
         self._set(fixed or max(1, idle_cores() // sharers))
         logger.info("%d CPU threads%s", self.count, "" if fixed else ": as many cores as were idle")
         self._before, self._own_before = _snapshot(), self.own_processes()
 
     def adapt(self) -> None:
-        """Measure the load of other processes since the last call, and use as many threads as there are idle cores."""
+        """Measure the load of other processes since the last call, and set the number of threads to the idle cores."""
         now, own = _snapshot(), self.own_processes()
         seconds = now[0] - self._before[0]
         if self.fixed or seconds < _LOOK_EVERY or not _STAT.exists():
@@ -57,7 +57,7 @@ class CpuThreads:
 
 
 def idle_cores(seconds: float = 0.3) -> int:
-    """Return the number of cores of this process without other work, measured for a moment; at least 1."""
+    """Measure the number of idle cores that this process may use; at least 1."""
     ours = cores()
     if not _STAT.exists():
         return len(ours)
@@ -69,19 +69,19 @@ def idle_cores(seconds: float = 0.3) -> int:
 
 
 def cores() -> list[int]:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def _snapshot() -> tuple[float, float, float]:
-    """Now, the seconds of work that those cores have done, and how many of them were this process's."""
+    """Return the current time, the busy seconds of the cores so far, and the CPU seconds of this process."""
     busy = _busy() if _STAT.exists() else {}
     own = os.times()
     return time.monotonic(), sum(busy.get(core, 0.0) for core in cores()), sum(own[:4])
 
 
 def _busy() -> dict[int, float]:
-    """Seconds of work of every core since the machine started, without that of processes which give way to this one."""
+    """Return the busy seconds of every core since boot, without nice processes unless this one is nice too."""
     yields = os.nice(0) <= 0
     ticks, busy = os.sysconf("SC_CLK_TCK"), {}
     for line in _STAT.read_text().splitlines():

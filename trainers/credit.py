@@ -1,4 +1,4 @@
-"""From rewards to an advantage for every response token."""
+"""Reward shaping, and advantages for every response token."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ Ragged = list[list[float]]
 
 @dataclass(slots=True)
 class Shaped:
-    """The rewards of all turns as an algorithm sees them, one list for each trajectory."""
+    """The shaped rewards of all turns, one list for each trajectory."""
 
     rewards: Ragged
     penalties: Ragged
-    """0 or more, to be subtracted; what is left of them after those that are in ``rewards``."""
+    """Penalties of at least 0 that are not yet subtracted from ``rewards``."""
     kl: Floats | None = None
-    """(R,) a penalty for each token, to be subtracted."""
+    """(R,) the KL penalty of each token, not yet subtracted."""
 
 
 @dataclass(slots=True)
 class Shaper:
-    """Rewards as the environment gave them become those that advantages are computed from."""
+    """Shapes the environment's rewards before advantages are computed."""
 
     settings: RewardsConfig
     max_new_tokens: int
@@ -44,9 +44,9 @@ class Shaper:
         """Shape the rewards of a batch.
 
         Raises:
-            UsageError: a reward is not finite. Nothing has changed then.
+            UsageError: a reward is not finite; the running moments are unchanged.
         """
-        ragged([[turn.reward for turn in t.turns] for t in data.trajectories], "reward")
+        ragged([[turn.reward for turn in t.turns] for t in data.trajectories], "reward")  # checks that all are finite
         rewards = [self._of(t) for t in data.trajectories]
         fine = self.settings.invalid_penalty
         penalties = [[0.0 if turn.valid else fine for turn in t.turns] for t in data.trajectories]
@@ -65,7 +65,7 @@ class Shaper:
             if row:
                 row[-1] += wanted - total
             if self.settings.clip:
-                row[:] = _held_within(row, self.settings.clip)
+                row[:] = _clip_return(row, self.settings.clip)
         return Shaped(rewards, penalties)
 
     def _of(self, trajectory: Trajectory) -> list[float]:
@@ -75,29 +75,29 @@ class Shaper:
         return [0.0] * (len(trajectory.turns) - 1) + [scale * trajectory.success][: len(trajectory.turns)]
 
 
-def _held_within(rewards: list[float], limit: float) -> list[float]:
-    """Rewards whose sum never leaves plus and minus a limit: those beyond it are not paid when it is reached."""
+def _clip_return(rewards: list[float], limit: float) -> list[float]:
+    """Clip the cumulative return after each turn to plus and minus a limit."""
     total, before, out = 0.0, 0.0, []
     for reward in rewards:
         total += reward
-        held = min(max(total, -limit), limit)
-        out.append(held - before)
-        before = held
+        clipped = min(max(total, -limit), limit)
+        out.append(clipped - before)
+        before = clipped
     return out
 
 
 def assign(data: Experience, shaped: Shaped, algorithm: AnyAlgorithm) -> None:
-    """Write the column "advantages", and "returns" (NaN where there is no target) for a critic.
+    """Write the column "advantages" and, for a critic, "returns" (NaN for tokens without a target).
 
     Args:
         data: the batch; for PPO with the column "values", for EMPG with "entropy".
     """
     if isinstance(algorithm, Ppo):
-        _of_critic(data, shaped, algorithm)
+        _assign_gae(data, shaped, algorithm)
     else:
         shaped = _with_kl(data, shaped)
         separate = isinstance(algorithm, Gigpo | Hgpo)
-        rewards = shaped.rewards if separate else _fined(shaped)
+        rewards = shaped.rewards if separate else _penalised(shaped)
         data.columns["advantages"] = data.of_turns(_ALGORITHMS[algorithm.name](data, rewards, shaped, algorithm))
     if algorithm.whiten:
         data.columns["advantages"] = adv.whiten(data.columns["advantages"])
@@ -105,13 +105,13 @@ def assign(data: Experience, shaped: Shaped, algorithm: AnyAlgorithm) -> None:
         data.columns["advantages"] = data.columns["advantages"].clip(-limit, limit)
 
 
-def _fined(shaped: Shaped) -> Ragged:
+def _penalised(shaped: Shaped) -> Ragged:
     pairs = zip(shaped.rewards, shaped.penalties, strict=True)
-    return [[r - p for r, p in zip(row, fines, strict=True)] for row, fines in pairs]
+    return [[r - p for r, p in zip(row, penalties, strict=True)] for row, penalties in pairs]
 
 
 def _with_kl(data: Experience, shaped: Shaped) -> Shaped:
-    """A turn pays for its tokens."""
+    """Subtract the KL penalties of a turn's tokens from its reward."""
     if shaped.kl is None:
         return shaped
     paid = np.bincount(data.turn, shaped.kl, minlength=int(data.lengths.sum()))
@@ -121,7 +121,7 @@ def _with_kl(data: Experience, shaped: Shaped) -> Shaped:
 
 
 def _spread(of_trajectories: Callable[[Floats, Experience, Any], Floats]) -> Callable[..., Floats]:
-    """From an advantage of each trajectory's return to one of each turn."""
+    """Repeat the advantage of each trajectory for its turns."""
 
     def advantages(data: Experience, rewards: Ragged, shaped: Shaped, algorithm: Any) -> Floats:
         totals = np.array([sum(row) for row in rewards], dtype=np.float64)
@@ -135,15 +135,15 @@ def _tokens_of_trajectories(data: Experience) -> Floats:
 
 
 def anchor_keys(turns: Sequence[Turn]) -> list[str]:
-    """Return the anchor state of each turn: the environment's ``state_key``, or the observation where it names none.
+    """Return the anchor state of each turn: the environment's ``state_key``, or else the observation.
 
-    The observation is what GiGPO's authors use (arXiv 2505.10978, section 4.2).
+    GiGPO's authors use the observation (arXiv 2505.10978, section 4.2).
     """
     return [turn.state_key or turn.observation for turn in turns]
 
 
 def recurring(turns: Sequence[Turn], groups: Sequence[int]) -> float:
-    """Return the share of turns whose anchor state occurs more than once in its group: only these get step credit."""
+    """Return the share of turns whose anchor state recurs in its group: only these get step-level advantages."""
     states = list(zip(groups, anchor_keys(turns), strict=True))
     counts = Counter(states)
     return sum(counts[state] > 1 for state in states) / max(len(states), 1)
@@ -190,15 +190,15 @@ _ALGORITHMS: dict[str, Callable[..., Floats]] = {
 
 
 def _modulated(data: Experience, rewards: Ragged, algorithm: Empg) -> Floats:
-    """GRPO's advantages of the turns that were drawn, weighed by the entropy of each; 0 for others."""
+    """GRPO's advantages of turns with tokens, modulated by the entropy of each; 0 for other turns."""
     plain = adv.grpo([sum(row) for row in rewards], data.groups, std=algorithm.normalize_std)
     counts = np.bincount(data.turn, minlength=int(data.lengths.sum()))
-    there = counts > 0
-    owner = np.repeat(np.arange(len(data.trajectories)), data.lengths)[there]
+    sampled = counts > 0
+    owner = np.repeat(np.arange(len(data.trajectories)), data.lengths)[sampled]
     out = np.zeros(len(counts))
-    out[there] = adv.empg(
+    out[sampled] = adv.empg(
         plain[owner],
-        np.bincount(data.turn, data.columns["entropy"], minlength=len(counts))[there] / counts[there],
+        np.bincount(data.turn, data.columns["entropy"], minlength=len(counts))[sampled] / counts[sampled],
         np.bincount(owner, minlength=len(data.trajectories)),
         scale=algorithm.scale,
         future_scale=algorithm.future_scale,
@@ -207,17 +207,17 @@ def _modulated(data: Experience, rewards: Ragged, algorithm: Empg) -> Floats:
     return out
 
 
-def _of_critic(data: Experience, shaped: Shaped, algorithm: Ppo) -> None:
+def _assign_gae(data: Experience, shaped: Shaped, algorithm: Ppo) -> None:
     values, firsts = data.columns["values"], data.first_of_turn
     by_trajectory = data.by_trajectory(values)
     if algorithm.credit == "token":
-        rewards, sizes = _of_drawn(data, _fined(shaped))
+        rewards, sizes = _turns_with_tokens(data, _penalised(shaped))
         flat = np.zeros(len(data)) if shaped.kl is None else -shaped.kl
         flat[np.append(firsts[1:], True)] += np.concatenate([np.zeros(0), *rewards])  # on the last token of each turn
         gae = adv.token_gae(data.by_trajectory(flat), by_trajectory, gamma=algorithm.gamma, lam=algorithm.lam)
         data.columns["advantages"], data.columns["returns"] = gae.advantages, gae.returns
         return
-    rewards, sizes = _of_drawn(data, _fined(_with_kl(data, shaped)))
+    rewards, sizes = _turns_with_tokens(data, _penalised(_with_kl(data, shaped)))
     if algorithm.credit == "turn":
         at_prompts = parts(values[firsts], map(len, sizes))
         gae = adv.turn_gae(rewards, at_prompts, gamma=algorithm.turn_gamma, lam=algorithm.turn_lam)
@@ -237,58 +237,58 @@ def _of_critic(data: Experience, shaped: Shaped, algorithm: Ppo) -> None:
     data.columns["advantages"], data.columns["returns"] = gae.advantages, gae.returns
 
 
-def _of_drawn(data: Experience, rewards: Ragged) -> tuple[Ragged, list[list[int]]]:
-    """Rewards and numbers of tokens of the turns that have any. Others leave their rewards to the turn before."""
+def _turns_with_tokens(data: Experience, rewards: Ragged) -> tuple[Ragged, list[list[int]]]:
+    """Return rewards and token counts of turns with tokens. Rewards of other turns are added to the turn before."""
     counts = iter(np.bincount(data.turn, minlength=int(data.lengths.sum())).tolist())
-    kept: Ragged = []
+    out: Ragged = []
     sizes: list[list[int]] = []
     for row in rewards:
-        paid: list[float] = []
+        merged: list[float] = []
         tokens: list[int] = []
         early = 0.0
         for reward in row:
             if n := next(counts):
-                paid.append(reward + early)
+                merged.append(reward + early)
                 tokens.append(n)
                 early = 0.0
-            elif paid:
-                paid[-1] += reward
+            elif merged:
+                merged[-1] += reward
             else:
                 early += reward
-        kept.append(paid)
+        out.append(merged)
         sizes.append(tokens)
-    return kept, sizes
+    return out, sizes
 
 
 def dropped(data: Experience, settings: RewardsConfig, vocabulary: int) -> dict[str, NDArray[np.bool_]]:
-    """Find the trajectories that teach nothing.
+    """Find the trajectories that are not trained on.
 
     Args:
-        vocabulary: the number of tokens that the model knows.
+        vocabulary: size of the model's vocabulary.
 
     Returns:
-        (N,) for each reason that the settings name.
+        (N,) mask for each reason in the settings.
     """
-    found: dict[str, NDArray[np.bool_]] = {}
+    masks: dict[str, NDArray[np.bool_]] = {}
     behavior, numbers = data.columns["behavior"], np.arange(len(data.trajectories))
     if settings.drop_truncated:
-        found["truncated"] = np.array([any(turn.finish != "stop" for turn in t.turns) for t in data.trajectories])
+        masks["truncated"] = np.array([any(turn.finish != "stop" for turn in t.turns) for t in data.trajectories])
     if settings.drop_repetition:
         sure = behavior > math.log(0.99)
         begins = np.flatnonzero(data.first_of_turn | np.diff(sure, prepend=sure[:1]))
         long = np.diff(begins, append=len(data)) >= settings.drop_repetition
-        found["repetition"] = np.isin(numbers, data.trajectory[begins[sure[begins] & long]])
+        masks["repetition"] = np.isin(numbers, data.trajectory[begins[sure[begins] & long]])
     if settings.drop_gibberish:
         rare = np.concatenate([s.ids[s.mask] for s in data.samples]) >= settings.drop_gibberish
-        found["gibberish"] = np.isin(numbers, data.trajectory[rare & (behavior < -math.log(vocabulary) - 2)])
-    return found
+        masks["gibberish"] = np.isin(numbers, data.trajectory[rare & (behavior < -math.log(vocabulary) - 2)])
+    return masks
 
 
 def with_trajectory_weights(data: Experience, settings: RewardsConfig, weights: Floats) -> Floats:
-    """Weights of tokens with those of their trajectories.
+    """Multiply the weights of tokens by those of their trajectories.
 
     Args:
-        weights: (R,) of tokens, by the aggregation.
+        weights: (R,) token weights of the aggregation.
 
     Returns:
         (R,)

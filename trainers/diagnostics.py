@@ -1,6 +1,6 @@
-"""Numbers that show how training goes, from flat per-token arrays: NumPy or torch in, floats out.
+"""Training diagnostics from flat per-token arrays (NumPy or torch), as floats.
 
-Nothing to measure (no tokens) gives no numbers, and finite input finite ones.
+Empty input gives no numbers, and finite input finite ones.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-#: Buckets of positions end before these.
+#: Exclusive upper bounds of the buckets of positions.
 POSITIONS = (16, 64, 256, 1024, 4096, 16384)
-#: Buckets of turns end before these.
+#: Exclusive upper bounds of the buckets of turns.
 TURNS = (1, 2, 4, 8, 16, 32)
-#: Buckets of staleness end before these.
+#: Exclusive upper bounds of the buckets of staleness.
 AGES = (1, 2, 3, 4, 5, 9)
 LEVELS = (0.0, 0.1, 0.5, 0.9, 1.0)
 
 
 def mismatch(policy: Any, behavior: Any) -> dict[str, float]:
-    """Return the distance of the sampler's log-probabilities from the trainer's for the same weights.
+    """Measure the difference between the log-probabilities of sampler and trainer for the same weights.
 
     With d = log π - log μ and ρ = exp(d): ``mismatch_kl``, the mean of ρ - d - 1, an estimate of KL(μ || π);
     ``logprob_drift`` and ``logprob_drift_max``, mean and largest |d|; ``mismatch_ess``, the effective sample size of ρ.
 
     Args:
-        policy: (n,) log-probabilities under the trainer.
+        policy: (n,) log-probabilities in the trainer.
+        behavior: (n,) log-probabilities in the sampler.
     """
     d = floats(policy) - floats(behavior)
     if not len(d):
@@ -44,7 +45,7 @@ def mismatch(policy: Any, behavior: Any) -> dict[str, float]:
 
 
 def effective_sample_size(weights: Any) -> float:
-    """(Σ w)² / (n Σ w²) of weights (n,), not negative: 1 if all are equal, 1/n if one is all, 0 if none is."""
+    """(Σ w)² / (n Σ w²) of weights (n,) of at least 0: 1 if all are equal, 1/n if only one is above 0, 0 if none is."""
     w = floats(weights)
     if not len(w) or w.max() == 0:
         return 0.0
@@ -53,12 +54,7 @@ def effective_sample_size(weights: Any) -> float:
 
 
 def quantiles(name: str, values: Any) -> dict[str, float]:
-    """Quantiles of ``values`` (n,), as ``name/q00`` to ``name/q100``.
-
-    Args:
-        name: of the metrics, before the slash.
-        values: (n,); without any there are no metrics.
-    """
+    """Quantiles of ``values`` (n,), as metrics ``name/q00`` to ``name/q100``; none for empty input."""
     v = floats(values)
     if not len(v):
         return {}
@@ -77,12 +73,12 @@ def explained_variance(values: Any, returns: Any) -> float:
 
 
 def by_bucket(name: str, values: Any, positions: Any, ends: Sequence[int]) -> dict[str, float]:
-    """Means of ``values`` over buckets of ``positions``, such as entropy by turn or by position.
+    """Means of ``values`` (n,) over buckets of ``positions``, such as entropy by turn or by position.
 
     Args:
-        name: of the metrics: ``name/0-15``, ``name/16-63`` ... ``name/16384+``. Empty buckets are left out.
-        positions: (n,) integers from 0, such as :data:`TURNS` of a trajectory or :data:`POSITIONS` in a response.
-        ends: ascending; a bucket ends before each of them.
+        name: prefix of the metrics ``name/0-15``, ``name/16-63`` ... ``name/16384+``. Empty buckets are left out.
+        positions: (n,) integers from 0, such as turns of a trajectory or positions in a response.
+        ends: ascending exclusive upper bounds of the buckets, such as :data:`TURNS` or :data:`POSITIONS`.
     """
     v, p = floats(values), floats(positions)
     bucket = np.searchsorted(np.asarray(ends), p, side="right")
