@@ -1,7 +1,7 @@
 """Experience: samples of a batch of trajectories, and numbers for each of their response tokens.
 
-There is no padding anywhere. Columns are flat arrays over the response tokens of all samples, one after another: a
-turn's or a trajectory's number is spread over its tokens, a sample's tokens are found by where they begin.
+There is no padding. Columns are flat arrays over the response tokens of all samples, concatenated: the number of a
+turn or trajectory is repeated for its tokens.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollenv.rollout.records.samples import Sample, step_samples, trajectory_sam
 from rollenv.rollout.types import Group, Trajectory, Turn
 from rollenv.trainers.prefixes import depth_first, path_to, tree
 
-#: A token that a sample has from others costs so many times less than one of its own: keys and values are copied.
+#: Cost of a sample's own token relative to one of a shared prefix, for which only keys and values are copied.
 _COPIED = 16
 
 Ints = NDArray[np.int64]
@@ -33,23 +33,23 @@ class Experience:
 
     trajectories: list[Trajectory]
     groups: Ints
-    """(N,) which task each trajectory belongs to."""
+    """(N,) the task of each trajectory."""
     samples: list[Sample]
     starts: Ints
-    """(M + 1,) where the response tokens of each sample begin in the columns."""
+    """(M + 1,) offset of each sample's response tokens in the columns."""
     sequence: Ints
     """(R,) the sample of each token."""
     turn: Ints
     """(R,) the turn of each token, counted over all trajectories."""
     inputs: list[Ints]
-    """(M,) what the model has to read of each sample: all before its last response token."""
+    """(M,) the model's input for each sample: all tokens before its last response token."""
     keys: list[bytes]
     """(M,) equal for samples with equal inputs."""
     routed: Ints | None = None
-    """(U, 1 + layers k) the pairs of a token and its experts where these are replayed: ``inputs`` are numbers of pairs
-    then, so that samples share what they read by the same experts only."""
+    """(U, 1 + layers k) distinct pairs of a token and its experts, if routing is replayed: ``inputs`` are then indices
+    of pairs, so that samples share only tokens with the same experts."""
     columns: dict[str, Floats] = field(default_factory=dict)
-    """(R,) each: "behavior", "advantages", "weights", and what else an algorithm needs."""
+    """(R,) each: "behavior", "advantages", "weights", and others that the algorithm needs."""
 
     def __len__(self) -> int:
         """The number of response tokens."""
@@ -57,7 +57,7 @@ class Experience:
 
     @property
     def turns(self) -> list[Turn]:
-        """(T,) of all trajectories, one after another."""
+        """(T,) the turns of all trajectories, concatenated."""
         return [turn for t in self.trajectories for turn in t.turns]
 
     @property
@@ -77,7 +77,7 @@ class Experience:
 
     @property
     def first_of_turn(self) -> NDArray[np.bool_]:
-        """(R,) whether a token is the first of its turn."""
+        """(R,) mask of the first token of each turn."""
         first: NDArray[np.bool_] = np.diff(self.turn, prepend=-1) != 0
         return first
 
@@ -89,7 +89,7 @@ class Experience:
 
     @property
     def versions(self) -> Ints:
-        """(R,) the version of the weights that drew each token."""
+        """(R,) the version of the weights that sampled each token."""
         parts = [s.versions[s.mask] for s in self.samples]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
@@ -101,43 +101,43 @@ class Experience:
 
     @property
     def drift(self) -> int:
-        """The number of turns that are not in their sample with the prompt and response that were played. Must be 0."""
+        """Number of turns whose tokens in the sample are not those of their prompt and response; must be 0."""
         answered = sum(bool(turn.response_ids) for t in self.trajectories for turn in t.turns)
-        return answered - sum(map(self._held, self.samples))
+        return answered - sum(map(self._unchanged_turns, self.samples))
 
-    def _held(self, sample: Sample) -> int:
-        """Return the number of turns whose tokens a sample has as they were played."""
-        turns, held = self.trajectories[sample.trajectory].turns, 0
+    def _unchanged_turns(self, sample: Sample) -> int:
+        """Count the turns whose tokens in a sample are those that were played."""
+        turns, unchanged = self.trajectories[sample.trajectory].turns, 0
         ids, marks = sample.ids.tolist(), sample.turns.tolist()
         for index in dict.fromkeys(marks).keys() - {-1}:
             begin, length = len(turns[index].prompt_ids), len(turns[index].response_ids)
             played = turns[index].prompt_ids + turns[index].response_ids
-            found = marks[begin : begin + length].count(index)
-            held += tuple(ids[: len(played)]) == played and found == length == marks.count(index)
-        return held
+            marked = marks[begin : begin + length].count(index)
+            unchanged += tuple(ids[: len(played)]) == played and marked == length == marks.count(index)
+        return unchanged
 
     @property
     def observed(self) -> int:
-        """The number of tokens between responses."""
+        """Number of tokens between responses."""
         return sum(len(self.between(i)) for i in range(len(self.samples)))
 
     def rows(self, numbers: Sequence[int]) -> Ints:
-        """The positions of some samples' response tokens in the columns."""
+        """Return the positions of some samples' response tokens in the columns."""
         return np.concatenate([np.arange(self.starts[i], self.starts[i + 1]) for i in numbers])
 
     def between(self, number: int) -> Ints:
-        """The positions in a sample's input of the tokens between its responses."""
+        """Return the positions of the tokens between responses in a sample's input."""
         mask = self.samples[number].mask[: len(self.inputs[number])]
         positions: Ints = np.flatnonzero(~mask)
         return positions[positions > mask.argmax()] if mask.any() else positions[:0]
 
     def by_trajectory(self, values: Floats) -> list[list[float]]:
-        """A number for each response token, as one list for each trajectory."""
+        """Split numbers of response tokens, (R,), into one list for each trajectory."""
         counts = np.bincount(self.trajectory, minlength=len(self.trajectories))
         return [part.tolist() for part in np.split(values, np.cumsum(counts)[:-1])]
 
     def of_turns(self, values: Floats) -> Floats:
-        """Spread a number for each turn over the turn's response tokens.
+        """Repeat the number of each turn for its response tokens.
 
         Returns:
             (R,)
@@ -152,12 +152,11 @@ def experience(groups: Sequence[Group], samples: Literal["turn", "trajectory"], 
     """Build the experience of the trajectories that did not fail.
 
     Args:
-        samples: one sample of every turn, or of all turns of a trajectory as far as each prompt continues the last.
-        replay: keep the experts that tokens went to.
+        samples: one sample for every turn, or for all turns of a trajectory as long as each prompt continues the last.
+        replay: keep the experts of tokens.
 
     Raises:
-        UsageError: for turns without tokens or without a prompt, or whose log-probabilities do not match their tokens;
-            or without experts to replay.
+        UsageError: a turn has no prompt, or log-probabilities that do not match its tokens, or no experts to replay.
     """
     members = [(label, t) for label, group in enumerate(groups) for t in group if t.complete]
     make = step_samples if samples == "turn" else trajectory_samples
@@ -188,7 +187,7 @@ def experience(groups: Sequence[Group], samples: Literal["turn", "trajectory"], 
 
 
 def _with_experts(samples: Sequence[Sample], inputs: Sequence[Ints]) -> tuple[Ints, list[Ints]]:
-    """Every different pair of a token and its experts, and inputs as numbers of pairs."""
+    """Return the distinct pairs of a token and its experts, and the inputs as indices of pairs."""
     pairs = []
     for sample, tokens in zip(samples, inputs, strict=True):
         if sample.routes is None:
@@ -203,24 +202,23 @@ def minibatches(
 ) -> list[list[int]]:
     """Distribute all samples at random over optimizer steps with about equal numbers of response tokens.
 
-    There is one step for about every ``sequences`` different model inputs. Samples with the same input stay together,
-    since they cost one forward pass, unless they are more than a step.
+    There is one step for about every ``sequences`` distinct model inputs. Samples with the same input stay together,
+    since they need only one forward pass, unless they exceed a step.
 
     Args:
-        sequences: different inputs to a step.
-        rng: decides which samples share a step.
-        useful: (M,) the samples that change something; the others are left out, but count as tokens.
+        sequences: distinct inputs per step.
+        useful: (M,) mask of the samples to train on; others are left out, but count as tokens.
 
     Returns:
-        The numbers of the samples of each step; steps without useful samples are empty.
+        The indices of the samples of each step; steps without useful samples are empty.
     """
     sizes = np.diff(data.starts).tolist()
     by_input: dict[bytes, list[int]] = {}
     for number, key in enumerate(data.keys):
         by_input.setdefault(key, []).append(number)
     count = max(1, round(len(by_input) / sequences))
-    most = sum(sizes) / count
-    pieces = [piece for together in by_input.values() for piece in _pieces(together, sizes, most)]
+    limit = sum(sizes) / count
+    pieces = [piece for together in by_input.values() for piece in _pieces(together, sizes, limit)]
     rng.shuffle(pieces)
     pieces.sort(key=lambda piece: sum(sizes[i] for i in piece), reverse=True)
     steps: list[list[int]] = [[] for _ in range(count)]
@@ -233,11 +231,11 @@ def minibatches(
     return steps
 
 
-def _pieces(numbers: list[int], sizes: Sequence[int], most: float) -> Iterator[list[int]]:
-    """Samples in runs of at most so many tokens, or of one sample."""
+def _pieces(numbers: list[int], sizes: Sequence[int], limit: float) -> Iterator[list[int]]:
+    """Split samples into runs of at most ``limit`` tokens, or of a single sample."""
     start = load = 0
     for i, number in enumerate(numbers):
-        if i > start and load + sizes[number] > most:
+        if i > start and load + sizes[number] > limit:
             yield numbers[start:i]
             start, load = i, 0
         load += sizes[number]
@@ -245,24 +243,24 @@ def _pieces(numbers: list[int], sizes: Sequence[int], most: float) -> Iterator[l
 
 
 def micro_batches(data: Experience, step: Sequence[int], max_tokens: int, *, share: bool = False) -> list[list[int]]:
-    """Cut an optimizer step into pieces of at most so many tokens; samples with equal inputs cost one.
+    """Split an optimizer step into micro-batches; samples with equal inputs count once.
 
-    A sample that is longer than that is a piece of its own. Where beginnings are shared a piece may have a few tokens
-    more, as its own tree may leave shorter ones apart (:data:`~rollenv.trainers.prefixes.LEAST_SHARED`).
+    A longer sample is a micro-batch of its own. With shared prefixes, a micro-batch may have a few more tokens, as its
+    own tree may not share the shorter ones (:data:`~rollenv.trainers.prefixes.LEAST_SHARED`).
 
     Args:
-        max_tokens: that go through the model at once.
-        share: whether what inputs have in common at their beginning costs one, too.
+        max_tokens: maximum number of tokens in a forward pass.
+        share: compute common prefixes of inputs once.
 
     Returns:
-        The numbers of the samples of each piece. Those of a piece have similar lengths.
+        The indices of the samples of each micro-batch, which have similar lengths.
     """
     segments, leaf_of = tree((data.keys[i] for i in step), share=share)
     by_leaf: dict[int, list[int]] = {}
     for number in step:
         by_leaf.setdefault(leaf_of[data.keys[number]], []).append(number)
     pieces: list[list[int]] = []
-    load, held = max_tokens, set[int]()  # of the last piece: its tokens, and its segments
+    load, held = max_tokens, set[int]()  # tokens and segments of the last piece
     for leaf in depth_first(segments, by_leaf):
         path = path_to(segments, leaf)
         size = sum(segments[i].end - segments[i].before for i in path if i not in held)
@@ -277,15 +275,16 @@ def micro_batches(data: Experience, step: Sequence[int], max_tokens: int, *, sha
 
 
 def shares(data: Experience, step: Sequence[int], count: int, *, share: bool = False) -> list[list[int]]:
-    """Distribute samples over ranks, so that each reads about as many tokens.
+    """Distribute samples over ranks with about equal numbers of input tokens.
 
-    Samples that share a prefix stay together where that leaves the shares even.
+    Samples that share a prefix stay together if the shares remain even.
 
     Args:
+        count: number of ranks.
         share: compute common prefixes once; see :func:`micro_batches`.
 
     Returns:
-        The numbers of the samples of each rank, in the order of ``step``; none for a rank without work.
+        The indices of the samples of each rank, in the order of ``step``.
     """
     if count == 1:
         return [list(step)]
@@ -302,17 +301,16 @@ def shares(data: Experience, step: Sequence[int], count: int, *, share: bool = F
 
 
 def with_successful_sibling(data: Experience, context: int) -> tuple[Experience, list[int]]:
-    """Put the tokens of a successful member's episode before each sample of the others (SDPO, arXiv 2601.20802).
+    """Prepend the tokens of a successful member's episode to each sample of the others (SDPO, arXiv 2601.20802).
 
-    The tokens are those that were read and drawn, all samples of the episode one after another. Each member reads the
-    next successful one of its group, in their order; a sample is left as it is where there is no other, or where both
-    together are longer than the context.
+    These are the tokens of all samples of that episode, concatenated. Each member gets the next successful one of its
+    group, in cyclic order; a sample is unchanged if there is no other, or if both together exceed the context.
 
     Args:
-        context: the most tokens that the model reads.
+        context: the model's maximum number of tokens.
 
     Returns:
-        The batch with other inputs and no columns, and the numbers of the samples that got a sibling.
+        The batch with the new inputs and no columns, and the indices of the changed samples.
     """
     shown = replace(data, samples=list(data.samples), inputs=list(data.inputs), keys=list(data.keys), columns={})
     of_trajectory: dict[int, list[Ints]] = {}
@@ -326,15 +324,15 @@ def with_successful_sibling(data: Experience, context: int) -> tuple[Experience,
         sibling = next((m for m in others if m in of_trajectory and data.trajectories[m].success), None)
         if sibling is None or len(before := np.concatenate(of_trajectory[sibling])) + len(sample) > context:
             continue
-        shown.samples[i] = _after(before, sample)
+        shown.samples[i] = _prepend(before, sample)
         shown.inputs[i] = np.concatenate([before, data.inputs[i]])
         shown.keys[i] = shown.inputs[i].tobytes()
         taught.append(i)
     return shown, taught
 
 
-def _after(before: Ints, sample: Sample) -> Sample:
-    """A sample with something that was read first."""
+def _prepend(before: Ints, sample: Sample) -> Sample:
+    """Return a sample with tokens before it that are not trained on."""
     n = len(before)
 
     def longer(values: np.ndarray, fill: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A run whose processes Ray Train starts, on one machine or on a cluster, and starts again when one is lost."""
+"""Training on several ranks, started and restarted by Ray Train, on one machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -33,51 +33,51 @@ with extra("ray", "Training on several ranks"):
 if TYPE_CHECKING:
     from rollenv.trainers.trainer import Result, Watch
 
-#: Seconds between two looks at what the first rank says.
-_LOOK_EVERY = 0.2
+#: Seconds between two polls of the ranks' messages.
+_POLL_SECONDS = 0.2
 
-#: Seconds in which Ray tries to start all ranks, before it counts that as a failure and tries again.
+#: Seconds in which Ray tries to start all ranks, before it counts a failure and retries.
 _START_SECONDS = 60.0
 
-#: The longest time of an update; a rank that does not answer for so long is lost.
+#: Timeout of collective operations, and so of an update.
 _COLLECTIVE_SECONDS = 3600
 
 logger = logging.getLogger(__name__)
 
 
 class RankFailed(RollenvError):
-    """A process of the run has ended, and the run with it."""
+    """The run ended because a rank was lost."""
 
 
 def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> Result:
-    """Train a run on ``config.placement.ranks`` devices, each with a process of its own.
+    """Train a run on ``config.placement.ranks`` devices, with one process each.
 
     Args:
-        run: its folder, which all machines of a cluster have to see under the same path.
+        run: the run folder, available on all machines of a cluster under the same path.
 
     Raises:
         UsageError: there is no such cluster, or it has too few devices.
-        RankFailed: a process was lost more often than ``config.placement.max_failures``.
-        RollenvError: what ended the run on a rank.
+        RankFailed: ranks were lost more often than ``config.placement.max_failures``.
+        RollenvError: the error that ended the run on a rank.
     """
     placement = config.placement
     others = config.actor_cpus
     with ray_calls.connected(placement.address, cpus=placement.ranks * placement.cpus + others):
         gpu = _on_gpus(placement, others)
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        board = ray.remote(_Board).options(num_cpus=0, scheduling_strategy=here).remote()
-        loudness = logging.getLogger("rollenv").getEffectiveLevel()
-        task = _Task(config, run.path.resolve(), registry.added_specs(), board, loudness)
+        messages = ray.remote(_Messages).options(num_cpus=0, scheduling_strategy=here).remote()
+        log_level = logging.getLogger("rollenv").getEffectiveLevel()
+        task = _Task(config, run.path.resolve(), registry.added_specs(), messages, log_level)
         scratch = run.path.resolve() / "ray"
         backend = placement.backend
         if backend == "auto":
-            backend = "nccl" if gpu else "gloo"  # torch calls RCCL of ROCm nccl too
+            backend = "nccl" if gpu else "gloo"  # also torch's name for ROCm's RCCL
         failures: dict[str, Any] = {
             "max_failures": placement.max_failures,
             "controller_failure_limit": math.ceil(placement.wait / _START_SECONDS),
         }
         trainer = TorchTrainer(
-            _work,
+            _run_rank,
             train_loop_config={"task": task},
             torch_config=TorchConfig(backend=backend, timeout_s=_COLLECTIVE_SECONDS),
             scaling_config=_scaling(placement, gpu),
@@ -86,7 +86,7 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> Result:
             ),
         )
         try:
-            return _fitted(trainer, board, run, watch)
+            return _fit(trainer, messages, run, watch)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -97,9 +97,9 @@ def _scaling(placement: PlacementConfig, gpu: bool) -> ScalingConfig:
     return ScalingConfig(num_workers=count, use_gpu=gpu, resources_per_worker=resources)
 
 
-def _fitted(trainer: TorchTrainer, board: Any, run: RunDir, watch: Watch) -> Result:
-    """Run the trainer and return the first rank's result; its log appears here meanwhile."""
-    with _relayed(board, watch) as outcome:
+def _fit(trainer: TorchTrainer, messages: Any, run: RunDir, watch: Watch) -> Result:
+    """Run the trainer, forward the ranks' log messages, and return the first rank's result."""
+    with _forwarded(messages, watch) as outcome:
         try:
             trainer.fit()
         except TrainingFailedError as error:
@@ -109,37 +109,36 @@ def _fitted(trainer: TorchTrainer, board: Any, run: RunDir, watch: Watch) -> Res
     if outcome.error:
         raise outcome.error from failed
     if failed or outcome.result is None:
-        raise RankFailed(_explained(failed, run)) from failed
+        raise RankFailed(_explain_failure(failed, run)) from failed
     return outcome.result
 
 
-def _explained(failed: Exception | None, run: RunDir) -> str:
-    """Return what became of the run, in a few lines."""
-    from rollenv.trainers import checkpoint  # not above: Ray's own processes, which read this file, need no models
+def _explain_failure(failed: Exception | None, run: RunDir) -> str:
+    from rollenv.trainers import checkpoint  # not above: Ray's own processes import this file without models
 
     causes: dict[int, Exception] = getattr(failed, "worker_failures", {})
-    lost = [f"rank {rank}: {_first_line(cause)}" for rank, cause in sorted(causes.items())]
+    lost = [f"rank {rank}: {_last_line(cause)}" for rank, cause in sorted(causes.items())]
     saved = checkpoint.checkpoints(run.checkpoints)
     after = (
-        f"continue from {saved[-1]} with --resume; placement.max_failures has Ray do that by itself"
+        f"continue from {saved[-1]} with --resume, or let Ray do so with placement.max_failures"
         if saved
         else "there is no checkpoint yet"
     )
-    why = "; ".join(lost) or (_first_line(failed) if failed else "no rank said why")
+    why = "; ".join(lost) or (_last_line(failed) if failed else "no rank reported why")
     return f"training stopped because a rank was lost ({why}); {after}"
 
 
-def _first_line(error: Exception) -> str:
-    """The last line that says anything, without the traceback before it."""
+def _last_line(error: Exception) -> str:
+    """Return the last line of an error, without its traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:400]
 
 
-# -- where ------------------------------------------------------------------------------------------------------------
+# -- resources --------------------------------------------------------------------------------------------------------
 
 
 def _on_gpus(placement: PlacementConfig, others: float) -> bool:
-    """Return whether ranks get GPUs."""
+    """Return whether ranks get GPUs, and check that the cluster has enough resources."""
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     gpu = placement.devices == "gpu" or (placement.devices == "auto" and resources.get("GPU", 0) > 0)
     needed = placement.min_ranks or placement.ranks
@@ -157,26 +156,26 @@ def _on_gpus(placement: PlacementConfig, others: float) -> bool:
     return gpu
 
 
-# -- what ranks say ---------------------------------------------------------------------------------------------------
+# -- messages of ranks ------------------------------------------------------------------------------------------------
 
 
-class _Board:
-    """An actor beside the command, on which ranks write."""
+class _Messages:
+    """An actor with the messages of ranks to the launching process."""
 
     def __init__(self) -> None:
-        self.news: list[tuple[Any, ...]] = []
+        self.messages: list[tuple[Any, ...]] = []
         self.failed = False
 
-    def write(self, *news: Any) -> None:
-        self.failed = self.failed or news[0] == "error"
-        self.news.append(news)
+    def send(self, *message: Any) -> None:
+        self.failed = self.failed or message[0] == "error"
+        self.messages.append(message)
 
-    def take(self) -> list[tuple[Any, ...]]:
-        news, self.news = self.news, []
-        return news
+    def receive(self) -> list[tuple[Any, ...]]:
+        messages, self.messages = self.messages, []
+        return messages
 
-    def over(self) -> bool:
-        """Return whether an error was written that another try would meet again."""
+    def has_failed(self) -> bool:
+        """Return whether an error was sent that a restart would raise again."""
         return self.failed
 
 
@@ -187,12 +186,12 @@ class _Outcome:
 
 
 @contextlib.contextmanager
-def _relayed(board: Any, watch: Watch) -> Iterator[_Outcome]:
-    """Log what ranks write and report it to ``watch`` while the block runs."""
+def _forwarded(messages: Any, watch: Watch) -> Iterator[_Outcome]:
+    """Forward messages of ranks to the log and to ``watch`` while the block runs."""
     outcome, ended = _Outcome(), threading.Event()
 
-    def look() -> None:
-        for kind, *what in ray.get(board.take.remote()):
+    def poll() -> None:
+        for kind, *what in ray.get(messages.receive.remote()):
             if kind == "watch":
                 watch(*what)
             elif kind == "log":
@@ -203,18 +202,18 @@ def _relayed(board: Any, watch: Watch) -> Iterator[_Outcome]:
             elif outcome.error is None:
                 outcome.error = what[0]
 
-    def keep_looking() -> None:
-        while not ended.wait(_LOOK_EVERY):
-            look()
+    def keep_polling() -> None:
+        while not ended.wait(_POLL_SECONDS):
+            poll()
 
-    looking = threading.Thread(target=keep_looking, daemon=True)
-    looking.start()
+    thread = threading.Thread(target=keep_polling, daemon=True)
+    thread.start()
     try:
         yield outcome
     finally:
         ended.set()
-        looking.join()
-        look()
+        thread.join()
+        poll()
 
 
 # -- inside a rank ----------------------------------------------------------------------------------------------------
@@ -222,39 +221,38 @@ def _relayed(board: Any, watch: Watch) -> Iterator[_Outcome]:
 
 @dataclass(slots=True)
 class _Task:
-    """The task of a rank."""
+    """The arguments of a rank."""
 
     config: TrainConfig
     path: Path
     environments: dict[str, EnvSpec]
-    board: Any
-    loudness: int
+    messages: Any
+    log_level: int
 
 
-class _Posted(logging.Handler):
-    """Puts log messages on the board."""
+class _MessageHandler(logging.Handler):
+    """Sends log records as messages."""
 
-    def __init__(self, write: Callable[..., None]):
+    def __init__(self, send: Callable[..., None]):
         super().__init__()
-        self.write = write
+        self.send = send
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.write("log", record.name, record.levelno, record.getMessage())
+        self.send("log", record.name, record.levelno, record.getMessage())
 
 
-def _work(given: dict[str, Any]) -> None:
-    """Be a rank of the run."""
+def _run_rank(loop_config: dict[str, Any]) -> None:
     from rollenv.trainers.ranks import RankLost
 
-    task: _Task = given["task"]
-    if ray.get(task.board.over.remote()):
-        return  # to start again would lead to the same error
+    task: _Task = loop_config["task"]
+    if ray.get(task.messages.has_failed.remote()):
+        return  # a restart would lead to the same error
     try:
         _train(task)
     except RankLost:
         raise
     except RollenvError as error:
-        ray.get(task.board.write.remote("error", error))
+        ray.get(task.messages.send.remote("error", error))
         raise
 
 
@@ -267,30 +265,29 @@ def _train(task: _Task) -> None:
 
     registry.add_specs(task.environments)
     ranks = Ranks.joined(get_device()) if get_context().get_world_size() > 1 else ALONE
-    beside = get_context().get_local_world_size()
-    threads = task.config.threads or max(1, len(os.sched_getaffinity(0)) // beside)
+    threads = task.config.threads or max(1, len(os.sched_getaffinity(0)) // get_context().get_local_world_size())
     torch.set_num_threads(threads)
     config, run = task.config.model_copy(update={"threads": threads}), RunDir(task.path)
     if not all(found := ranks.gather(run.config_file.exists())):
         missing = [number for number, exists in enumerate(found) if not exists]
         raise UsageError(
-            f"ranks {missing} do not see the run's folder {run.path}: put run_dir where all machines of the cluster "
-            "find it under the same path"
+            f"ranks {missing} have no access to the run folder {run.path}: put run_dir where all machines of the "
+            "cluster find it under the same path"
         )
     if not ranks.first:
-        logging.getLogger("rollenv").setLevel(logging.ERROR)  # the first one says the same
+        logging.getLogger("rollenv").setLevel(logging.ERROR)  # the first rank logs the same
         run_worker_rank(config, run, ranks)
         return
 
-    def write(*news: Any) -> None:
-        task.board.write.remote(*news)
+    def send(*message: Any) -> None:
+        task.messages.send.remote(*message)
 
-    logs, posted = logging.getLogger("rollenv"), _Posted(write)
-    logs.setLevel(task.loudness)
-    logs.addHandler(posted)
+    logs, handler = logging.getLogger("rollenv"), _MessageHandler(send)
+    logs.setLevel(task.log_level)
+    logs.addHandler(handler)
     try:
-        with Trainer(config, run, lambda *progress: write("watch", *progress), ranks) as trainer:
+        with Trainer(config, run, lambda *progress: send("watch", *progress), ranks) as trainer:
             result = trainer.fit()
-        ray.get(task.board.write.remote("result", result))
+        ray.get(task.messages.send.remote("result", result))
     finally:
-        logs.removeHandler(posted)
+        logs.removeHandler(handler)

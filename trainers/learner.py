@@ -1,4 +1,4 @@
-"""Updates of the weights by a batch of trajectories: advantages, minibatches, gradients, steps."""
+"""Updates of the weights from a batch of trajectories: advantages, minibatches, gradients, steps."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ logger = logging.getLogger(__name__)
 
 
 class TrainingError(RollenvError):
-    """Training cannot continue; the checkpoints are good."""
+    """Training cannot continue; the checkpoints are intact."""
 
 
-#: Suffix of metrics of which the effective sample size is reported.
+#: Suffix of the squares of metrics, for their effective sample size.
 SQUARED = "_squared"
 
 
@@ -66,20 +66,20 @@ class Totals:
     computed: int = 0
     """Tokens that went through the model."""
     whole: int = 0
-    """Tokens that would have, if samples shared nothing."""
+    """Tokens that would have gone through the model without shared prefixes."""
     sums: dict[str, float] = field(default_factory=dict)
     norms: list[float] = field(default_factory=list)
-    """Norm of the gradient of each step that was taken."""
+    """Gradient norm of each step that was taken."""
     skipped: int = 0
     entropies: list[tuple[Ints, Floats]] = field(default_factory=list)
-    """Places of response tokens in the batch, and the entropy at each."""
+    """Positions of response tokens in the batch, and the entropy at each."""
 
     def add(self, name: str, value: float) -> None:
-        """Add a sum over some of the tokens."""
+        """Add to the sum of a metric."""
         self.sums[name] = self.sums.get(name, 0.0) + value
 
     def means(self) -> dict[str, float]:
-        """Means of every metric over all tokens, and of the norms."""
+        """Return the mean of every metric over all tokens, and of the norms."""
         means = {name: total / max(self.tokens, 1) for name, total in self.sums.items()}
         for name in [name for name in means if name.endswith(SQUARED)]:
             plain, square = name.removesuffix(SQUARED), means.pop(name)
@@ -89,21 +89,21 @@ class Totals:
 
 @dataclass(slots=True)
 class MicroBatch:
-    """A micro-batch of one rank. All ranks have equally many, so that they can compute together."""
+    """A micro-batch of one rank. All ranks have the same number, since they compute together."""
 
     samples: list[int]
     batch: Packed
     counts: bool
-    """True if it is a part of the batch; else it is padding without weight."""
+    """True if it is part of the batch; False for padding without weight."""
     last: bool
     """True for the last micro-batch of a step."""
 
 
 class Learner:
-    """Changes the weights of a run's policy, and of its critic if it has one.
+    """Trains a run's policy, and its critic if it has one.
 
     Args:
-        run: where checkpoints are, for error messages.
+        run: the run folder; error messages name its checkpoints.
 
     Raises:
         UsageError: a setting has no effect on this model.
@@ -115,8 +115,8 @@ class Learner:
         self.vocabulary = int(state.policy.model.config.get_text_config().vocab_size)
         if config.rewards.drop_gibberish >= self.vocabulary:
             raise UsageError(
-                f"rewards.drop_gibberish={config.rewards.drop_gibberish} drops nothing: the ids of the model's tokens "
-                f"are below {self.vocabulary}"
+                f"rewards.drop_gibberish={config.rewards.drop_gibberish} drops nothing: token ids of the model are "
+                f"below {self.vocabulary}"
             )
 
     # -- from trajectories to advantages -----------------------------------------------------------------------------
@@ -125,10 +125,10 @@ class Learner:
         """Compute an advantage and a weight for each response token of a batch.
 
         Args:
-            metrics: where numbers for the log go.
+            metrics: receives numbers for the log.
 
         Raises:
-            TrainingError: no episode could be played to its end.
+            TrainingError: no episode has a turn.
             UsageError: a reward is not finite.
         """
         config, state = self.config, self.state
@@ -159,8 +159,8 @@ class Learner:
         if self.objective.taught_alone:
             data.columns["advantages"][:] = 0.0
         if state.critic:
-            there = ~np.isnan(data.columns["returns"])
-            values, returns = data.columns["values"][there], data.columns["returns"][there]
+            targets = ~np.isnan(data.columns["returns"])
+            values, returns = data.columns["values"][targets], data.columns["returns"][targets]
             metrics |= {"explained_variance": explained_variance(values, returns)} | quantiles("return", returns)
         metrics |= quantiles("advantage", data.columns["advantages"])
         data.columns["weights"] = self._weights(data)
@@ -170,7 +170,7 @@ class Learner:
         return data
 
     def _score(self, data: Experience, metrics: dict[str, float]) -> None:
-        """Compute the log-probabilities of the policy, its reference and a teacher, as far as they are needed."""
+        """Compute the log-probabilities of the policy, its reference and a teacher, where needed."""
         state, columns, algorithm = self.state, data.columns, self.config.algorithm
         if isinstance(algorithm, Empg):
             columns["entropy"] = self._logprobs(data, state.policy, "entropy")
@@ -188,7 +188,7 @@ class Learner:
             )
 
     def _teacher_logprobs(self, data: Experience) -> Floats:
-        """Return (R,) log-probabilities under the teacher; NaN for tokens without one."""
+        """Return (R,) log-probabilities in the teacher; NaN for tokens without one."""
         teacher = self.state.teacher
         if teacher and self.config.distill.name == "teacher":
             return self._logprobs(data, teacher)
@@ -196,7 +196,7 @@ class Learner:
         return self._logprobs(shown, teacher or self.state.policy, samples=taught)
 
     def _kl_penalty(self, data: Experience, metrics: dict[str, float]) -> Floats | None:
-        """Return the (R,) penalties of tokens for their divergence from the reference, if rewards include it."""
+        """Return the (R,) KL penalties of tokens, if rewards include them, and update their coefficient."""
         settings, kl = self.config.kl, self.state.kl
         if not isinstance(settings, KlReward) or kl is None:
             return None
@@ -208,7 +208,7 @@ class Learner:
         return penalty
 
     def _weights(self, data: Experience) -> Floats:
-        """Return the (R,) weights of tokens; their sum is 1 unless trajectories have weights."""
+        """Return the (R,) weights of tokens."""
         kind = self.config.loss.aggregate
         length = self.config.rollout.max_new_tokens if kind == "fixed" else None
         units = data.trajectory if kind == "episode" else data.sequence
@@ -222,7 +222,7 @@ class Learner:
         what: Literal["logprobs", "entropy"] = "logprobs",
         samples: Sequence[int] | None = None,
     ) -> Floats:
-        """Return (R,) log-probabilities or entropies of response tokens of the samples; NaN for the others."""
+        """Return (R,) log-probabilities or entropies of response tokens; NaN for those of other samples."""
 
         def compute(batch: Packed) -> torch.Tensor:
             scores: torch.Tensor = getattr(policy.logprobs(batch, (what,)), what)
@@ -238,10 +238,7 @@ class Learner:
         *,
         reader: Reader | None = None,
     ) -> Floats:
-        """(R,) numbers of the response tokens of some samples, or of all; NaN for the others.
-
-        Each rank reads a part of them.
-        """
+        """Compute (R,) numbers of response tokens of some samples (by default all) over all ranks; NaN for others."""
         out = np.zeros(len(data))
         for piece in self._micro_batches(data, samples, reader=reader):
             with torch.no_grad():
@@ -254,7 +251,7 @@ class Learner:
         return out
 
     def _hidden(self, batch: Packed) -> torch.Tensor | None:
-        """The policy's states, where the critic reads them."""
+        """Compute the policy's hidden states if the critic is a head on them."""
         critic = self.state.critic
         if critic is None or critic.kind != "head":
             return None
@@ -269,47 +266,50 @@ class Learner:
         reader: Reader | None = None,
         observations: bool = False,
     ) -> Iterator[MicroBatch]:
-        """Micro-batches of this rank's share of all or some samples, for the trained policy or another.
+        """Yield the micro-batches of this rank's share of the samples, by default of all.
 
-        With ``observations`` also of the tokens between their responses.
+        Args:
+            reader: the model that reads them; by default the trained policy.
+            observations: include the tokens between responses.
         """
         samples = range(len(data.samples)) if samples is None else samples
-        ranks, most = self.state.ranks, self.config.optimizer.micro_batch_tokens
+        ranks, limit = self.state.ranks, self.config.optimizer.micro_batch_tokens
         share = (reader or self.state.policy).packs and self.config.optimizer.share_prefixes
-        cut = [micro_batches(data, s, most, share=share) for s in shares(data, samples, ranks.count, share=share)]
+        cut = [micro_batches(data, s, limit, share=share) for s in shares(data, samples, ranks.count, share=share)]
         own, rounds = cut[ranks.number], max(map(len, cut))
         shortest = [min(samples, key=lambda i: len(data.inputs[i]))] if len(own) < rounds else []
         for number in range(rounds):
             counts = number < len(own)
             numbers = own[number] if counts else shortest
             batch = pack(data, numbers, self.state.policy.device, observations=observations and counts, share=share)
-            if reader not in (None, self.state.policy):  # other models route by themselves
+            if reader not in (None, self.state.policy):  # other models choose their own experts
                 batch.routes = None
             yield MicroBatch(numbers, batch if counts else with_zero_weight(batch), counts, number == rounds - 1)
 
     # -- from advantages to steps ------------------------------------------------------------------------------------
 
     def update(self, data: Experience) -> dict[str, float]:
-        """Steps along the gradients of a batch; metrics are means over response tokens.
+        """Take the optimizer steps of a batch; metrics are means over response tokens.
 
         Args:
-            data: the batch, as :meth:`compute_advantages` left it.
+            data: the batch from :meth:`compute_advantages`.
 
         Raises:
-            TrainingError: a loss, gradient or weight is not finite, and the settings say to stop, or nothing is left.
+            TrainingError: a loss or gradient is not finite and ``on_nonfinite`` is "stop"; or all steps were skipped,
+                or a weight is not finite.
         """
         config, state = self.config, self.state
         rng = random.Random(task_seed(config.seed, state.iteration, -1))
         dropped = credit.dropped(data, config.rewards, self.vocabulary)
         useful = self._trainable(data, dropped)
         if not useful.any():
-            equal = "no member succeeded beside another" if self.objective.taught_alone else "all advantages were 0"
+            reason = "no group had a success" if self.objective.taught_alone else "all advantages were 0"
             left_out = ", ".join(f"{int(them.sum())} by rewards.drop_{why}" for why, them in dropped.items())
             solved = all(trajectory.success for trajectory in data.trajectories)
             logger.warning(
                 "iteration %d gave no learning signal: %s%s; look at the sampled episodes, and try %s",
                 state.iteration + 1,
-                equal,
+                reason,
                 f" in the episodes that were not dropped ({left_out})" if dropped else "",
                 "harder tasks: all were solved" if solved else "easier tasks, larger groups or a longer warm-up",
             )
@@ -326,11 +326,11 @@ class Learner:
         }
         counts |= {f"dropped/{why}": int(them.sum()) for why, them in dropped.items()}
         counts |= {"sharing": totals.whole / totals.computed} if totals.computed else {}
-        found = [pair for each in state.ranks.gather(totals.entropies) for pair in each]
-        return totals.means() | entropies(data, found) | counts | {"lr": self._learning_rate()}
+        gathered = [pair for each in state.ranks.gather(totals.entropies) for pair in each]
+        return totals.means() | entropies(data, gathered) | counts | {"lr": self._learning_rate()}
 
     def _trainable(self, data: Experience, dropped: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
-        """(M,) the samples that change something."""
+        """Return the (M,) mask of the samples with a gradient."""
         useful: NDArray[np.bool_] = np.add.reduceat(np.abs(data.columns["advantages"]), data.starts[:-1]) > 0
         if "teacher" in data.columns:
             useful |= np.add.reduceat(~np.isnan(data.columns["teacher"]), data.starts[:-1]) > 0
@@ -341,25 +341,25 @@ class Learner:
         return useful
 
     def _step(self, data: Experience, step: list[int], steps: int, totals: Totals) -> None:
-        """One optimizer step over some samples. If a gradient is not finite all weights stay as they were."""
+        """Take one optimizer step over some samples, unless a gradient is not finite."""
         state = self.state
         targets = int((~np.isnan(data.columns["returns"][data.rows(step)])).sum()) if state.critic else 0
         observed = data.observed if self.config.loss.observations else 0
-        found = Totals()
+        step_totals = Totals()
         for piece in self._micro_batches(data, step, observations=self.config.loss.observations > 0):
-            piece.batch.columns["weights"] *= steps  # over the whole batch they add up to one
+            piece.batch.columns["weights"] *= steps  # they add up to one over the whole batch
             state.policy.last_piece(piece.last)
             metrics = self._backward(piece.batch, observed / steps, max(targets, 1))
             if piece.counts:
                 rows = data.rows(piece.samples)
                 for name, values in metrics.items():
-                    found.add(name, float(values.double().sum()))
+                    step_totals.add(name, float(values.double().sum()))
                 if "entropy" in metrics:
-                    found.entropies.append((rows, floats(metrics["entropy"])))
-                found.tokens += len(rows)
-                found.computed += len(piece.batch.ids)
-                found.whole += sum(len(data.inputs[i]) for i in piece.samples)
-        of_ranks = state.ranks.gather((found.tokens, found.computed, found.whole, found.sums))
+                    step_totals.entropies.append((rows, floats(metrics["entropy"])))
+                step_totals.tokens += len(rows)
+                step_totals.computed += len(piece.batch.ids)
+                step_totals.whole += sum(len(data.inputs[i]) for i in piece.samples)
+        of_ranks = state.ranks.gather((step_totals.tokens, step_totals.computed, step_totals.whole, step_totals.sums))
         for _, computed, whole, _ in of_ranks:
             totals.computed += computed
             totals.whole += whole
@@ -370,30 +370,27 @@ class Learner:
         if isinstance(state.teacher, Averaged):
             state.teacher.follow(state.policy)
         totals.norms.append(norm)
-        totals.entropies += found.entropies
+        totals.entropies += step_totals.entropies
         for tokens, _, _, sums in of_ranks:
             totals.tokens += tokens
             for name, value in sums.items():
                 totals.add(name, value)
 
     def _optimizer_step(self) -> float:
-        """Policy and critic step together, or neither does; the norm of the policy's gradients, or one not finite."""
+        """Step policy and critic if both gradient norms are finite; return the policy's norm, or one not finite."""
         policy, critic = self.state.policy, self.state.critic
-        behind = critic.gradient_norm() if critic else 0.0
-        norm = policy.step(self._learning_rate(), hold=not math.isfinite(behind)) if self._learns else 0.0
+        critic_norm = critic.gradient_norm() if critic else 0.0
+        norm = policy.step(self._learning_rate(), hold=not math.isfinite(critic_norm)) if self._learns else 0.0
         if critic:
             critic.step(hold=not math.isfinite(norm))
-        return norm if math.isfinite(behind) else behind
+        return norm if math.isfinite(critic_norm) else critic_norm
 
     def _backward(self, batch: Packed, observed: float, targets: int) -> dict[str, torch.Tensor]:
-        """Add a micro-batch's part of the gradients.
+        """Add a micro-batch's gradients and return metrics for each token.
 
         Args:
-            observed: tokens between responses that a step has in the mean.
-            targets: of the critic that this step has.
-
-        Returns:
-            Metrics for each token.
+            observed: mean number of tokens between responses per step.
+            targets: number of the critic's targets in this step.
         """
         state, critic = self.state, self.state.critic
         metrics: dict[str, torch.Tensor] = {}
@@ -411,7 +408,7 @@ class Learner:
 
     @property
     def _learns(self) -> bool:
-        """True if the policy learns in this iteration; at first perhaps only the critic does."""
+        """True if the policy is trained in this iteration, not only the critic."""
         algorithm = self.config.algorithm
         return not isinstance(algorithm, Ppo) or self.state.iteration >= algorithm.critic.warm_up
 
@@ -419,7 +416,7 @@ class Learner:
         totals.skipped += 1
         iteration = self.state.iteration + 1
         if self.state.policy.overflowed and math.isfinite(loss):
-            logger.info("iteration %d: a step was left out while the scale of float16 is found", iteration)
+            logger.info("iteration %d: a step was skipped while the float16 loss scale is adjusted", iteration)
         elif self.config.optimizer.on_nonfinite == "stop":
             raise self._not_finite(f"the loss is {loss} and the norm of the gradient {norm}")
         else:
@@ -436,33 +433,34 @@ class Learner:
 
     def _not_finite(self, what: str) -> TrainingError:
         saved = checkpoint.checkpoints(self.run.checkpoints)
-        last = f"the last checkpoint, {saved[-1]}, is good" if saved else "there is no checkpoint yet"
+        last = f"the last checkpoint, {saved[-1]}, is intact" if saved else "there is no checkpoint yet"
         return TrainingError(
             f"training stopped in iteration {self.state.iteration + 1}: {what}; {last}. Try a lower optimizer.lr or "
             "optimizer.max_grad_norm in a new run"
         )
 
     def _learning_rate(self) -> float:
-        """Linear warm-up, then linear decay to ``final_lr`` times the rate."""
+        """Learning rate of this iteration: linear warm-up, then linear decay to ``final_lr`` times the rate."""
         settings = self.config.optimizer
         warm = min(1.0, (self.state.iteration + 1) / (settings.warmup_iterations + 1))
         return settings.lr * warm * self._decayed(settings.final_lr)
 
     def _entropy_bonus(self) -> float:
-        """The coefficient of this iteration: linear decay to ``final_entropy`` times the setting."""
+        """Entropy coefficient of this iteration: linear decay to ``final_entropy`` times the setting."""
         return self.config.loss.entropy * self._decayed(self.config.loss.final_entropy)
 
     def _decayed(self, final: float) -> float:
-        """The share that is left in this iteration, on a line from 1 to ``final``."""
+        """Factor of this iteration, decaying linearly from 1 to ``final``."""
         return final + (1 - final) * (1 - self.state.iteration / self.config.iterations)
 
 
 def sampler_divergence(policy: Floats, behavior: Floats, staleness: Floats) -> dict[str, float]:
-    """Return the distance of sampler and trainer for the same weights, and how far the weights have moved since.
+    """Measure the mismatch of sampler and trainer for the same weights, and the divergence by staleness.
 
     Args:
         policy: (R,) log-probabilities at the start of an update.
-        staleness: (R,) updates since each token was drawn.
+        behavior: (R,) log-probabilities during sampling.
+        staleness: (R,) updates since each token was sampled.
     """
     fresh = staleness == 0
     moved = losses.divergence(torch.from_numpy(policy - behavior)).numpy()
@@ -470,21 +468,21 @@ def sampler_divergence(policy: Floats, behavior: Floats, staleness: Floats) -> d
     return mismatch(policy[fresh], behavior[fresh]) | by_age
 
 
-def entropies(data: Experience, found: Sequence[tuple[Ints, Floats]]) -> dict[str, float]:
+def entropies(data: Experience, pairs: Sequence[tuple[Ints, Floats]]) -> dict[str, float]:
     """Mean entropy by turn and by position in the response.
 
     Args:
-        found: positions of response tokens, and the entropy at each.
+        pairs: positions of response tokens in the batch, and the entropy at each.
     """
-    if not found:
+    if not pairs:
         return {}
-    at, values = (np.concatenate(part) for part in zip(*found, strict=True))
+    at, values = (np.concatenate(part) for part in zip(*pairs, strict=True))
     by_turn = by_bucket("entropy/turn", values, data.turn_number[at], TURNS)
     return by_turn | by_bucket("entropy/position", values, data.position[at], POSITIONS)
 
 
 def with_zero_weight(batch: Packed) -> Packed:
-    """A micro-batch whose loss and gradients are 0: no token counts, and none is a target of a critic."""
+    """Return a copy of a micro-batch without loss and gradients: zero weights, and no targets for the critic."""
     none = {"weights": 0.0, "returns": math.nan}
     columns = {k: torch.full_like(v, none[k]) if k in none else v for k, v in batch.columns.items()}
     return replace(batch, columns=columns)
