@@ -1,7 +1,7 @@
-"""Memory of an update, from the shape of the model and the settings: arithmetic, nothing is loaded.
+"""Memory of an update, estimated from the shape of the model and the settings, without loading the model.
 
-It counts what stays (weights, optimizer) and what the largest forward and backward pass holds at its peak. It leaves
-out the player's caches while it plays, the buffers of kernels, and what the allocator wastes: leave a tenth free.
+It counts weights, optimizer and the peak of the largest forward and backward pass. It does not count the player's
+caches, kernel buffers and fragmentation: leave a tenth free.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ MOST_LOGITS = 1 << 26
 #: Bytes of a float32 number.
 _FULL = 4
 
-#: Bytes of two moments of 8 bits, with a float32 scale for 256 numbers.
+#: Bytes of two 8-bit moments, with a float32 scale for each 256 numbers.
 _EIGHT_BITS = 2 * (1 + _FULL / 256)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The numbers that a decoder's memory follows from."""
+    """The sizes of a decoder that determine its memory."""
 
     parameters: int
     layers: int
@@ -40,33 +40,33 @@ class Shape:
     """Width of all heads' keys together; values have the same."""
     vocabulary: int
     normalised: int = 0
-    """Width of the queries and keys that a layer normalises, as Qwen3's do."""
+    """Width of the queries and keys that a layer normalises, as in Qwen3."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The settings of an update that memory depends on."""
+    """The settings of an update that determine its memory."""
 
     tokens: int
-    """That go through the model at once."""
+    """Tokens of a forward pass."""
     product: int = _FULL
     """Bytes of a number in products: 4, or 2 for bfloat16 and float16."""
     checkpointing: bool = False
     player: int = 0
-    """Bytes a parameter of the player's copy; 0 where it plays with the trained weights."""
+    """Bytes per parameter of the player's copy; 0 if it plays with the trained weights."""
     reference: bool = False
     critic: Literal["none", "head", "model"] = "none"
     most_logits: int = MOST_LOGITS
     teacher: int = 0
-    """Parameters of a model that teaches."""
+    """Number of the teacher's parameters."""
     moments: float = 2 * _FULL
-    """Bytes of Adam's moments on the device for a parameter that is trained."""
+    """Bytes of Adam's moments on the device per trained parameter."""
     lora: int = 0
-    """Rank of adapters that are trained instead of the model; of all its layers' products."""
+    """Rank of adapters on all linear layers; 0 trains the model itself."""
 
 
 def update_memory(shape: Shape, update: Update) -> dict[str, int]:
-    """Bytes by what they are for, which add up to the peak of an update."""
+    """Return the bytes of each part of an update; they add up to its peak."""
     weights = _FULL * shape.parameters
     trained = _FULL * adapter_parameters(shape, update.lora) if update.lora else weights
     cast = update.product * shape.parameters
@@ -86,20 +86,20 @@ def update_memory(shape: Shape, update: Update) -> dict[str, int]:
         "the critic with Adam and gradients": 4 * weights if update.critic == "model" else 0,
         "weights in the type of products": cast if update.lora or update.product != _FULL else 0,
         "activations": update.tokens * held,
-        # the chunk as it comes and in float32, divided by the temperature, and two more in the backward pass
+        # the chunk in its own type and in float32, divided by the temperature, and two more in the backward pass
         "logits at a time": chunk * (update.product + 4 * _FULL),
     }
 
 
-#: Devices that people have, in GB: 4090, L40S, H100, H200.
+#: Common device sizes in GB: 4090, L40S, H100, H200.
 DEVICES = (24, 48, 80, 141)
 
-#: The share of a device that arithmetic may fill.
+#: The share of a device that the estimate may fill.
 _USABLE = 0.9
 
 
 def longest_sample(shape: Shape, update: Update, gigabytes: float) -> int:
-    """Return the most tokens that can go through the model at once on a device; 0 if the model does not fit."""
+    """Return the maximum number of tokens of a forward pass on a device; 0 if the model does not fit."""
 
     def fits(tokens: int) -> bool:
         return sum(update_memory(shape, replace(update, tokens=tokens)).values()) <= _USABLE * gigabytes * 1e9
@@ -112,17 +112,17 @@ def longest_sample(shape: Shape, update: Update, gigabytes: float) -> int:
 
 
 def adapter_parameters(shape: Shape, rank: int) -> int:
-    """Number of weights in adapters beside all products of a layer: two factors each."""
+    """Number of weights in adapters on all linear layers, two factors each."""
     ends = 2 * (shape.width + shape.queries) + 2 * (shape.width + shape.keys) + 3 * (shape.width + shape.intermediate)
     return shape.layers * rank * ends
 
 
 def layer_bytes(shape: Shape, product: int) -> int:
-    """Bytes that a layer keeps of a token for the backward pass.
+    """Bytes that a layer keeps per token for the backward pass.
 
-    The input of the layer and of its second half, two normalised copies of each in float32 (with lower precision each
-    product casts an own one), queries, keys, values, what attention gives twice, and four of the intermediate width;
-    queries and keys once more in float32 where they are normalised.
+    The inputs of attention and MLP, two normalised copies of each in float32 (with lower precision each product casts
+    its own), queries, keys, values, the attention output twice, and four tensors of the intermediate width; queries and
+    keys once more in float32 if they are normalised.
 
     Args:
         product: bytes of a number in products.
@@ -138,11 +138,10 @@ def update_of(
     """Return the update settings of a run.
 
     Args:
-        longest: the most tokens of a sample, which goes through the model whole even beyond
-            ``optimizer.micro_batch_tokens``.
+        longest: tokens of the longest sample, which is never split, even beyond ``optimizer.micro_batch_tokens``.
         player: bytes of a number in the player's weights.
-        teacher: parameters of the model that teaches, if one does.
-        together: tokens that go through the model at once, if a batch has fewer than a micro-batch holds.
+        teacher: number of the teacher's parameters; 0 without a teacher.
+        together: tokens of a forward pass, if a batch has fewer than a micro-batch may have.
     """
     model, algorithm, settings, roles = config.model, config.algorithm, config.optimizer, config.placement.roles
     return Update(
@@ -159,7 +158,7 @@ def update_of(
 
 
 def shape_of(settings: Any) -> Shape:
-    """The shape of a model, from its Hugging Face configuration; its weights are counted, not made.
+    """Compute the shape of a model from its Hugging Face configuration, without allocating its weights.
 
     Args:
         settings: a ``PreTrainedConfig`` of a causal language model.
@@ -186,6 +185,6 @@ def shape_of(settings: Any) -> Shape:
 
 
 def table(memory: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Rows with names and sizes in GB (10^9 bytes), the largest first, and their sum."""
+    """Return rows with names and sizes in GB (10^9 bytes), the largest first, then their sum."""
     rows = sorted(((name, size) for name, size in memory.items() if size), key=lambda row: -row[1])
     return [(name, f"{size / 1e9:.2f} GB") for name, size in [*rows, ("at the peak", sum(memory.values()))]]

@@ -1,4 +1,4 @@
-"""From the settings to the loss of a micro-batch: one number per response token, and weights that add them up."""
+"""The loss of a micro-batch by the settings: one number per response token, summed with weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollenv.trainers.policies.base import Outputs
 from rollenv.trainers.policies.packed import Packed
 from rollenv.trainers.policies.routing import NAMES
 
-#: From a section's settings to its loss.
+#: Policy losses by the name of their section.
 POLICY_LOSSES: dict[str, Callable[..., TokenLoss]] = {
     "ppo_clip": lambda x, c: losses.ppo_clip(x, low=c.clip_low, high=c.clip_high, dual=c.dual or None, ratio=c.ratio),
     "gspo": lambda x, c: (losses.gspo_token if c.tokens else losses.gspo)(x, low=c.clip_low, high=c.clip_high),
@@ -52,18 +52,18 @@ class Objective:
 
     @property
     def recomputes(self) -> bool:
-        """True if the policy at the start of an update has to compute its own log-probabilities."""
+        """True if the log-probabilities of the policy at the start of an update have to be computed."""
         how, corrects = self.config.optimizer.old_logprobs, self.config.correction.name != "none"
         return how == "recomputed" or (how == "sampled" and corrects)
 
     @property
     def taught_alone(self) -> bool:
-        """True if only a teacher teaches, and rewards do not."""
+        """True if the policy learns from a teacher only, not from rewards."""
         return not isinstance(self.config.distill, NoDistill) and self.config.distill.alone
 
     @property
     def idle(self) -> bool:
-        """True if samples whose advantages are all 0 change the weights too."""
+        """True if samples whose advantages are all 0 have a gradient too."""
         loss = self.config.loss
         everywhere = loss.entropy > 0 and loss.entropy_samples == "all"
         return bool(everywhere or loss.imitate or loss.observations or isinstance(self.config.kl, KlLoss))
@@ -71,15 +71,15 @@ class Objective:
     def __call__(
         self, batch: Packed, out: Outputs, *, entropy: float, observed: float
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss, and a metric for each token.
+        """Compute the loss of a micro-batch.
 
         Args:
-            batch: with the columns "behavior", "advantages" and "weights", and those that the settings ask for.
+            batch: a batch with the columns "behavior", "advantages" and "weights", and those that the settings need.
             entropy: coefficient of the bonus in this iteration.
-            observed: observation tokens that an optimizer step has in the mean.
+            observed: mean number of observation tokens per optimizer step.
 
         Returns:
-            The part of the step's loss that this micro-batch has; and metrics, (n,) each.
+            This micro-batch's part of the step's loss; and metrics, (n,) each.
         """
         assert out.logprobs is not None
         columns, config = batch.columns, self.config
@@ -112,13 +112,13 @@ class Objective:
             }
             total = total + config.loss.router * columns["weights"].sum() * out.router[0]
         elif config.loss.router:
-            raise UsageError("this model does not tell what its routers choose; leave out loss.router")
+            raise UsageError("this model does not report the choices of its routers; leave out loss.router")
         if out.observations is not None:
             total = total + losses.echo(out.observations, config.loss.observations).values.sum() / max(observed, 1)
         return total, metrics
 
     def _proximal(self, logprobs: Tensor, columns: dict[str, Tensor]) -> Tensor:
-        """(n,) what ratios are taken to."""
+        """Return the (n,) log-probabilities in the denominator of ratios."""
         if self.config.optimizer.old_logprobs == "interpolated":
             return losses.interpolated(logprobs, columns["behavior"], columns["staleness"])
         return columns.get("proximal", columns["behavior"])
@@ -135,10 +135,10 @@ class Objective:
         return TokenLoss(loss.values + taught.values, taught.metrics | loss.metrics) if taught else loss
 
     def _taught(self, x: LossInput, teacher: Tensor) -> TokenLoss:
-        """The loss of the tokens that have a teacher; others have NaN there."""
+        """Return the distillation loss; 0 for tokens without a teacher, where ``teacher`` is NaN."""
         settings = self.config.distill
         assert not isinstance(settings, NoDistill)
-        there = ~teacher.isnan()
-        known = torch.where(there, teacher, x.logprobs.detach())
+        has_teacher = ~teacher.isnan()
+        known = torch.where(has_teacher, teacher, x.logprobs.detach())
         loss = losses.distill(x, known, low=settings.low, square=settings.square)
-        return TokenLoss(settings.coef * there * loss.values, loss.metrics)
+        return TokenLoss(settings.coef * has_teacher * loss.values, loss.metrics)

@@ -1,4 +1,4 @@
-"""The players of a training run, and the way of trained weights to them."""
+"""The players of a training run, and the transfer of trained weights to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rollenv.trainers.config.player import (
 from rollenv.trainers.config.run import RolloutConfig
 from rollenv.trainers.policies.base import Policy
 
-#: The ranks that vLLM makes room for.
+#: The values of vLLM's ``max_lora_rank``.
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, MAX_LORA_RANK)
 
 
@@ -38,7 +38,7 @@ class Player(Updatable, Protocol):
 
     @property
     def tokens(self) -> int:
-        """The number of tokens that were computed or sampled."""
+        """Number of computed or sampled tokens so far."""
         ...
 
     def start(self, env: EnvHandle, seed: int) -> Session:
@@ -47,12 +47,12 @@ class Player(Updatable, Protocol):
 
 
 class WeightSync:
-    """The way of trained weights to a player: what its ``update_weights`` gets after an update.
+    """Selects the weights that a player's ``update_weights`` gets after an update.
 
     Args:
-        backend: ``shared`` if the policy trains the very tensors that the player reads, ``adapter`` if the player holds
-            the base model and gets the trained adapter, ``copy`` if it gets all weights. How an engine takes them
-            (in this process, over HTTP, by NCCL or through Ray) is the engine's ``update_weights``.
+        backend: ``shared`` if the policy trains the player's own tensors, ``adapter`` if the player holds the base
+            model and gets the trained adapter, ``copy`` if it gets all weights. The engine's ``update_weights``
+            transfers them (in this process, over HTTP, by NCCL or through Ray).
     """
 
     def __init__(self, backend: Literal["shared", "adapter", "copy"]):
@@ -66,16 +66,16 @@ class WeightSync:
 
 
 def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0) -> Player:
-    """Make the player of the settings.
+    """Create the player of the settings.
 
     Args:
         base_agent: the untrained model, with its tokenizer, prompts and sampling.
-        folder: the folder that it is saved in for another engine.
-        rank: the rank of the adapters that another engine plays; 0 for none.
+        folder: folder of the saved model, for other engines.
+        rank: rank of the adapters for other engines; 0 for none.
 
     Raises:
         MissingExtra: the engine is not installed.
-        UsageError: it cannot run the model, or no server answers.
+        UsageError: the engine cannot run the model, or no server responds.
     """
     if isinstance(settings, LocalPlayer):
         return base_agent
@@ -99,7 +99,7 @@ def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank:
 
 
 def with_harness(settings: HarnessConfig, player: Player) -> Player:
-    """Return the player, or the harness that plays with its model.
+    """Return the player, or a harness that plays with its model.
 
     Raises:
         UsageError: there is no such harness.
@@ -121,7 +121,7 @@ def with_harness(settings: HarnessConfig, player: Player) -> Player:
 
 
 def concurrent_harnesses(settings: HarnessConfig) -> int | None:
-    """The number of episodes at the same time; None for no limit."""
+    """Return the maximum number of concurrent episodes; None for no limit."""
     if not settings.name:
         return None
     from rollenv.agents.harness.agent import concurrent_plays
@@ -130,7 +130,7 @@ def concurrent_harnesses(settings: HarnessConfig) -> int | None:
 
 
 def _own_vllm(settings: VllmPlayer, folder: Path, rank: int, options: dict[str, Any]) -> Any:
-    """Return the engine of a vLLM in this process, or in actors."""
+    """Create a vLLM engine in this process, or in Ray actors."""
     options |= settings.options
     if settings.sleep:
         options = {"enable_sleep_mode": True} | options
@@ -146,7 +146,7 @@ def _own_vllm(settings: VllmPlayer, folder: Path, rank: int, options: dict[str, 
 
 
 def _server_engine(settings: VllmPlayer | SglangPlayer, base_agent: LocalAgent, folder: Path, rank: int) -> Any:
-    """Return the engine of one server, or a router over several."""
+    """Create the engine of one server, or a router over several."""
     from rollenv.agents.engines.sglang_server import SGLangEngine
     from rollenv.agents.engines.vllm_server import ServerEngine
 
@@ -171,7 +171,7 @@ def _server_engine(settings: VllmPlayer | SglangPlayer, base_agent: LocalAgent, 
 
 
 def limits_of(rollout: RolloutConfig) -> Limits:
-    """Return the limits of an environment by the settings."""
+    """Return the limits of episodes by the settings."""
     return Limits(reset=rollout.reset_deadline, step=rollout.step_deadline, tokens=rollout.episode_tokens or None)
 
 

@@ -1,6 +1,6 @@
 """Losses: pure functions from log-probabilities of flat tokens to one number per token.
 
-A training step computes a policy loss, may correct it (``corrected``), may add others, and sums them with weights::
+A training step computes a policy loss, optionally corrects it, adds other losses, and sums them with weights::
 
     loss = corrected(ppo_clip(x, high=0.28), tis(x))
     total = (weights * loss.values).sum()  # weights of token_weights, over the whole mini-batch

@@ -1,7 +1,7 @@
-"""Weights that correct for a sampler that is not quite the policy: μ drew the tokens, π is trained.
+"""Importance weights that correct for a sampler μ that differs from the trained policy π.
 
-ρ = π / μ per token, where π is the proximal policy, so that weights stay as they are during an update, or the current
-one (``policy="current"``). Weights carry no gradient; a loss is corrected by ``corrected(loss, correction)``.
+ρ = π / μ per token, where π is the proximal policy, with constant weights during an update, or the current one
+(``policy="current"``). Weights carry no gradient; ``corrected(loss, correction)`` applies them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 
 from rollenv.trainers.losses.types import LossInput, TokenLoss, divergence, ratio_of, require, segment_mean, segment_sum
 
-#: The policy whose ratio to the sampler counts: "proximal" stays as it is during an update, "current" moves with it.
+#: The policy in the ratio to the sampler: "proximal" is constant during an update, "current" changes with it.
 Policy = Literal["proximal", "current"]
 
 
 @dataclass(slots=True)
 class Correction:
-    """Weights of tokens, and what is logged about them.
+    """Weights of tokens, and their metrics.
 
     Metrics are per token: ``masked`` and ``clipped`` (shares when averaged), ``mismatch_kl`` (ρ - log ρ - 1),
     ``weight`` and ``weight_squared``: the effective sample size is mean(weight)² / mean(weight_squared) of the tokens.
@@ -36,15 +36,15 @@ class Correction:
 def tis(x: LossInput, *, cap: float | None = 2.0, floor: float = 0.0, policy: Policy = "proximal") -> Correction:
     """w = max(min(ρ, cap), floor), truncated importance sampling (Yao et al., 2025, "Your efficient RL framework ...").
 
-    With ``ppo_clip``, which is around the proximal policy, this is decoupled PPO (2110.00641), exactly so with
+    With ``ppo_clip``, which clips around the proximal policy, this is decoupled PPO (2110.00641), exactly with
     ``cap=None``.
 
     Args:
         cap: largest weight, above ``floor``; None for no limit.
-        floor: smallest weight, at least 0; 0 raises none.
+        floor: smallest weight, at least 0.
 
     Raises:
-        UsageError: a setting is out of its range.
+        UsageError: a setting is out of range.
     """
     require(cap is None or 0 <= floor < cap, f"tis needs 0 <= floor < cap, not {floor} and {cap}")
     log_ratio = _log_ratio(x, policy)
@@ -74,7 +74,7 @@ def mis(
     """w = ρ where ρ <= cap, else 0, masked importance sampling; ρ of the token or multiplied over the sample.
 
     Args:
-        cap: the largest ρ that counts, above 0.
+        cap: the largest ρ that is not masked, above 0.
         level: "token" for the ρ of each token, "sequence" for the product over its sample.
 
     Raises:
@@ -92,10 +92,10 @@ def mis(
 def geo(x: LossInput, *, band: float = 1e-3, policy: Policy = "proximal") -> Correction:
     """w = 1 where exp(mean of log ρ over the sample) lies in 1 - band .. 1 + band, else 0 (geometric mask).
 
-    To be combined with a weight of tokens: ``combine(geo(x), tis(x))``.
+    Combine it with token weights: ``combine(geo(x), tis(x))``.
 
     Args:
-        band: how far from 1 the mean ratio of a sample may be, above 0.
+        band: maximum distance of a sample's mean ratio from 1, above 0.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -110,8 +110,8 @@ def icepop(x: LossInput, *, low: float = 0.5, high: float = 5.0, policy: Policy 
     """w = ρ where low <= ρ <= high, else 0, IcePop (2510.18855).
 
     Args:
-        low: the smallest ρ that counts, at least 0; 0 drops none for being small.
-        high: the largest ρ that counts, above ``low``.
+        low: the smallest ρ that is not masked, at least 0.
+        high: the largest ρ that is not masked, above ``low``.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -129,7 +129,7 @@ def opsm(x: LossInput, *, delta: float = 1e-4, policy: Policy = "current") -> Co
     that the policy would no longer make.
 
     Args:
-        delta: how far a sample's mean of log μ - log π may be above 0, at least 0.
+        delta: maximum mean of log μ - log π of a sample, at least 0.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -141,14 +141,15 @@ def opsm(x: LossInput, *, delta: float = 1e-4, policy: Policy = "current") -> Co
 
 
 def interpolated(logprobs: Tensor, behavior: Tensor, staleness: Tensor) -> Tensor:
-    """A guess of the proximal policy's log-probabilities, without a forward pass of its own: A-3PO (2512.06547).
+    """Estimate the proximal policy's log-probabilities without another forward pass: A-3PO (2512.06547).
 
-    With d updates since a token was drawn, log π_prox = log μ + d / (d + 1) (log π - log μ): on the line from the
-    sampler to the policy that is being updated, d of d + 1 updates along.
+    With d updates since a token was sampled, log π_prox = log μ + d / (d + 1) (log π - log μ): an interpolation
+    between the sampler and the current policy.
 
     Args:
-        logprobs: (n,) under the policy that is being updated.
-        staleness: (n,) d, policy versions since the token was drawn, from 0.
+        logprobs: (n,) log-probabilities in the current policy.
+        behavior: (n,) log-probabilities in the sampler.
+        staleness: (n,) d, policy versions since the token was sampled, from 0.
 
     Returns:
         (n,) without a gradient.
@@ -157,7 +158,7 @@ def interpolated(logprobs: Tensor, behavior: Tensor, staleness: Tensor) -> Tenso
 
 
 def combine(*corrections: Correction) -> Correction:
-    """The product of weights. A token is masked or clipped where any of them did so."""
+    """Multiply weights. A token counts as masked or clipped if it is in any of them."""
     weights = reduce(torch.mul, [c.weights for c in corrections])
     shares = {
         name: reduce(torch.maximum, [c.metrics[name] for c in corrections])
@@ -167,18 +168,13 @@ def combine(*corrections: Correction) -> Correction:
 
 
 def corrected(loss: TokenLoss, correction: Correction) -> TokenLoss:
-    """Multiply a loss by weights; their metrics get the prefix "correction/".
-
-    Args:
-        loss: losses and metrics of n tokens.
-        correction: weights and metrics of the same n tokens.
-    """
+    """Multiply a loss by the weights of a correction; the correction's metrics get the prefix "correction/"."""
     metrics = {f"correction/{name}": values for name, values in correction.metrics.items()}
     return TokenLoss(loss.values * correction.weights, loss.metrics | metrics)
 
 
 def _log_ratio(x: LossInput, policy: Policy) -> Tensor:
-    require(policy in ("proximal", "current"), f"corrections are to the proximal or the current policy, not {policy!r}")
+    require(policy in ("proximal", "current"), f"the policy of a correction is proximal or current, not {policy!r}")
     return ((x.proximal if policy == "proximal" else x.logprobs) - x.behavior).detach()
 
 
@@ -197,5 +193,5 @@ def _correction(
 
 
 def _moments(weights: Tensor) -> dict[str, Tensor]:
-    """Weights and their squares in float64: squares of weights without a cap do not fit float32."""
+    """Return weights and their squares in float64: squares of unlimited weights may overflow float32."""
     return {"weight": weights.double(), "weight_squared": weights.double() ** 2}

@@ -1,4 +1,4 @@
-"""Learning from another policy's probabilities, or from given texts."""
+"""Losses of distillation and imitation."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from rollenv.trainers.losses.types import LossInput, TokenLoss, divergence, rati
 def distill(x: LossInput, teacher: Tensor, *, low: float | None = 0.2, square: float = 1e-3) -> TokenLoss:
     """-sg(log π_T - log π) ρ + square (log ρ)² with ρ = π / μ: the reverse KL to a teacher as advantage of each token.
 
-    On-policy distillation (Lu, 2025; the form is prime-rl's). The teacher is another model; or the policy itself that
-    was also given feedback or the answer of a successful sibling (SDPO, 2601.20802) or a demonstration: all that
-    differs is the context in which ``teacher`` was computed.
+    On-policy distillation (Lu, 2025, in prime-rl's form). The teacher is another model, or the policy itself with
+    feedback, a successful sibling's answer (SDPO, 2601.20802) or a demonstration in its context.
 
     Args:
-        x: the tokens; its advantages are not used.
-        teacher: (n,) log-probabilities of the same tokens under the teacher.
-        low: a token is dropped where π - μ is below -``low``; None drops none.
+        x: the tokens; the advantages are not used.
+        teacher: (n,) log-probabilities of the same tokens in the teacher.
+        low: drop tokens where π - μ is below -``low``; None drops none.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -37,14 +36,14 @@ def distill(x: LossInput, teacher: Tensor, *, low: float | None = 0.2, square: f
 
 
 def imitation(logprobs: Tensor) -> TokenLoss:
-    """-log π of given tokens, (n,): supervised fine-tuning."""
+    """-log π of tokens, (n,): supervised fine-tuning."""
     return TokenLoss(-logprobs, {"nll": -logprobs.detach()})
 
 
 def echo(logprobs: Tensor, coefficient: float = 0.05) -> TokenLoss:
-    """-coefficient log π of tokens that the environment wrote, an extra loss next to the policy's (ECHO, 2605.24517).
+    """-coefficient log π of observation tokens, an auxiliary loss (ECHO, 2605.24517).
 
     Args:
-        logprobs: (n,) of observation tokens, not of drawn ones. Take ``token_weights`` over them alone.
+        logprobs: (n,) of observation tokens only, also for ``token_weights``.
     """
     return TokenLoss(-coefficient * logprobs, {"observation_nll": -logprobs.detach()})

@@ -1,4 +1,4 @@
-"""Distance to a reference policy: estimators, as a penalty in rewards or in the loss."""
+"""KL divergence from a reference policy: estimators, the loss, and an adaptive coefficient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollenv.trainers.losses.types import LossInput, TokenLoss, require
 
 Kind = Literal["k1", "k2", "k3"]
 
-#: k3 grows as fast as the ratio; it is cut here, as ROLL and verl do, and has no gradient beyond.
+#: k3 grows with the ratio; it is clipped here, as in ROLL and verl, without a gradient beyond.
 MAX_K3 = 10.0
 
 
@@ -20,8 +20,8 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, kind: Kind = "k3") -> Tenso
     """Estimate KL(π || reference) from tokens of π (Schulman, 2020, "Approximating KL divergence").
 
     With d = log π - log reference: k1 = d, unbiased; k2 = d²/2, biased; k3 = exp(-d) + d - 1, unbiased and never
-    negative, cut at 10. The gradient is that of the estimate itself. Over tokens of π, only k2's is the gradient of
-    the KL: k1's is zero in the mean, and k3's is that of KL(reference || π).
+    negative, clipped at 10. The gradient is that of the estimate. Over tokens of π, only k2 has the gradient of the KL:
+    the mean gradient of k1 is zero, and that of k3 belongs to KL(reference || π).
 
     Returns:
         (n,)
@@ -35,7 +35,7 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, kind: Kind = "k3") -> Tenso
         return d
     if kind == "k2":
         return d**2 / 2
-    d = d.clamp(-20, 20)  # beyond, k3 is cut anyway, and exp might not be finite
+    d = d.clamp(-20, 20)  # k3 is clipped there anyway, and exp stays finite
     return ((-d).exp() + d - 1).clamp(max=MAX_K3)
 
 
@@ -44,13 +44,13 @@ def kl_loss(
 ) -> TokenLoss:
     """``coefficient`` times the estimate of KL(π || reference), to be added to a policy loss (GRPO, 2402.03300, eq. 4).
 
-    With ``gradient="k2"`` the value is that of ``kind`` and the gradient that of k2: the KL's, and not cut.
+    With ``gradient="k2"`` the value is that of ``kind`` and the gradient that of k2: the KL's, without clipping.
 
     Args:
-        x: values of n tokens; ``reference`` has to be among them.
-        coefficient: beta, the weight of the KL; 0 adds nothing.
-        kind: "k1", "k2" or "k3", the estimate; see :func:`kl_estimate`.
-        gradient: "own" for that of the estimate, "k2" for that of k2.
+        x: the tokens, with ``reference``.
+        coefficient: beta, the weight of the KL.
+        kind: the estimate; see :func:`kl_estimate`.
+        gradient: "own" for the gradient of the estimate, "k2" for that of k2.
 
     Raises:
         UsageError: the input has no reference, or there is no such kind or gradient.
@@ -68,7 +68,7 @@ def kl_loss(
 
 @dataclass(slots=True)
 class AdaptiveKL:
-    """The coefficient of a KL penalty: fixed, or led towards a target (Ziegler et al., 1909.08593, section 2.2).
+    """The coefficient of a KL penalty: fixed, or adapted to a target (Ziegler et al., 1909.08593, section 2.2).
 
     beta <- beta (1 + clip(kl / target - 1, -0.2, 0.2) n / horizon) after each batch of n trajectories.
     """
@@ -84,10 +84,10 @@ class AdaptiveKL:
         require(self.horizon > 0, f"a KL horizon is above 0, not {self.horizon}")
 
     def update(self, kl: float, n: int) -> None:
-        """Account for a batch whose mean KL was ``kl``. One that is not finite changes nothing.
+        """Adapt the coefficient to a batch. A mean KL that is not finite is ignored.
 
         Args:
-            kl: mean of the KL over the batch.
+            kl: mean KL of the batch.
             n: trajectories in the batch, fewer than five times the horizon.
 
         Raises:
@@ -103,5 +103,5 @@ class AdaptiveKL:
         return {"coefficient": self.coefficient}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on with the coefficient of a checkpoint."""
+        """Restore the coefficient of a checkpoint."""
         self.coefficient = state["coefficient"]

@@ -1,7 +1,7 @@
 """Policy losses with a clipped or gated ratio ρ = π / π_old, π_old the proximal policy.
 
-A is the advantage of a token, |o| the number of drawn tokens of a sample. Means over tokens, samples or prompts are
-not taken here: see :func:`~rollenv.trainers.losses.types.token_weights`.
+A is the advantage of a token. Losses are per token: :func:`~rollenv.trainers.losses.types.token_weights` aggregates
+them over tokens, samples or prompts.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def ppo_clip(
 
     ``high`` above ``low`` is clip-higher (DAPO, 2503.14476). ``dual`` = c bounds the loss of tokens with A < 0 by
     -c A (dual clip, 1912.09729, eq. 5). ``ratio`` is that of the token, or exp of the mean log-ratio over its turn
-    (ST-PPO; ROLL's segments) or over its sample (GSPO), shared by all tokens there and with the gradient to all.
+    (ST-PPO; ROLL's segments) or its sample (GSPO), shared by all of their tokens with gradients to all.
 
     Args:
         low: the ratio is clipped below at 1 - ``low``, 0 to 1.
         high: the ratio is clipped above at 1 + ``high``.
-        dual: above 1; None for no dual clip.
-        ratio: "token", "turn" or "sequence": the tokens whose ratios are multiplied.
+        dual: bound c of the dual clip, above 1; None for no dual clip.
+        ratio: "token", "turn" or "sequence", the unit of the ratio.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -45,7 +45,7 @@ def ppo_clip(
 def gspo(x: LossInput, *, low: float = 3e-4, high: float = 4e-4) -> TokenLoss:
     """-min(s A, clip(s, 1 - low, 1 + high) A), s = exp(mean of log ρ over the sample), GSPO (2507.18071, eq. 5 and 7).
 
-    Made for sequence means: ``token_weights("sequence", ...)``.
+    Use it with sequence means: ``token_weights("sequence", ...)``.
 
     Args:
         low: s is clipped below at 1 - ``low``, 0 to 1.
@@ -58,9 +58,9 @@ def gspo(x: LossInput, *, low: float = 3e-4, high: float = 4e-4) -> TokenLoss:
 
 
 def gspo_token(x: LossInput, *, low: float = 3e-4, high: float = 4e-4) -> TokenLoss:
-    """GSPO with s_t = sg(s) π_t / sg(π_t): :func:`gspo`'s value, each token's gradient its own (2507.18071, eq. 13).
+    """GSPO with s_t = sg(s) π_t / sg(π_t): :func:`gspo`'s value with per-token gradients (2507.18071, eq. 13).
 
-    Equal to :func:`gspo` where all tokens of a sample share an advantage and weigh the same.
+    Equal to :func:`gspo` if all tokens of a sample have the same advantage and weight.
 
     Args:
         low: s is clipped below at 1 - ``low``, 0 to 1.
@@ -77,7 +77,7 @@ def gmpo(x: LossInput, *, low: float = 0.4, high: float = 0.4) -> TokenLoss:
     """-A exp(mean over the sample of the pessimistic log-ratio), GMPO (2507.20673).
 
     A token's pessimistic log-ratio is min(log ρ, clip(log ρ, -low, high)) for A > 0, and max of the two for A < 0. The
-    paper has one advantage per sample; with several, each token has its own A outside, and its sign inside.
+    paper has one advantage per sample; with several, each token uses its own A as the factor and for the sign.
 
     Args:
         low: log-ratios are clipped below at -``low``, at least 0.
@@ -97,12 +97,12 @@ def gmpo(x: LossInput, *, low: float = 0.4, high: float = 0.4) -> TokenLoss:
 def sapo(x: LossInput, *, positive: float = 1.0, negative: float = 1.05) -> TokenLoss:
     """-A 4/τ sigmoid(τ (ρ - 1)), τ = ``positive`` for A > 0, else ``negative``, SAPO (2511.20347).
 
-    A soft gate instead of the clip: its slope is 1 at ρ = 1 and falls on both sides. The metric "clipped" is 1
-    less the slope.
+    A soft gate instead of the clip: its slope is 1 at ρ = 1 and falls on both sides. The metric "clipped" is 1 minus
+    the slope.
 
     Args:
-        positive: τ where the advantage is positive, above 0. The larger τ, the narrower the gate.
-        negative: τ where it is not, above 0.
+        positive: τ for positive advantages, above 0. The larger τ, the narrower the gate.
+        negative: τ for other advantages, above 0.
 
     Raises:
         UsageError: a setting is out of its range.
@@ -119,16 +119,14 @@ def entropy_bonus(x: LossInput, coefficient: float) -> TokenLoss:
     """-``coefficient`` H, to be added to a policy loss.
 
     Args:
-        x: values of n tokens; ``entropy`` has to be among them.
-        coefficient: above 0 to favour entropy, below 0 to disfavour it; 0 adds nothing.
+        x: the tokens, with ``entropy``.
+        coefficient: weight of the entropy H; negative values penalise entropy.
 
     Raises:
         UsageError: the input has no entropy.
     """
     entropy = x.entropy
-    require(
-        entropy is not None, "an entropy bonus needs the policy's entropy: have it computed with the log-probabilities"
-    )
+    require(entropy is not None, "an entropy bonus needs the policy's entropy: compute it with the log-probabilities")
     assert entropy is not None
     return TokenLoss(-coefficient * entropy, {"entropy": entropy.detach()})
 

@@ -11,16 +11,15 @@ from rollenv.trainers.losses.types import TokenLoss, require
 def value_loss(values: Tensor, returns: Tensor, *, old: Tensor | None = None, clip: float | None = None) -> TokenLoss:
     """(V - R)² / 2, or with ``clip`` the larger of it and (V_old + clamp(V - V_old, -clip, clip) - R)² / 2.
 
-    The clip is that of OpenAI's PPO code (see 2005.12729): no gradient where V has moved by more than
-    ``clip`` towards R.
+    As in OpenAI's PPO code (see 2005.12729): no gradient where V has moved by more than ``clip`` towards R.
 
     Args:
-        values: (n,) of the critic, with a gradient.
+        values: (n,) the critic's values, with a gradient.
         old: (n,) the critic's values at the start of the update.
-        clip: largest change of a value that counts; None for no clip.
+        clip: largest change of a value, above 0; None for no clip.
 
     Raises:
-        UsageError: ``clip`` is not above 0 or ``old`` is missing for it.
+        UsageError: ``clip`` is not above 0, or ``old`` is missing.
     """
     error = (values - returns) ** 2
     clipped = torch.zeros_like(error)

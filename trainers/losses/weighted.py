@@ -1,4 +1,4 @@
-"""Policy losses of the form -w A log π with a weight w that carries no gradient, and DPPO."""
+"""Policy losses of the form -w A log π with a weight w without gradient, and DPPO."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def reinforce(x: LossInput) -> TokenLoss:
 def cispo(x: LossInput, *, floor: float = 0.0, cap: float = 5.0) -> TokenLoss:
     """-sg(clip(ρ, floor, cap)) A log π with ρ = π / π_old, CISPO (2506.13585, eq. 4 and 5).
 
-    No token loses its gradient, as it would in PPO. The paper leaves ``floor`` open and tunes ``cap``; 5 is ScaleRL's
+    Unlike in PPO, clipped tokens keep a gradient. The paper leaves ``floor`` open and tunes ``cap``; 5 is ScaleRL's
     (2510.13786).
 
     Args:
-        floor: smallest weight, at least 0; 0 raises none.
+        floor: smallest weight, at least 0.
         cap: largest weight of a token, above ``floor``.
 
     Raises:
@@ -40,20 +40,19 @@ def topr(
 ) -> TokenLoss:
     """-positive A log π where A > 0, -negative sg(min(ρ, 1)) A log π where A < 0, TOPR (2503.14286).
 
-    Good samples are imitated without importance weights; bad ones count less, the less likely they have become. ρ is
-    π over the sampler's policy: of the whole sample (the paper) or of the token (ROLL). The paper decides by the sign
-    of a trajectory's reward after its baseline; here the sign of the token's advantage decides, so that turns of one
-    trajectory can differ.
+    Good samples are imitated without importance weights; bad ones count less as they become less likely. ρ is π over
+    the sampler's policy: of the whole sample (the paper) or of the token (ROLL). The paper uses the sign of a
+    trajectory's reward minus its baseline; this uses the sign of the token's advantage, which may differ between turns.
 
     Args:
-        positive: weight where the advantage is positive, at least 0; 0 ignores those tokens.
-        negative: weight where it is negative, at least 0; 0 ignores those tokens.
+        positive: weight for positive advantages, at least 0.
+        negative: weight for negative advantages, at least 0.
         level: "sequence" for the ρ of the whole sample, "token" for that of the token.
 
     Raises:
         UsageError: a setting is out of its range.
     """
-    require(level in ("token", "sequence"), f"topr's ratio is by token or sequence, not {level!r}")
+    require(level in ("token", "sequence"), f"topr's ratio is per token or sequence, not {level!r}")
     require(positive >= 0 and negative >= 0, f"topr's weights are at least 0, not {positive} and {negative}")
     per_token = (x.logprobs - x.behavior).detach()
     log_ratio = per_token if level == "token" else segment_sum(per_token, x.sequences)
@@ -75,12 +74,12 @@ def dppo(
 ) -> TokenLoss:
     """PPO with a mask by divergence instead of the clip, DPPO (2602.04879, eq. 11 to 14).
 
-    A token is dropped where the update would lead further away from the sampler's policy μ: A > 0, π > μ and
-    D(μ || π) > ``high``, or A <= 0, π < μ and D > ``low``. D sees two outcomes, the drawn token and any other.
+    A token is dropped if the update would lead further away from the sampler's policy μ: A > 0, π > μ and
+    D(μ || π) > ``high``, or A <= 0, π < μ and D > ``low``. D is that of two outcomes, the sampled token and any other.
 
     Args:
-        low: bound where the advantage is not positive.
-        high: bound where it is positive.
+        low: bound for advantages of at most 0.
+        high: bound for positive advantages.
         distance: "tv", |π - μ|; or "kl", for which the paper's bound is 0.05.
         variant: "ratio" is prime-rl's, -A ρ + ``square`` (log ρ)² with ρ = π / μ, the square for dropped tokens too;
             "truncated" is verl's, -A sg(min(ρ, ``cap``)) log π.
