@@ -1,4 +1,4 @@
-"""Model inputs as a tree: a beginning that several of them have is there once."""
+"""Model inputs as a prefix tree, with common prefixes only once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-#: A segment that others continue has at least so many tokens: a shorter one costs more than it saves.
+#: Minimum length of a shared segment: a shorter one costs more than it saves.
 LEAST_SHARED = 16
 
 _BYTES = np.dtype(np.int64).itemsize
@@ -16,29 +16,27 @@ _LEAST_BYTES = LEAST_SHARED * _BYTES
 
 
 class Segment(NamedTuple):
-    """Tokens that the same inputs have, after those of the segments above it."""
+    """Tokens of a node of the tree, after those of its ancestors."""
 
     parent: int
-    """The segment that it continues; -1 for none."""
+    """The segment before it; -1 for none."""
     before: int
-    """The number of tokens of the segments above it."""
+    """The number of tokens of its ancestors."""
     end: int
-    """The number of tokens with its own."""
+    """The number of tokens including its own."""
     owner: bytes
-    """An input that begins with all of these: int64 token ids as bytes."""
+    """An input with these tokens as prefix: int64 token ids as bytes."""
 
 
 def tree(inputs: Iterable[bytes], *, share: bool = True) -> tuple[list[Segment], dict[bytes, int]]:
-    """The tree of inputs that begin alike.
+    """Build the prefix tree of inputs.
 
     Args:
-        inputs: int64 token ids as bytes; equal ones count once.
-        share: whether beginnings are shared at all; otherwise each input is a segment of its own.
+        inputs: int64 token ids as bytes; equal inputs count once.
+        share: share prefixes of at least :data:`LEAST_SHARED` tokens; otherwise each input is a segment of its own.
 
     Returns:
-        The segments, each after its parent; and for every input the leaf that has it on its path from the root. A
-        causal model that reads this path computes the same for the input. Where no input has :data:`LEAST_SHARED`
-        tokens, each is alone.
+        The segments, each after its parent; and for every input a leaf whose path from the root begins with it.
     """
     distinct = sorted(set(inputs))
     if not share or tokens_in(max(distinct, key=len, default=b"")) < LEAST_SHARED:
@@ -47,23 +45,23 @@ def tree(inputs: Iterable[bytes], *, share: bool = True) -> tuple[list[Segment],
     leaves, leaf_of = _leaves(distinct)
     depths, parents = _branches(leaves)
     segments: list[Segment] = []
-    kept = [-1] * len(depths)  # by node: the segment that ends there, or the last one above
+    segment_of = [-1] * len(depths)  # by node: the segment that ends there, or the last one above
     for node in sorted(range(1, len(depths)), key=depths.__getitem__):
-        above = kept[parents[node]]
+        above = segment_of[parents[node]]
         before = segments[above].end if above >= 0 else 0
         if node <= len(leaves) or depths[node] - before >= LEAST_SHARED:
-            kept[node] = len(segments)
+            segment_of[node] = len(segments)
             segments.append(Segment(above, before, depths[node], leaves[node - 1] if node <= len(leaves) else b""))
         else:
-            kept[node] = above
-    for segment in reversed(segments):  # one that others continue gets the owner of one of them
+            segment_of[node] = above
+    for segment in reversed(segments):  # inner segments get the owner of one of their children
         if segment.parent >= 0 and not segments[segment.parent].owner:
             segments[segment.parent] = segments[segment.parent]._replace(owner=segment.owner)
-    return segments, {one: kept[1 + number] for one, number in leaf_of.items()}
+    return segments, {one: segment_of[1 + number] for one, number in leaf_of.items()}
 
 
 def _leaves(distinct: Sequence[bytes]) -> tuple[list[bytes], dict[bytes, int]]:
-    """Sorted inputs that no other continues, in order; and for every input the number of the one that continues it."""
+    """Return the inputs that are no prefix of another, sorted; and for every input the index of one that extends it."""
     leaves: list[bytes] = []
     back: dict[bytes, int] = {}
     for one in reversed(distinct):
@@ -74,7 +72,7 @@ def _leaves(distinct: Sequence[bytes]) -> tuple[list[bytes], dict[bytes, int]]:
 
 
 def _branches(leaves: Sequence[bytes]) -> tuple[list[int], list[int]]:
-    """The depth and the parent of every node of the compact tree: the root, the leaves in order, then branchings."""
+    """Return the depth and the parent of every node of the compact tree: the root, the leaves in order, inner nodes."""
     depths = [0, *map(tokens_in, leaves)]
     parents = [0] * len(depths)
     path = [0]
@@ -94,11 +92,7 @@ def _branches(leaves: Sequence[bytes]) -> tuple[list[int], list[int]]:
 
 
 def path_to(segments: Sequence[Segment], number: int) -> list[int]:
-    """The numbers of a segment and of those above it, upwards.
-
-    Args:
-        segments: all segments, as :func:`tree` returns them.
-    """
+    """Return the indices of a segment and its ancestors, upwards."""
     path = []
     while number >= 0:
         path.append(number)
@@ -107,11 +101,10 @@ def path_to(segments: Sequence[Segment], number: int) -> list[int]:
 
 
 def depth_first(segments: Sequence[Segment], leaves: Collection[int]) -> Iterator[int]:
-    """Leaves in an order that visits every part of the tree once, and the longest paths first.
+    """Yield leaves depth-first, those with the longest paths first.
 
     Args:
-        segments: all segments, as :func:`tree` returns them.
-        leaves: all of it; those of equal length and parent stay in this order.
+        leaves: all leaves of the tree; those of equal length and parent stay in this order.
     """
     rank = {leaf: (-segments[leaf].end, position) for position, leaf in enumerate(leaves)}
     if any(segments[leaf].parent >= 0 for leaf in leaves):
@@ -125,20 +118,12 @@ def depth_first(segments: Sequence[Segment], leaves: Collection[int]) -> Iterato
 
 
 def shared(one: bytes, two: bytes) -> int:
-    """Return the number of tokens that two inputs share at their beginning.
-
-    Args:
-        one: int64 token ids as bytes.
-    """
+    """Return the length in tokens of the common prefix of two inputs, given as int64 token ids as bytes."""
     n = min(tokens_in(one), tokens_in(two))
     differ = np.frombuffer(one, dtype=np.int64, count=n) != np.frombuffer(two, dtype=np.int64, count=n)
     return int(differ.argmax()) if differ.any() else n
 
 
 def tokens_in(one: bytes) -> int:
-    """Return the number of tokens of an input.
-
-    Args:
-        one: int64 token ids as bytes.
-    """
+    """Return the number of tokens of an input, given as int64 token ids as bytes."""
     return len(one) // _BYTES

@@ -1,4 +1,4 @@
-"""Prompts that a recipe's settings describe."""
+"""Prompts from a recipe's settings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def prompt_of(
     """Return the prompt of a run or an evaluation.
 
     Args:
-        env: the environment; its expert gives examples where only their number is set.
-        max_tokens: of a prompt; 0 for no limit.
+        env: the environment, whose expert plays the examples if only their number is set.
+        max_tokens: maximum length of a prompt in tokens; 0 for no limit.
         chats: whether the model has a chat template; the tiny one has none.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The processes that train one model together, seen from one of them."""
+"""Communication between the processes that train one model together."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch.distributed as dist
 from rollenv.core import RollenvError
 from rollenv.trainers.experience import Floats
 
-#: Time that a rank waits for the others: while the first one plays, they have nothing to do. A rank that dies is
-#: noticed at once, by its closed connections or by Ray.
+#: Timeout of waiting for other ranks, which are idle while the first one plays. Closed connections or Ray report the
+#: death of a rank at once.
 _PATIENCE = datetime.timedelta(days=7)
 
 
@@ -24,21 +24,21 @@ class RankLost(RollenvError):
 
 @dataclass(frozen=True)
 class Ranks:
-    """Several processes with one device each, or one process alone.
+    """Several processes with one device each, or a single process.
 
     All run the same code on the same batch, each for a part of the samples. The first one, number 0, also plays, logs
-    and writes; it tells the others what comes next.
+    and writes, and sends commands to the others.
     """
 
     number: int = 0
     count: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     group: Any = None
-    """Process group for tensors in main memory; None for one process."""
+    """Process group for tensors in main memory; None for a single process."""
 
     @classmethod
     def joined(cls, device: torch.device) -> Ranks:
-        """The ranks of torch.distributed, which is initialized."""
+        """Create the ranks of an initialized torch.distributed."""
         group = dist.new_group(backend="gloo", timeout=_PATIENCE)
         return cls(dist.get_rank(), dist.get_world_size(), device, group)
 
@@ -53,10 +53,10 @@ class Ranks:
         return self.group is not None
 
     def share(self, value: Any) -> Any:
-        """The first rank's value, on every rank.
+        """Broadcast a value of the first rank and return it.
 
         Args:
-            value: plain data; read on the first rank only.
+            value: plain data; used on the first rank only.
 
         Raises:
             RankLost: another rank has ended.
@@ -71,7 +71,7 @@ class Ranks:
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in their order, on every rank.
+        """Return the values of all ranks in order, on every rank.
 
         Raises:
             RankLost: another rank has ended.
@@ -86,7 +86,7 @@ class Ranks:
         return out
 
     def sum(self, values: Floats) -> Floats:
-        """The sum over all ranks, on every rank; of shapes that are the same everywhere."""
+        """Return the sum over all ranks, on every rank; shapes must be equal."""
         if self.group is None:
             return values
         total = torch.from_numpy(np.ascontiguousarray(values))
@@ -98,7 +98,7 @@ class Ranks:
         return summed
 
     def meet(self) -> None:
-        """Wait for the others.
+        """Wait for all ranks.
 
         Raises:
             RankLost: another rank has ended.
@@ -106,18 +106,18 @@ class Ranks:
         self.gather(None)
 
     def send_command(self, order: str, *what: Any) -> None:
-        """Have the others do something now; nothing where this rank is not the first."""
+        """Send a command to the other ranks; does nothing unless this is the first rank."""
         if self.first:
             self.share((order, what))
 
     def receive_command(self) -> tuple[str, tuple[Any, ...]]:
-        """``(order, what)`` that the first rank tells next."""
+        """Wait for the next command of the first rank and return its name and arguments."""
         order, what = self.share(None)
         return order, what
 
     def _lost(self, error: RuntimeError) -> RankLost:
         return RankLost(
-            f"rank {self.number} of {self.count} cannot reach the others, one of which has ended: see its error, and "
+            f"rank {self.number} of {self.count} lost its connection because another rank ended: see its error, and "
             f"continue from the last checkpoint with --resume ({str(error).splitlines()[0]})"
         )
 

@@ -1,4 +1,4 @@
-"""Parts of a run in Ray actors with resources of their own: models that only read, and rewards."""
+"""Parts of a run in Ray actors: reference and teacher models, and rewards."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ with extra("ray", "Placing parts of a run"):
 
     from rollenv import ray_calls
 
-#: The most restarts of an actor by Ray; its work follows from the settings alone.
+#: Maximum number of restarts of an actor by Ray; its state follows from the settings alone.
 _RESTARTS = 3
 
 
 class RoleLost(RollenvError):
-    """An actor of a run has ended, and could not be started again."""
+    """An actor of a run has ended and could not be restarted."""
 
     def __init__(self, name: str, why: str):
         super().__init__(f"the actor of placement.roles.{name} is lost: {why}; continue with --resume")
 
 
 class RemoteReader:
-    """A reference or a teacher in an actor, on the cluster that this process is connected to; a ``Reader``.
+    """A reference or teacher model in an actor, on the cluster that this process is connected to; a ``Reader``.
 
-    The actor makes its model itself, and computes what a policy of this process would.
+    The actor loads the model, and computes the same as a policy in this process.
 
     Args:
-        wrappers: of the environments that a tiny model is warmed up on.
+        wrappers: wrappers of the environments for the warm-up of a tiny model.
 
     Raises:
         UsageError: the cluster is too small, or there is no such model.
@@ -56,17 +56,17 @@ class RemoteReader:
         (self.actor,) = _actors(_Model, name, getattr(config.placement.roles, name), config, wrappers, name)
         self.packs: bool
         self.vocabulary: dict[str, int]
-        self.packs, self.vocabulary = self._answer(self.actor.about.remote())
+        self.packs, self.vocabulary = self._result(self.actor.about.remote())
 
     def logprobs(
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
     ) -> Outputs:
         """See :class:`~rollenv.trainers.policies.base.Reader`; without gradients."""
         sent = on("cpu", Packed(batch.ids, batch.row, batch.drawn, batch.observed, batch.sequences, batch.turns, {}))
-        read: Outputs = self._answer(self.actor.logprobs.remote(sent, tuple(outputs)))
-        return on(batch.ids.device, read)
+        computed: Outputs = self._result(self.actor.logprobs.remote(sent, tuple(outputs)))
+        return on(batch.ids.device, computed)
 
-    def _answer(self, reference: Any) -> Any:
+    def _result(self, reference: Any) -> Any:
         try:
             return ray.get(reference)
         except RayTaskError as error:
@@ -80,25 +80,25 @@ class RemoteReader:
 
 
 class RemoteRewards(DomainRewards):
-    """The rewards of ``rewards.domains`` in actors, which take turns; see :class:`DomainRewards`.
+    """The rewards of ``rewards.domains``, distributed over actors in turn; see :class:`DomainRewards`.
 
     Raises:
-        UsageError: an entry cannot be, or the cluster is too small.
+        UsageError: an entry is invalid, or the cluster is too small.
     """
 
     def __init__(self, config: TrainConfig):
         super().__init__(config)
         self.actors = _actors(_Rewards, "rewards", config.placement.roles.rewards, config)
         self._turns = itertools.cycle(self.actors)
-        self._rewards = {pattern: functools.partial(self._ask, pattern) for pattern in self._rewards}
+        self._rewards = {pattern: functools.partial(self._reward, pattern) for pattern in self._rewards}
 
-    async def _ask(self, pattern: str, trajectory: Trajectory) -> float:
+    async def _reward(self, pattern: str, trajectory: Trajectory) -> float:
         reference = next(self._turns).reward.remote(pattern, trajectory)
         reward: float = await ray_calls.result_of(reference, functools.partial(RoleLost, "rewards"))
         return reward
 
     def counts(self) -> dict[str, float]:
-        """The judges' counts of all actors."""
+        """Return the judges' counts over all actors."""
         total: dict[str, float] = {}
         for counts in ray.get([actor.counts.remote() for actor in self.actors]):
             total |= {name: total.get(name, 0) + value for name, value in counts.items()}
@@ -110,22 +110,22 @@ class RemoteRewards(DomainRewards):
             ray_calls.kill_actor(actor)
 
 
-def _actors(kind: type, name: str, role: RoleConfig, *given: Any) -> list[Any]:
+def _actors(kind: type, name: str, role: RoleConfig, *arguments: Any) -> list[Any]:
     """Start the actors of a role."""
     options = {"num_cpus": role.cpus, "num_gpus": role.gpus, "resources": role.resources}
     ray_calls.check_room(role.actors, options, f"lower placement.roles.{name}")
-    again: dict[str, Any] = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS}
-    actor: Any = ray.remote(kind).options(scheduling_strategy="SPREAD", **options, **again)
-    return [actor.remote(role, registry.added_specs(), *given) for _ in range(role.actors)]
+    retries: dict[str, Any] = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS}
+    actor: Any = ray.remote(kind).options(scheduling_strategy="SPREAD", **options, **retries)
+    return [actor.remote(role, registry.added_specs(), *arguments) for _ in range(role.actors)]
 
 
 class _Model:
-    """The inside of an actor that reads."""
+    """An actor with a reference or teacher model."""
 
     def __init__(
         self, role: RoleConfig, environments: Mapping[str, EnvSpec], config: TrainConfig, wrappers: Wrappers, name: str
     ):
-        if not role.gpus:  # which Ray does not hide
+        if not role.gpus:  # Ray does not hide GPUs from actors without any
             os.environ |= dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), "")
         torch.set_num_threads(max(1, int(role.cpus)))
         registry.add_specs(environments)
@@ -134,7 +134,7 @@ class _Model:
         self.reader, self.vocabulary = reading_model(config, wrappers, name)
 
     def about(self) -> tuple[bool, dict[str, int]]:
-        """Return whether the model packs, and its vocabulary."""
+        """Return whether the model reads packed sequences, and its vocabulary."""
         return self.reader.packs, self.vocabulary
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -143,7 +143,7 @@ class _Model:
 
 
 class _Rewards:
-    """The inside of an actor that judges."""
+    """An actor that computes rewards."""
 
     def __init__(self, role: RoleConfig, environments: Mapping[str, EnvSpec], config: TrainConfig):
         registry.add_specs(environments)

@@ -1,4 +1,4 @@
-"""More processes that play: each has the player, with its weights in shared memory, and plays a part of a batch."""
+"""Additional processes that play parts of a batch, each with a copy of the player and its weights in shared memory."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from rollenv.trainers.cpu_threads import cores
 
 logger = logging.getLogger(__name__)
 
-#: Processes at most where their number follows the machine.
+#: Maximum number of processes if their number follows the machine.
 _MOST = 8
 
-#: Seconds between two looks at a process that plays. One that is stopped at both is given up: when a job that was
-#: stopped goes on, this process may be first.
+#: Seconds between two checks of a process. It is abandoned if it is stopped at both: after SIGCONT to the whole job
+#: this process may run first.
 LOOK_EVERY = 5.0
 
 _values_of = operator.attrgetter(*(f.name for f in fields(Turn)))
@@ -54,40 +54,41 @@ class WorkBatch:
 
 @dataclass(slots=True)
 class Played:
-    """The groups that a process played; nothing where that failed."""
+    """The groups that a process played; empty if that failed."""
 
     number: int
     groups: list[list[tuple[Trajectory, list[tuple[Any, ...]]]]] = field(default_factory=list)
-    """The trajectories of every group, their turns apart from them."""
+    """The trajectories of every group, each with the values of its turns."""
     health: Health = field(default_factory=Health)
     stats: RolloutStats = field(default_factory=RolloutStats)
     tokens: tuple[int, int] = (0, 0)
-    """Computed, and drawn."""
+    """Numbers of computed and of sampled tokens."""
     seconds: float = 0.0
-    """Of its processor."""
+    """CPU seconds."""
 
 
 class RolloutProcesses:
-    """Plays some groups of every batch in processes of their own.
+    """Plays some groups of every batch in other processes.
 
-    Which process plays a group follows from the group's number, and every draw from the task's seed and the member, so
-    that trajectories do not depend on who was faster. (Which prompts go through the model together does: results are
-    equal up to rounding.) Groups that a process fails to play are played here, where an error is seen as it is.
+    The group's number selects the process, and the task's seed and the member determine all random numbers, so
+    trajectories do not depend on timing, up to rounding: the batching of prompts does. Groups that a process fails to
+    play are played in this process, which then raises the error.
 
     Args:
-        player: its weights move to shared memory: trained in place, they are new in all processes.
-        processes: that play, with this one; 0 for the threads of :meth:`sharing`, up to the number of cores.
+        player: its weights move to shared memory, so that in-place training updates all processes.
+        processes: number of processes including this one; 0 for the threads of :meth:`sharing`, up to the number of
+            cores.
     """
 
     def __init__(self, player: LocalAgent, processes: int, limits: Limits):
-        self.player, self._follows = player, not processes
-        most = (processes or min(len(cores()), _MOST)) - 1
-        #: Processes to use besides this one.
-        self.active = most
-        #: Seconds of the processes' processors, up to now.
+        self.player, self._follows_threads = player, not processes
+        count = (processes or min(len(cores()), _MOST)) - 1
+        #: Number of processes to use besides this one.
+        self.active = count
+        #: CPU seconds of the processes so far.
         self.seconds = 0.0
         player.model.share_memory()
-        self._processes = [_RolloutProcess(player, limits) for _ in range(most)]
+        self._processes = [_RolloutProcess(player, limits) for _ in range(count)]
 
     def close(self) -> None:
         """End the processes."""
@@ -96,12 +97,12 @@ class RolloutProcesses:
 
     @contextlib.contextmanager
     def sharing(self, threads: int) -> Iterator[None]:
-        """While inside, this process leaves cores to the others.
+        """Leave cores to the other processes while the block runs.
 
         Args:
-            threads: of torch, before and afterwards; as many cores are free.
+            threads: torch's number of threads before and after, which is the number of idle cores.
         """
-        if self._follows:
+        if self._follows_threads:
             self.active = min(len(self._processes), threads - 1)
         torch.set_num_threads(max(1, threads // (self.active + 1)))
         try:
@@ -110,12 +111,12 @@ class RolloutProcesses:
             torch.set_num_threads(threads)
 
     async def play(self, manager: RolloutManager, group: Group, size: int) -> bool:
-        """Have a group played elsewhere; false if it is to be played here."""
+        """Play a group in another process; return False if this process has to play it."""
         share = group.number % (self.active + 1)
         return bool(share) and await self._processes[share - 1].play(self, manager, group, size)
 
     def take(self, manager: RolloutManager, played: Played) -> None:
-        """Take over a process's records."""
+        """Merge a process's records."""
         stats = self.player.engine.stats
         stats.computed, stats.drawn = stats.computed + played.tokens[0], stats.drawn + played.tokens[1]
         self.seconds += played.seconds
@@ -124,7 +125,7 @@ class RolloutProcesses:
 
 
 class _RolloutProcess:
-    """One of the processes. Groups that are asked for in the same round of the event loop go to it together."""
+    """One of the processes. Groups of the same iteration of the event loop are sent together."""
 
     def __init__(self, player: LocalAgent, limits: Limits):
         context = multiprocessing.get_context("fork")
@@ -149,7 +150,7 @@ class _RolloutProcess:
         self._batches += 1
         player, requests, self._requests = owner.player, self._requests, {}
         tasks = [(number, group.task) for number, (group, _) in requests.items()]
-        if self._is_stopped():  # it reads nothing, and what is sent could be more than the pipe holds
+        if self._is_stopped():  # it would not read, and the message may exceed the pipe's buffer
             self._failed(requests, "is stopped")
             return
         try:
@@ -158,21 +159,21 @@ class _RolloutProcess:
             self._ended(requests)
             return
         except (ValueError, TypeError, AttributeError, pickle.PicklingError) as error:
-            self._failed(requests, f"cannot be asked: {error!r}")
+            self._failed(requests, f"cannot be sent its groups: {error!r}")
             return
         loop = asyncio.get_running_loop()
         loop.add_reader(self._pipe.fileno(), self._receive, owner, manager, requests)
         loop.call_later(LOOK_EVERY, self._look, self._batches, requests, False)
 
     def _is_stopped(self) -> bool:
-        """True if a signal has stopped the process: it has not ended, and says nothing until another lets it go on."""
+        """Return whether a signal has stopped the process."""
         try:
             return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
         except psutil.Error:
             return False
 
     def _look(self, number: int, requests: dict[int, tuple[Group, asyncio.Future[bool]]], was_stopped: bool) -> None:
-        """Give up a process that is stopped while its groups are waited for."""
+        """Abandon a process that stays stopped while its groups are outstanding."""
         if number != self._batches or self._pipe.closed or all(future.done() for _, future in requests.values()):
             return
         loop, stopped = asyncio.get_running_loop(), self._is_stopped()
@@ -191,7 +192,7 @@ class _RolloutProcess:
             asyncio.get_running_loop().remove_reader(self._pipe.fileno())
             self._ended(requests)
             return
-        if played.number != self._batches:  # of a batch that was given up
+        if played.number != self._batches:  # an abandoned batch
             return
         asyncio.get_running_loop().remove_reader(self._pipe.fileno())
         owner.take(manager, played)
@@ -208,7 +209,7 @@ class _RolloutProcess:
         self.close()
 
     def _failed(self, requests: dict[int, tuple[Group, asyncio.Future[bool]]], why: str) -> None:
-        logger.warning("a process that plays %s; its groups are played by the others", why)
+        logger.warning("a rollout process %s; its groups are played by the main process", why)
         for _, future in requests.values():
             if not future.done():
                 future.set_result(False)
@@ -222,9 +223,9 @@ class _RolloutProcess:
 
 
 def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: Limits) -> None:
-    """Serve a process: play what it is sent until the pipe is closed."""
+    """Play the batches from the pipe until it is closed."""
     parents.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user's is for the process that asks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles the user's interrupt
     torch.set_num_threads(1)
     gc.freeze()
     while True:
@@ -235,7 +236,7 @@ def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: Li
         began = time.process_time()
         try:
             played = _play(batch, player, limits)
-        except BaseException:  # the asking process will see the same
+        except BaseException:  # the main process plays the groups and raises the same error
             played = Played(batch.number)
         played.seconds = time.process_time() - began
         pipe.send(played)
@@ -248,7 +249,7 @@ def _play(batch: WorkBatch, player: LocalAgent, limits: Limits) -> Played:
     before = stats.computed, stats.drawn
     groups = [Group(task, [], number) for number, task in batch.groups]
     with RolloutManager(player, limits=limits) as manager:
-        manager.run(_all(manager, groups, batch.size))
+        manager.run(_play_groups(manager, groups, batch.size))
     played = [[(t, list(map(_values_of, t.turns))) for t in group] for group in groups]
     for group in groups:
         for trajectory in group:
@@ -257,21 +258,17 @@ def _play(batch: WorkBatch, player: LocalAgent, limits: Limits) -> Played:
     return Played(batch.number, played, manager.health, manager.stats, tokens)
 
 
-async def _all(manager: RolloutManager, groups: Sequence[Group], size: int) -> None:
+async def _play_groups(manager: RolloutManager, groups: Sequence[Group], size: int) -> None:
     async with manager.watching():
         await asyncio.gather(*(manager.play_group(group, size) for group in groups))
 
 
 def start_rollout_processes(processes: int, player: Any, limits: Limits) -> RolloutProcesses | None:
-    """Start the processes that a run asks for; None where there are none to start.
-
-    Args:
-        processes: ``rollout.processes``.
-    """
+    """Start the processes of ``rollout.processes``; None if there are none to start."""
     if processes == 1 or (not processes and len(cores()) == 1):
         return None
     local = isinstance(player, LocalAgent) and player.model.device.type == "cpu"
     if not local or "fork" not in multiprocessing.get_all_start_methods():
-        logger.warning("one process plays: more need a model on the CPU, and a system that can fork processes")
+        logger.warning("only one process plays: more need a model on the CPU, and a system that can fork processes")
         return None
     return RolloutProcesses(player, processes, limits)

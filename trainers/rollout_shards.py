@@ -1,4 +1,4 @@
-"""The shards that play a run: managers in Ray actors, each with an engine and environments of its own."""
+"""The shards of a run: managers in Ray actors, each with its own engine and environments."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ with extra("ray", "Playing in shards"):
 
 @dataclass(frozen=True)
 class Build:
-    """Makes a shard's manager, in its actor.
+    """Creates a shard's manager, in its actor.
 
     Args:
-        folder: of the model that it begins with; every machine has to see it.
-        environments: that do not come with rollenv.
+        folder: folder of the initial model, available on every machine.
+        environments: specs of environments that are not part of rollenv.
     """
 
     config: TrainConfig
@@ -47,7 +47,7 @@ class Build:
 
 
 class TrainingShards(RayShards):
-    """The shards of a run, as its player, on the cluster that this process is connected to.
+    """The shards of a run, used as its player, on the cluster that this process is connected to.
 
     Raises:
         UsageError: the cluster is too small.

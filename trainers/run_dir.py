@@ -19,10 +19,10 @@ from rollenv.trainers.config import TrainConfig, changed_keys, parse_config
 
 logger = logging.getLogger(__name__)
 
-#: Prompt tokens that are kept of one evaluation's episodes: a line of JSON has about 5 bytes for each.
+#: Maximum number of prompt tokens saved per evaluation: each has about 5 bytes of JSON.
 MOST_PROMPT_IDS = 1_000_000
 
-#: Beginnings of keys that a resumed run may change, since they train nothing; iterations may only be raised.
+#: Prefixes of keys that a resumed run may change, since they do not affect training; iterations may only be raised.
 MAY_CHANGE = (
     *("iterations:", "checkpoint_every:", "keep_checkpoints:", "threads:", "eval.", "trackers.", "placement."),
     "rollout.shard",
@@ -57,7 +57,7 @@ class RunDir:
         """
         path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), Path(recipe).stem)
         run = cls(path)
-        about = json.dumps({"recipe": recipe, "fingerprints": fingerprints(config)})  # which may fail: no folder yet
+        about = json.dumps({"recipe": recipe, "fingerprints": fingerprints(config)})  # may fail: before the folder
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.mkdir()
@@ -74,10 +74,10 @@ class RunDir:
 
     @classmethod
     def resume(cls, path: Path) -> tuple[RunDir, TrainConfig]:
-        """An existing folder and the configuration it was started with.
+        """Open an existing folder and load the configuration that it was started with.
 
         Raises:
-            UsageError: if it is not a run's folder, its configuration cannot be read, or another process writes it.
+            UsageError: it is not a run folder, its configuration cannot be read, or another process writes to it.
         """
         run = cls(path)
         try:
@@ -88,13 +88,13 @@ class RunDir:
         return run, parse_config(data)
 
     def extend(self, started: TrainConfig, wanted: TrainConfig, accept: bool = False) -> TrainConfig:
-        """The settings to continue with: those that the run was started with, apart from those that train nothing.
+        """Check changed settings of a resumed run, write and return them.
 
         Args:
-            accept: go on although the data or the model have changed.
+            accept: continue although the data or the model have changed.
 
         Raises:
-            UsageError: with a changed key that is not :data:`MAY_CHANGE`, with fewer iterations, or with other data.
+            UsageError: a key outside of :data:`MAY_CHANGE` or the data has changed, or there are fewer iterations.
             RunDirError: the new settings cannot be written.
         """
         wanted = wanted.model_copy(update={"run_dir": started.run_dir})
@@ -112,8 +112,8 @@ class RunDir:
         now = fingerprints(started) if before else {}
         if others := [name for name in now if before.get(name, now[name]) != now[name]]:
             raise UsageError(
-                f"cannot resume {self.path}: {' and '.join(others)} changed since the run was started. Restore what "
-                "was there, start a new run without --resume, or go on all the same with --accept-changes"
+                f"cannot resume {self.path}: {' and '.join(others)} changed since the run was started. Restore the old "
+                "state, start a new run without --resume, or continue anyway with --accept-changes"
             )
         if changes:
             self._write_config(wanted)
@@ -127,7 +127,7 @@ class RunDir:
         return about if isinstance(about, dict) else {}
 
     def discard_unless_begun(self) -> None:
-        """Delete the folder of a run that ended before its first numbers and checkpoints."""
+        """Delete the folder of a run that ended before its first metrics and checkpoints."""
         if not read_rows(self.metrics_file) and not self.checkpoints.exists():
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -156,8 +156,7 @@ class RunDir:
     def keep_episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
         """Save all episodes of an evaluation, for inspection.
 
-        Prompts repeat much of each other; beyond :data:`MOST_PROMPT_IDS` they are left out, those of successful
-        episodes first.
+        Beyond :data:`MOST_PROMPT_IDS`, prompts are left out, those of successful episodes first.
 
         Raises:
             RunDirError: they cannot be written.
@@ -177,7 +176,7 @@ class RunDir:
         self.append(self.episodes_file, *rows)
 
     def cut_back(self, iteration: int) -> None:
-        """Drop what was logged after ``iteration``, and lines that cannot be read, as an incomplete last one."""
+        """Drop rows after ``iteration``, and lines that cannot be read, such as an incomplete last one."""
         for file in (self.metrics_file, self.episodes_file):
             partial = file.with_suffix(".partial")
             try:
@@ -189,18 +188,18 @@ class RunDir:
 
 
 def fingerprints(config: TrainConfig) -> dict[str, str]:
-    """Return fingerprints of the rows that a run trains on or is evaluated with, and of its models."""
-    found = {}
+    """Return fingerprints of a run's data sets, in training and evaluation, and of its models."""
+    prints = {}
     for env in config.environments():
         name = f"the data of {env.id} {json.dumps(env.kwargs, sort_keys=True, default=str)}"
-        found[name] = data_fingerprint(env.id, env.kwargs)
+        prints[name] = data_fingerprint(env.id, env.kwargs)
     for path in (config.model.path, getattr(config.distill, "path", None) or ""):
-        found[f"the model {path}"] = model_fingerprint(path)
-    return {name: value for name, value in found.items() if value}
+        prints[f"the model {path}"] = model_fingerprint(path)
+    return {name: value for name, value in prints.items() if value}
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """The lines of a JSONL file that hold a row of an iteration; none if there is no file."""
+    """Read the rows of iterations in a JSONL file; none if there is no file."""
     return list(_rows(file))
 
 
@@ -216,16 +215,16 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
             if isinstance(row, dict) and type(row.get("iteration")) is int:
                 yield row
             else:
-                logger.warning("line %d of %s holds no row and is left out", number, file)
+                logger.warning("line %d of %s holds no row and is ignored", number, file)
 
 
 def next_free(root: Path, name: str) -> Path:
-    """The path ``root/name-N`` with the smallest N above all that exist."""
+    """Return ``root/name-N`` with the smallest N above all existing ones."""
     return root / f"{name}-{max(_numbers(root, name), default=0) + 1}"
 
 
 def latest(root: Path, name: str) -> Path | None:
-    """The existing ``root/name-N`` with the largest N, or None."""
+    """Return the existing ``root/name-N`` with the largest N, or None."""
     numbers = _numbers(root, name)
     return root / f"{name}-{max(numbers)}" if numbers else None
 

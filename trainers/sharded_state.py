@@ -1,4 +1,4 @@
-"""The part of a checkpoint that all ranks write together, and any number of them can read."""
+"""The part of a checkpoint that all ranks write together; any number of ranks can read it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ FOLDER = "shards"
 
 
 class Tensors(Protocol):
-    """Something that is trained."""
+    """An object with trained tensors."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors that training continues with, by name: the tensors themselves, not copies."""
+        """Return all tensors of the training state by name, not copied."""
         ...
 
 
 def write(folder: Path, states: Mapping[str, Tensors], ranks: Ranks) -> None:
-    """Write the tensors of all ranks; the first one calls the others.
+    """Write the tensors of all ranks; the first rank sends the command to the others.
 
     Args:
-        folder: of the checkpoint, which all ranks see.
+        folder: folder of the checkpoint, available on all ranks.
 
     Raises:
         OSError: a rank cannot write its share.
@@ -38,26 +38,26 @@ def write(folder: Path, states: Mapping[str, Tensors], ranks: Ranks) -> None:
     ranks.send_command("save", folder)
     try:
         dcp.save(_flat(states), checkpoint_id=folder / FOLDER, process_group=ranks.group)
-    except (CheckpointException, RuntimeError) as error:  # torch's does not derive from Exception
+    except (CheckpointException, RuntimeError) as error:  # CheckpointException does not derive from Exception
         ranks.meet()
         raise OSError(_first(error)) from error
 
 
 def read(folder: Path, states: Mapping[str, Tensors], ranks: Ranks) -> None:
-    """Put what was written into the tensors, however many ranks wrote and read.
+    """Load a checkpoint into the tensors; the number of ranks may have changed.
 
     Raises:
-        ValueError: they are of other names or sizes.
+        ValueError: names or shapes differ.
         RankLost: a rank has ended.
     """
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)  # as is meant for one process
+            warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)  # intended for a single process
             where = folder / FOLDER
             dcp.load(_flat(states), checkpoint_id=where, process_group=ranks.group, no_dist=not ranks.together)
     except CheckpointException as error:
         ranks.meet()
-        raise ValueError(f"its shards are of another model: {_first(error)}") from error
+        raise ValueError(f"its shards belong to another model: {_first(error)}") from error
 
 
 def _flat(states: Mapping[str, Tensors]) -> dict[str, Tensor]:

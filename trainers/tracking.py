@@ -1,6 +1,6 @@
-"""Trackers for a run's numbers besides its folder: Weights & Biases, SwanLab, MLflow, TensorBoard.
+"""Metric trackers in addition to the run folder: Weights & Biases, SwanLab, MLflow, TensorBoard.
 
-A tracker only ever watches: wrapped in :class:`Trackers`, one that fails is a warning and training goes on.
+Inside :class:`Trackers`, a tracker that fails logs a warning and training continues.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Episodes that are shown of those given at a time, and characters of each.
+#: Maximum number of logged episodes per call, and of characters of each.
 MOST_EPISODES = 16
 MOST_CHARACTERS = 20_000
 
 
 class Tracker(Protocol):
-    """Receives what a run logs. Times are iterations; metrics have the names of ``metrics.jsonl``."""
+    """Logs a run. The time axis is the iteration; metrics have the names of ``metrics.jsonl``."""
 
     def start(self, run_path: Path, config: dict[str, Any]) -> None:
-        """Begin, or continue what an earlier process began."""
+        """Start a run, or continue that of an earlier process."""
         ...
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -46,22 +46,22 @@ class Tracker(Protocol):
         ...
 
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
-        """Log some of the episodes, to be read."""
+        """Log some of the episodes as text."""
         ...
 
     def finish(self, artifacts: Sequence[Path]) -> None:
-        """End, and wait until all is stored.
+        """Finish the run, and wait until everything is stored.
 
         Args:
-            artifacts: files to keep with the run, such as the report; those that do not exist are passed over.
+            artifacts: files to store with the run, such as the report; missing files are ignored.
         """
         ...
 
 
 class Trackers:
-    """Several trackers as one that never raises: what fails is logged as a warning, once for each tracker.
+    """Several trackers as one that never raises: the first failure of each tracker is logged as a warning.
 
-    A tracker that failed later is tried again with the next numbers; one that could not start is left alone.
+    A tracker that fails to start is not used; one that fails later is tried again with the next numbers.
     """
 
     def __init__(self, trackers: Sequence[Tracker] = ()):
@@ -102,7 +102,7 @@ class Trackers:
     def _guarded(self, tracker: Tracker, what: str) -> Iterator[None]:
         try:
             yield
-        except (Exception, SystemExit) as error:  # whatever a library does, training is worth more
+        except (Exception, SystemExit) as error:  # no failure of a library may stop training
             if id(tracker) not in self._warned:
                 self._warned.add(id(tracker))
                 logger.warning(
@@ -116,7 +116,7 @@ class Trackers:
 
 @dataclass
 class Continued:
-    """A tracker's file in the run's folder, by which a resumed run continues without double rows."""
+    """A tracker's file in the run folder, with which a resumed run continues without duplicate rows."""
 
     file: Path
     id: str = ""
@@ -126,8 +126,8 @@ class Continued:
     @classmethod
     def read(cls, file: Path) -> Continued:
         try:
-            kept = json.loads(file.read_text())
-            return cls(file, str(kept["id"]), int(kept.get("logged", -1)))
+            saved = json.loads(file.read_text())
+            return cls(file, str(saved["id"]), int(saved.get("logged", -1)))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return cls(file)
 
@@ -137,7 +137,7 @@ class Continued:
         partial.replace(self.file)
 
     def is_new(self, iteration: int) -> bool:
-        """Return whether an iteration was not logged yet, and note that it is."""
+        """Return whether an iteration was not logged yet, and mark it as logged."""
         if iteration <= self.logged:
             return False
         self.logged = iteration
@@ -148,15 +148,15 @@ class Continued:
 class WandbTracker:
     """Weights & Biases: settings, curves, a table of episodes, and the report as an artifact.
 
-    A run that is continued goes on under the same id, which ``wandb.json`` in the run's folder holds. Iterations that
-    were logged before a crash are not logged again.
+    A resumed run has the same id, which is in ``wandb.json`` of the run folder. Iterations that were logged before a
+    crash are not logged again.
 
     Args:
-        project: where the run is listed.
+        project: the W&B project.
         entity: a team; by default the account's own.
-        mode: ``online``, ``offline`` (files in the run's folder, for ``wandb sync``) or ``disabled``; by default what
-            ``WANDB_MODE`` says.
-        name: of the run; by default that of its folder.
+        mode: ``online``, ``offline`` (files in the run folder, for ``wandb sync``) or ``disabled``; by default
+            ``WANDB_MODE``.
+        name: name of the run; by default that of its folder.
 
     Raises:
         MissingExtra: wandb is not installed.
@@ -192,7 +192,7 @@ class WandbTracker:
             resume="allow",
             dir=str(run_path),
             mode=self.mode,
-            reinit="create_new",  # another run of this process is not ended
+            reinit="create_new",  # do not end another run of this process
             settings=wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True),
         )
         self._run.config.update(config, allow_val_change=True)
@@ -213,9 +213,9 @@ class WandbTracker:
         if run is None:
             return
         try:
-            if there := [path for path in artifacts if path.is_file()]:
+            if existing := [path for path in artifacts if path.is_file()]:
                 artifact = self._wandb.Artifact(f"run-{run.id}-files", type="rollenv-run")
-                for path in there:
+                for path in existing:
                     artifact.add_file(str(path), name=path.name)
                 run.log_artifact(artifact)
         finally:
@@ -223,7 +223,7 @@ class WandbTracker:
 
 
 class SwanLabTracker:
-    """SwanLab: settings, curves and episodes as text. ``SWANLAB_MODE=offline`` keeps them in the run's folder.
+    """SwanLab: settings, curves and episodes as text. ``SWANLAB_MODE=offline`` stores them in the run folder.
 
     Raises:
         MissingExtra: swanlab is not installed.
@@ -237,13 +237,13 @@ class SwanLabTracker:
     def start(self, run_path: Path, config: dict[str, Any]) -> None:
         self._kept = Continued.read(run_path / "swanlab.json")
         mode = os.environ.get("SWANLAB_MODE")
-        online = mode in (None, "", "online")  # only there can a run be continued under its id
+        online = mode in (None, "", "online")  # only online runs can be resumed by id
         self._kept.id = self._kept.id or secrets.token_hex(8)
         self._kept.write()
-        again = {"id": self._kept.id, "resume": "allow"} if online else {}
+        resume = {"id": self._kept.id, "resume": "allow"} if online else {}
         folder = str(run_path / "swanlab")
         self._run = self._swanlab.init(
-            project=self.project, name=run_path.name, config=config, log_dir=folder, mode=mode, reinit=True, **again
+            project=self.project, name=run_path.name, config=config, log_dir=folder, mode=mode, reinit=True, **resume
         )
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -256,7 +256,7 @@ class SwanLabTracker:
             self._run.log({"episodes": texts}, step=iteration)
 
     def finish(self, artifacts: Sequence[Path]) -> None:
-        """End the run. SwanLab keeps no other files."""
+        """Finish the run. SwanLab stores no other files."""
         run, self._run = self._run, None
         if run is not None:
             run.finish()
@@ -265,10 +265,10 @@ class SwanLabTracker:
 class MlflowTracker:
     """MLflow: settings as parameters, curves, episodes and the report as artifacts.
 
-    They go where ``MLFLOW_TRACKING_URI`` says, by default into ``mlflow/`` of the run's folder.
+    They are stored at ``MLFLOW_TRACKING_URI``, by default in ``mlflow/`` of the run folder.
 
     Args:
-        project: the experiment where the run is listed.
+        project: the MLflow experiment.
 
     Raises:
         MissingExtra: mlflow is not installed.
@@ -289,9 +289,9 @@ class MlflowTracker:
         if self._kept.id:
             self._client.update_run(self._kept.id, status="RUNNING")
             return
-        found = self._client.get_experiment_by_name(self.project)
+        existing = self._client.get_experiment_by_name(self.project)
         artifacts = None if uri else (folder / "artifacts").as_uri()
-        experiment = found.experiment_id if found else self._client.create_experiment(self.project, artifacts)
+        experiment = existing.experiment_id if existing else self._client.create_experiment(self.project, artifacts)
         self._kept.id = self._client.create_run(experiment, run_name=run_path.name).info.run_id
         self._kept.write()
         for key, value in flat(config).items():
@@ -321,7 +321,7 @@ class MlflowTracker:
 
 
 class AlertTracker:
-    """Posts alarms of the trainer to a webhook, as ``{"text", "run", "iteration", "alarm"}``: Slack shows the text.
+    """Posts the trainer's alarms to a webhook as ``{"text", "run", "iteration", "alarm"}``; Slack shows the text.
 
     Args:
         url: address of the webhook, http or https.
@@ -351,9 +351,9 @@ class AlertTracker:
 
 
 class TensorBoardTracker:
-    """TensorBoard: curves, episodes as text, settings as hyper-parameters, in ``tensorboard/`` of the run's folder.
+    """TensorBoard: curves, episodes as text, settings as hyper-parameters, in ``tensorboard/`` of the run folder.
 
-    Of a run that is continued, points after the checkpoint are replaced.
+    A resumed run replaces points after the checkpoint.
 
     Raises:
         MissingExtra: tensorboard is not installed.
@@ -371,7 +371,7 @@ class TensorBoardTracker:
         self._folder.mkdir(exist_ok=True)
 
     def _opened(self, iteration: int) -> Any:
-        """The writer; the first iteration says where the run continues."""
+        """Return the writer, created at the first iteration, where the run continues."""
         if self._writer is None:
             self._writer = self._library.SummaryWriter(str(self._folder), purge_step=iteration)
             self._writer.add_text("config", _as_code(json.dumps(self._config, indent=2)), iteration)
@@ -395,14 +395,14 @@ class TensorBoardTracker:
         writer.flush()
 
     def finish(self, artifacts: Sequence[Path]) -> None:
-        """Close the file. TensorBoard keeps no other files."""
+        """Close the file. TensorBoard stores no other files."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
 
 
 def trackers_of(settings: TrackersConfig) -> list[Tracker]:
-    """Return the trackers that a recipe asks for.
+    """Create the trackers of a recipe.
 
     Raises:
         MissingExtra: the package of one is not installed.
@@ -415,11 +415,7 @@ def trackers_of(settings: TrackersConfig) -> list[Tracker]:
 
 
 def episode_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
-    """Some episodes for a table, spread evenly over those given.
-
-    Returns:
-        Rows with the same keys: plain numbers and texts.
-    """
+    """Choose evenly spaced episodes and return them as rows of a table, with the same keys and plain values."""
     n, most = len(trajectories), MOST_EPISODES
     chosen = trajectories if n <= most else [trajectories[i * n // most] for i in range(most)]
     return [
@@ -438,13 +434,13 @@ def episode_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
 
 
 def _as_text(row: Mapping[str, Any]) -> str:
-    """An episode's row as text."""
+    """Format a row of :func:`episode_rows` as text."""
     head = "\n".join(f"{name}: {value}" for name, value in row.items() if name != "episode")
     return f"{head}\n\n{row['episode']}"
 
 
 def transcript(trajectory: Trajectory) -> str:
-    """Return the text of an episode turn by turn, for people; the middle of a long one is left out."""
+    """Return an episode as readable text; the middle of a long one is left out."""
     texts = [
         f"[{number}] {turn.observation}\n> {turn.raw or turn.text}\n({turn.reward:g})"
         for number, turn in enumerate(trajectory.turns, 1)
@@ -456,16 +452,16 @@ def transcript(trajectory: Trajectory) -> str:
 
 
 def flat(config: Mapping[str, Any], before: str = "") -> dict[str, bool | int | float | str]:
-    """Nested settings as dotted keys; lists and empty values as text."""
-    found: dict[str, bool | int | float | str] = {}
+    """Flatten nested settings to dotted keys; lists and empty values become text."""
+    out: dict[str, bool | int | float | str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{before}{key}.")
+            out |= flat(value, f"{before}{key}.")
         else:
-            found[before + key] = value if isinstance(value, bool | int | float | str) else json.dumps(value)
-    return found
+            out[before + key] = value if isinstance(value, bool | int | float | str) else json.dumps(value)
+    return out
 
 
 def _as_code(text: str) -> str:
-    """Markdown that shows a text as it is: indented lines are code."""
+    """Format text verbatim in Markdown, as an indented code block."""
     return "\n".join("    " + line for line in text.splitlines())

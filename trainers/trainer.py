@@ -39,7 +39,7 @@ from rollenv.trainers.tracking import Trackers, trackers_of
 from rollenv.trainers.training_state import begin, restore
 from rollenv.wrappers.factory import with_tokenizer
 
-#: ``watch(stage, done, total, numbers)``, called whenever there is something new to show.
+#: ``watch(stage, done, total, numbers)``, called on progress.
 Watch = Callable[[str, int, int, dict[str, float]], None]
 
 logger = logging.getLogger(__name__)
@@ -59,10 +59,9 @@ class Trainer:
     """Trains a language model on an environment.
 
     Args:
-        run: where to write. If it holds checkpoints, training continues from the last one, to the same numbers that an
-            uninterrupted run gives: everything random follows the seed, the number of the iteration and the cursor of
-            the task source.
-        ranks: that train the model. This is the first of them; the others
+        run: the run folder. If it has checkpoints, training resumes from the last one and gives the same numbers as an
+            uninterrupted run: all randomness depends on the seed, the iteration and the cursor of the task source.
+        ranks: the ranks that train the model. This is the first; the others call
             :func:`~rollenv.trainers.worker_rank.run_worker_rank`.
     """
 
@@ -70,7 +69,7 @@ class Trainer:
         self.config, self.run, self.watch = config, run, watch
         streams, rollout = config.batches.kind == "stream", config.rollout
         self.threads = CpuThreads(config.threads, sharers=2 if streams and not rollout.shards else 1)
-        own_tokenizer = "" if config.model.path == "tiny" else config.model.path  # the tiny one's is not made yet
+        own_tokenizer = "" if config.model.path == "tiny" else config.model.path  # the tiny model has none yet
         self.wrappers = with_tokenizer(config.env.wrappers, own_tokenizer)
         self.begun: dict[str, float] = {}
         with contextlib.ExitStack() as stack:
@@ -93,7 +92,7 @@ class Trainer:
             if config.rewards.group:
                 manager.group_reward = GroupReward(group_function(config.rewards.group), manager.limits.reward)
             self.learner = Learner(config, state, run)
-            if restored and config.played_rank:  # the player began with the model below the checkpoint's adapter
+            if restored and config.played_rank:  # the player has only the base model, without the checkpoint's adapter
                 manager.run(renew(state.player, state.sync.weights(state.policy)))
                 state.player.version = state.base_agent.version
 
@@ -115,7 +114,7 @@ class Trainer:
             self._held = stack.pop_all()
 
     def _manager(self, stack: contextlib.ExitStack) -> RolloutManager:
-        """The manager of a player in this process."""
+        """Create the manager of a player in this process."""
         rollout = self.config.rollout
         player = make_player(
             self.config.player, self.state.base_agent, self.run.path / "player", self.config.played_rank
@@ -134,7 +133,7 @@ class Trainer:
         return stack.enter_context(manager)
 
     def _shards(self, stack: contextlib.ExitStack) -> RolloutManager:
-        """The manager of shards, which are watched over during updates too."""
+        """Create the manager of shards, whose thread monitors them during updates too."""
         from rollenv.ray_calls import connected
         from rollenv.rollout.shards import ShardedManager
         from rollenv.trainers.rollout_shards import TrainingShards
@@ -147,7 +146,7 @@ class Trainer:
         return manager
 
     def close(self) -> None:
-        """End the workers and trackers; calling it again does nothing."""
+        """Close workers and trackers; may be called repeatedly."""
         self._held.close()
 
     def __enter__(self) -> Trainer:
@@ -165,7 +164,7 @@ class Trainer:
             TrainingError: losses, gradients or weights are no longer finite.
         """
         started, state, config = time.perf_counter(), self.state, self.config
-        if state.iteration == 0 or not self._evaluations():  # of a resumed run, the file may be damaged
+        if state.iteration == 0 or not self._evaluations():  # a resumed run's file may be damaged
             self._log(self._evaluate() | self.begun)
         if config.iterations == 0:
             self._save()
@@ -195,9 +194,9 @@ class Trainer:
     # -- the steps of an iteration -----------------------------------------------------------------------------------
 
     def _collect(self, metrics: dict[str, float]) -> list[Group]:
-        """The next batch, and its metrics."""
+        """Return the next batch, and add its metrics."""
         player = self.state.player
-        if self.config.batches.kind != "stream":  # which has gone on since the last batch
+        if self.config.batches.kind != "stream":  # a stream has played since the last batch
             self._playing_since = time.perf_counter(), player.tokens
         groups = self.batches.next(metrics)
         clock, tokens = self._playing_since
@@ -212,11 +211,11 @@ class Trainer:
         self.state.save(self.run, self.config.keep_checkpoints, self.batches.state())
 
     def _evaluate(self) -> dict[str, float]:
-        """Success on the evaluation episodes, always the same ones; some are kept to be looked at."""
+        """Play the evaluation episodes, save them and return their metrics."""
         settings = self.config.eval
         metrics: dict[str, float] = {}
         played: list[Trajectory] = []
-        player = copy.copy(self.state.player)  # that of the training may go on beside it
+        player = copy.copy(self.state.player)  # the training's player may keep playing
         if settings.temperature is not None:
             player.sampling = dataclasses.replace(player.sampling, temperature=settings.temperature, routes=False)
         manager = self.manager.beside(player, keep_views=True)
@@ -239,13 +238,13 @@ class Trainer:
         self.manager.run(self._forget())
         self._playing_since = time.perf_counter(), self.state.player.tokens
         if self.rewards:
-            self.rewards.metrics()  # what was added here is not the training's
+            self.rewards.metrics()  # drop the evaluation's counts
         self.run.keep_episodes(self.state.iteration, played)
         self.trackers.episodes(self.state.iteration, played)
         return metrics
 
     async def _forget(self) -> None:
-        """Drop what evaluations left in a cache: a run that is resumed here has not played them."""
+        """Clear the cache after an evaluation, since a run that is resumed here has not played it."""
         if self.config.plays_here:
             self.state.base_agent.engine.forget()
 
@@ -270,7 +269,7 @@ class Trainer:
 
 
 def train(recipe: str, *overrides: str, watch: Watch = lambda *_: None) -> Result:
-    """Train by a recipe, into a new run folder.
+    """Train with a recipe, in a new run folder.
 
     Args:
         recipe: name of a bundled recipe, or path of a TOML file.
@@ -291,7 +290,7 @@ def train(recipe: str, *overrides: str, watch: Watch = lambda *_: None) -> Resul
 
 
 def evaluated(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
-    """Return what an evaluation plays: the run's own environment, then ``eval.parts``, whose metrics have prefixes."""
+    """Return the environments of an evaluation: the run's own, then ``eval.parts``, whose metrics have prefixes."""
     own = EnvConfig(id=config.env.id, kwargs=config.eval.kwargs, wrappers=wrappers)
     main = EvalPart(env=own, episodes=config.eval.episodes)
     tokenizer = "" if config.model.path == "tiny" else config.model.path
@@ -304,12 +303,11 @@ def evaluated(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
 
 @contextlib.contextmanager
 def timed(stage: str, metrics: dict[str, float], more: Callable[[], float] = float) -> Iterator[None]:
-    """Measure a stage: seconds by the clock as ``time/STAGE``, and of processor time (with ended child processes) as
-    ``cpu/STAGE``.
+    """Measure a block: wall-clock seconds as ``time/STAGE``, CPU seconds (with ended child processes) as ``cpu/STAGE``.
 
     Args:
-        metrics: where the two numbers go.
-        more: processor time of others that work for it, up to now.
+        metrics: receives the two numbers.
+        more: returns the CPU seconds of other processes so far.
     """
     clock, worked = time.perf_counter(), sum(os.times()[:4]) + more()
     yield
@@ -318,10 +316,10 @@ def timed(stage: str, metrics: dict[str, float], more: Callable[[], float] = flo
 
 
 def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict[str, float]:
-    """Metrics of the trajectories of a batch.
+    """Compute the metrics of the trajectories of a batch.
 
     Args:
-        success_only: whether success, not the environment's reward, is what teaches.
+        success_only: whether success is the reward, not the environment's.
     """
     trajectories = [t for group in groups for t in group]
     played = [t for t in trajectories if t.status != "failed"]

@@ -1,4 +1,4 @@
-"""The state of a run, made from its settings or from a checkpoint."""
+"""The state of a run, created from its settings or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class TrainingState:
 
     source: TaskSource
     base_agent: LocalAgent
-    """The model that training began with, its tokenizer and its prompts: what a checkpoint is written from."""
+    """The initial model with its tokenizer and prompts, from which checkpoints are written."""
     player: Player
     """The player: ``base_agent`` itself, or an agent with another engine."""
     policy: LocalPolicy
@@ -64,13 +64,13 @@ class TrainingState:
     kl: AdaptiveKL | None = None
     iteration: int = 0
     again: Sequence[Task] = ()
-    """Tasks that were begun before the checkpoint and are still to be played."""
+    """Unfinished tasks of the checkpoint."""
     ranks: Ranks = ALONE
-    """That train; all but the first have no source and no player."""
+    """The ranks that train; all but the first have no source and no player."""
     context: int = 0
-    """The most tokens that the model reads."""
+    """The model's maximum number of tokens."""
     version: int = 0
-    """Version of the weights that play."""
+    """Version of the player's weights."""
 
     @property
     def adapts(self) -> bool:
@@ -79,15 +79,15 @@ class TrainingState:
 
     @property
     def states(self) -> dict[str, checkpoint.Stateful]:
-        """The state with weights of their own to save."""
-        mean = {"teacher": self.teacher} if isinstance(self.teacher, Averaged) else {}
-        return {"policy": self.policy, **({"critic": self.critic} if self.critic else {}), **mean}
+        """The parts with weights to save."""
+        averaged = {"teacher": self.teacher} if isinstance(self.teacher, Averaged) else {}
+        return {"policy": self.policy, **({"critic": self.critic} if self.critic else {}), **averaged}
 
     def save(self, run: RunDir, keep: int, batches: Mapping[str, Any]) -> None:
         """Write a checkpoint.
 
         Args:
-            batches: the state of what gives batches.
+            batches: the state of the batch source.
 
         Raises:
             CheckpointError: it cannot be written.
@@ -106,13 +106,13 @@ class TrainingState:
         checkpoint.save(run.checkpoints, self.iteration, self.base_agent, self.states, keep, more, self.ranks, adapter)
 
     def load(self, folder: Path, states: dict[str, Any], about: dict[str, Any]) -> None:
-        """Take over what a checkpoint has besides the player.
+        """Restore everything but the player from a checkpoint.
 
         Args:
-            states: tensors, if one process wrote it.
+            states: the tensors, if a single process wrote the checkpoint.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError, UsageError: it is of another run.
+            ValueError, KeyError, TypeError, AttributeError, UsageError: it belongs to another run.
         """
         if "scaler" in about:
             sharded_state.read(folder, self.states, self.ranks)
@@ -132,8 +132,8 @@ class TrainingState:
 
 
 def begin(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE) -> TrainingState:
-    """The state of a new run."""
-    teacher = _load_teacher(config, ranks)  # first, since it may not be there
+    """Create the state of a new run."""
+    teacher = _load_teacher(config, ranks)  # first, since it may be missing
     player = initial_agent(config, wrappers, report) if ranks.first else None
     return _assemble(config, wrappers, player, teacher, report, ranks)
 
@@ -141,19 +141,19 @@ def begin(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Ranks 
 def restore(
     config: TrainConfig, run: RunDir, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE
 ) -> TrainingState | None:
-    """Return the state of the last checkpoint; None if there is no checkpoint.
+    """Restore the state of the last checkpoint; None if there is no checkpoint.
 
     Args:
         report: called with the progress of a reference's warm-up.
 
     Raises:
-        CheckpointError: it is damaged, or of another run.
+        CheckpointError: it is damaged, or belongs to another run.
     """
     saved: list[Path] = ranks.share(checkpoint.checkpoints(run.checkpoints))
     if not saved:
         return None
     player, states, about = checkpoint.load(saved[-1]) if ranks.first else (None, {}, {})
-    if player and config.model.lora.rank:  # what was saved has the adapters in it
+    if player and config.model.lora.rank:  # the saved model has the adapters merged
         version, player = player.version, initial_agent(config, wrappers, report)
         player.version = version
     teacher = _load_teacher(config, ranks)
@@ -175,21 +175,21 @@ def restore(
 
 
 def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> LocalAgent:
-    """Return the player before anything was trained.
+    """Create the untrained player.
 
     Raises:
-        UsageError: the named model cannot be loaded, or the tiny model's warm-up finds nothing that it can imitate.
+        UsageError: the model cannot be loaded, or there is nothing for the tiny model to imitate.
     """
     rollout, settings = config.rollout, config.prompt
     stop = tuple(settings.stop)
     replay = config.loss.routing == "replay"
     limits = rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k
     sampling = Sampling(*limits, stop=stop, routes=replay)
-    shown = [*played(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)]
-    prompt = prompt_of(settings, shown[0][0], rollout.max_prompt_tokens, chats=config.templates)
+    environments = [*played(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)]
+    prompt = prompt_of(settings, environments[0][0], rollout.max_prompt_tokens, chats=config.templates)
     if config.model.path == "tiny":
         return tiny_agent(
-            [Scene(env.id, env.kwargs, env.wrappers, env.options, share) for env, share in shown],
+            [Scene(env.id, env.kwargs, env.wrappers, env.options, share) for env, share in environments],
             prompt,
             sampling,
             size=config.model.size,
@@ -214,14 +214,7 @@ def _reader(config: TrainConfig, wrappers: Wrappers, name: Literal["reference", 
 
 
 def reading_model(config: TrainConfig, wrappers: Wrappers, name: str) -> tuple[LocalPolicy, dict[str, int]]:
-    """Make the model of a role that only reads.
-
-    Args:
-        name: the role: "reference" or "teacher".
-
-    Returns:
-        The model, and its vocabulary.
-    """
+    """Load the model of a role, "reference" or "teacher", and return it with its vocabulary."""
     path = config.distill.path if name == "teacher" and isinstance(config.distill, Teacher) else ""
     agent = LocalAgent.load(path) if path else initial_agent(config, wrappers, lambda *_: None)
     return _policy(config, agent, ALONE), agent.tokenizer.get_vocab()
@@ -241,7 +234,7 @@ def _assemble(
     vocabulary = remote.vocabulary if remote else teacher.tokenizer.get_vocab() if teacher else None
     if player and vocabulary is not None and vocabulary != player.tokenizer.get_vocab():
         raise UsageError(
-            "distill.path has another vocabulary than the trained model, so it cannot judge its tokens: choose a "
+            "distill.path has another vocabulary than the trained model, so it cannot score its tokens: choose a "
             "teacher with the same tokenizer"
         )
     lora = None
@@ -250,9 +243,9 @@ def _assemble(
         lora = Lora(adapters.rank, adapters.alpha, targets, config.seed)
     policy = _policy(config, player, ranks, share=share, lora=lora)
     if config.loss.router and not policy.scorer.experts_per_token:
-        raise UsageError("loss.router does nothing: the model has no routers; leave it out, or train one of experts")
+        raise UsageError("loss.router does nothing: the model is not a mixture of experts; leave it out")
     if config.loss.routing == "replay" and not (policy.scorer.routing.routers and policy.packs):
-        raise UsageError("loss.routing=replay needs a model of experts that reads packed sequences; leave it out")
+        raise UsageError("loss.routing=replay needs a mixture of experts that reads packed sequences; leave it out")
     state = TrainingState(
         source_of(config, wrappers) if player else cast(TaskSource, None),
         cast(LocalAgent, player),

@@ -16,12 +16,12 @@ def run_worker_rank(config: TrainConfig, run: RunDir, ranks: Ranks) -> None:
     """Run the commands of the first rank until it ends the run.
 
     Args:
-        run: its folder, which all ranks see.
+        run: the run folder, available on all ranks.
         ranks: the ranks that train; this one is not the first.
 
     Raises:
         RankLost: another rank has ended.
-        RollenvError: the same that the first rank meets.
+        RollenvError: the first rank raises the same error.
     """
     state = restore(config, run, {}, lambda *_: None, ranks) or begin(config, {}, lambda *_: None, ranks)
     learner = Learner(config, state, run)
@@ -38,5 +38,5 @@ def run_worker_rank(config: TrainConfig, run: RunDir, ranks: Ranks) -> None:
                 sharded_state.write(folder, state.states, ranks)
             case "end", _:
                 return
-            case order, _:
-                raise ValueError(f"there is no order {order!r}")
+            case command, _:
+                raise ValueError(f"there is no command {command!r}")

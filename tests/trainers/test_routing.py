@@ -201,11 +201,11 @@ def test_replay_is_refused_where_experts_are_not_told(keys):
 
 def test_replay_without_routers_is_refused(tmp_path):
     config = small("loss.routing=replay", "model.warm_up.steps=0", f"run_dir={tmp_path / 'run'}")
-    with pytest.raises(UsageError, match="needs a model of experts"):
+    with pytest.raises(UsageError, match="needs a mixture of experts"):
         Trainer(config, RunDir.create(config, "sokoban"))
 
 
 def test_a_balance_of_routers_that_are_not_there_is_refused(tmp_path):
     config = small("loss.router=0.1", "model.warm_up.steps=0", f"run_dir={tmp_path / 'run'}")
-    with pytest.raises(UsageError, match="the model has no routers"):
+    with pytest.raises(UsageError, match="the model is not a mixture of experts"):
         Trainer(config, RunDir.create(config, "sokoban"))

@@ -119,7 +119,7 @@ def test_data_without_the_column_or_without_any_instruction_is_refused(tmp_path)
         domain_rewards(settings(tmp_path, kwargs, column="ids"))
     with pytest.raises(UsageError, match="no row"):
         domain_rewards(settings(tmp_path, kwargs_of(tmp_path, ROWS[2:])))
-    with pytest.raises(UsageError, match="no rows that could carry"):
+    with pytest.raises(UsageError, match="no rows with instructions"):
         RowInstructions().check("math:Arithmetic-v0-easy", {})
 
 

@@ -1,1 +1,1 @@
-"""A trained model with its optimizer, and its log-probabilities of given tokens."""
+"""Trained models with their optimizers, and the log-probabilities of tokens."""

@@ -1,4 +1,4 @@
-"""Attention in a row of segments: each looks back along its path from the root of a tree."""
+"""Attention in a row of segments: each attends to its path from the root of a tree."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ logger = logging.getLogger(__name__)
 
 ATTENTION = "rollenv_packed"
 
-#: (how many, tokens before, tokens) for segments of equal shape that follow each other.
+#: (count, tokens before, tokens) for consecutive segments of equal shape.
 Runs = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The segments of a row, and what each of them looks back at."""
+    """The segments of a row, and the tokens that each of them attends to."""
 
     runs: Runs
     paths: Tensor | None = None
-    """Positions of all tokens on each segment's path, its own last. None where no segment has any before it."""
+    """Positions of all tokens on each segment's path, its own last. None if no segment has any before it."""
     readers: list[str] = field(default_factory=list)
-    """The layers that looked at it."""
+    """The attention layers that have read this row."""
 
     @classmethod
     def of(cls, *lengths: int) -> Row:
-        """Whole sequences, which share nothing."""
+        """Create a row of whole sequences without shared prefixes."""
         return cls(tuple((len(list(same)), 0, length) for length, same in itertools.groupby(lengths)))
 
     def positions(self, device: torch.device | str = "cpu") -> Tensor:
-        """(L,) int64: the position of every token in its sequence."""
+        """Return the (L,) int64 position of every token in its sequence."""
         parts = [torch.arange(before, before + n, device=device).repeat(count) for count, before, n in self.runs]
         return torch.cat(parts)
 
@@ -57,8 +57,8 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Causal attention of each segment of a row to its path from the root of the tree.
 
-    Keys and values are gathered along the paths. The gradient of that adds up, for a token that several paths have,
-    what comes from each of them (Tree Training, arXiv 2511.00413).
+    Keys and values are gathered along the paths, so the gradients of a token on several paths add up (Tree Training,
+    arXiv 2511.00413).
 
     Args:
         query: (1, heads, L, size).
@@ -70,14 +70,14 @@ def packed_attention(
         (1, L, heads, size), and no weights.
 
     Raises:
-        NotImplementedError: the layer wants a window, sinks or capped products.
+        NotImplementedError: the layer needs a sliding window, attention sinks or a softcap.
     """
-    if wants := [name for name in ("sliding_window", "softcap", "s_aux") if kwargs.get(name) is not None]:
-        raise NotImplementedError(f"packed attention has no {', '.join(wants)}")
+    if unsupported := [name for name in ("sliding_window", "softcap", "s_aux") if kwargs.get(name) is not None]:
+        raise NotImplementedError(f"packed attention has no {', '.join(unsupported)}")
     row: Row = kwargs["packed_row"]
     row.readers.append(type(module).__name__)
     kind = query.device.type
-    if torch.is_autocast_enabled(kind):  # rotated queries and keys are float32 there, which no fast kernel takes
+    if torch.is_autocast_enabled(kind):  # rotated queries and keys are float32 there; fast kernels need the lower type
         query, key, value = (t.to(torch.get_autocast_dtype(kind)) for t in (query, key, value))
     if row.paths is not None:
         key, value = (t.index_select(2, row.paths) for t in (key, value))
@@ -88,14 +88,7 @@ def packed_attention(
 
 
 def by_shape(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """Segments of equal shape are one call of PyTorch's attention.
-
-    Args:
-        runs: with ``L`` tokens, and ``P`` on their paths.
-
-    Returns:
-        (L, heads, size)
-    """
+    """Attend with one call of PyTorch's attention for each run of segments of equal shape; (L, heads, size)."""
     own = [count * length for count, _, length in runs]
     whole = [count * (before + length) for count, before, length in runs]
     out = []
@@ -107,10 +100,10 @@ def by_shape(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling: flo
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """Attention of the last tokens of sequences to all before them; (count, heads, length, size) each."""
+    """Attend from the last tokens of sequences to all tokens before them; (count, heads, length, size) each."""
     late = query.shape[2] < key.shape[2]
     grouped = query.shape[1] != key.shape[1]
-    if grouped and late and query.is_cuda:  # no fast kernel has both a mask and groups
+    if grouped and late and query.is_cuda:  # no fast kernel supports both a mask and groups
         key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
         grouped = False
     n, whole = query.shape[2], key.shape[2]
@@ -125,14 +118,7 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) ->
 
 
 def by_one_kernel(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """The same as :func:`by_shape` by one call of a kernel for sequences of many lengths (FlashAttention's).
-
-    Args:
-        runs: with ``L`` tokens, and ``P`` on their paths.
-
-    Returns:
-        (L, heads, size)
-    """
+    """Same as :func:`by_shape`, with one call of a kernel for variable lengths (FlashAttention's)."""
     from torch.nn.attention.varlen import varlen_attn
 
     begins, paths = bounds(runs, query.device)
@@ -147,7 +133,7 @@ def by_one_kernel(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling
 
 @functools.cache
 def _names_groups() -> bool:
-    """Return whether the kernel has to be told of groups; PyTorch 2.11 takes them as they are."""
+    """Return whether the kernel has the argument ``enable_gqa``; PyTorch 2.11 needs none."""
     from torch.nn.attention.varlen import varlen_attn
 
     return "enable_gqa" in inspect.signature(varlen_attn).parameters
@@ -155,11 +141,7 @@ def _names_groups() -> bool:
 
 @functools.lru_cache(maxsize=8)
 def bounds(runs: Runs, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Return the starts of ``S`` segments in their row, and their paths among all paths.
-
-    Returns:
-        (S + 1,) int32 each, the ends included.
-    """
+    """Return the boundaries of ``S`` segments in the row, and of their paths in ``paths``; (S + 1,) int32 each."""
     counts, before, lengths = torch.tensor(runs).T
     sizes = (lengths.repeat_interleave(counts), (before + lengths).repeat_interleave(counts))
     begins, paths = (functional.pad(size.cumsum(0), (1, 0)).int().to(device) for size in sizes)
@@ -168,15 +150,15 @@ def bounds(runs: Runs, device: torch.device | str = "cpu") -> tuple[Tensor, Tens
 
 @functools.cache
 def varlen_works(device: torch.device, dtype: torch.dtype, size: int, grouped: bool = False) -> bool:
-    """Return whether :func:`by_one_kernel` can be had there and says what :func:`by_shape` says, gradients included.
+    """Return whether :func:`by_one_kernel` works and equals :func:`by_shape`, gradients included.
 
     Args:
-        dtype: of queries, keys and values.
-        grouped: whether several queries have one key.
+        dtype: type of queries, keys and values.
+        grouped: whether several queries share a key.
     """
     if dtype not in (torch.float16, torch.bfloat16):
         return False
-    runs, found = ((1, 0, 9), (2, 9, 3)), []
+    runs, results = ((1, 0, 9), (2, 9, 3)), []
     try:
         with _plain(device.type):
             paths = torch.tensor([*range(9), *range(12), *range(9), 12, 13, 14], device=device)
@@ -186,19 +168,19 @@ def varlen_works(device: torch.device, dtype: torch.dtype, size: int, grouped: b
                 q = q.repeat_interleave(2, 0) if grouped else q
                 out = attend(runs, q, k.index_select(1, paths), v.index_select(1, paths), None)
                 (gradient,) = torch.autograd.grad(out.float().square().sum(), k)
-                found.append((out.float(), gradient.float()))
-            alike = all(bool((one - other).norm() < 0.05 * one.norm()) for one, other in zip(*found, strict=True))
+                results.append((out.float(), gradient.float()))
+            equal = all(bool((one - other).norm() < 0.05 * one.norm()) for one, other in zip(*results, strict=True))
     except Exception as error:
-        logger.info("no kernel for segments of many lengths on %s: %s", device, error)
+        logger.info("no variable-length attention kernel on %s: %s", device, error)
         return False
-    if not alike:
-        logger.warning("the kernel for segments of many lengths is wrong on %s: one call for each shape", device)
-    return alike
+    if not equal:
+        logger.warning("the variable-length attention kernel is wrong on %s: using one call for each shape", device)
+    return equal
 
 
 @contextlib.contextmanager
 def _plain(kind: str) -> Iterator[None]:
-    """Compute with plain gradients, so that a checkpointed layer does not take tensors saved here for its own."""
+    """Isolate gradients from the caller's: a checkpointed layer would count tensors saved here as its own."""
     hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(kind, enabled=False), hooks:
         yield

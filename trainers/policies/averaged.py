@@ -1,4 +1,4 @@
-"""A teacher that follows the trained model slowly: the mean of its weights over the last steps."""
+"""A teacher whose weights are an exponential moving average of the trained ones."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rollenv.trainers.policies.state import weights_as
 
 
 class Averaged:
-    """Reads as a policy whose weights are w <- decay w + (1 - decay) v after each step, with v the trained ones.
+    """A model with the weights w <- decay w + (1 - decay) v after each step, where v are the trained ones.
 
     Args:
-        policy: holds the mean; it begins as the trained one does, and takes no steps itself.
+        policy: holds the average, initially the trained weights; it takes no optimizer steps.
     """
 
     def __init__(self, policy: LocalPolicy, decay: float):
@@ -33,28 +33,28 @@ class Averaged:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def follow(self, trained: LocalPolicy) -> None:
-        """Move towards the weights of the trained policy."""
+        """Update the average with the weights of the trained policy."""
         if isinstance(self.policy.scorer, FSDPModule):
-            self.policy.scorer.reshard()  # the outermost part stays whole after it has read
+            self.policy.scorer.reshard()  # the root module stays unsharded after a forward pass
         for name, weight in self.policy.weights.items():
             weight.mul_(self.decay).add_(trained.weights[name], alpha=1 - self.decay)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The mean, by name."""
+        """Return the average by name."""
         return {name: weight.detach() for name, weight in self.policy.weights.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """The averaged weights."""
+        """Return the averaged weights."""
         return self.tensors()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved mean.
+        """Restore a saved average.
 
         Raises:
-            ValueError: it is of another model.
+            ValueError: it belongs to another model.
         """
         own = self.tensors()
         if {name: t.shape for name, t in own.items()} != {name: t.shape for name, t in state.items()}:
-            raise ValueError("the averaged teacher is of another model")
+            raise ValueError("the averaged teacher belongs to another model")
         for name, weight in weights_as(own, state).items():
             own[name].copy_(weight)

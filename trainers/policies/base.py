@@ -1,4 +1,4 @@
-"""The interface of policies, wherever their weights are."""
+"""The interface of policies."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ HIDDEN: tuple[Output, ...] = ("hidden",)
 
 @dataclass(slots=True)
 class Outputs:
-    """The outputs of a model for the ``n`` response tokens of a micro-batch; None for what was not asked."""
+    """The outputs of a model for the ``n`` response tokens of a micro-batch; None if not requested."""
 
     logprobs: Tensor | None = None
     """(n,) float32"""
     entropy: Tensor | None = None
-    """(n,) float32, of the distributions that the tokens were drawn from."""
+    """(n,) float32 entropy of each token's distribution."""
     hidden: Tensor | None = None
-    """(n, width) the last layer's, before each token was drawn; without gradient."""
+    """(n, width) hidden states of the last layer that predict each token; without gradient."""
     observations: Tensor | None = None
     """(m,) float32 log-probabilities of the observations between the responses, at temperature 1."""
     router: Tensor | None = None
@@ -34,18 +34,18 @@ class Outputs:
 
 
 class Reader(Protocol):
-    """A model that says how likely tokens are."""
+    """A model that computes log-probabilities of tokens."""
 
     packs: bool
-    """True if the model reads samples as one row, with a shared beginning only once."""
+    """True if the model reads samples as one packed row, with shared prefixes only once."""
 
     def logprobs(
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
     ) -> Outputs:
-        """Return the model's outputs for the response tokens of a micro-batch, with gradients where they are enabled.
+        """Compute the outputs for the response tokens of a micro-batch, with gradients if they are enabled.
 
         Args:
-            outputs: what to compute. The log-probabilities come too, unless only "hidden" is named.
+            outputs: the outputs to compute. Log-probabilities are included, unless only "hidden" is named.
             entropy_gradient: whether the entropy has gradients as well.
         """
         ...
@@ -58,7 +58,7 @@ class Policy(Reader, Protocol):
     """True if the last step was skipped because the loss scale was too high; the next scale is lower."""
 
     def last_piece(self, last: bool) -> None:
-        """Say whether the next micro-batch is the last one of its step."""
+        """Announce whether the next micro-batch is the last one of its step."""
         ...
 
     def backward(self, loss: Tensor) -> None:
@@ -66,13 +66,13 @@ class Policy(Reader, Protocol):
         ...
 
     def step(self, lr: float, *, hold: bool = False) -> float:
-        """One step along the gradients summed since the last; no weight changes if they are not finite.
+        """Take an optimizer step with the accumulated gradients, unless they are not finite.
 
         Args:
             hold: take no step, only drop the gradients.
 
         Returns:
-            The norm of the gradients, before it was cut.
+            The norm of the gradients before clipping.
         """
         ...
 
@@ -81,21 +81,21 @@ class Policy(Reader, Protocol):
         ...
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights under the model's own names, each whole."""
+        """Yield all weights, unsharded, under the model's own names."""
         ...
 
     def adapter(self) -> Adapter | None:
-        """Return the adapter that is trained beside the model; None if it is the model itself."""
+        """Return the trained adapter; None if the model itself is trained."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint besides the model's weights."""
+        """Return the state for a checkpoint, in addition to the model's weights."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state.
+        """Restore a saved state.
 
         Raises:
-            ValueError: the state is not one of this model.
+            ValueError: the state belongs to another model.
         """
         ...

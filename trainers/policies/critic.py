@@ -18,11 +18,11 @@ from rollenv.trainers.policies.state import all_finite, moments_as, tensors_of, 
 
 
 class Valuer(nn.Module):  # type: ignore[misc]
-    """A linear head on states, and where it has its own the model that they come from.
+    """A linear value head on hidden states, with its own model for the kind "model".
 
     Args:
-        model: the policy's, set up for training.
-        kind: "head" or "model", the weights of its own; see :class:`Critic`.
+        model: the policy's model, set up for training.
+        kind: the weights to train; see :class:`Critic`.
         packs: whether the model reads packed sequences.
     """
 
@@ -31,37 +31,34 @@ class Valuer(nn.Module):  # type: ignore[misc]
         self.packs = packs
         device = next(model.parameters()).device
         self.head = nn.Linear(model.config.get_text_config().hidden_size, 1, device=device)
-        nn.init.zeros_(self.head.weight)  # the first values are 0: no noise before anything is learned
+        nn.init.zeros_(self.head.weight)  # the first values are 0, without noise
         nn.init.zeros_(self.head.bias)
         self.model = copy.deepcopy(model) if kind == "model" else None
 
     def forward(self, batch: Packed, hidden: Tensor | None) -> Tensor:
-        """The returns that are expected.
+        """Predict returns, (n,) float32.
 
         Args:
-            hidden: (n, width) the policy's states, for a head.
-
-        Returns:
-            (n,) float32
+            hidden: (n, width) the policy's hidden states, for a head.
         """
         if self.model is not None:
             hidden = hidden_states(self.model, batch, packs=self.packs)[0][batch.drawn.of]
         assert hidden is not None
         out: Tensor = self.head(hidden.float())
-        return out.sum(-1)  # of one number
+        return out.sum(-1)  # drops the dimension of size 1
 
 
 class Critic:
-    """Predicts the return from before each response token.
+    """Predicts the return before each response token.
 
     Args:
-        model: the policy's, at the start of the run; None on ranks that get it from the first.
-        kind: "model" for a copy of it with a head of its own, all of which learns; "head" for a head on the policy's
-            hidden states, which do not change for it.
-        clip: how far a value may move in an update before its loss is cut; 0 for no limit.
-        max_grad_norm: gradients are cut to this norm.
+        model: the policy's model at the start of the run; None on ranks that get it from the first.
+        kind: "model" trains a copy of the model with a value head; "head" a head on the policy's hidden states, without
+            gradients to the policy.
+        clip: clip range of the value loss; 0 for no limit.
+        max_grad_norm: gradients are clipped to this norm.
         packs: whether the model reads packed sequences.
-        distribute: spreads the module over the ranks that train it; by default it stays as it is.
+        distribute: shards the module over the ranks; by default it is unchanged.
     """
 
     def __init__(
@@ -85,45 +82,42 @@ class Critic:
         return self.module.head
 
     def values(self, batch: Packed, hidden: Tensor | None = None) -> Tensor:
-        """The returns that are expected, (n,).
+        """Predict returns, (n,) float32, with gradients if they are enabled.
 
         Args:
-            hidden: (n, width) the policy's states, for a head.
-
-        Returns:
-            (n,) float32, with gradients where they are enabled.
+            hidden: (n, width) the policy's hidden states, for a head.
         """
         out: Tensor = self.module(batch, hidden)
         return out
 
     def backward(self, batch: Packed, hidden: Tensor | None, share: float) -> dict[str, Tensor]:
-        """Add the gradients of a micro-batch's part of the squared errors.
+        """Add the gradients of a micro-batch's squared errors and return metrics, (n,) each.
 
         Args:
-            batch: with the columns "returns" (NaN for tokens without a target) and "values" (before the update).
-            hidden: (n, width) the policy's states, for a head.
-            share: one by the number of targets in the step.
-
-        Returns:
-            (n,) metrics.
+            batch: a batch with the columns "returns" (NaN for tokens without a target) and "values" before the update.
+            hidden: (n, width) the policy's hidden states, for a head.
+            share: 1 / (number of targets in the step).
         """
         returns = batch.columns["returns"]
-        there = ~returns.isnan()
+        targets = ~returns.isnan()
         loss = value_loss(
             self.values(batch, hidden),
-            torch.where(there, returns, 0.0),
+            torch.where(targets, returns, 0.0),
             old=batch.columns["values"],
             clip=self.clip or None,
         )
-        (loss.values * there).sum().mul(share).backward()
-        return {"value_loss": (loss.values.detach() * there), "value_clipped": loss.metrics["value_clipped"] * there}
+        (loss.values * targets).sum().mul(share).backward()
+        return {
+            "value_loss": (loss.values.detach() * targets),
+            "value_clipped": loss.metrics["value_clipped"] * targets,
+        }
 
     def gradient_norm(self) -> float:
-        """The norm of the gradients summed since the last step."""
+        """Return the norm of the accumulated gradients."""
         return float(whole(nn.utils.get_total_norm([p.grad for p in self.module.parameters() if p.grad is not None])))
 
     def step(self, *, hold: bool = False) -> float:
-        """One step along the gradients; no weight changes if they are not finite. Returns their norm.
+        """Take an optimizer step unless the gradients are not finite; return their norm.
 
         Args:
             hold: take no step, only drop the gradients.
@@ -139,18 +133,18 @@ class Critic:
         return all_finite(self.module.parameters())
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights and Adam's moments by name: the very ones that are trained."""
+        """Return the weights and Adam's moments by name, not copied."""
         return tensors_of(dict(self.module.named_parameters()), self.adam)
 
     def state_dict(self) -> dict[str, Any]:
-        """All weights, and the optimizer's state."""
+        """Return all weights and the optimizer's state."""
         return {"module": self.module.state_dict(), "adam": self.adam.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state.
+        """Restore a saved state.
 
         Raises:
-            ValueError: the state is not one of this model.
+            ValueError: the state belongs to another model.
         """
         try:
             self.module.load_state_dict(weights_as(self.module.state_dict(), state["module"]))

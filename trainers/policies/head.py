@@ -1,4 +1,4 @@
-"""Log-probabilities of hidden states, with few logits in memory at a time."""
+"""Log-probabilities from hidden states, with few logits in memory at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-#: Logits that are in memory at a time, in float32: 64 million are 256 MB.
+#: Maximum number of logits in memory at a time: 64 million in float32 are 256 MB.
 MOST_LOGITS = 1 << 26
 
 Head = Callable[[Tensor], Tensor]
@@ -27,18 +27,18 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probabilities of tokens under softmax(head(hidden) / temperature), and the entropy.
 
-    Logits are made for a few tokens at a time, and once more in the backward pass, so the peak does not grow with
-    tokens times vocabulary.
+    Logits are computed in chunks, and again in the backward pass, so the peak does not grow with tokens times
+    vocabulary.
 
     Args:
-        hidden: (n, width) the states that the tokens are predicted from.
-        targets: (n,) int64 ids of the tokens that are scored.
-        head: from states to logits (n, vocabulary).
-        vocabulary: the number of logits for a token.
-        most_logits: that are in memory at a time.
+        hidden: (n, width) the states that predict the tokens.
+        targets: (n,) int64 ids of the tokens.
+        head: maps states to logits (n, vocabulary).
+        vocabulary: number of logits per token.
+        most_logits: maximum number of logits in memory at a time.
 
     Returns:
-        (n,) log-probabilities in float32 (float64 from such states), and (n,) entropies or None.
+        (n,) log-probabilities in float32 (float64 for float64 states), and (n,) entropies or None.
     """
 
     def piece(states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:

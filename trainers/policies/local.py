@@ -1,4 +1,4 @@
-"""A policy on one device: weights and steps in float32, products in the type that was chosen."""
+"""A policy on one device: weights and optimizer in float32, forward and backward pass in a configurable type."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ logger = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=nn.Module)
 
-#: The first scale of losses where products are float16, with 65504 as the largest number.
+#: The initial loss scale for float16, whose largest number is 65504.
 _FIRST_SCALE = 1024.0
 
-#: The largest relative difference between two ways to compute the same states: of each number in float32, and of the
-#: states as a whole in narrower types, where another kernel rounds differently in every layer.
+#: Maximum relative difference between two computations of the same states: of each number in float32, and of the norm
+#: in lower precision, where kernels round differently in every layer.
 _ALIKE = 1e-3
 _ALIKE_ROUNDED = 0.1
 
 
 class Scorer(nn.Module):  # type: ignore[misc]
-    """A causal language model, and what is asked of it, as one module: all of its computing is one forward pass.
+    """A causal language model with the computation of log-probabilities, as one module with one forward pass.
 
     Args:
-        model: to run; it is set up for training.
-        temperature: that responses are drawn with; divides the logits.
-        most_logits: the most logits in memory at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
-        lora: adapters that are trained instead of the model.
+        model: the model, which is set up for training.
+        temperature: sampling temperature; divides the logits.
+        most_logits: maximum number of logits at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
+        lora: adapters to train instead of the model.
 
     Raises:
         UsageError: the model's logits are not its head's output, or it has no layers for adapters.
@@ -71,19 +71,15 @@ class Scorer(nn.Module):  # type: ignore[misc]
     def forward(
         self, batch: Packed, outputs: Collection[Output], entropy_gradient: bool = False
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-        """Compute the parts of :class:`~rollenv.trainers.policies.base.Outputs`.
+        """Compute the fields of :class:`~rollenv.trainers.policies.base.Outputs`, in order.
 
         Args:
-            outputs: what to compute. The log-probabilities come too, unless only "hidden" is asked for.
+            outputs: the outputs to compute. Log-probabilities are included, unless only "hidden" is named.
             entropy_gradient: whether the entropy has gradients as well.
-
-        Returns:
-            (n,) log-probabilities, (n,) entropies, (n, width) states, (m,) log-probabilities of observations, (4,) the
-            balance of routers; None for what was not asked.
         """
         drawn, observed = batch.drawn, batch.observed
         routed: list[tuple[Tensor, ...]] | None = [] if self.experts_per_token else None
-        self.routing.replay(batch.routes)  # until the next batch: checkpointed layers compute again in between
+        self.routing.replay(batch.routes)  # until the next batch, since checkpointed layers are recomputed
         hidden, others = hidden_states(self.model, batch, packs=self.packs, routed=routed)
         states = hidden.detach()[drawn.of] if "hidden" in outputs else None
         if set(outputs) == {"hidden"}:
@@ -101,10 +97,10 @@ class Scorer(nn.Module):  # type: ignore[misc]
             entropy="entropy" in outputs,
             entropy_gradient=entropy_gradient,
         )
-        # what was not drawn has no temperature
+        # observations were not sampled: no temperature
         observations = head(others, observed.targets)[0][observed.of] if len(observed.of) else None
         router = None
-        if routed and routed[0]:  # some models with experts do not tell
+        if routed and routed[0]:  # some mixtures of experts do not return router logits
             router = balance([torch.cat(layer) for layer in zip(*routed, strict=True)], self.experts_per_token)
         return chosen[drawn.of], None if entropy is None else entropy[drawn.of], states, observations, router
 
@@ -113,20 +109,20 @@ class LocalPolicy:
     """Trains a causal language model on its device.
 
     Args:
-        model: to begin with. It is not changed itself.
-        share: train the very weights of ``model``, in their type; otherwise a float32 copy of them.
-        lora: adapters that are trained instead; the copy then has the type of the products.
-        precision: of the products: float32, bfloat16 or float16 (with loss scaling).
-        temperature: that responses are drawn with; divides the logits.
+        model: the initial model; its configuration is not changed.
+        share: train the weights of ``model`` in place; otherwise a float32 copy.
+        lora: adapters to train instead; the copy then has the type of ``precision``.
+        precision: type of the forward and backward pass: float32, bfloat16 or float16 (with loss scaling).
+        temperature: sampling temperature; divides the logits.
         betas: AdamW's decay rates of its two moments (arXiv 1711.05101).
-        optimizer: AdamW, or with moments of 8 bits (arXiv 2110.02861).
+        optimizer: AdamW, or with 8-bit moments (arXiv 2110.02861).
         offload: keep the optimizer's state in main memory, and take steps there.
-        max_grad_norm: gradients are cut to this norm.
-        gradient_checkpointing: compute activations twice and keep few of them.
-        most_logits: the most logits in memory at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
+        max_grad_norm: gradients are clipped to this norm.
+        gradient_checkpointing: recompute activations in the backward pass to save memory.
+        most_logits: maximum number of logits at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
 
     Raises:
-        UsageError: weights to be shared are narrower than float32, or the model's logits are not its head's output.
+        UsageError: shared weights have less precision than float32, or the model's logits are not its head's output.
     """
 
     def __init__(
@@ -147,11 +143,11 @@ class LocalPolicy:
     ):
         if share and (rounded := sorted({str(p.dtype) for p in model.parameters() if p.dtype.itemsize < 4})):
             raise UsageError(
-                f"weights of the type {', '.join(rounded)} cannot be trained in place, where they would round small "
-                "steps away: they have to be float32; choose model.sync='copy'"
+                f"weights of the type {', '.join(rounded)} cannot be trained in place: rounding would discard small "
+                "steps. Use float32 weights or model.sync='copy'"
             )
         self.shares = share
-        # A module of its own: how it is set up for training does not reach the one that plays.
+        # A separate module: its training setup does not affect the player's.
         own = twin(model) if share else copy.deepcopy(model).to(precision if lora else torch.float32)
         scorer = Scorer(own, temperature=temperature, most_logits=most_logits, lora=lora)
         compute_as_player(scorer.model, gradient_checkpointing=gradient_checkpointing)
@@ -165,7 +161,7 @@ class LocalPolicy:
         max_grad_norm: float,
         adam: Mapping[str, Any],
     ) -> None:
-        """Set up the optimizer for the present weights."""
+        """Set up the optimizer for the current weights."""
         self.scorer, self.model, self.packs = scorer, scorer.model, scorer.packs
         self.precision, self.max_grad_norm = precision, max_grad_norm
         self.weights = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -188,7 +184,7 @@ class LocalPolicy:
             return Outputs(*self.scorer(batch, tuple(outputs), entropy_gradient))
 
     def last_piece(self, last: bool) -> None:
-        """See :class:`~rollenv.trainers.policies.base.Policy`; gradients need not be sent anywhere."""
+        """See :class:`~rollenv.trainers.policies.base.Policy`; one device has no gradients to synchronise."""
 
     def backward(self, loss: Tensor) -> None:
         """See :class:`~rollenv.trainers.policies.base.Policy`."""
@@ -213,30 +209,30 @@ class LocalPolicy:
         return all_finite(self.weights.values())
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights under the model's own names, with what adapters add."""
+        """Yield all weights under the model's own names, with adapters merged."""
         return merged(self.model)
 
     def adapter(self) -> Adapter | None:
-        """Return the adapter that is trained beside the model; None if it is the model itself."""
+        """Return the trained adapter; None if the model itself is trained."""
         return adapter_of(self.model)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The weights and Adam's moments by name: the very ones that are trained."""
+        """Return the weights and Adam's moments by name, not copied."""
         return tensors_of(self.weights, self.adam)
 
     def state_dict(self) -> dict[str, Any]:
-        """Adam's moments, the scale of the loss, and the float32 weights where they are not the player's."""
+        """Return Adam's moments, the loss scale, and the float32 weights unless they are shared with the player."""
         masters = {} if self.shares else {name: weight.detach() for name, weight in self.weights.items()}
         return {"adam": self.adam.state_dict(), "scaler": self.scaler.state_dict(), "masters": masters}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state; its tensors may be on any device.
+        """Restore a saved state; its tensors may be on any device.
 
         Raises:
-            ValueError: the state is not one of this model; nothing was changed.
+            ValueError: the state belongs to another model; nothing was changed.
         """
         if not isinstance(state, dict) or not {"masters", "adam"} <= state.keys():
-            raise ValueError("its optimizer state has no float32 master weights, because an older version wrote it")
+            raise ValueError("its optimizer state has no float32 master weights: an older version wrote it")
         own = {} if self.shares else {name: weight.shape for name, weight in self.weights.items()}
         saved = {name: weight.shape for name, weight in state["masters"].items()}
         if own != saved:
@@ -261,10 +257,10 @@ class LocalPolicy:
 
 
 def twin(model: M, make: Callable[[Tensor], Tensor] | None = None) -> M:
-    """A module with the very parameters of another, and a configuration of its own.
+    """Copy a module but share its parameters.
 
     Args:
-        make: makes parameters and buffers of the other's, instead of sharing the former.
+        make: converts parameters and buffers, instead of sharing parameters.
     """
     shared: dict[int, Any] = {
         id(p): p if make is None else nn.Parameter(make(p.detach()), requires_grad=p.requires_grad)
@@ -276,15 +272,15 @@ def twin(model: M, make: Callable[[Tensor], Tensor] | None = None) -> M:
 
 
 def compute_as_player(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:
-    """Turn off dropout and other noise of training: probabilities must be those that responses were drawn with.
+    """Turn off dropout and other training noise: probabilities must equal those during sampling.
 
     Args:
-        gradient_checkpointing: compute activations twice and keep few of them. Layers do it in training mode only, so
-            only they get it, not what they are made of.
+        gradient_checkpointing: recompute activations in the backward pass. Layers do so in training mode only, which is
+            therefore set for them, but not for their submodules.
     """
     if gradient_checkpointing:
         enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
-        enable({"use_reentrant": False})  # newer versions of transformers call it by the first name
+        enable({"use_reentrant": False})  # newer versions of transformers have the first name
     model.eval()
     for module in model.modules():
         for name, value in vars(module).items():
@@ -299,11 +295,11 @@ def compute_as_player(model: PreTrainedModel, *, gradient_checkpointing: bool) -
 def hidden_states(
     model: PreTrainedModel, batch: Packed, *, packs: bool, routed: list[tuple[Tensor, ...]] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The last layer's states from which the labels of a micro-batch are predicted.
+    """Compute the last layer's states that predict the labels of a micro-batch.
 
     Args:
-        packs: all sequences as one row; otherwise those of equal length are a batch.
-        routed: gets what the routers of each layer gave, for each time that the model reads.
+        packs: read all sequences as one row; otherwise batch those of equal length.
+        routed: receives the router logits of each layer for every forward pass.
 
     Returns:
         (u, width) for the response tokens, and the same for the observations between them.
@@ -321,7 +317,7 @@ def hidden_states(
         positions = row.positions(batch.ids.device)[None]
         states = read(batch.ids[None], position_ids=positions, packed_row=row)[0]
     elif row.paths is not None:
-        raise ValueError("this model cannot read samples that share their beginning: pack them with share=False")
+        raise ValueError("this model cannot read samples with shared prefixes: pack them with share=False")
     else:
         runs = batch.ids.split([count * length for count, _, length in row.runs])
         rows = [ids.view(count, -1) for ids, (count, _, _) in zip(runs, row.runs, strict=True)]
@@ -332,7 +328,7 @@ def hidden_states(
 
 
 def body(model: PreTrainedModel) -> PreTrainedModel:
-    """The model without its head.
+    """Return the model without its head.
 
     Raises:
         UsageError: it is not found.
@@ -344,10 +340,10 @@ def body(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def choose_attention(model: PreTrainedModel) -> bool:
-    """Let the model read packed sequences, if it computes the same that way; whether it does.
+    """Set packed attention if the model then computes the same; return whether it does.
 
-    All layers have to be attention, and to look at everything before. Recurrent layers would carry the state of one
-    sequence into the next. Windows and chunks would show in long sequences only, not in a short probe.
+    All layers must be full attention. Recurrent layers would carry the state of one sequence into the next. Windows and
+    chunks would differ in long sequences only, which a short probe does not find.
     """
     config, before = model.config.get_text_config(), model.config._attn_implementation
     others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
@@ -355,7 +351,7 @@ def choose_attention(model: PreTrainedModel) -> bool:
     if why:
         model.set_attn_implementation(before)
         logger.info(
-            "models of the type %r read samples one by one, and compute again what these share: %s",
+            "models of the type %r read samples separately and compute shared prefixes repeatedly: %s",
             model.config.model_type,
             why,
         )
@@ -363,14 +359,14 @@ def choose_attention(model: PreTrainedModel) -> bool:
 
 
 def _packs_wrongly(model: PreTrainedModel) -> str:
-    """Return why the model does not read a row of segments as whole sequences; empty if it does."""
+    """Return the reason why the model cannot read packed segments; empty if it can."""
     ids = torch.tensor([3, 1, 2, 1, 1, 3, 2, 2, 1, 3], device=next(model.parameters()).device)
     same = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 9], device=ids.device)  # the last two share three tokens
     row = Row(((1, 0, 2), (2, 0, 3), (2, 3, 1)), torch.cat([same[:8], same[5:]]))
-    nothing = Labels(ids[:0], ids[:0], ids[:0])
+    no_labels = Labels(ids[:0], ids[:0], ids[:0])
 
     def states(tokens: Tensor, row: Row, at: Tensor, packs: bool) -> Tensor:
-        batch = Packed(tokens, row, Labels(at, at, at), nothing, at, at, {})
+        batch = Packed(tokens, row, Labels(at, at, at), no_labels, at, at, {})
         return hidden_states(model, batch, packs=packs)[0]
 
     model.eval()
@@ -384,11 +380,11 @@ def _packs_wrongly(model: PreTrainedModel) -> str:
     layers = model.config.get_text_config().num_hidden_layers
     if len(row.readers) != layers:
         return f"{len(row.readers)} of its {layers} layers are attention"
-    return "" if same_states else "it computes something else of segments"
+    return "" if same_states else "packed segments give other states"
 
 
 def alike(found: Tensor, expected: Tensor) -> bool:
-    """Return whether two ways to compute the same states or logits gave the same, up to rounding."""
+    """Return whether two computations of the same states or logits agree up to rounding."""
     if expected.dtype.itemsize >= 4:
         return bool(torch.allclose(found, expected, atol=_ALIKE, rtol=_ALIKE))
     found, expected = found.float(), expected.float()
@@ -396,7 +392,7 @@ def alike(found: Tensor, expected: Tensor) -> bool:
 
 
 class _Head:
-    """The head: from the last layer's states to logits, by a model's configuration."""
+    """Maps the last layer's states to logits, by a model's configuration."""
 
     def __init__(self, model: PreTrainedModel):
         config = model.config.get_text_config()
@@ -411,10 +407,10 @@ class _Head:
 
 
 def head_of(model: PreTrainedModel) -> _Head:
-    """Return the head: from the last layer's states to logits, as the model itself computes them.
+    """Return the model's head, which maps the last layer's states to logits.
 
     Raises:
-        UsageError: the model does something else with them.
+        UsageError: the model computes its logits differently.
     """
     head = _Head(model)
     ids = torch.tensor([[1, 2, 3, 1]], device=next(model.parameters()).device)
@@ -425,6 +421,6 @@ def head_of(model: PreTrainedModel) -> _Head:
     if not alike(logits, expected):
         raise UsageError(
             f"models of the type {model.config.model_type!r} cannot be trained here: their logits are not their output "
-            "layer's, scaled or capped as the configuration says"
+            "layer's, scaled or capped by the configuration"
         )
     return head

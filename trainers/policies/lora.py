@@ -1,7 +1,4 @@
-"""Low-rank adapters: the model stays as it is, and small factors beside its products are trained (arXiv 2106.09685).
-
-The adapters are peft's, put into the model itself, so that it remains a model of transformers.
-"""
+"""Low-rank adapters (LoRA, arXiv 2106.09685): peft's layers inside a model of transformers."""
 
 from __future__ import annotations
 
@@ -34,10 +31,10 @@ FOLDER = "adapter"
 
 @dataclass(frozen=True)
 class Lora:
-    """The shape of adapters: W + alpha / rank · B A, with A (rank, inputs) random and B (outputs, rank) zero at first.
+    """Settings of adapters: W + alpha / rank · B A, with A (rank, inputs) initially random and B (outputs, rank) zero.
 
     Args:
-        targets: ends of the names of the layers that get them; "all-linear" for all but the output layer.
+        targets: name suffixes of the layers with adapters; "all-linear" for all but the output layer.
     """
 
     rank: int
@@ -47,15 +44,12 @@ class Lora:
 
 
 def adapt(model: PreTrainedModel, lora: Lora) -> None:
-    """Put adapters into a model, in float32. Nothing else of it is trained.
-
-    Args:
-        lora: rank, scale and target modules of the adapters.
+    """Add adapters in float32 to a model, and freeze its other weights.
 
     Raises:
         MissingExtra: peft is not installed.
-        UsageError: the rank is above that of every layer, the model has no such layers,
-            or what they get could not be merged into their weights.
+        UsageError: the rank is too high for every layer, the model has no such layers, or their adapters could not be
+            merged.
     """
     with extra("lora", "Training with LoRA"):
         from peft import LoraConfig
@@ -64,8 +58,8 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
     widest = max(ranks, default=lora.rank)
     if lora.rank > widest:
         raise UsageError(
-            f"model.lora.rank={lora.rank} is above {widest}, the highest rank that a layer of the model has: lower it, "
-            "or train the model itself with model.lora.rank=0"
+            f"model.lora.rank={lora.rank} is above {widest}, the highest rank of the model's layers: lower it, or "
+            "train the model itself with model.lora.rank=0"
         )
     targets = lora.targets if isinstance(lora.targets, str) else list(lora.targets)
     alpha: Any = lora.alpha  # peft takes fractions too
@@ -89,33 +83,32 @@ def adapt(model: PreTrainedModel, lora: Lora) -> None:
 
 
 def _check(model: nn.Module, targets: Collection[str]) -> None:
-    """See whether every target gave adapters, and only linear layers got any."""
+    """Check that every target has adapters, and that only linear layers have any."""
     adapted = {name: layer for name, layer in model.named_modules() if hasattr(layer, "lora_A")}
-    if unmet := [end for end in targets if not any(f".{name}".endswith(f".{end}") for name in adapted)]:
-        raise ValueError(f"no layer has a name that ends with {unmet[0]!r}; leave it out")
+    if unmatched := [end for end in targets if not any(f".{name}".endswith(f".{end}") for name in adapted)]:
+        raise ValueError(f"no layer has a name that ends with {unmatched[0]!r}; leave it out")
     if others := [name for name, layer in adapted.items() if _NAME not in layer.lora_A]:
         raise ValueError(f"{others[0]} is not a linear layer; leave it out")
 
 
 def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """All weights under the names that they have without adapters, each whole and with what its adapter adds.
+    """Yield all weights, unsharded and with adapters merged, under their names without adapters.
 
-    Args:
-        model: with adapters or without. Where ranks share it, all call this together.
+    If the model is sharded, all ranks call this together.
     """
     adapter = adapter_of(model)
-    return adapter.merged(_below(model)) if adapter else _below(model)
+    return adapter.merged(_base_weights(model)) if adapter else _base_weights(model)
 
 
-def _below(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """All weights as they are without adapters."""
+def _base_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield all weights without adapters."""
     for name, tensor in model.state_dict().items():
         if ".lora_" not in name:
             yield name.replace(".base_layer.", "."), whole(tensor.detach())
 
 
 def adapter_of(model: Any) -> Adapter | None:
-    """A model's adapter, whole; None if it has none. Where ranks share it, all call this together."""
+    """Return a model's adapter, unsharded, or None. If the model is sharded, all ranks call this together."""
     if _NAME not in getattr(model, "peft_config", {}):
         return None
     names = [name for name, _ in model.named_parameters() if ".lora_" in name]
@@ -127,7 +120,7 @@ def adapter_of(model: Any) -> Adapter | None:
 
 @contextlib.contextmanager
 def without(model: nn.Module) -> Iterator[None]:
-    """While inside, adapters add nothing."""
+    """Disable adapters while the block runs."""
     layers = [m for m in model.modules() if hasattr(m, "lora_A") and hasattr(m, "scaling")]
     before = [layer.scaling[_NAME] for layer in layers]
     for layer in layers:
@@ -140,7 +133,7 @@ def without(model: nn.Module) -> Iterator[None]:
 
 
 class Unadapted:
-    """The policy before training: it reads with its adapters off, so no copy of the model is needed."""
+    """The policy without its adapters: a reference that needs no copy of the model."""
 
     def __init__(self, policy: LocalPolicy):
         self.policy, self.packs = policy, policy.packs

@@ -1,4 +1,4 @@
-"""AdamW as a policy's optimizer: with moments of 32 or 8 bits, on the model's device or in main memory."""
+"""AdamW with 32-bit or 8-bit moments, on the model's device or in main memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Kind = Literal["adamw", "adamw8bit"]
 
 
 def make_optimizer(weights: Iterable[Tensor], kind: Kind, *, offload: bool, fusible: bool, **how: Any) -> Any:
-    """Make the optimizer of a policy; its learning rate is 0 until one is set.
+    """Create the optimizer of a policy; its learning rate is 0 until one is set.
 
     Args:
         offload: keep its state in main memory; see :class:`Offloaded`.
-        fusible: whether nothing needs the gradients apart from the step.
+        fusible: whether torch may fuse the step.
         how: further arguments of AdamW: ``betas`` and ``weight_decay``.
 
     Raises:
-        MissingExtra: bitsandbytes, which has 8 bits, is not installed.
+        MissingExtra: bitsandbytes, required for "adamw8bit", is not installed.
     """
 
     def make(weights: list[Tensor]) -> Any:
@@ -34,18 +34,18 @@ def make_optimizer(weights: Iterable[Tensor], kind: Kind, *, offload: bool, fusi
                 raise MissingExtra(f"optimizer.kind=adamw8bit needs bitsandbytes: {package.hint}")
             return importlib.import_module("bitsandbytes.optim").AdamW8bit(weights, lr=0.0, **how)
         plain = all(w.device.type == "cpu" and not isinstance(w, DTensor) for w in weights)
-        # on a CPU one loop over the weights takes a quarter of the time; None leaves the choice to torch
+        # on a CPU the fused step takes a quarter of the time; None leaves the choice to torch
         return torch.optim.AdamW(weights, lr=0.0, fused=True if plain and fusible else None, **how)
 
     return Offloaded(weights, make) if offload else make([*weights])
 
 
 class Offloaded:
-    """An optimizer in main memory: gradients go there for a step, and the weights come back.
+    """An optimizer in main memory: a step copies gradients there and updated weights back.
 
     Args:
-        weights: the weights that are trained, on any device.
-        make: makes the optimizer of their copies.
+        weights: the trained weights, on any device.
+        make: creates the optimizer of their copies.
     """
 
     def __init__(self, weights: Iterable[Tensor], make: Callable[[list[Tensor]], Any]):
@@ -55,13 +55,13 @@ class Offloaded:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Settings, as of any optimizer."""
+        """Parameter groups of the wrapped optimizer."""
         groups: list[dict[str, Any]] = self.inner.param_groups
         return groups
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self) -> None:
-        """One step along the gradients."""
+        """Take an optimizer step."""
         for copy, weight in zip(self.copies, self.weights, strict=True):
             copy.copy_(weight)
             copy.grad = None if weight.grad is None else weight.grad.to("cpu")
@@ -76,10 +76,10 @@ class Offloaded:
             weight.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the wrapped optimizer."""
+        """Return the state of the wrapped optimizer."""
         state: dict[str, Any] = self.inner.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state of any such optimizer."""
+        """Restore a state, also of an optimizer that was not offloaded."""
         self.inner.load_state_dict(state)

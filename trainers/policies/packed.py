@@ -1,4 +1,4 @@
-"""Samples for a forward pass: the segments of their tree, one after another without padding."""
+"""Samples packed for a forward pass: the segments of their prefix tree, concatenated without padding."""
 
 from __future__ import annotations
 
@@ -20,22 +20,19 @@ V = TypeVar("V")
 
 @dataclass(slots=True)
 class Labels:
-    """Tokens that are predicted. Samples that predict the same token from the same context have one label."""
+    """Tokens to predict. Samples that predict the same token from the same context share a label."""
 
     at: Tensor
-    """(u,) the position in the row from which each label is predicted."""
+    """(u,) the position in the row that predicts each label."""
     targets: Tensor
-    """(u,) the tokens."""
+    """(u,) the token of each label."""
     of: Tensor
     """(n,) the label of each token."""
 
 
 @dataclass(slots=True)
 class Packed:
-    """A micro-batch: ``L`` tokens of different model inputs and ``n`` response tokens.
-
-    A common prefix of inputs is there once.
-    """
+    """A micro-batch: ``L`` input tokens, with common prefixes only once, and ``n`` response tokens."""
 
     ids: Tensor
     """(L,) int64"""
@@ -45,13 +42,13 @@ class Packed:
     observed: Labels
     """The observation tokens between the responses, if they were requested."""
     sequences: Tensor
-    """(n,) the sample of each, 0 to S - 1."""
+    """(n,) the sample of each response token, 0 to S - 1."""
     turns: Tensor
-    """(n,) the turn of each, 0 to K - 1."""
+    """(n,) the turn of each response token, 0 to K - 1."""
     columns: dict[str, Tensor]
     """(n,) float32 each."""
     routes: Tensor | None = None
-    """(L, layers k) the experts that the trained model's tokens go to; None for its own choice."""
+    """(L, layers k) the experts of each token in the trained model; None for its own choice."""
 
     def __len__(self) -> int:
         """The number of response tokens."""
@@ -59,7 +56,7 @@ class Packed:
 
 
 def on(device: torch.device | str, value: V) -> V:
-    """A copy of a dataclass whose tensors are on a device, those in its fields too."""
+    """Copy a dataclass with its tensors to a device, including nested ones."""
 
     def moved(part: Any) -> Any:
         if isinstance(part, Tensor):
@@ -80,11 +77,11 @@ def pack(
     observations: bool = False,
     share: bool = False,
 ) -> Packed:
-    """Lay samples one after another. Samples with equal inputs share them.
+    """Pack samples into a micro-batch. Equal inputs are included once.
 
     Args:
-        observations: whether the observations between the responses are trained on too.
-        share: whether inputs that begin alike share that too; only packed attention can read those.
+        observations: include labels of the observations between the responses.
+        share: include common prefixes once, which requires packed attention.
     """
     samples = [data.samples[i] for i in numbers]
     layout = _Layout({data.keys[i]: data.inputs[i] for i in numbers}, share=share)
@@ -117,7 +114,7 @@ def pack(
 
 
 def _distinct(at: Ints, targets: Ints) -> tuple[Ints, Ints, Ints]:
-    """The different pairs, as two arrays; and the index of each pair among them."""
+    """Return the distinct pairs as two arrays, and the index of each pair among them."""
     if not len(at):
         return at, targets, at
     size = int(targets.max()) + 1
@@ -126,7 +123,7 @@ def _distinct(at: Ints, targets: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 class _Layout:
-    """The layout of segments in a row: by their tokens before, then by their length.
+    """The layout of segments in a row, sorted by the number of tokens before them, then by length.
 
     Args:
         inputs: token ids of each input, by their bytes.
@@ -153,9 +150,9 @@ class _Layout:
             self.paths = np.concatenate([self._paths[i] for i in order])
 
     def find(self, keys: Sequence[bytes], positions: Sequence[Ints]) -> Ints:
-        """Return the positions of some tokens of inputs, one input after another."""
+        """Return the row positions of tokens, given by their positions in inputs."""
         leaves = [self._leaf[key] for key in keys]
         if self._paths:
             return np.concatenate([self._paths[leaf][here] for leaf, here in zip(leaves, positions, strict=True)])
-        found: Ints = np.repeat(self._begin[leaves], [len(here) for here in positions]) + np.concatenate(positions)
-        return found
+        rows: Ints = np.repeat(self._begin[leaves], [len(here) for here in positions]) + np.concatenate(positions)
+        return rows

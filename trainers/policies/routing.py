@@ -1,4 +1,4 @@
-"""The routers of a mixture of experts: their balance as a loss, and numbers about them."""
+"""The load-balancing loss and metrics of a mixture of experts."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ NAMES = ("router/balance", "router/largest_load", "router/idle_experts", "router
 
 
 def experts_per_token(model: PreTrainedModel) -> int:
-    """Return how many experts each token goes to; 0 for a model without routers."""
+    """Return the number of experts per token; 0 for a model without routers."""
     records = getattr(model, "_can_record_outputs", None) or {}
     return int(getattr(model.config, "num_experts_per_tok", 0) or 0) if "router_logits" in records else 0
 
 
 def balance(logits: Sequence[Tensor], chosen: int) -> Tensor:
-    """E sum_i f_i P_i / k: 1 for even routers, E / k where all tokens go to the same k experts.
+    """E sum_i f_i P_i / k: 1 for an even load, E / k if all tokens go to the same k experts.
 
     f_i is the share of tokens that go to expert i, P_i the mean of its probability, E the number of experts, averaged
     over layers; f has no gradient. Switch Transformer, arXiv 2101.03961, equations 4 to 6.
 
     Args:
-        logits: (t, E) of each layer, for all tokens that the model reads.
-        chosen: k, the experts of a token.
+        logits: (t, E) router logits of each layer, for all input tokens.
+        chosen: k, the number of experts per token.
 
     Returns:
-        (4,) the balance; and without gradient the load of the fullest expert (1 is even), the share of experts that no
-        token went to, and the entropy of a token's distribution over experts in nats, each the mean of the layers.
+        (4,) the balance; and, without gradient, the largest load of an expert (1 is even), the share of experts without
+        tokens, and the entropy of a token's distribution over experts in nats, each averaged over layers.
     """
     layers = []
     for layer in logits:

@@ -1,4 +1,4 @@
-"""A policy whose weights, gradients and moments are spread over the devices of several processes."""
+"""A policy whose weights, gradients and moments are sharded over the devices of several processes."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ M = TypeVar("M", bound=nn.Module)
 class ShardedPolicy(LocalPolicy):
     """Trains a causal language model with FSDP2 (arXiv 2304.11277): each rank keeps a share of every weight.
 
-    A layer's weights are whole only while it computes. Weights and steps are float32; layers and what they send each
-    other have the type of the products, gradients are summed in float32. All methods are for all ranks at the same
-    time, but :meth:`named_weights`, with which the first rank calls the others.
+    A layer's weights are gathered only while it computes. Weights and optimizer are float32; layers and communication
+    have the type ``precision``, gradients are summed in float32. All ranks call each method at the same time, except
+    :meth:`named_weights` and :meth:`adapter`, with which the first rank sends a command to the others.
 
     Args:
-        model: to begin with, on the first rank; it is not changed itself. The others get it from there.
-        defer: add up the gradients of a step before they are summed over the ranks. That is less to send, but they
-            are whole on every rank.
+        model: the initial model, on the first rank; it is not changed. The others get it from there.
+        defer: accumulate the gradients of a step before they are summed over the ranks. This sends less, but needs
+            memory for all gradients on every rank.
         how: further arguments of :class:`~rollenv.trainers.policies.local.Scorer`; the others are those of
             :class:`~rollenv.trainers.policies.local.LocalPolicy`.
 
@@ -69,20 +69,20 @@ class ShardedPolicy(LocalPolicy):
         send_gradients(self.scorer, last or not self.defer)
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights under the model's own names, each whole; asked for by the first rank."""
+        """Yield all weights, unsharded, under the model's own names; called by the first rank."""
         self.ranks.send_command("weights")
         yield from merged(self.model)
 
     def adapter(self) -> Adapter | None:
-        """See :class:`~rollenv.trainers.policies.local.LocalPolicy`; asked for by the first rank."""
+        """See :class:`~rollenv.trainers.policies.local.LocalPolicy`; called by the first rank."""
         self.ranks.send_command("adapter")
         return adapter_of(self.model)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the state of a policy on one device; each rank takes its shares.
+        """Restore the state of a policy on one device; each rank takes its shares.
 
         Raises:
-            ValueError: the state is not one of this model; nothing was changed.
+            ValueError: the state belongs to another model; nothing was changed.
         """
         if isinstance(state, dict) and {"masters", "adam"} <= state.keys():
             masters = state["masters"] or {name: weight.detach() for name, weight in self.weights.items()}
@@ -91,11 +91,11 @@ class ShardedPolicy(LocalPolicy):
         super().load_state_dict(state)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()  # layers have the type of the products
+        return contextlib.nullcontext()  # FSDP's mixed precision casts layers
 
 
 def exact(model: PreTrainedModel) -> PreTrainedModel:
-    """A float32 copy of a model in main memory, where there is more of that than on one device."""
+    """Copy a model in float32 to main memory, which may be larger than one device."""
 
     def copied(tensor: Tensor) -> Tensor:
         return tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
@@ -104,12 +104,12 @@ def exact(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def sharded(module: M | None, ranks: Ranks, precision: torch.dtype = torch.float32) -> M:
-    """A copy of the first rank's module, of which each rank keeps a share.
+    """Shard the first rank's module over all ranks.
 
     Gradients are summed over the ranks, not averaged: weights in the loss are those of the whole batch.
 
     Args:
-        module: nothing but its forward pass computes with its weights; None on the other ranks.
+        module: a module whose weights are used in its forward pass only; None on the other ranks.
     """
     bare: M = ranks.share(None if module is None else twin(module, lambda t: t.to("meta")))
     mesh = init_device_mesh(ranks.device.type, (ranks.count,))
@@ -120,7 +120,7 @@ def sharded(module: M | None, ranks: Ranks, precision: torch.dtype = torch.float
         fully_shard(part, mesh=mesh, mp_policy=types)
         assert isinstance(part, FSDPModule)
         part.set_gradient_divide_factor(1.0)
-        part.set_force_sum_reduction_for_comms(True)  # what gloo can do too
+        part.set_force_sum_reduction_for_comms(True)  # supported by gloo too
     bare.to_empty(device=ranks.device)
     _fill(bare, module, mesh)
     return bare
@@ -141,6 +141,6 @@ def _fill(shards: nn.Module, module: nn.Module | None, mesh: DeviceMesh) -> None
 
 
 def send_gradients(module: nn.Module, now: bool) -> None:
-    """Choose whether the next backward pass sums gradients over the ranks, or adds to those of this rank."""
+    """Choose whether the next backward pass sums gradients over the ranks or only accumulates them."""
     assert isinstance(module, FSDPModule)
     module.set_requires_gradient_sync(now)

@@ -1,4 +1,4 @@
-"""The tensors that a checkpoint has of something trained with AdamW, whole or in shards."""
+"""Checkpointed tensors of a model trained with AdamW, unsharded or sharded."""
 
 from __future__ import annotations
 
@@ -14,22 +14,19 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A tensor without its shards; all ranks have to call this for one that has any."""
+    """Gather a sharded tensor, which all ranks have to call together; other tensors are unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether every number is finite; of shards this is one answer for all ranks."""
+    """Return whether every number is finite, over all ranks for sharded tensors."""
     return bool(torch.stack([whole(torch.isfinite(t).all()) for t in tensors]).all())
 
 
 def tensors_of(weights: Mapping[str, Tensor], adam: torch.optim.AdamW) -> dict[str, Tensor]:
-    """Weights, and Adam's moments and steps, which are 0 where no step was taken yet.
+    """Return weights, moments and step counts (0 before the first step) as ``KIND/NAME``.
 
-    Training continues with the values that are written into them.
-
-    Returns:
-        Each as ``KIND/NAME``.
+    They are not copies: training continues with values written into them.
     """
     out: dict[str, Tensor] = {}
     for name, weight in weights.items():
@@ -43,20 +40,12 @@ def tensors_of(weights: Mapping[str, Tensor], adam: torch.optim.AdamW) -> dict[s
 
 
 def weights_as(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Saved weights as a model has its own.
-
-    Returns:
-        By name: of what it read whole, each rank's shares. Those of other names or shapes stay as they are.
-    """
+    """Shard saved weights like a model's own; other names or shapes are unchanged."""
     return {name: _as(own[name], values) if name in own else values for name, values in saved.items()}
 
 
 def moments_as(weights: Sequence[Tensor], saved: dict[str, Any]) -> dict[str, Any]:
-    """Adam's saved state as that of such weights; see :func:`weights_as`.
-
-    Args:
-        saved: what ``state_dict`` of an optimizer returned.
-    """
+    """Shard Adam's saved ``state_dict`` like the weights; see :func:`weights_as`."""
     state = {i: {kind: _as(weights[i], values) for kind, values in s.items()} for i, s in saved["state"].items()}
     return saved | {"state": state}
 

@@ -1,6 +1,6 @@
-"""Rewards beside the environment's own, computed as each trajectory ends: ``RolloutManager(reward=...)``.
+"""Additional rewards, computed as each trajectory ends: ``RolloutManager(reward=...)``.
 
-A reward function gets a finished trajectory and returns what is added to its last turn's reward::
+A reward function takes a finished trajectory and returns a number that is added to its last turn's reward::
 
     reward = ByDomain(
         {

@@ -14,17 +14,17 @@ Reward = Callable[[Trajectory], Awaitable[float]]
 
 
 class ByDomain:
-    """Asks the reward function of a trajectory's domain.
+    """Calls the reward function of a trajectory's domain.
 
-    Domains of a trajectory are the names under which mixtures gave its task, the outermost first, and then the id of
-    its environment. The first domain that a pattern fits decides; of several patterns, the first. ``*`` is for all
-    that no other pattern fits.
+    The domains of a trajectory are the names of its task's sources in mixtures, the outermost first, and then the id of
+    its environment. The first domain that matches a pattern decides, with the first of its patterns. ``*`` matches if
+    no other pattern does.
 
     Args:
-        routes: patterns, as of file names (``math:*``), and what they lead to.
+        routes: reward functions by pattern, such as ``math:*``, with the wildcards of file names.
 
     Raises:
-        UsageError: no routes; when called, if none fits.
+        UsageError: there are no routes, or, when called, none matches.
     """
 
     def __init__(self, routes: Mapping[str, Reward]):
@@ -36,7 +36,7 @@ class ByDomain:
         return await self.route(trajectory)(trajectory)
 
     def route(self, trajectory: Trajectory) -> Reward:
-        """The reward function for a trajectory.
+        """Return the reward function of a trajectory.
 
         Raises:
             UsageError: there is none.
@@ -49,29 +49,28 @@ class ByDomain:
 
 
 def pattern_of(patterns: Iterable[str], names: Sequence[str]) -> str | None:
-    """The pattern that decides for something, as :class:`ByDomain` says; None if there is none.
+    """Return the first matching pattern by the rules of :class:`ByDomain`, or None.
 
     Args:
-        patterns: the first that fits decides, ``*`` last.
         names: the domains, the outermost first.
     """
-    given = list(patterns)
+    candidates = list(patterns)
     for name in names:
-        for pattern in given:
+        for pattern in candidates:
             if pattern != "*" and fnmatchcase(name, pattern):
                 return pattern
-    return "*" if "*" in given else None
+    return "*" if "*" in candidates else None
 
 
 def domains(trajectory: Trajectory) -> Iterator[str]:
-    """The names of mixtures' sources that a task came through, and its environment's id."""
+    """Yield the names of a task's sources in mixtures, and its environment's id."""
     if isinstance(trajectory.task, Drawn):
         yield from (part for part in trajectory.task.origin if isinstance(part, str))
     yield trajectory.task.env_id
 
 
 class Sum:
-    """A weighted sum of reward functions, which are asked at the same time.
+    """A weighted sum of reward functions, which are called concurrently.
 
     Raises:
         UsageError: there are none.
@@ -87,11 +86,11 @@ class Sum:
         try:
             rewards = await asyncio.gather(*running)
         finally:
-            for one in running:  # of those that still run when another failed, nothing is wanted any more
+            for one in running:  # if one fails, the others are not needed
                 one.cancel()
-        return sum(weight * got for (weight, _), got in zip(self.parts, rewards, strict=True))
+        return sum(weight * reward for (weight, _), reward in zip(self.parts, rewards, strict=True))
 
 
 def last_answer(trajectory: Trajectory) -> str:
-    """The agent's last answer, without its thoughts."""
+    """Return the agent's last answer, without its thoughts."""
     return trajectory.turns[-1].text

@@ -1,4 +1,4 @@
-"""Rewards by domain that a recipe's settings describe."""
+"""Rewards by domain, from a recipe's settings."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from rollenv.trainers.rewards.shape import Format, Overlong
 
 
 class DomainRewards:
-    """The rewards that ``rewards.domains`` adds to the environments' own. A domain without an entry gets nothing more.
+    """The rewards of ``rewards.domains``, which are added to the environments' own; 0 for domains without an entry.
 
     Raises:
-        UsageError: an entry cannot be.
+        UsageError: an entry is invalid.
     """
 
     def __init__(self, config: TrainConfig):
         parts: dict[str, list[tuple[float, Reward]]] = {}
         patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
-        for path, env in _paths(config.env, config.tasks):  # before anything is played
-            decides = pattern_of(patterns, path)
+        for path, env in _paths(config.env, config.tasks):  # checked before anything is played
+            matching = pattern_of(patterns, path)
             for one in config.rewards.domains:
-                if one.domain == decides and isinstance(one, InstructionsReward) and one.column:
+                if one.domain == matching and isinstance(one, InstructionsReward) and one.column:
                     RowInstructions(one.column, one.arguments).check(env.id, env.kwargs)
         for one in config.rewards.domains:
             parts.setdefault(one.domain, []).append((one.weight, _reward(one)))
         self._rewards: dict[str, Reward] = {pattern: Sum(rewards) for pattern, rewards in parts.items()}
         self._judges = [r for rewards in parts.values() for _, r in rewards if isinstance(r, Judge)]
-        self._paid: dict[str, list[float]] = {}
+        self._added: dict[str, list[float]] = {}
 
     async def __call__(self, trajectory: Trajectory) -> float:
         pattern = pattern_of(self._rewards, list(domains(trajectory)))
         if pattern is None:
             return 0.0
-        paid = await self.of(pattern, trajectory)
-        self._paid.setdefault(pattern, []).append(paid)
-        return paid
+        added = await self.of(pattern, trajectory)
+        self._added.setdefault(pattern, []).append(added)
+        return added
 
     async def of(self, pattern: str, trajectory: Trajectory) -> float:
-        """The reward of a domain, which ``pattern`` names as the settings do."""
+        """Compute the reward of a domain, given by its pattern in the settings."""
         return await self._rewards[pattern](trajectory)
 
     def metrics(self) -> dict[str, float]:
-        """The mean that was added in each domain since the last call, and the judges' counts since the start."""
-        paid, self._paid = self._paid, {}
-        return {f"added/{domain}": sum(values) / len(values) for domain, values in paid.items()} | self.counts()
+        """Return the mean added reward of each domain since the last call, and the judges' counts since the start."""
+        added, self._added = self._added, {}
+        return {f"added/{domain}": sum(values) / len(values) for domain, values in added.items()} | self.counts()
 
     def counts(self) -> dict[str, float]:
-        """The judges' counts since the start."""
+        """Return the judges' counts since the start."""
         counts: dict[str, float] = {}
         for judge in self._judges:
             for name, value in judge.metrics().items():
@@ -65,7 +65,7 @@ class DomainRewards:
 
 
 def domain_rewards(config: TrainConfig) -> DomainRewards | None:
-    """The rewards that a run adds to those of its environments; None where it adds none.
+    """Create the additional rewards of a run; None if there are none.
 
     Raises:
         UsageError: see :class:`DomainRewards`.
@@ -81,7 +81,7 @@ def check_domains(config: TrainConfig) -> None:
     """Refuse entries of ``rewards.domains`` without an effect.
 
     Raises:
-        UsageError: nothing that is played is left for an entry.
+        UsageError: an entry matches no task.
     """
     patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
     paths = [path for path, _ in _paths(config.env, config.tasks)]
@@ -90,13 +90,13 @@ def check_domains(config: TrainConfig) -> None:
         if pattern not in reached:
             known = dict.fromkeys(name for path in paths for name in path)
             raise UsageError(
-                f"rewards.domains: nothing that is played is left for {pattern!r}; played are {', '.join(known)}, and "
-                "of several entries that fit, the first decides"
+                f"rewards.domains: {pattern!r} matches no task; there are tasks of {', '.join(known)}, and the first "
+                "matching entry is used"
             )
 
 
 def _paths(env: EnvConfig, tasks: AnyTasks) -> Iterator[tuple[tuple[str, ...], EnvConfig]]:
-    """The domains of every kind of task that is trained on, the outermost first, and its environment."""
+    """Yield the domains of every kind of training task, the outermost first, and its environment."""
     if not isinstance(tasks, Mixture):
         yield (env.id,), env
         return

@@ -1,4 +1,4 @@
-"""Instructions that a program can verify, with the ids and arguments of IFEval (arXiv 2311.07911)."""
+"""Verifiable instructions, with the ids and arguments of IFEval (arXiv 2311.07911)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _two(text: str) -> bool:
     return len(parts) == 2 and all(parts) and parts[0] != parts[1]
 
 
-#: Checks by IFEval's ids; each is called with the response and the instruction's arguments.
+#: Checks by IFEval's ids, called with the response and the instruction's arguments.
 CHECKS: dict[str, Check] = {
     "keywords:existence": lambda text, keywords: all(_occurrences(text, word) for word in keywords),
     "keywords:forbidden_words": lambda text, forbidden_words: not any(_occurrences(text, w) for w in forbidden_words),
@@ -121,15 +121,16 @@ CHECKS: dict[str, Check] = {
 
 
 def follows(text: str, instruction: Instruction) -> bool:
-    """Return whether a response follows an instruction. An empty one follows none.
+    """Return whether a response follows an instruction; False for an empty response.
 
     Args:
-        instruction: its ``id`` in :data:`CHECKS`, and its arguments; those that are None or NaN do not count.
+        instruction: its ``id`` in :data:`CHECKS`, and its arguments; None and NaN are ignored.
 
     Raises:
-        UsageError: the id is unknown, or the arguments are wrong. An empty text or list is: anything would follow it.
+        UsageError: the id is unknown, or the arguments are wrong, such as an empty text or list, which every response
+            would satisfy.
     """
-    # Tables fill up rows with None, and those of numbers with NaN.
+    # Tables fill missing values with None, or with NaN in columns of numbers.
     arguments = {name: v for name, v in instruction.items() if name != "id" and v is not None and v == v}
     check = CHECKS.get(str(instruction.get("id")))
     if check is None:
@@ -143,15 +144,15 @@ def follows(text: str, instruction: Instruction) -> bool:
 
 
 def _refuse_empty(arguments: Mapping[str, Any]) -> None:
-    """Raise TypeError for arguments that are neither numbers nor texts, or that hold nothing to look for."""
+    """Raise TypeError for arguments that are neither numbers nor texts, or that are empty."""
     for name, value in arguments.items():
         listed = name in ("keywords", "forbidden_words")
         parts = value if listed else [value]
-        if not isinstance(parts, list | tuple) or not parts or not all(_tells(one, listed) for one in parts):
+        if not isinstance(parts, list | tuple) or not parts or not all(_is_valid(one, listed) for one in parts):
             raise TypeError(f"{name} is {value!r:.80}")
 
 
-def _tells(value: Any, text: bool) -> bool:
+def _is_valid(value: Any, text: bool) -> bool:
     if isinstance(value, str):
         return bool(value.strip())
     return not text and isinstance(value, int | float) and not isinstance(value, bool)
@@ -161,11 +162,12 @@ class Instructions:
     """Rewards the last response for the instructions that it follows; 0 without instructions.
 
     Args:
-        instructions: those of every task, or a function that gives a task's, such as :class:`RowInstructions`.
-        partial: the share that is followed; otherwise 1 if all are, else 0 (IFEval's prompt-level accuracy).
+        instructions: the instructions of every task, or a function from a task to its own, such as
+            :class:`RowInstructions`.
+        partial: reward the share that is followed; otherwise 1 if all are, else 0 (IFEval's prompt-level accuracy).
 
     Raises:
-        UsageError: when called, for instructions that are unknown.
+        UsageError: when called, for unknown instructions.
     """
 
     def __init__(
@@ -182,13 +184,13 @@ class Instructions:
 
 
 class RowInstructions:
-    """The instructions that the row of a task carries, in IFEval's form: a column of ids and one of their arguments.
+    """The instructions in a task's row, in IFEval's form: a column of ids and a column of arguments.
 
-    The environment is made once and reset as the task was, which settles the row.
+    The environment is made once and reset as for the task, which selects the row.
 
     Args:
-        column: of the list of ids.
-        arguments: of the list of mappings, one for each id; a row without it has instructions without arguments.
+        column: name of the column with the list of ids.
+        arguments: name of the column with a mapping for each id; without it, instructions have no arguments.
     """
 
     def __init__(self, column: str = "instruction_id_list", arguments: str = "kwargs"):
@@ -196,38 +198,38 @@ class RowInstructions:
         self._envs: list[tuple[str, dict[str, Any], Any]] = []
 
     def __call__(self, task: Task) -> list[Instruction]:
-        """The task's instructions.
+        """Return the task's instructions.
 
         Raises:
-            UsageError: its environment has no rows, or the row is not as it should be.
+            UsageError: its environment has no rows, or the row is malformed.
         """
         env = self._env(task.env_id, task.kwargs)
         env.reset(seed=task.seed, options=task.options or None)
         return self.read(env.row)
 
     def check(self, env_id: str, kwargs: dict[str, Any]) -> None:
-        """Try the instructions of all rows of an environment.
+        """Validate the instructions of all rows of an environment.
 
         Raises:
-            UsageError: one cannot be checked, or no row has any.
+            UsageError: one is invalid, or no row has any.
         """
         rows = self._env(env_id, kwargs).rows
-        found = 0
+        count = 0
         for number, row in enumerate(rows):
             try:
                 for one in self.read(row):
                     follows("text", one)
-                    found += 1
+                    count += 1
             except UsageError as error:
                 raise UsageError(f"row {number} of {env_id}: {error}") from error
-        if not found:
+        if not count:
             raise UsageError(f"no row of {env_id} has instructions in its column {self.column!r}")
 
     def read(self, row: Mapping[str, Any]) -> list[Instruction]:
-        """The instructions of a row.
+        """Return the instructions of a row.
 
         Raises:
-            UsageError: there is no such column, or it is not as it should be.
+            UsageError: there is no such column, or it is malformed.
         """
         if self.column not in row:
             raise UsageError(f"there is no column {self.column!r} with instructions; there are {', '.join(row)}")
@@ -235,7 +237,7 @@ class RowInstructions:
         arguments = _listed(row.get(self.arguments)) or [{}] * len(ids)
         if len(arguments) != len(ids) or not all(isinstance(one, Mapping | None) for one in arguments):
             raise UsageError(f"{self.arguments!r} must have a mapping for each of the {len(ids)} instructions")
-        return [{**(given or {}), "id": name} for name, given in zip(ids, arguments, strict=True)]
+        return [{**(one or {}), "id": name} for name, one in zip(ids, arguments, strict=True)]
 
     def _env(self, env_id: str, kwargs: dict[str, Any]) -> Any:
         for known, its, env in self._envs:
@@ -243,13 +245,13 @@ class RowInstructions:
                 return env
         made: Any = spec(env_id).make(**kwargs).unwrapped
         if not hasattr(made, "row"):
-            raise UsageError(f"{env_id} has no rows that could carry instructions; list them in checks")
+            raise UsageError(f"{env_id} has no rows with instructions; list them in checks")
         self._envs.append((env_id, kwargs, made))
         return made
 
 
 def _listed(value: Any) -> list[Any]:
-    """A column that should hold a list: as one, as JSON text, or as an array."""
+    """Convert a cell to a list: it may be a list, JSON text, an array, or a single value."""
     if isinstance(value, str):
         try:
             value = json.loads(value)

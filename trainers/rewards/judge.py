@@ -1,4 +1,4 @@
-"""A language model as the judge, behind an OpenAI-compatible endpoint."""
+"""A language model as judge, behind an OpenAI-compatible endpoint."""
 
 from __future__ import annotations
 
@@ -32,22 +32,20 @@ _PLACEHOLDER = re.compile(r"\{(task|answer)\}")
 
 
 class JudgeFailed(RollenvError):
-    """The judge gave no verdict that can be read. The trajectory then counts as failed, not as wrong."""
+    """The judge gave no readable verdict. The trajectory then counts as failed, not as wrong."""
 
 
 class Judge:
-    """Asks a model for a score from 0 to 10; the reward is a tenth of it.
+    """Scores trajectories from 0 to 10 with a model; the reward is a tenth of the score.
 
-    Thoughts are not shown to it, and an answer of nothing is worth 0. A verdict without a readable score is asked for
-    again; after that the trajectory has no reward, which the rollout counts as a failure and replaces. It is never a
-    score of 0.
+    The judge does not see thoughts, and an empty answer gets 0. A reply without a readable score is retried; after the
+    last attempt the trajectory has failed, which the rollout counts and replaces. It is never scored 0.
 
     Args:
-        endpoint: an :class:`~rollenv.agents.chat.endpoint.Endpoint`, or the URL of one such as
-            ``http://127.0.0.1:8000/v1``.
-        template: the question, with ``{task}`` (the first observation) and ``{answer}`` (the last response).
-        attempts: how often a verdict is asked for.
-        temperature: of the judge; above 0 where several attempts are to differ.
+        endpoint: an :class:`~rollenv.agents.chat.endpoint.Endpoint` or its URL, such as ``http://127.0.0.1:8000/v1``.
+        template: the prompt, with ``{task}`` (the first observation) and ``{answer}`` (the last response).
+        attempts: maximum number of replies for a verdict.
+        temperature: sampling temperature of the judge; above 0 if attempts should differ.
         extra_body: further keys of the request.
 
     Raises:
@@ -72,15 +70,15 @@ class Judge:
         self.endpoint = Endpoint(endpoint) if isinstance(endpoint, str) else endpoint
         self.model, self.template, self.attempts = model, template, attempts
         self._settings = {"temperature": temperature, "max_tokens": max_tokens, **(extra_body or {})}
-        #: Verdicts that were read, replies that could not be, and trajectories left without a reward.
+        #: Numbers of readable verdicts, unreadable replies, and trajectories without a reward.
         self.verdicts = self.unreadable = self.failures = 0
 
     async def __call__(self, trajectory: Trajectory) -> float:
-        """The reward, from 0 to 1.
+        """Compute the reward, from 0 to 1.
 
         Raises:
             JudgeFailed: no reply had a score.
-            AgentFailed: the endpoint did not answer.
+            AgentFailed: the endpoint did not respond.
         """
         values = {"task": trajectory.turns[0].observation, "answer": last_answer(trajectory)}
         if not values["answer"].strip():
@@ -96,7 +94,7 @@ class Judge:
         return score / 10
 
     async def _score(self, body: dict[str, Any]) -> float:
-        """The first score that can be read in a reply."""
+        """Request replies until one has a readable score."""
         last = ""
         for _ in range(self.attempts):
             last = (await self.endpoint.complete(body)).text
@@ -110,7 +108,7 @@ class Judge:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the start."""
+        """Return counts since the start."""
         return {
             "judge/verdicts": self.verdicts,
             "judge/unreadable": self.unreadable,
@@ -119,8 +117,8 @@ class Judge:
 
 
 def read_score(reply: str) -> float | None:
-    """The score in a judge's reply: its last line that is not empty; None if that has none from 0 to 10."""
+    """Return the score in the last line of a judge's reply; None if it has none from 0 to 10."""
     lines = reply.strip().splitlines()
-    found = _SCORE.match(lines[-1]) if lines and len(lines[-1]) <= 100 else None
-    score = float(found[1]) if found else math.nan
+    match = _SCORE.match(lines[-1]) if lines and len(lines[-1]) <= 100 else None
+    score = float(match[1]) if match else math.nan
     return score if 0 <= score <= 10 else None

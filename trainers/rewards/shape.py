@@ -1,4 +1,4 @@
-"""Rewards for the form and length of responses."""
+"""Rewards for the format and length of responses."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from rollenv.trainers.advantages import overlong_penalty
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which a search counts as no match: one for ``(a+)+b`` can take longer than the universe lasts.
+#: Seconds after which a match counts as failed: ``(a+)+b`` takes exponential time.
 PATIENCE = 1.0
 
 
 class Format:
-    """A reward for responses in a form, a penalty for others; the mean over the turns.
+    """A reward for responses in a format, and another for other responses; the mean over turns.
 
     Args:
-        pattern: a regular expression that the whole response must match; ``.`` matches line ends too, and white space
-            around the response does not count.
-            A match that takes longer than :data:`PATIENCE` counts as none, with a warning.
-        matched: for a turn that does.
-        missed: for one that does not.
+        pattern: a regular expression for the whole response; ``.`` matches line ends too, and white space around the
+            response does not count. A match that takes longer than :data:`PATIENCE` counts as none, with a warning.
+        matched: reward of a turn that matches.
+        missed: reward of a turn that does not.
 
     Raises:
         UsageError: the pattern is not a regular expression, or both rewards are equal.
     """
 
     def __init__(self, pattern: str, *, matched: float = 0.0, missed: float = -1.0):
-        library: Any = require_extra("regex", "train", "A reward for the format")  # re knows no time limit
+        library: Any = require_extra("regex", "train", "A reward for the format")  # re has no time limit
         try:
             re.compile(pattern, re.DOTALL)
             self.pattern = library.compile(pattern, library.DOTALL)
@@ -55,14 +54,14 @@ class Format:
 
 
 class Overlong:
-    r"""DAPO's soft overlong punishment (arXiv 2503.14476, equation 13), of all response tokens together.
+    r"""DAPO's soft overlong punishment (arXiv 2503.14476, equation 13), for the sum of all response tokens.
 
     With ``y`` tokens: 0 up to ``longest - buffer``, then ``(longest - buffer - y) / buffer`` down to -1 at ``longest``,
     and -1 beyond; times ``penalty``.
 
     Args:
-        longest: the most tokens of an episode's responses.
-        buffer: the length of the slope before.
+        longest: number of response tokens in an episode at which the punishment is complete.
+        buffer: number of tokens before that over which it grows.
 
     Raises:
         UsageError: unless ``0 < buffer <= longest`` and ``penalty > 0``.

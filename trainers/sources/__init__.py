@@ -1,4 +1,4 @@
-"""Task sources: endless sources of tasks, with cursors that checkpoints save.
+"""Task sources: endless iterators over tasks, with cursors for checkpoints.
 
 >>> from rollenv.trainers.sources import DatasetSource, MixtureSource, Rows, SeedSource, TaskTemplate
 >>> lake = SeedSource(TaskTemplate("roll:FrozenLake-v0"), seed=1)

@@ -1,4 +1,4 @@
-"""The interface of task sources, and the tasks that they give."""
+"""The interface of task sources, and their tasks."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from rollenv.rollout.types import Group, Task
 
 T = TypeVar("T")
 
-#: The path of a draw: a number or a name from every source that the task came through, so that each finds its own.
+#: The path of a sampled task: a number or name from each of its nested sources, the outermost first.
 Origin = tuple[int | str, ...]
 
 
 class DataChanged(UsageError):
-    """A run is continued with another data set."""
+    """A run is resumed with another data set."""
 
 
 class TaskSource(Protocol):
     """An endless iterator over tasks.
 
-    Tasks follow from the settings, the number of draws so far and the recorded outcomes, so that a source that was
-    restored from :meth:`state_dict` goes on exactly as the saved one would have.
+    Tasks depend only on the settings, the number of tasks so far and the recorded outcomes, so a source restored from
+    :meth:`state_dict` continues exactly like the saved one.
     """
 
     def __iter__(self) -> Iterator[Task]: ...
 
     def __next__(self) -> Task:
-        """The next task."""
+        """Return the next task."""
         ...
 
     def record(self, task: Task, group: Group) -> None:
         """Record the outcome of a task, once.
 
         Args:
-            task: one that this source gave; also one from before it was restored.
-            group: the trajectories of the task. Those that failed do not count.
+            task: a task of this source, also from before it was restored.
+            group: the trajectories of the task. Failed ones do not count.
 
         Raises:
             UsageError: the task is not from this source.
@@ -46,30 +46,30 @@ class TaskSource(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """The cursor and what was learned from outcomes, as JSON data."""
+        """Return the cursor and the statistics of outcomes, as JSON data."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the :meth:`state_dict` of a source with the same settings.
+        """Restore the :meth:`state_dict` of a source with the same settings.
 
         Raises:
-            UsageError: it is the state of another source. Nothing has changed then.
+            UsageError: it is the state of another source; nothing has changed.
         """
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Numbers for the log."""
+        """Return numbers for the log."""
         ...
 
 
 class Drawn(Task):
     """A task from a source.
 
-    As a task it equals any other with the same fields; what a source needs to know of this draw is apart from them, so
-    that two draws of one task in a batch can be kept apart.
+    It equals any task with the same fields. ``origin`` is not compared; it distinguishes two samples of one task in a
+    batch.
 
     Args:
-        origin: see :data:`Origin`; the outermost source's part comes first.
+        origin: see :data:`Origin`.
     """
 
     __slots__ = ("origin",)
@@ -90,7 +90,7 @@ class Drawn(Task):
 
     @classmethod
     def of(cls, task: Task, origin: Origin) -> Drawn:
-        """A task with another origin."""
+        """Copy a task with another origin."""
         return cls(**_values(task), origin=origin)
 
     def __eq__(self, other: object) -> bool:
@@ -107,34 +107,36 @@ def _values(task: Task) -> dict[str, Any]:
 
 
 def origin_of(task: Task, source: object) -> Origin:
-    """The origin of a task that a source gave.
+    """Return the origin of a task.
 
     Raises:
         UsageError: it has none.
     """
     if not isinstance(task, Drawn) or not task.origin:
-        raise UsageError(f"this {task.env_id} task was not drawn from {type(source).__name__}; record what it gave")
+        raise UsageError(
+            f"this {task.env_id} task is not from {type(source).__name__}; record only tasks of the source"
+        )
     return task.origin
 
 
 def own_part(task: Task, source: object, known: Callable[[int], bool]) -> int:
-    """The number with which a source marked a task.
+    """Return a source's own part of a task's origin.
 
     Args:
-        known: whether a number is one of the source's.
+        known: checks whether a number belongs to the source.
 
     Raises:
         UsageError: the task is not from this source.
     """
     origin = origin_of(task, source)
     if len(origin) != 1 or not isinstance(origin[0], int) or not known(origin[0]):
-        raise UsageError(f"a task of origin {origin!r} was not drawn from this {type(source).__name__}")
+        raise UsageError(f"a task of origin {origin!r} is not from this {type(source).__name__}")
     return origin[0]
 
 
 @dataclass(frozen=True)
 class TaskTemplate:
-    """All of a task but its seed."""
+    """A task without its seed."""
 
     env_id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -151,31 +153,31 @@ class TaskTemplate:
         options: Mapping[str, Any] | None = None,
         agent_seed: int | None = None,
     ) -> Drawn:
-        """A task of this kind.
+        """Create a task.
 
         Args:
-            origin: the names and numbers by which sources know it; see :data:`Origin`.
-            kwargs: more constructor arguments; they replace those of the template.
-            agent_seed: of the agent's random numbers, for a task that is drawn more than once.
+            origin: see :data:`Origin`.
+            kwargs: constructor arguments that are merged into those of the template.
+            agent_seed: seed of the agent's random numbers, for tasks that are sampled more than once.
         """
         more = {**self.options, **(options or {})}
         return Drawn(self.env_id, seed, {**self.kwargs, **(kwargs or {})}, self.wrappers, more, agent_seed, origin)
 
 
 def task_seed(*parts: int | str) -> int:
-    """A seed that depends only on the parts, uniform over 48 bits."""
+    """Hash the parts to a seed, uniform over 48 bits."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=6).digest(), "big")
 
 
 def read_state(source: object, state: Mapping[str, Any], read: Callable[[Mapping[str, Any]], T]) -> T:
-    """Take values out of a saved state.
+    """Read values from a saved state.
 
     Args:
         source: the source that the state should belong to, for the error message.
-        read: takes them out; any error in it means that the state is another source's.
+        read: reads the values; any error in it means that the state belongs to another source.
 
     Raises:
-        UsageError: it is not such a state.
+        UsageError: the state belongs to another source.
     """
     try:
         return read(state)
@@ -186,7 +188,7 @@ def read_state(source: object, state: Mapping[str, Any], read: Callable[[Mapping
 
 
 def count(value: Any) -> int:
-    """A number of draws, as a state holds it.
+    """Check that a value of a saved state is a count.
 
     Raises:
         ValueError: it is something else.

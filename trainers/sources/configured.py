@@ -1,4 +1,4 @@
-"""The source of tasks that a recipe's settings describe."""
+"""The task source of a recipe's settings."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rollenv.wrappers.factory import with_tokenizer
 
 
 def source_of(config: TrainConfig, wrappers: Wrappers) -> TaskSource:
-    """Return the task source of a run.
+    """Create the task source of a run.
 
     Args:
-        wrappers: around the environment, with those of the tokenizer filled in.
+        wrappers: wrappers of the environment, with the tokenizer's settings filled in.
 
     Raises:
         UsageError: the environment has no rows or levels, or other settings do not fit it.
@@ -41,16 +41,10 @@ def _source(env: EnvConfig, tasks: AnyTasks, seed: int, tokenizer: str) -> TaskS
         )
         return CurriculumSource(template, curriculum, schedule, seed=seed)
     if isinstance(tasks, Mixture):
-        parts = {
-            part.name or part.env.id: (
-                part.ratio,
-                _source(_around(part.env, tokenizer), part.tasks, task_seed(seed, "part", number), tokenizer),
-            )
-            for number, part in enumerate(tasks.parts)
-        }
+        parts = {}
+        for number, part in enumerate(tasks.parts):
+            wrapped = part.env.model_copy(update={"wrappers": with_tokenizer(part.env.wrappers, tokenizer)})
+            source = _source(wrapped, part.tasks, task_seed(seed, "part", number), tokenizer)
+            parts[part.name or part.env.id] = (part.ratio, source)
         return MixtureSource(parts)
     return SeedSource(template, seed=seed)
-
-
-def _around(env: EnvConfig, tokenizer: str) -> EnvConfig:
-    return env.model_copy(update={"wrappers": with_tokenizer(env.wrappers, tokenizer)})

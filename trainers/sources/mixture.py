@@ -1,4 +1,4 @@
-"""Several sources, in fixed ratios."""
+"""A mixture of sources with fixed ratios."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from rollenv.trainers.sources.base import Drawn, TaskSource, count, origin_of, r
 
 
 class MixtureSource(Iterator[Task]):
-    """Draws from several sources so that after every number of draws each has had its share, to within one task.
+    """Interleaves several sources so that each always has its share of tasks, to within one task.
 
-    Which source is next follows from the ratios alone: Tijdeman's algorithm for the chairman assignment problem
-    (Discrete Mathematics 32, 1980). With shares ``s_i`` of ``n`` sources, draw ``t`` goes, among the sources with
-    ``t s_i - drawn_i >= 1 / (2n - 2)``, to the one that would soonest be too far behind; then
-    ``|t s_i - drawn_i| <= 1 - 1 / (2n - 2)`` always. Ratios count drawn tasks, also those with failed groups.
+    The order depends on the ratios alone: Tijdeman's algorithm for the chairman assignment problem (Discrete
+    Mathematics 32, 1980). With shares ``s_i`` of ``n`` sources, task ``t`` is taken, among the sources with
+    ``t s_i - drawn_i >= 1 / (2n - 2)``, from the one with the earliest deadline; then
+    ``|t s_i - drawn_i| <= 1 - 1 / (2n - 2)`` always. Ratios count all tasks, including those with failed groups.
 
     Args:
-        sources: by name: the ratio, above 0, and the source. A name stands before that source's metrics.
+        sources: the ratio, above 0, and the source, by name. The name is the prefix of that source's metrics.
 
     Raises:
-        UsageError: no sources, a source twice, a ratio that is not a number above 0, or a name that is empty or has a
-            slash.
+        UsageError: there are no sources, a source is included twice, a ratio is not above 0, or a name is empty or has
+            a slash.
     """
 
     def __init__(self, sources: Mapping[str, tuple[float, TaskSource]]):
         if not sources:
             raise UsageError("a mixture has at least one source")
         if len({id(source) for _, source in sources.values()}) < len(sources):
-            raise UsageError("a source stands in the mixture twice; make one for each name")
+            raise UsageError("a source is in the mixture twice; create one for each name")
         weights = {name: _ratio(name, ratio) for name, (ratio, _) in sources.items()}
         total = sum(weights.values())
         self.sources = {name: source for name, (_, source) in sources.items()}
@@ -91,7 +91,7 @@ class MixtureSource(Iterator[Task]):
         self._outcomes = {name: values[name][1] for name in self.sources}
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of each source: its own, and the mean success and reward of what was recorded since the last call."""
+        """Return the metrics of each source, with the mean success and reward recorded since the last call."""
         metrics: dict[str, float] = {}
         for name, source in self.sources.items():
             own = {"drawn": self.drawn[name], **source.metrics(), **self._outcomes[name].take()}
@@ -106,7 +106,7 @@ class Outcomes:
         self.n, self.success, self.reward = n, success, reward
 
     def add(self, group: Group) -> None:
-        """Count the trajectories of a group that did not fail."""
+        """Add the trajectories of a group that did not fail."""
         for trajectory in group.complete:
             self.n += 1
             self.success += trajectory.success
@@ -119,17 +119,17 @@ class Outcomes:
         return {"success": success / n, "reward": reward / n} if n else {}
 
     def state_dict(self) -> list[float]:
-        """The arguments of another one like this, as JSON data."""
+        """Return the constructor arguments of a copy, as JSON data."""
         return [self.n, self.success, self.reward]
 
 
 def _ratio(name: str, ratio: float) -> Fraction:
     if not name or "/" in name:
-        raise UsageError(f"a source's name stands before its metrics; it cannot be {name!r}")
+        raise UsageError(f"a source's name is the prefix of its metrics; it cannot be {name!r}")
     try:
-        exact = Fraction(str(ratio))  # of 0.1 as written, not of the nearest binary fraction
+        exact = Fraction(str(ratio))  # 0.1 as written, not the nearest binary fraction
     except ValueError:
         exact = Fraction(0)
     if exact <= 0:
-        raise UsageError(f"the ratio of {name} must be a number above 0, got {ratio!r}; leave out what is not wanted")
+        raise UsageError(f"the ratio of {name} must be a number above 0, got {ratio!r}; leave out unwanted sources")
     return exact

@@ -1,4 +1,4 @@
-"""Tasks that the agent solves sometimes."""
+"""Sampling of tasks by their predicted success rate."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from rollenv.rollout.types import Group, Task
 from rollenv.trainers.sources.base import count, own_part, read_state, task_seed
 from rollenv.trainers.sources.task_lists import Items, check_size
 
-#: Counts of successes and failures before anything is known: success is as likely as failure.
+#: Prior counts of successes and of failures: a uniform prior.
 _PRIOR = 1.0
 
 
 class SuccessAware(Iterator[Task]):
-    r"""Draws items whose predicted success ``p`` is near one half, where groups teach most.
+    r"""Samples items whose predicted success ``p`` is near one half, where groups are most informative.
 
     A success is a Bernoulli variable with variance ``p (1 - p)``; where that is 0, all rewards of a group are equal and
     give no advantage. The prediction is the mean of a Beta posterior: with ``s`` and ``f`` recorded successes and
-    failures, ``p = (1 + s) / (2 + s + f)``. Records count half after each ``half_life`` groups, so that a
-    task that was too hard (or solved) is tried again when the policy has changed. A draw is uniform with probability
-    ``explore``, else item ``i`` has a probability proportional to ``p_i (1 - p_i)``.
+    failures, ``p = (1 + s) / (2 + s + f)``. Records decay with ``half_life``, so that tasks that were too hard (or
+    solved) are tried again when the policy has changed. With probability ``explore`` the choice is uniform, otherwise
+    proportional to ``p_i (1 - p_i)``.
 
     Args:
-        items: what is drawn from: :class:`~rollenv.trainers.sources.Rows` or :class:`~rollenv.trainers.sources.Seeds`.
-        explore: the share of uniform draws, from 0 to 1.
-        half_life: in groups recorded of all items; None forgets nothing.
-        apart: an item is not drawn again in this many draws (at most half the number of items), so that a batch has
-            different ones.
+        items: the tasks: :class:`~rollenv.trainers.sources.Rows` or :class:`~rollenv.trainers.sources.Seeds`.
+        explore: the share of uniform choices, from 0 to 1.
+        half_life: number of recorded groups, of all items, after which a record counts half; None for no decay.
+        apart: number of choices in which an item is not repeated (at most half the number of items), so that the tasks
+            of a batch differ.
 
     Raises:
         UsageError: for arguments outside these ranges.
@@ -55,7 +55,7 @@ class SuccessAware(Iterator[Task]):
         self.items, self.seed, self.explore, self.half_life = items, seed, explore, half_life
         self.drawn = self.recorded = 0
         self._recent: deque[int] = deque(maxlen=min(apart, len(items) // 2))
-        # (items,) each: successes and failures as they counted when last recorded, and when that was
+        # (items,) each: decayed successes and failures at the item's last record, and the time of that record
         self._won, self._lost, self._when = (np.zeros(len(items)) for _ in range(3))
 
     def __next__(self) -> Task:
@@ -78,7 +78,7 @@ class SuccessAware(Iterator[Task]):
         return np.asarray(won / (won + lost))
 
     def _kept(self, when: Any) -> Any:
-        """The weight today of what was recorded at a time."""
+        """Return the current weight of records made at a time."""
         return 1.0 if self.half_life is None else 0.5 ** ((self.recorded - when) / self.half_life)
 
     def record(self, task: Task, group: Group) -> None:
@@ -111,7 +111,7 @@ class SuccessAware(Iterator[Task]):
             for column, name in zip(columns, ("won", "lost", "when"), strict=True):
                 column[tried] = np.asarray(saved[name], dtype=np.float64)
             if max([*recent, *tried], default=0) >= len(self.items):
-                raise ValueError("it names items that there are not")
+                raise ValueError("it names items that do not exist")
             return count(saved["drawn"]), count(saved["recorded"]), recent, columns
 
         self.drawn, self.recorded, recent, columns = read_state(self, state, read)

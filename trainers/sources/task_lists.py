@@ -1,4 +1,4 @@
-"""Seeds, data sets and curricula."""
+"""Sources of seeds, data sets and curricula."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rollenv.trainers.sources.base import DataChanged, Drawn, TaskTemplate, coun
 
 
 class SeedSource(Iterator[Task]):
-    """A new seed for every task; it depends only on the run's seed and the task's number.
+    """A new seed for every task, which depends only on the run's seed and the task's number.
 
     Args:
-        seed: of the run. In a mixture, give each source another one: ``task_seed(seed, name)``.
+        seed: the run's seed. In a mixture, give each source another one: ``task_seed(seed, name)``.
     """
 
     def __init__(self, template: TaskTemplate, *, seed: int = 0):
@@ -46,15 +46,15 @@ class SeedSource(Iterator[Task]):
 
 
 class Items(Protocol):
-    """A finite set of different tasks."""
+    """A finite set of distinct tasks."""
 
     def __len__(self) -> int: ...
 
     def task(self, item: int, seed: int) -> Drawn:
-        """One of the tasks, with the item's number as its origin.
+        """Return a task, with the item's number as its origin.
 
         Args:
-            seed: for what is random about it, if the item does not settle that, and for the agent's random numbers.
+            seed: seed of the agent's random numbers, and of the task's unless the item determines them.
         """
         ...
 
@@ -63,11 +63,11 @@ class Rows:
     """The numbered tasks of an environment: rows of a data set, goals of a shop.
 
     Args:
-        template: an environment that is registered as ``indexed``.
-        size: how many there are; by default the environment is made once and asked.
+        template: a template with an environment that is registered as ``indexed``.
+        size: number of tasks; by default the environment is made once and its ``num_tasks()`` called.
 
     Raises:
-        UsageError: its tasks are not numbered, the template fixes the index, or there are none.
+        UsageError: its tasks are not numbered, the template sets the index, or there are none.
     """
 
     def __init__(self, template: TaskTemplate, *, size: int | None = None):
@@ -75,7 +75,7 @@ class Rows:
         if not spec(template.env_id).indexed:
             raise UsageError(f"the tasks of {template.env_id} are not numbered: take tasks.kind=seeds or tasks.pool=N")
         if "index" in template.options:
-            raise UsageError(f"options of {template.env_id} fix the index; leave it to the source")
+            raise UsageError(f"options of {template.env_id} set the index; leave it to the source")
         if size is None:
             with contextlib.closing(spec(template.env_id).make(**template.kwargs)) as env:
                 size = env.num_tasks()
@@ -91,22 +91,22 @@ class Rows:
 
 
 class Seeds:
-    """So many tasks of an environment, each with a seed of its own.
+    """A fixed number of tasks of an environment, each with its own seed.
 
     Args:
-        size: the number of tasks; with ``distinct`` the most.
-        seed: the tasks' seeds follow from it.
-        distinct: keep one seed of those with the same first observation. An environment with few tasks gives a pool of
-            all of them that way, and what is recorded of a task is not spread over its seeds. The environment is made
-            once, and reset for up to ten seeds a task.
+        size: the number of tasks; with ``distinct`` the maximum.
+        seed: determines the seeds of tasks.
+        distinct: keep only one of the seeds with the same first observation, so that a pool of an environment with few
+            tasks has each of them once, with one record. The environment is made once, and reset for up to ten seeds
+            per task.
 
     Raises:
-        UsageError: there are none, or ``distinct`` leaves one of several.
+        UsageError: ``size`` is below 1, or ``distinct`` leaves a single task of several.
     """
 
     def __init__(self, template: TaskTemplate, size: int, *, seed: int = 0, distinct: bool = False):
         if size < 1:
-            raise UsageError(f"a pool of seeds has at least 1, got size={size}")
+            raise UsageError(f"a pool has at least 1 seed, got size={size}")
         self.template, self.seed = template, seed
         self.numbers: Sequence[int] = self._first_of_each(size) if distinct else range(size)
 
@@ -136,7 +136,7 @@ class Seeds:
 
 
 class DatasetSource(Iterator[Task]):
-    """Every item once an epoch, in an order that follows from the seed and the epoch.
+    """Every item once per epoch, in an order that depends on the seed and the epoch.
 
     Args:
         items: the tasks of an epoch: :class:`Rows` or :class:`Seeds`.
@@ -176,15 +176,15 @@ class DatasetSource(Iterator[Task]):
         return {"drawn": self.drawn, "epoch": self.drawn / len(self.items)}
 
 
-def check_size(saved: Any, there: int) -> None:
-    """Compare a saved number of items with today's.
+def check_size(saved: Any, current: int) -> None:
+    """Compare a saved number of items with the current one.
 
     Raises:
-        DataChanged: they differ, so that numbers of items no longer mean the same.
+        DataChanged: they differ, so that item numbers have another meaning.
     """
-    if saved != there:
+    if saved != current:
         raise DataChanged(
-            f"the run is of a data set of {saved!r:.80} tasks, this one has {there}; restore the data set"
+            f"the run was started with a data set of {saved!r:.80} tasks, this one has {current}; restore the data set"
         )
 
 
@@ -192,9 +192,9 @@ class CurriculumSource(Iterator[Task]):
     """Seeds at levels that follow the success rate.
 
     Args:
-        template: wrappers and options of the tasks, and constructor arguments that all levels share; the environment
-            is the curriculum's.
-        schedule: chooses among them; by default one with its own defaults and ``seed``.
+        template: wrappers and options of the tasks, and the common constructor arguments of all levels; the environment
+            must be the curriculum's.
+        schedule: chooses levels; by default with default settings and ``seed``.
 
     Raises:
         UsageError: the template names another environment, or the schedule has another number of levels.
@@ -206,7 +206,7 @@ class CurriculumSource(Iterator[Task]):
         self.template, self.curriculum, self.seed = template, curriculum, seed
         self.schedule = schedule or Schedule(len(curriculum), seed=seed)
         if spec(template.env_id).id != curriculum.env_id:
-            raise UsageError(f"the levels are {curriculum.env_id}'s, the template is of {template.env_id}")
+            raise UsageError(f"the levels belong to {curriculum.env_id}, the template to {template.env_id}")
         if (levels := len(self.schedule.rates())) != len(curriculum):
             raise UsageError(f"the schedule has {levels} levels, the curriculum {len(curriculum)}")
         self.drawn = 0
