@@ -1,4 +1,4 @@
-"""The agent interface: an agent starts a :class:`Session` for every episode, which gives one action per turn."""
+"""The agent interface: an agent starts a :class:`Session` for every episode, which chooses one action per turn."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Action:
-    """The response of an agent in one turn. Agents without tokens leave the rest empty."""
+    """The response of an agent in one turn. Agents without tokens set ``text`` only."""
 
     text: str
     prompt_ids: tuple[int, ...] = ()
-    """All that the model had before it when it answered."""
+    """All tokens before the response."""
     response_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
-    """Log-probability of each response token under the distribution it was drawn from."""
+    """Log-probability of each response token in the distribution that it was sampled from."""
     policy_version: int = 0
-    """The version of the weights that drew the first response token."""
+    """The version of the weights that sampled the first response token."""
     versions: tuple[int, ...] = ()
-    """The version for each response token, where the weights changed in between; else empty."""
+    """The version for each response token, if the weights changed in between; else empty."""
     finish: str = "stop"
-    """The reason of the response's end: "stop" (the model ended it), "length" (a limit on new tokens did) or
-    "unfinished": it ended inside a thought, which holds no action."""
+    """Reason for the end of the response: "stop" (by the model), "length" (a limit on new tokens) or "unfinished" (it
+    ended inside a thought and has no action)."""
     raw: str = ""
-    """The response as the model gave it, thoughts and tool calls with it; empty where that is ``text``."""
+    """The complete response, with thoughts and tool calls; empty if equal to ``text``."""
     messages: tuple[dict[str, Any], ...] = ()
-    """Messages of a chat that are new in this turn, before the answer; empty where ``prompt_ids`` hold them."""
+    """New chat messages of this turn, before the answer; empty if they are in ``prompt_ids``."""
     usage: Mapping[str, float] = field(default_factory=dict)
     """The endpoint's counts for the answer: ``prompt_tokens``, ``completion_tokens``, ``cost``."""
     reward: float = 0.0
-    """Reward of the answer by itself, besides what the environment gives for it."""
+    """Reward of the answer, in addition to the environment's."""
     routes: str = ""
-    """The experts that tokens went to; see :attr:`rollenv.rollout.types.Turn.routes`."""
+    """The experts of tokens; see :attr:`rollenv.rollout.types.Turn.routes`."""
     calls: tuple[Action, ...] = ()
-    """The model's answers to a program that played by itself, each a turn of its own that replaces this one."""
+    """Model calls of a program that played on its own; each is recorded as a turn, instead of this action."""
 
 
 class AgentFailed(RollenvError):
-    """An agent cannot answer in this episode (an endpoint gave up, say). Ends the trajectory, not the rollout."""
+    """An agent cannot answer in this episode, for example after an endpoint failed. Ends the trajectory only."""
 
 
 class Refused(AgentFailed):
-    """A model's endpoint refuses a request, and would refuse it again."""
+    """A model's endpoint refuses a request permanently."""
 
 
 class ContextFull(RollenvError):
@@ -58,7 +58,7 @@ class ContextFull(RollenvError):
 
 
 class EnvHandle(Protocol):
-    """An agent's view of the environment it plays, which may be in another process."""
+    """An agent's view of its environment, which may be in another process."""
 
     @property
     def env_id(self) -> str: ...
@@ -72,15 +72,15 @@ class Session(Protocol):
     """An agent in one episode. Cancelling the coroutine of :meth:`act` stops the work on the answer."""
 
     replayable: ClassVar[bool] = True
-    """True if its actions and calls are all that it does to the environment, so that they can be repeated to another
-    one if it is lost. Else the session is closed then, and a new one plays from the start."""
+    """True if the session changes the environment through its actions and calls only, so that they can be replayed on
+    another environment if this one is lost. Otherwise a new session then plays from the start."""
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Choose the next action.
 
         Args:
-            observation: as the environment returned it last.
-            info: of the same reset or step.
+            observation: observation of the last reset or step.
+            info: ``info`` of the same reset or step.
 
         Raises:
             AgentFailed: there is no usable answer.
@@ -89,22 +89,22 @@ class Session(Protocol):
         ...
 
     def record(self) -> Mapping[str, Any]:
-        """Return more about the play, as plain data for people; asked for once, before :meth:`close`."""
+        """Return further information about the episode, as plain data; called once, before :meth:`close`."""
         return {}
 
     def close(self) -> None:
-        """The episode is over or was given up: free its resources. May be called while :meth:`act` is cancelled."""
+        """Free resources at the end of the episode. May be called while :meth:`act` is being cancelled."""
         return None
 
 
 class Agent(Protocol):
-    """Starts sessions; may share a model between them."""
+    """Starts sessions, which may share a model."""
 
     def start(self, env: EnvHandle, seed: int) -> Session:
         """Start a session for one episode.
 
         Args:
-            seed: of every draw that the session makes.
+            seed: seed of all random numbers of the session.
         """
         ...
 
@@ -113,29 +113,29 @@ class Updatable(Protocol):
     """An agent whose weights are trained while it plays."""
 
     version: int
-    """Counts the updates; goes into ``Action.policy_version``."""
+    """Number of updates; recorded in ``Action.policy_version``."""
 
     async def suspend(self) -> None:
-        """Stop drawing tokens. Unfinished responses wait with the tokens they have."""
+        """Stop sampling. Unfinished responses keep their tokens."""
         ...
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | None = None) -> None:
-        """Play with new weights from now on (None: the model is shared and was trained in place)."""
+        """Load new weights (None: the model is shared and was trained in place)."""
         ...
 
     async def resume(self) -> None:
-        """Resume drawing; unfinished responses continue after the tokens they have."""
+        """Resume sampling; unfinished responses continue after their tokens."""
         ...
 
 
 async def renew(agent: Any, weights: Any = None) -> None:
-    """Give an agent new weights, between two tokens.
+    """Suspend an agent, load new weights and resume it.
 
     Raises:
         UsageError: it has no ``update_weights``.
     """
     if not hasattr(agent, "update_weights"):
-        raise UsageError(f"{type(agent).__name__} has no update_weights(): there is nothing to train in it")
+        raise UsageError(f"{type(agent).__name__} has no update_weights(), so it cannot be trained")
     await agent.suspend()
     try:
         await agent.update_weights(weights)
@@ -144,24 +144,24 @@ async def renew(agent: Any, weights: Any = None) -> None:
 
 
 class RandomAgent:
-    """Plays the environment's own random actions, each member of a group its own."""
+    """Plays the environment's random actions, different for each member of a group."""
 
     def start(self, env: EnvHandle, seed: int) -> Session:
         return _Expert(env, 1.0, random.Random(seed))
 
 
 class ConstantAgent:
-    """Says the same in every turn: what can be had without reading anything."""
+    """Plays the same action in every turn: a baseline that reads nothing."""
 
     def __init__(self, text: str):
         self.text = text
 
     def start(self, env: EnvHandle, seed: int) -> Session:
-        return _Parrot(self.text)
+        return _ConstantSession(self.text)
 
 
 @dataclass(slots=True)
-class _Parrot(Session):
+class _ConstantSession(Session):
     text: str
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
@@ -169,20 +169,20 @@ class _Parrot(Session):
 
 
 class NopAgent:
-    """Does nothing, and says at once that it is done where there is an action for it (``info["submit"]``)."""
+    """Does nothing but submit at once, if there is an action for it (``info["submit"]``)."""
 
     def start(self, env: EnvHandle, seed: int) -> Session:
-        return _Idler()
+        return _NopSession()
 
 
 @dataclass(slots=True)
-class _Idler(Session):
+class _NopSession(Session):
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         return Action(str(info.get("submit", "")))
 
 
 class OracleAgent:
-    """Plays the expert's actions, with the share ``noise`` replaced by random ones."""
+    """Plays the expert's actions, with a share ``noise`` of random ones."""
 
     def __init__(self, noise: float = 0.0):
         self.noise = noise
@@ -209,7 +209,7 @@ class _Expert(Session):
 
 
 def noisy_expert(env: Env, noise: float, rng: random.Random) -> str | None:
-    """The expert's action, or a random one with probability ``noise``; None where the expert cannot finish the task.
+    """Return the expert's action, or a random one with probability ``noise``; None if the task cannot be solved.
 
     Args:
         env: an environment with ``oracle_action`` and ``sample_random_action``.

@@ -1,4 +1,4 @@
-"""The agent that plays with an engine of its own, whose weights are trained elsewhere."""
+"""An agent with its own engine, whose weights are trained elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class EngineAgent(OwnsEngine, TokenAgent):
     engine: Any
 
     async def sleep(self, level: int = 1) -> None:
-        """Let the engine leave the accelerator's memory (see :class:`~rollenv.agents.engines.base.RestingEngine`)."""
+        """Free the engine's accelerator memory (see :class:`~rollenv.agents.engines.base.RestingEngine`)."""
         await self.engine.sleep(level)
 
     def close(self) -> None:

@@ -27,36 +27,35 @@ _RESERVED = ("model", "messages", "stream", "stream_options", "tools")
 
 
 class ChatAgent:
-    """Plays through POSTs to ``base_url/chat/completions``.
+    """Plays through POST requests to ``base_url/chat/completions``.
 
-    The text of an answer is the action, without the thoughts before it; a thought that does not end holds no action.
-    Tool calls that the endpoint reports apart from the text are appended to it as ``<tool_call>{"name": ...,
-    "arguments": ...}</tool_call>``, which :class:`~rollenv.wrappers.tool_env.ToolEnvWrapper` answers in order.
-    Pictures (``info["images"]``) are sent as ``image_url`` parts, each where the text has ``<image>``.
+    The action is the text of an answer without the thoughts before it; an unfinished thought has no action. Tool calls
+    that the endpoint reports separately are appended to the text as ``<tool_call>{"name": ...,
+    "arguments": ...}</tool_call>``, which :class:`~rollenv.wrappers.tool_env.ToolEnvWrapper` answers in order. Pictures
+    (``info["images"]``) are sent as ``image_url`` parts, in place of ``<image>`` in the text.
 
     Use it with ``async with``, or call :meth:`aclose`; it also closes when its event loop shuts down.
 
     Args:
         model: the model's name at the endpoint.
         base_url: address before ``/chat/completions``, such as ``https://api.openai.com/v1``.
-        api_key: by default OPENAI_API_KEY from the environment; without either, none is sent.
-        prompt: make a bounded prompt for every turn; None keeps the whole chat.
-        tools: schemas of tools, sent to the endpoint; ``"env"`` for those that the environment offers
-            (``info["tools"]``), which then should not describe them in its text as well (``calls="native"`` of the ids
-            ``tools:*``).
-        temperature: and ``max_tokens``, ``top_p``, ``top_k``, ``min_p`` and ``stop`` (texts that end an answer): not
-            sent if None. ``top_k`` and ``min_p`` are known to vLLM, SGLang and llama.cpp, not to OpenAI.
-        seeded: send a seed with every request, drawn from the episode's.
-        stream: receive answers as they are generated; cancelling one then stops the generation on more servers.
-        token_ids: ask for token ids and log-probabilities, which vLLM (0.10.2 and newer) returns, so that what was
-            played can be trained on. vLLM reports log-probabilities before the temperature is applied unless it is
-            started with ``--logprobs-mode processed_logprobs``.
+        api_key: by default the environment variable OPENAI_API_KEY; without either, none is sent.
+        prompt: builds a bounded prompt for every turn; None keeps the whole chat.
+        tools: schemas of tools, sent to the endpoint; ``"env"`` for the environment's (``info["tools"]``), whose text
+            should then not describe them as well (``calls="native"`` of the ids ``tools:*``).
+        temperature: this, ``max_tokens``, ``top_p``, ``top_k``, ``min_p`` and ``stop`` (stop strings) are not sent if
+            None. vLLM, SGLang and llama.cpp support ``top_k`` and ``min_p``, OpenAI does not.
+        seeded: send a seed with every request, derived from the episode's.
+        stream: receive answers as they are generated; with more servers, cancelling one then stops the generation.
+        token_ids: request token ids and log-probabilities, which vLLM (0.10.2 and newer) returns, for training. vLLM
+            reports log-probabilities before the temperature is applied unless it is started with
+            ``--logprobs-mode processed_logprobs``.
         extra_body: further keys of the request.
-        concurrency: the most requests in flight.
-        requests_per_minute: the most requests in any 60 seconds; None for no limit.
-        tokens_per_minute: of prompts and answers together; None for no limit.
-        prices: for the cost in :attr:`totals`.
-        budget: what may be used before the rollout is stopped.
+        concurrency: maximum number of requests in flight.
+        requests_per_minute: maximum number of requests in any 60 seconds; None for no limit.
+        tokens_per_minute: maximum number of tokens of prompts and answers in any 60 seconds; None for no limit.
+        prices: prices for the cost in :attr:`totals`.
+        budget: maximum usage, after which the rollout is stopped.
 
     Raises:
         UsageError: for invalid arguments.
@@ -102,7 +101,7 @@ class ChatAgent:
             budget=budget,
         )
         self.prompt, self.seeded, self.token_ids, self.cut_thoughts = prompt, seeded, token_ids, cut_thoughts
-        #: Known once an answer has closed a thought that it did not open; answers that are cut off are then thoughts.
+        #: Set once an answer has closed a thought that it did not open; truncated answers are then thoughts.
         self.template_opens_thoughts = False
         self.first = [{"role": "system", "content": well_formed(system)}] if system is not None else []
         self.tools_of_env = tools == "env"
@@ -110,7 +109,7 @@ class ChatAgent:
             raise UsageError('tools="env" needs the whole chat, so prompt must be None')
         self.body: dict[str, Any] = {"model": well_formed(model)}
         if wrong := [n for n in (temperature, top_p, min_p) if isinstance(n, float) and not math.isfinite(n)]:
-            raise UsageError(f"a sampling setting is {wrong[0]}, which cannot be sent: it has to be a finite number")
+            raise UsageError(f"a sampling setting is {wrong[0]}; it must be a finite number")
         settings = {
             "temperature": temperature,
             "max_tokens": max_tokens,
@@ -159,7 +158,7 @@ class ChatSession(Session):
     _tools: list[dict[str, Any]] = field(default_factory=list)
     """The environment's tools, if the agent passes them on."""
     _pictures: list[dict[str, Any]] = field(default_factory=list)
-    """The last ones, for prompts that repeat the first observation."""
+    """The latest pictures, for prompts that repeat the first observation."""
     _sent: int = 0
     """The number of messages that earlier turns have recorded."""
 
@@ -167,7 +166,7 @@ class ChatSession(Session):
         agent = self.agent
         if agent.token_ids:
             refuse_pictures(info, "training on token ids")
-        body = {**agent.body, "messages": [*agent.first, *self._ask(observation, info)]}
+        body = {**agent.body, "messages": [*agent.first, *self._messages(observation, info)]}
         if agent.tools_of_env:
             self._tools = offered(info) or self._tools
             body |= {"tools": self._tools} if self._tools else {}
@@ -210,8 +209,8 @@ class ChatSession(Session):
     def close(self) -> None:
         self.messages.clear()
 
-    def _ask(self, observation: str, info: dict[str, Any]) -> list[dict[str, Any]]:
-        """The messages up to this turn."""
+    def _messages(self, observation: str, info: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the messages up to this turn."""
         images = pictures(info)
         self._pictures = images or self._pictures
         if self.agent.prompt is None:
@@ -221,7 +220,7 @@ class ChatSession(Session):
                     texts = [shown(observation, info), *["(answered above)"] * (len(self._calls) - 1)]
                 for call, text in zip(self._calls, map(str, texts), strict=True):
                     self.messages.append({"role": "tool", "tool_call_id": call.id, "content": well_formed(text)})
-                if images:  # answers of tools have none
+                if images:  # tool messages cannot have any
                     self.messages.append({"role": "user", "content": images})
             else:
                 self.messages.append({"role": "user", "content": content(shown(observation, info), images)})
@@ -233,7 +232,7 @@ class ChatSession(Session):
         return [*examples, {"role": "user", "content": content(text, self._pictures)}]
 
     def _action(self, reply: Reply) -> tuple[str, str]:
-        """The action of an answer, and the reason of its end."""
+        """Return the action of an answer and its finish reason."""
         text, finish = reply.text, reply.finish
         if self.agent.cut_thoughts:
             text, unfinished = after_thoughts(text, self.agent.template_opens_thoughts and finish == "length")
@@ -244,7 +243,7 @@ class ChatSession(Session):
 
 
 def call_text(call: ToolCall) -> str:
-    """A call as text, in Hermes' form. Arguments that are not JSON stay as they are; the environment refuses them."""
+    """Format a call in Hermes' form. Arguments that are not JSON are unchanged; the environment refuses them."""
     try:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):

@@ -30,9 +30,9 @@ from rollenv.core import RollenvError, UsageError
 
 logger = logging.getLogger(__name__)
 
-#: Statuses below 500 of failures that may pass.
+#: Statuses below 500 of transient failures.
 MAY_PASS = (408, 409, 425, 429)
-#: The most bytes of an answer; a longer one is an error.
+#: Maximum size of an answer in bytes.
 _LARGEST = 1 << 26
 
 _RATE_LIMIT = re.compile(r"\b(429|529)\b|rate.?limit|too many requests|overloaded", re.IGNORECASE)
@@ -46,7 +46,7 @@ class Prices:
     prompt: float = 0.0
     completion: float = 0.0
     cached: float | None = None
-    """Price of prompt tokens that the endpoint had cached; None for the price of other prompt tokens."""
+    """Price of cached prompt tokens; None for the price of other prompt tokens."""
 
     def of(self, reply: Reply) -> float:
         """Return the cost of an answer."""
@@ -57,11 +57,11 @@ class Prices:
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that may be used of an endpoint. Requests under way at the limit are still paid for.
+    """Maximum usage of an endpoint. Requests in flight at the limit are completed.
 
     Attributes:
-        cost: in the currency of :class:`Prices`; None for no limit.
-        tokens: of prompts and answers together; None for no limit.
+        cost: maximum cost in the currency of :class:`Prices`; None for no limit.
+        tokens: maximum number of tokens of prompts and answers; None for no limit.
     """
 
     cost: float | None = None
@@ -77,7 +77,7 @@ class Budget:
 
 
 class BudgetSpent(RollenvError):
-    """The endpoint was asked for all that its :class:`Budget` allows. Ends the rollout."""
+    """The :class:`Budget` of the endpoint is used up. Ends the rollout."""
 
 
 @dataclass(slots=True)
@@ -85,20 +85,20 @@ class Totals:
     """Usage of an endpoint so far."""
 
     requests: int = 0
-    """Answered, and not."""
+    """All requests, answered or not."""
     retries: int = 0
     failures: int = 0
-    """Answers given up."""
+    """Requests that failed after all retries."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """The part of ``prompt_tokens`` that the endpoint had cached."""
+    """Cached part of ``prompt_tokens``."""
     completion_tokens: int = 0
     cost: float = 0.0
     estimated: int = 0
-    """Answers with counts of tokens that the endpoint did not tell, or not in a known form. Four bytes make one."""
+    """Answers without readable token counts, for which a token is estimated as four bytes."""
     problems: dict[str, int] = field(default_factory=dict)
-    """Attempts without a usable answer, by kind: ``rate_limit``, ``server_error``, ``nonsense`` (no completion could
-    be read), ``timeout`` and ``connection``."""
+    """Failed attempts by kind: ``rate_limit``, ``server_error``, ``nonsense`` (no readable completion), ``timeout`` and
+    ``connection``."""
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,12 @@ class Patience:
 
     Attributes:
         timeout: seconds for an answer, from the request to its last byte.
-        retries: how often a request is repeated after a failure that may pass.
-        first_wait: seconds before the first repetition; twice that before the next, and so on, each shortened by a
-            random part of up to a half.
-        longest_wait: the most seconds of one wait; if an endpoint asks for more after a failure, the request fails.
-        limited: the most seconds for which a rate limit is waited out without any answer of the endpoint in between;
-            if it asks for a longer wait, the request fails. Such waits use up no ``retries``.
+        retries: maximum number of retries of a request after transient failures.
+        first_wait: seconds before the first retry, doubled for each further one, each shortened by a random part of up
+            to a half.
+        longest_wait: maximum seconds of one wait; if an endpoint requests more after a failure, the request fails.
+        limited: maximum seconds of waiting for a rate limit without any answer of the endpoint in between; if it
+            requests a longer wait, the request fails. Such waits do not count as ``retries``.
     """
 
     timeout: float = 120.0
@@ -123,11 +123,11 @@ class Patience:
 
 
 class _Transient(Exception):
-    """A failure that may pass, of a kind of :attr:`Totals.problems`.
+    """A transient failure, of a kind of :attr:`Totals.problems`.
 
     Attributes:
-        after: seconds that the endpoint asked to wait.
-        limit: the endpoint allows no more at present.
+        after: seconds that the endpoint requests to wait.
+        limit: whether it is a rate limit.
     """
 
     def __init__(self, kind: str, text: str, after: float | None = None, limit: bool = False):
@@ -137,7 +137,7 @@ class _Transient(Exception):
 
 @dataclass
 class _Bound:
-    """The parts that belong to one event loop."""
+    """The objects that belong to one event loop."""
 
     loop: asyncio.AbstractEventLoop
     client: httpx.AsyncClient
@@ -147,22 +147,23 @@ class _Bound:
 
 
 class Endpoint:
-    """POSTs chat completions.
+    """A client for chat completions.
 
     It belongs to one event loop at a time, and closes its connections when that loop shuts down (``asyncio.run``
     ends) or :meth:`aclose` is called; the next request reopens it.
 
     Args:
-        base_url: what ``/chat/completions`` is appended to, such as ``http://127.0.0.1:8000/v1``.
+        base_url: address before ``/chat/completions``, such as ``http://127.0.0.1:8000/v1``.
         api_key: sent as a bearer token; None sends none.
-        concurrency: the most requests in flight.
-        requests_per_minute: the most requests in any 60 seconds; None for no limit.
-        tokens_per_minute: of prompts and answers together; estimated before a request, corrected after it.
-        prices: for the cost in :attr:`totals`; None counts no cost.
-        budget: what may be used; no limit by default.
+        concurrency: maximum number of requests in flight.
+        requests_per_minute: maximum number of requests in any 60 seconds; None for no limit.
+        tokens_per_minute: maximum number of tokens of prompts and answers in any 60 seconds, estimated before a request
+            and corrected after it.
+        prices: prices for the cost in :attr:`totals`; None counts no cost.
+        budget: maximum usage; no limit by default.
 
     Raises:
-        UsageError: for a base URL or a limit that cannot be.
+        UsageError: the base URL or a limit is invalid.
     """
 
     def __init__(
@@ -194,13 +195,13 @@ class Endpoint:
         self._jitter, self._answered = random.Random(), 0.0
 
     async def complete(self, body: Mapping[str, Any]) -> Reply:
-        """Send a request, with retries where they may help.
+        """Send a request, with retries after transient failures.
 
         Raises:
             UsageError: the key, the URL or the model is wrong.
             ContextFull: the prompt is too long for the model.
-            AgentFailed: the endpoint refuses this request (:class:`Refused`), or did not answer it in any attempt.
-            BudgetSpent: nothing is left of the budget.
+            AgentFailed: the endpoint refuses the request (:class:`Refused`), or all attempts failed.
+            BudgetSpent: the budget is used up.
         """
         bound = await self._open()
         started, failures, limits, limited_since = time.monotonic(), 0, 0, 0.0
@@ -239,7 +240,7 @@ class Endpoint:
         )
 
     def _wait(self, attempt: int) -> float:
-        """Seconds before the next attempt, after so many."""
+        """Return the seconds to wait after an attempt."""
         longest = min(self.patience.longest_wait, self.patience.first_wait * 2.0 ** min(attempt - 1, 30))
         return longest * self._jitter.uniform(0.5, 1.0)
 
@@ -266,7 +267,7 @@ class Endpoint:
             return reply
 
     async def _post(self, client: httpx.AsyncClient, body: Mapping[str, Any]) -> Any:
-        """The data of the answer, streamed or not. Leaving it in any way closes the connection to an unread answer."""
+        """Return the data of the answer, streamed or not. An exception closes the connection of an unread answer."""
         async with client.stream("POST", self.url, json=body) as response:
             kind = response.headers.get("content-type", "")
             if response.status_code == 200 and kind.startswith("text/event-stream"):
@@ -283,7 +284,7 @@ class Endpoint:
     def _refusal(
         self, status: int, reason: str, headers: Mapping[str, str], content: bytes, body: Mapping[str, Any]
     ) -> Exception:
-        """Return the error for an answer other than 200, or for one of 200 that is an error."""
+        """Return the exception for a status other than 200, or for an error with status 200."""
         text, code = content.decode("utf-8", "replace"), ""
         try:
             data = parse_json(content, "")
@@ -299,7 +300,7 @@ class Endpoint:
             return UsageError(f"{problem}. Check the model's name, and base_url, which usually ends in /v1")
         if 300 <= status < 400:
             where = headers.get("location", "nowhere")
-            return UsageError(f"{problem}. The endpoint redirects to {where}; set base_url to where it is")
+            return UsageError(f"{problem}. The endpoint redirects to {where}; set base_url accordingly")
         if status in (200, 400, 413, 422) or status >= 500:
             limit = body.get("max_completion_tokens") or body.get("max_tokens")
             longest_answer = limit if isinstance(limit, int) else None
@@ -313,7 +314,7 @@ class Endpoint:
         return Refused(problem)
 
     def _redact(self, text: str) -> str:
-        """Some servers repeat the key that they refuse."""
+        """Remove the API key, which some servers repeat in errors."""
         return text.replace(self._key, "***") if self._key else text
 
     def _count(self, reply: Reply, body: Mapping[str, Any]) -> None:
@@ -324,7 +325,7 @@ class Endpoint:
             output = (reply.text, reply.thoughts, *(call.name + call.arguments for call in reply.calls))
             reply.completion_tokens, reply.estimated = _tokens(*output), True
         if reply.estimated and not totals.estimated:
-            logger.warning("%s does not tell how many tokens it used: they are estimated", without_login(self.url))
+            logger.warning("%s does not report token counts: they are estimated", without_login(self.url))
         totals.estimated += reply.estimated
         totals.prompt_tokens += reply.prompt_tokens
         totals.cached_tokens += reply.cached_tokens
@@ -342,8 +343,8 @@ class Endpoint:
         if self._bound is None:
             timeout = httpx.Timeout(self.patience.timeout, connect=min(10.0, self.patience.timeout), pool=None)
             headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-            most = httpx.Limits(max_connections=self.concurrency)
-            client = httpx.AsyncClient(timeout=timeout, limits=most, headers=headers)
+            limits = httpx.Limits(max_connections=self.concurrency)
+            client = httpx.AsyncClient(timeout=timeout, limits=limits, headers=headers)
             slots, limiter = asyncio.Semaphore(self.concurrency), RateLimiter(*self._windows)
             self._bound = _Bound(loop, client, _lifetime(client), slots, limiter)
             await anext(self._bound.lifetime)
@@ -356,10 +357,10 @@ class Endpoint:
             self._bound = None
 
     async def aclose(self) -> None:
-        """Close all connections; calling it again does nothing, and a later request opens new ones.
+        """Close all connections; may be called repeatedly, and a later request opens new ones.
 
         Raises:
-            UsageError: if the connections belong to another event loop that is still open.
+            UsageError: the connections belong to another event loop that is still open.
         """
         self._check_loop(asyncio.get_running_loop())
         bound, self._bound = self._bound, None
@@ -368,7 +369,7 @@ class Endpoint:
 
 
 async def _lifetime(client: httpx.AsyncClient) -> AsyncGenerator[None]:
-    """Close a client together with its event loop, which ends the asynchronous generators that started in it."""
+    """Close a client when its event loop shuts down, which finalises asynchronous generators."""
     try:
         yield
     finally:
@@ -376,11 +377,7 @@ async def _lifetime(client: httpx.AsyncClient) -> AsyncGenerator[None]:
 
 
 def checked_url(text: str) -> None:
-    """Refuse a malformed base URL.
-
-    Raises:
-        UsageError: if it is.
-    """
+    """Raise UsageError for a malformed base URL."""
     try:
         url = httpx.URL(text)
         url.host.encode("idna")
@@ -392,18 +389,18 @@ def checked_url(text: str) -> None:
 
 
 def without_login(url: str) -> str:
-    """A URL without a name and password in it, for messages."""
+    """Remove user name and password from a URL, for messages."""
     return re.sub(r"//[^/]*@", "//", url)
 
 
 def _tokens(*parts: Any) -> int:
-    """About the number of tokens in texts or data: four bytes make one."""
+    """Estimate the number of tokens in texts or data, as four bytes each."""
     data = (part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts if part)
     return -(-sum(len(text.encode("utf-8", "replace")) for text in data) // 4)
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:
-    """The lines of a stream. (httpx's own also end at U+2028 and others, which texts may hold.)"""
+    """Yield the lines of a stream. (httpx also splits at U+2028 and others, which texts may contain.)"""
     rest = bytearray()
     async for part in response.aiter_bytes():
         rest += part

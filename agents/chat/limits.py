@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 
 class Window:
-    """A limit of ``limit`` in any ``period`` seconds; a single larger amount is sent by itself.
+    """A limit in any ``period`` seconds; a single amount above the limit is allowed alone.
 
     Args:
         period: length of the sliding window in seconds.
@@ -21,7 +21,7 @@ class Window:
         self._taken: deque[Taken] = deque()
 
     def wait(self, amount: float) -> float:
-        """Seconds until ``amount`` may be taken; 0 for now."""
+        """Return the seconds until ``amount`` may be taken."""
         now = self._now()
         while self._taken and self._taken[0].at + self.period <= now:
             self._taken.popleft()
@@ -43,19 +43,14 @@ class Window:
 
 @dataclass(slots=True)
 class Taken:
-    """An amount taken from a :class:`Window`, and when."""
+    """An amount taken from a :class:`Window`, with its time."""
 
     at: float
     amount: float
 
 
 class RateLimiter:
-    """Lets requests through in order, as the windows and the endpoint's rate limits allow.
-
-    Args:
-        requests: the window of requests, or None.
-        tokens: the window of tokens, or None.
-    """
+    """Admits requests in order, within the windows and the endpoint's rate limits."""
 
     def __init__(self, requests: Window | None, tokens: Window | None):
         self._requests, self._tokens = requests, tokens
@@ -63,11 +58,11 @@ class RateLimiter:
         self._closed_until = 0.0
 
     def close_for(self, seconds: float) -> None:
-        """Let no request through for some seconds, because the endpoint asked for a pause."""
+        """Admit no request for some seconds, as the endpoint requests."""
         self._closed_until = max(self._closed_until, time.monotonic() + seconds)
 
     async def enter(self, tokens: int) -> Taken:
-        """Wait for the turn of a request of about so many tokens; correct the result when they are known."""
+        """Wait until a request with an estimated number of tokens is admitted; correct the result afterwards."""
         async with self._lock:
             while (seconds := self._wait(tokens)) > 0:
                 await asyncio.sleep(seconds)

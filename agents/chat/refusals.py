@@ -1,7 +1,7 @@
-"""Reads refusals of chat endpoints: a context that is full, and the wait that a rate limit asks for.
+"""Parses refusals of chat endpoints: a full context, and the wait that a rate limit requests.
 
-Servers say both in words of their own, and in new ones with every version. So the rules look for what no wording
-leaves out: of a context, that the prompt is longer than something; of a wait, a time after a word of waiting.
+Servers word both differently, and change the wording between versions. So the rules look for what every wording has:
+for a full context, that the prompt is longer than something; for a wait, a time after a word for waiting.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-#: Limits in time and money do not concern the context.
+#: Words for limits of time and money, which do not concern the context.
 _OF_TIME = re.compile(
     r"\brates?\b|quota|\bper[ -](min|sec|hour|day)|\b(dai|week|month)ly\b|\b[rt]p[mdh]\b|throttl|concurren|\bqueue"
     r"|please wait|again (in|later)|retry after|credit|balance|billing|afford|time[d -]?out|deadline"
     r"|\btook\b|\btaking\b|频率|余额|限流"
 )
 _SETTING = r"\bmax(imum)?[ _]?((completion|output|new)[ _]?)?tokens?\b"
-#: Lengths of answers, which are settings of the request.
+#: Settings for the length of answers.
 _ANSWERS = re.compile(
     rf"{_SETTING}|\b(min|budget|stop)[ _]tokens?\b|\b(completion|output|new|generated|reasoning|thinking)[ -]tokens?\b"
 )
-#: A field inside the request that is not its text, such as ``messages[3].tool_calls[0].id``.
+#: A field of the request other than text, such as ``messages[3].tool_calls[0].id``.
 _FIELD = re.compile(r"\b\w+(?:\[\d+\]|\.\w+)*\.(?!content|text)\w+(?:\[\d+\])*")
 #: Other things that may be too long, too large or too many.
 _OTHER = re.compile(
@@ -57,7 +57,7 @@ _PROMPT_TOO_LONG = re.compile(
 
 
 def words(data: Any) -> str:
-    """The texts and numbers in an error's data, without names of fields and without what repeats the request."""
+    """Join the texts and numbers in an error's data, without field names and without a copy of the request."""
     if isinstance(data, dict):
         return " ".join(words(value) for key, value in data.items() if key != "input")
     if isinstance(data, list):
@@ -66,19 +66,18 @@ def words(data: Any) -> str:
 
 
 def context_full(text: str, longest_answer: int | None = None) -> bool:
-    """Return whether a refusal says that the prompt is too long for the model.
+    """Return whether a refusal means that the prompt is too long for the model.
 
     Args:
         text: codes and message of the error.
-        longest_answer: tokens that the request allows for the answer. Where these alone are too many, the context is
-            not full.
+        longest_answer: the request's limit of answer tokens. If this alone is too large, the context is not full.
     """
     text = re.sub(r"[`'\"]", "", text.lower())
     if _OF_TIME.search(text.replace("_", " ")):
         return False
     numbers = {float(n.replace(",", "")) for n in re.findall(r"(?<![\w.-])\d+(?:,\d{3})*(?:\.\d+)?", text)}
     of_answer = re.search(_SETTING, text)
-    if of_answer and re.search(r"(?<![\w\])-])-\d|\bgot:? 0\b", text):  # the server's own count of what is left
+    if of_answer and re.search(r"(?<![\w\])-])-\d|\bgot:? 0\b", text):  # the server's count of remaining tokens
         return longest_answer is None or longest_answer > 0
     if longest_answer and numbers and (of_answer or longest_answer in numbers):
         sums = {longest_answer + n for n in numbers - {longest_answer}}
@@ -103,21 +102,21 @@ _AFTER = re.compile(r"retry[_ -]?after([_ -]?ms)?\W{1,4}(\d+(?:\.\d+)?)(?![\w.])
 
 
 def requested_wait(headers: Mapping[str, str], content: str) -> float | None:
-    """Seconds that a refusal asks to wait; None if it does not say.
+    """Return the seconds that a refusal requests to wait; None if it does not.
 
     Args:
-        headers: by names in lower case.
-        content: text of the answer, which may say it where no header does.
+        headers: headers by names in lower case.
+        content: text of the answer, used if no header has a wait.
     """
     if (seconds := _seconds(headers.get("retry-after-ms", ""), 0.001)) is not None:
         return seconds
     if (seconds := _seconds(headers.get("retry-after", ""))) is not None:
         return seconds
     content = content[:10_000].lower()
-    if found := _WAIT.search(content):
-        return _seconds(found[1])
-    if found := _AFTER.search(content):
-        return _seconds(found[2], 0.001 if found[1] else 1.0)
+    if match := _WAIT.search(content):
+        return _seconds(match[1])
+    if match := _AFTER.search(content):
+        return _seconds(match[2], 0.001 if match[1] else 1.0)
     resets: dict[bool, list[float]] = {True: [], False: []}
     for name in headers:
         if "reset" in name and re.search("rate-?limit", name) and (seconds := _seconds(headers[name])) is not None:
@@ -126,7 +125,7 @@ def requested_wait(headers: Mapping[str, str], content: str) -> float | None:
 
 
 def _seconds(value: str, unit: float = 1.0) -> float | None:
-    """Seconds from now: a number of units, a duration such as ``6m0s``, or a time as a date or since 1970."""
+    """Parse seconds from now: a number of units, a duration such as ``6m0s``, a date, or seconds since 1970."""
     value = value.strip().lower()
     with contextlib.suppress(ValueError):
         number = float(value)

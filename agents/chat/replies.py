@@ -1,4 +1,4 @@
-"""Parses the answers of a chat endpoint, whole or as a stream of events; nothing in them is trusted."""
+"""Parses the answers of a chat endpoint, complete or as a stream of events, without trusting their contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BadReply(Exception):
 
 
 class ErrorInReply(BadReply):
-    """The response says, where an answer should be, that there was an error. ``data``: what it says."""
+    """The response has an error, ``data``, instead of an answer."""
 
     def __init__(self, data: Any):
         super().__init__(f"the endpoint reports an error in its answer: {error_text(data)}")
@@ -26,7 +26,7 @@ class ErrorInReply(BadReply):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call as the endpoint gave it; the arguments are JSON text, if the model got it right."""
+    """A tool call of the endpoint; the arguments should be JSON text."""
 
     id: str
     name: str
@@ -47,7 +47,7 @@ class Reply:
     completion_tokens: int = 0
     cached_tokens: int = 0
     estimated: bool = False
-    """A count of tokens is not the endpoint's own."""
+    """True if a token count is estimated, not the endpoint's."""
     thoughts: str = ""
     """The thoughts, if the server separates them from the text (vLLM, DeepSeek, OpenRouter)."""
 
@@ -56,7 +56,7 @@ def parse_json(body: bytes, content_type: str) -> Any:
     """Parse the body of a response.
 
     Args:
-        content_type: of the response, for error messages.
+        content_type: content type of the response, for error messages.
 
     Raises:
         BadReply: the body is not JSON.
@@ -69,9 +69,9 @@ def parse_json(body: bytes, content_type: str) -> Any:
         raise BadReply(f"the answer ({kind}) is not JSON or was cut: {len(body)} bytes, beginning {start!r}") from error
 
 
-#: Counts above this are mistakes.
+#: Larger counts are ignored as errors.
 _MOST_TOKENS = 10**9
-#: Names of the tokens of the prompt, of the answer, of the cached part of the prompt, and of all.
+#: Names of the counts of prompt tokens, answer tokens, cached prompt tokens, and all tokens.
 _NAMES = (
     ("prompt_tokens", "input_tokens", "prompt_eval_count", "promptTokenCount", "inputTokens", "promptTokens"),
     ("completion_tokens", "output_tokens", "eval_count", "candidatesTokenCount", "outputTokens", "completionTokens"),
@@ -80,7 +80,7 @@ _NAMES = (
 )
 #: Servers' names for thoughts.
 _THOUGHTS = ("reasoning_content", "reasoning")
-#: Ends of an answer that are not the model's: aborted, cut off, lost on the way.
+#: Finish reasons of failures: aborted, disconnected, out of resources.
 _BROKEN = re.compile(
     r"error|abort|cancel|fail|time.?d?.?out|unavailable|resource|overload|interrupt|network|unknown|unspecified|disconnect"
     r"|exception|crash|evict|kill",
@@ -91,10 +91,10 @@ _WITHHELD = re.compile(r"filter|refus|safety|sensitive|recitation|prohibit|block
 
 
 def read_reply(data: Any) -> Reply:
-    """The answer in the data of a chat completion.
+    """Read the answer in the data of a chat completion.
 
     Raises:
-        BadReply: if there is none.
+        BadReply: there is none.
     """
     choices = data.get("choices") if isinstance(data, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
@@ -134,33 +134,33 @@ def read_reply(data: Any) -> Reply:
 
 
 def _error(data: Any) -> Any:
-    """The error in an answer or a part of one; None if there is none."""
+    """Return the error in an answer or a part of one, or None."""
     if not isinstance(data, dict):
         return None
     return data.get("error") or (data if "error" in (data.get("object"), data.get("type")) else None)
 
 
 def error_text(data: Any) -> str:
-    """The message in an error's data, in any of the usual forms; one line of at most 300 characters."""
-    found = data
+    """Return the message in an error's data, in any common form, as one line of at most 300 characters."""
+    message = data
     for key in ("error", "message", "detail"):
-        if isinstance(found, dict) and found.get(key):
-            found = found[key]
-    return " ".join((found if isinstance(found, str) else json.dumps(found)).split())[:300]
+        if isinstance(message, dict) and message.get(key):
+            message = message[key]
+    return " ".join((message if isinstance(message, str) else json.dumps(message)).split())[:300]
 
 
 async def read_events(lines: AsyncIterator[str]) -> Any:
-    """The data of a whole completion, put together from a stream of events.
+    """Assemble the data of a completion from a stream of events.
 
     Raises:
-        BadReply: if the stream breaks off, or holds no completion.
+        BadReply: the stream breaks off, or has no completion.
     """
     whole: dict[str, Any] = {"choices": []}
     done = failed = False
-    async for line in lines:  # to its end, so that the connection can serve again
+    async for line in lines:  # to its end, so that the connection can be reused
         failed = failed or bool(re.match(r"event:\s*error\b", line))
         if done or not line.startswith("data:"):
-            continue  # comments, names of events, empty lines
+            continue  # comment, event name, empty line
         data = line[5:].strip()
         if data == "[DONE]":
             done = True
@@ -182,7 +182,7 @@ async def read_events(lines: AsyncIterator[str]) -> Any:
 
 
 def _add_event(whole: dict[str, Any], event: dict[str, Any]) -> None:
-    whole |= {key: value for key, value in event.items() if value and key != "choices"}  # such as usage, in any form
+    whole |= {key: value for key, value in event.items() if value and key != "choices"}  # usage and other fields
     choices = event.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         return  # the last event of OpenAI's streams has only the usage
@@ -193,7 +193,7 @@ def _add_event(whole: dict[str, Any], event: dict[str, Any]) -> None:
     for key in ("content", "refusal", *_THOUGHTS):
         if (text := _text(delta.get(key))) is not None:
             message[key] = (message.get(key) or "") + text
-    for each in delta.get("tool_calls") or ():  # names and ids come once, arguments in pieces
+    for each in delta.get("tool_calls") or ():  # names and ids are sent once, arguments in pieces
         calls, new = message.setdefault("tool_calls", []), _mapping(each)
         index, function = new.get("index"), _mapping(new.get("function"))
         if not calls or (isinstance(index, int) and index >= len(calls)):
@@ -209,7 +209,7 @@ def _add_event(whole: dict[str, Any], event: dict[str, Any]) -> None:
 
 
 def _text(content: Any) -> str | None:
-    """The text of a message; some servers give it in parts."""
+    """Return the text of a message, which some servers send in parts."""
     if not isinstance(content, list):
         return content if isinstance(content, str) else None
     parts = [_mapping(part).get("text") for part in content]
@@ -218,7 +218,7 @@ def _text(content: Any) -> str | None:
 
 
 def _calls(data: Any) -> list[ToolCall]:
-    """Each with an id of its own: the answers to calls name them."""
+    """Read tool calls, each with a unique id, to which tool messages refer."""
     calls: dict[str, ToolCall] = {}
     for number, call in enumerate(data if isinstance(data, list) else ()):
         function = _mapping(_mapping(call).get("function"))
@@ -232,7 +232,7 @@ def _calls(data: Any) -> list[ToolCall]:
 
 
 def _json_text(arguments: Any) -> str:
-    """Some servers give arguments as JSON, not as its text."""
+    """Return arguments as JSON text; some servers send them as JSON."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
@@ -241,12 +241,12 @@ def _mapping(data: Any) -> dict[str, Any]:
 
 
 def _usage(data: Any) -> tuple[int, int, int]:
-    """Tokens of the prompt, of the answer, and of the cached part of the prompt, by any name; 0 if absent."""
+    """Return the numbers of prompt, answer, and cached prompt tokens, by any of their names; 0 if absent."""
     for usage in _parts(data):
         prompt, answer, cached, total = (max(_count(usage.get(name)) for name in names) for names in _NAMES)
         if not (prompt or answer):
             continue
-        if "input_tokens" in usage and "prompt_tokens" not in usage:  # Anthropic counts what it had cached apart
+        if "input_tokens" in usage and "prompt_tokens" not in usage:  # Anthropic counts cached tokens separately
             prompt += sum(_count(usage.get(f"cache_{what}_input_tokens")) for what in ("read", "creation"))
         answer += _count(usage.get("thoughtsTokenCount"))
         cached = max([cached, *(_count(_mapping(value).get("cached_tokens")) for value in usage.values())])
@@ -256,7 +256,7 @@ def _usage(data: Any) -> tuple[int, int, int]:
 
 
 def _parts(data: Any) -> Iterator[dict[str, Any]]:
-    """The mappings in the data of an answer that may hold its usage, the outermost first."""
+    """Yield the mappings in the data of an answer that may have its usage, the outermost first."""
     level = [data]
     for _ in range(4):
         level = [part for each in level for part in (each if isinstance(each, list) else [each])]
@@ -266,7 +266,7 @@ def _parts(data: Any) -> Iterator[dict[str, Any]]:
 
 
 def _count(data: Any) -> int:
-    """A number of tokens; 0 for what cannot be one."""
+    """Read a number of tokens; 0 if it is invalid."""
     if isinstance(data, str) and data.isdecimal() and len(data) < 12:
         data = int(data)
     whole = type(data) is int or (isinstance(data, float) and data.is_integer())

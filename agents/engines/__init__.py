@@ -1,1 +1,1 @@
-"""Engines that run models: in this process, with vLLM, several behind a router. Token ids in, token ids out."""
+"""Engines that run models, from token ids to token ids: in this process, with vLLM, several behind a router."""

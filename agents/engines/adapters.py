@@ -1,4 +1,4 @@
-"""LoRA adapters as engines are given them: peft's configuration and tensors (arXiv 2106.09685)."""
+"""LoRA adapters for engines: peft's configuration and tensors (arXiv 2106.09685)."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ with extra("train", "Playing a LoRA adapter"):
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-#: Peft's prefix of a name of the model's.
+#: Peft's prefix of the model's names.
 _PREFIX = "base_model.model."
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """The trained part of a model with LoRA. An engine's ``update_weights`` takes it instead of all weights.
+    """The trained part of a model with LoRA, which an engine's ``update_weights`` accepts instead of all weights.
 
     Raises:
-        UsageError: it is of a kind that is more than a low-rank sum.
+        UsageError: it is not a plain LoRA adapter.
     """
 
     config: Mapping[str, Any]
@@ -44,21 +44,21 @@ class Adapter:
             raise UsageError(f"an adapter's tensors are named {_PREFIX}MODULE.lora_A.weight, not {other[:1]!r:.80}")
 
     def on_host(self) -> Adapter:
-        """The same in main memory."""
+        """Return a copy in main memory."""
         return Adapter(self.config, {name: tensor.detach().cpu() for name, tensor in self.tensors.items()})
 
     def save(self, folder: Path) -> None:
-        """Write it as peft does, for those that load adapters from a folder."""
+        """Write the adapter in peft's format."""
         folder.mkdir(parents=True, exist_ok=True)
         save_weights(self.tensors.items(), folder / "adapter_model.safetensors")
         about = {"peft_type": "LORA", **self.config}
         (folder / "adapter_config.json").write_text(json.dumps(about, indent=2, default=list) + "\n")
 
     def merged(self, base: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """The weights of a model that does the same without an adapter.
+        """Yield the weights of a model with the adapter merged.
 
         Args:
-            base: all weights of the model below it.
+            base: all weights of the base model.
 
         Raises:
             UsageError: the model lacks a module that the adapter changes.
@@ -76,8 +76,8 @@ class Adapter:
     def _change(self, module: str) -> torch.Tensor:
         """Return the change of a module's weight, (out, in).
 
-        It is lora_alpha / r, or / sqrt(r) with rsLoRA (arXiv 2312.03732), times B A; patterns match ends of names, as
-        peft's do.
+        It is lora_alpha / r, or / sqrt(r) with rsLoRA (arXiv 2312.03732), times B A; patterns match the ends of names,
+        as in peft.
         """
         name = module.removeprefix(_PREFIX)
         rank, alpha = (
@@ -93,7 +93,7 @@ class Adapter:
 
 
 def save_weights(weights: Iterable[tuple[str, torch.Tensor]], file: Path) -> None:
-    """Write named tensors as a safetensors file; none shares memory with another in it."""
+    """Write named tensors, as copies without shared memory, to a safetensors file."""
     plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in weights}
     draft = file.with_suffix(".part")
     save_file(plain, draft, metadata={"format": "pt"})
@@ -101,14 +101,14 @@ def save_weights(weights: Iterable[tuple[str, torch.Tensor]], file: Path) -> Non
 
 
 def saved_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights that a model's folder holds.
+    """Yield the weights in a model's folder.
 
     Raises:
-        UsageError: there are none, in safetensors files.
+        UsageError: there are no safetensors files.
     """
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise UsageError(f"{folder} has no *.safetensors files: an adapter can be merged with a saved model's only")
+        raise UsageError(f"{folder} has no *.safetensors files, with which the adapter could be merged")
     for file in files:
         with safe_open(file, framework="pt") as tensors:
             yield from ((name, tensors.get_tensor(name)) for name in tensors.keys())  # noqa: SIM118

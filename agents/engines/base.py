@@ -1,4 +1,4 @@
-"""The common part of all engines: token ids in, token ids out."""
+"""The interface and common parts of all engines: token ids in, token ids out."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 Ids = tuple[int, ...]
 
-#: Turns the tokens of a response into its text.
+#: Converts the tokens of a response to text.
 Decode = Callable[[Sequence[int]], str]
 
-#: Tokens behind which the end of a text is looked for, besides those that the text itself may have.
+#: Additional tokens to decode when searching for a stop text at the end of a response.
 _MARGIN = 8
 
 
@@ -33,7 +33,7 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
     """Validate a prompt and convert it to a tuple of token ids.
 
     Args:
-        vocabulary: number of tokens; None skips the check against it.
+        vocabulary: number of tokens; None skips the check.
 
     Raises:
         UsageError: the prompt is empty or contains something other than token ids.
@@ -50,19 +50,19 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
 
 
 def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) -> tuple[Ids, int]:
-    """Check a request to an engine that runs its model in another process.
+    """Check a request to an engine with its model in another process.
 
     Args:
         prompt: token ids, at least one.
-        context: the most tokens of a prompt and its response.
-        decodes: whether the engine has texts to look for stop texts in.
+        context: maximum number of tokens of a prompt and its response.
+        decodes: whether the engine can decode tokens, which stop texts need.
 
     Returns:
-        The prompt, and the most tokens that the response may have.
+        The prompt, and the maximum number of response tokens.
 
     Raises:
         ContextFull: the prompt leaves no room for a response.
-        UsageError: the prompt or the sampling is not valid.
+        UsageError: the prompt or the sampling is invalid.
     """
     ids = token_ids(prompt)
     limit = min(sampling.max_new_tokens, context - len(ids))
@@ -88,26 +88,26 @@ def stopped(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
 class Sampling:
     """The settings of sampling.
 
-    Log-probabilities are those of the distribution that was drawn from. A trainer computes those of the whole one, so
-    ``top_p``, ``top_k`` and ``min_p`` suit evaluation.
+    Log-probabilities are those of the narrowed distribution. A trainer computes those of the full one, so ``top_p``,
+    ``top_k`` and ``min_p`` are for evaluation.
 
     Raises:
-        UsageError: for values that cannot be.
+        UsageError: a value is invalid.
     """
 
     temperature: float = 1.0
-    """0 takes the likeliest token."""
+    """Sampling temperature; 0 is greedy."""
     max_new_tokens: int = 64
     top_p: float = 1.0
-    """Draw from the likeliest tokens that have this probability together."""
+    """Nucleus sampling: the likeliest tokens with this total probability."""
     top_k: int = 0
-    """Draw from so many likeliest tokens; 0 for all."""
+    """Sample from this many of the likeliest tokens; 0 for all."""
     min_p: float = 0.0
-    """Draw from tokens that have at least this share of the likeliest one's probability."""
+    """Minimum probability of a token, relative to the likeliest one."""
     stop: tuple[str, ...] = ()
-    """Texts that end a response, which ends with the token that completes one."""
+    """Stop strings; a response ends with the token that completes one."""
     routes: bool = False
-    """Tell the experts that tokens went to (:attr:`Response.routes`); the local engine can."""
+    """Report the experts of tokens (:attr:`Response.routes`), which only the local engine supports."""
 
     def __post_init__(self) -> None:
         stop: Any = self.stop
@@ -128,7 +128,7 @@ class Sampling:
 
     @property
     def narrows(self) -> bool:
-        """True if some tokens cannot be drawn."""
+        """True if some tokens are excluded from sampling."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
@@ -138,17 +138,18 @@ class Response:
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    """Log-probability of each token, under the distribution it was drawn from (temperature applied)."""
+    """Log-probability of each token in the distribution that it was sampled from (temperature applied)."""
     versions: list[int] = field(default_factory=list)
-    """The version of the weights that drew each token."""
+    """The version of the weights that sampled each token."""
     finish: str = "stop"
     """"stop" (a stop token, included in ``ids``) or "length"."""
     routes: str = ""
-    """The experts of all tokens but the last, prompt included, from :func:`write_routes`; empty if not asked for."""
+    """The experts of all tokens but the last, prompt included, as :func:`write_routes` encodes them; empty if not
+    requested."""
 
 
 def write_routes(routes: NDArray[np.int16]) -> str:
-    """The experts of tokens as text: base64 of little-endian int16.
+    """Encode the experts of tokens as base64 of little-endian int16.
 
     Args:
         routes: (tokens, layers · k) the k experts of each token in every layer.
@@ -157,43 +158,38 @@ def write_routes(routes: NDArray[np.int16]) -> str:
 
 
 def read_routes(text: str, tokens: int) -> NDArray[np.int16]:
-    """Read what :func:`write_routes` wrote.
-
-    Returns:
-        (tokens, layers k)
-    """
+    """Decode the experts from :func:`write_routes`, (tokens, layers k)."""
     return np.frombuffer(base64.b64decode(text), "<i2").reshape(tokens, -1)
 
 
 class Engine(Protocol):
-    """Draws responses for many sessions at once."""
+    """Samples responses for many sessions at once."""
 
     version: int
     max_context: int
-    """The most tokens that a prompt and its response may have together."""
+    """Maximum number of tokens of a prompt and its response."""
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Draw a response; every draw follows ``rng``. Cancelling the coroutine ends the work on it.
+        """Sample a response. Cancelling the coroutine stops the generation.
 
         Args:
             prompt: token ids of the whole prompt.
-            rng: the private stream of the asking session.
-            session: a number that stays the same over an episode's turns, so that what was computed for an earlier
-                prompt can serve a later one that begins with it; -1 if there is none.
+            rng: the session's random numbers, which determine the response.
+            session: a constant number for all turns of an episode, so that the engine can reuse its cache; -1 for none.
         """
         ...
 
     def release(self, session: int) -> None:
-        """The session ended: release its cache."""
+        """Release the cache of a finished session."""
         ...
 
 
 class Counts(Protocol):
-    """Numbers of requests and tokens of an engine, since it was made."""
+    """Numbers of requests and tokens of an engine since its start."""
 
     @property
     def total(self) -> int:
-        """Tokens that cost something: computed or drawn."""
+        """Number of computed or sampled tokens."""
         ...
 
 
@@ -211,24 +207,24 @@ class UpdatableEngine(Engine, Protocol):
 
 
 class RestingEngine(UpdatableEngine, Protocol):
-    """An updatable engine that can leave the accelerator's memory to a trainer."""
+    """An updatable engine that can free the accelerator's memory for a trainer."""
 
     async def sleep(self, level: int = 1) -> None:
-        """Suspend, and free the memory: weights are kept in main memory at level 1 and lost at level 2.
+        """Suspend, and free memory: weights move to main memory at level 1 and are lost at level 2.
 
-        ``update_weights`` and ``resume`` take back what they need.
+        ``update_weights`` and ``resume`` allocate the memory again.
         """
         ...
 
 
 class OwnsEngine:
-    """Passes weight updates from a trainer on to the agent's engine."""
+    """Forwards a trainer's weight updates to the agent's engine."""
 
     engine: UpdatableEngine
 
     @property
     def version(self) -> int:
-        """The number of updates of the weights."""
+        """Number of weight updates."""
         return self.engine.version
 
     @version.setter
@@ -237,25 +233,25 @@ class OwnsEngine:
 
     @property
     def tokens(self) -> int:
-        """That the engine has computed or drawn."""
+        """Number of tokens that the engine has computed or sampled."""
         return self.engine.stats.total
 
     async def suspend(self) -> None:
-        """Stop drawing tokens. Unfinished responses wait with the tokens they have."""
+        """Stop sampling. Unfinished responses keep their tokens."""
         await self.engine.suspend()
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
-        """Play with new weights from now on, or with an adapter; None where the engine shares the trained model."""
+        """Load new weights or an adapter; None if the engine shares the trained model."""
         await self.engine.update_weights(weights)
 
     async def resume(self) -> None:
-        """Resume drawing; unfinished responses continue after the tokens they have."""
+        """Resume sampling; unfinished responses continue after their tokens."""
         await self.engine.resume()
 
 
 @dataclass(slots=True)
 class TokenCounts:
-    """Counts of an engine: prompt tokens, prompt tokens found in its prefix cache, tokens drawn, steps."""
+    """Counts of an engine: prompt tokens, prompt tokens in its prefix cache, sampled tokens, steps."""
 
     prompted: int = 0
     reused: int = 0
@@ -264,18 +260,19 @@ class TokenCounts:
 
     @property
     def total(self) -> int:
-        """Tokens that cost something: computed or drawn."""
+        """Number of computed or sampled tokens."""
         return self.prompted - self.reused + self.drawn
 
 
 def versions_of(spans: Iterable[tuple[str, int, int]], count: int, newest: int) -> list[int]:
-    """The version of each token, from vLLM's (label, begin, end) of each stretch.
+    """Convert vLLM's spans (label, begin, end) to the version of each token.
 
     Args:
-        newest: version that the engine was given.
+        count: number of tokens.
+        newest: the engine's latest version.
 
     Raises:
-        ValueError: they cannot be of these tokens and versions.
+        ValueError: the spans do not match these tokens and versions.
     """
     versions = [int(label) for label, begin, end in spans for _ in range(begin, end)]
     last = max(versions, default=0)
@@ -288,22 +285,22 @@ def versions_of(spans: Iterable[tuple[str, int, int]], count: int, newest: int) 
 
 
 def check_base(asleep: int) -> None:
-    """Raise UsageError if an engine that slept has no model any more below an adapter."""
+    """Raise UsageError if an engine has lost the base model of an adapter in its sleep."""
     if asleep == 2:
         raise UsageError(
-            "vLLM lost the model below the adapter in a sleep of level 2: sleep at level 1, or send merged weights"
+            "vLLM lost the base model of the adapter in a sleep of level 2: sleep at level 1, or send merged weights"
         )
 
 
 def on_host(weights: Iterable[tuple[str, torch.Tensor]] | Adapter) -> list[tuple[str, torch.Tensor]] | Adapter:
-    """Weights or an adapter in main memory."""
+    """Copy weights or an adapter to main memory."""
     if isinstance(weights, Iterable):
         return [(name, tensor.detach().cpu()) for name, tensor in weights]
     return weights.on_host()
 
 
 class EngineFailed(RollenvError):
-    """The model or the device failed. ``response`` has the tokens drawn for this request so far."""
+    """The model or the device failed. ``response`` has the request's tokens so far."""
 
     def __init__(self, message: str, response: Response | None = None):
         super().__init__(message)
@@ -311,4 +308,4 @@ class EngineFailed(RollenvError):
 
 
 class EngineLost(EngineFailed):
-    """The engine is gone for good, or does not come back: its players cannot go on, so the rollout ends."""
+    """The engine is permanently lost, so the rollout ends."""

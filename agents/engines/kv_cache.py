@@ -1,4 +1,4 @@
-"""The keys and values of running sequences, and remembered distributions of the next token."""
+"""The key-value cache of running sequences, and cached distributions of next tokens."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from rollenv.agents.engines.packed_linear import PackedLinears
 from rollenv.agents.engines.routing import Routing
 from rollenv.agents.engines.scoring import pad_left
 
-#: The most tokens, padding included, of one call of the model.
+#: Maximum number of tokens, padding included, in one call of the model.
 _CHUNK_TOKENS = 4096
 
 
 def cache_argument(model: PreTrainedModel) -> str:
-    """The argument of a model's forward() that takes a cache; transformers 5.24 renamed it."""
+    """Return the name of the cache argument of a model's forward(), which transformers 5.24 renamed."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 @dataclass(slots=True)
 class _Plan:
-    """The rows and columns of the cache that the current call of the model reads and writes."""
+    """The rows and columns of the cache that a call of the model reads and writes."""
 
     rows: int = 0
     length: int = 0
@@ -40,10 +40,10 @@ class _Plan:
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[misc]
-    """One layer: tensors of shape (rows, heads, length + 1, head size); what padding writes goes to the last column.
+    """One layer: tensors of shape (rows, heads, length + 1, head size); padding writes to the last column.
 
-    Token ``i`` of a sequence is in column ``i``, so sequences can be cut, copied and continued without moving. They
-    are zero at first, because attention multiplies even masked values (by zero, which leaves a stray NaN one).
+    Token ``i`` of a sequence is in column ``i``, so sequences can be cut, copied and continued without moving. Tensors
+    are initialised with zeros, because attention multiplies masked values with zero, which would keep a NaN.
     """
 
     def __init__(self, plan: _Plan):
@@ -58,7 +58,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
         return like.new_zeros(self.plan.rows, like.shape[1], self.plan.length + 1, like.shape[3])
 
     def resize(self) -> None:
-        """Change to the plan's size; what fits into it stays."""
+        """Change to the plan's size, with the contents that fit into it."""
         if not self.is_initialized:
             return
         for name in ("keys", "values"):
@@ -90,27 +90,27 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
 
 class BatchCache:
-    """The keys and values of a batch whose sequences have different lengths; they come and go row by row.
+    """The keys and values of a batch of sequences with different lengths, added and removed row by row.
 
-    The tensors are written in place: a step costs one read of what is cached and no copy of it.
+    The tensors are written in place: a step reads the cache once and does not copy it.
     """
 
     def __init__(self, model: PreTrainedModel):
         self.model = model
         self._plan = _Plan()
         self._cache = Cache(layers=[_Layer(self._plan) for _ in range(model.config.num_hidden_layers)])
-        self._routing, self._routes = Routing(model), _Layer(self._plan)  # experts lie where keys lie
-        self._given = {cache_argument(model): self._cache}
-        self._packed = PackedLinears(model)  # weights stay the same while a batch is in use
+        self._routing, self._routes = Routing(model), _Layer(self._plan)  # experts have the layout of keys
+        self._cache_kwargs = {cache_argument(model): self._cache}
+        self._packed = PackedLinears(model)  # weights do not change while a batch is in use
 
     def reserve(self, rows: int, length: int, bound: int) -> None:
-        """Make room for sequences; existing content stays.
+        """Grow to a number of rows and columns; existing contents are kept.
 
-        More room than needed is allocated, up to the bound, so that growth is rare.
+        More than needed is allocated, up to the bound, so that growth is rare.
 
         Args:
-            length: the most tokens of a sequence.
-            bound: tokens in total up to which more is allocated.
+            length: maximum number of tokens of a sequence.
+            bound: total number of tokens up to which more than needed is allocated.
         """
         plan = self._plan
         if rows <= plan.rows and length <= plan.length:
@@ -125,15 +125,15 @@ class BatchCache:
             layer.resize()
 
     def forward(self, first: int, new: Sequence[Sequence[int]], ends: Sequence[int]) -> torch.Tensor:
-        """Run the model on the last tokens of sequences and keep their keys and values.
+        """Run the model on the last tokens of sequences and cache their keys and values.
 
         Args:
             first: the row of the first sequence; the others follow it.
-            new: the tokens to compute, at least one for each sequence; what is before them was computed.
-            ends: how many tokens each sequence has, ``new`` included.
+            new: the tokens to compute, at least one for each sequence; those before them are cached.
+            ends: the total number of tokens of each sequence.
 
         Returns:
-            Logits for the token after each sequence, of shape (sequences, vocabulary).
+            Logits for the next token of each sequence, of shape (sequences, vocabulary).
         """
         plan, device = self._plan, self.model.device
         ids, real = pad_left(new, device)
@@ -158,7 +158,7 @@ class BatchCache:
                 input_ids=ids,
                 attention_mask=mask,
                 position_ids=position,
-                **self._given,
+                **self._cache_kwargs,
                 use_cache=True,
                 logits_to_keep=1,
             )
@@ -174,7 +174,7 @@ class BatchCache:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """The keys and values of every layer, each of shape (rows, heads, length + 1, head size); and the experts."""
+        """Keys and values of every layer, each of shape (rows, heads, length + 1, head size), and the experts."""
         return [tensor for layer in self._layers for tensor in (layer.keys, layer.values)]
 
     @property
@@ -183,34 +183,25 @@ class BatchCache:
         return len(self._routing.routers)
 
     def routes(self, row: int, length: int) -> NDArray[np.int16]:
-        """The experts of the first tokens of a row.
-
-        Returns:
-            (length, layers k)
-        """
+        """Return the experts of the first tokens of a row, (length, layers k)."""
         experts: NDArray[np.int16] = self._routes.keys[row, 0, :length].cpu().numpy()
         return experts
 
     def copy(self, sources: Sequence[int], targets: Sequence[int], length: int) -> None:
-        """Copy the first tokens of rows to others, all at once.
-
-        Args:
-            targets: for each, the row to copy to.
-            length: number of tokens to copy from each row.
-        """
+        """Copy the first ``length`` tokens of the source rows to the target rows."""
         tensors = self.tensors
         source, target = torch.tensor([sources, targets], device=tensors[0].device)
         for tensor in tensors:
             tensor[:, :, :length].index_copy_(0, target, tensor[:, :, :length].index_select(0, source))
 
     def wipe(self, rows: Sequence[int]) -> None:
-        """Set rows to zero, which have values that are not numbers."""
+        """Set rows with NaN values to zero."""
         for tensor in self.tensors:
             tensor[list(rows)] = 0
 
 
 class Distributions:
-    """Next-token logits of prompts that were computed since the weights last changed, within a bound on memory."""
+    """Cached next-token logits of prompts, for the current weights and within a bound on memory."""
 
     def __init__(self, vocabulary: int, max_elements: int = 1 << 24):
         self.capacity = max_elements // vocabulary
@@ -221,13 +212,9 @@ class Distributions:
         return prompt in self._row
 
     def add(self, prompts: list[Ids], logits: torch.Tensor) -> None:
-        """Store the logits that follow each prompt.
-
-        Args:
-            prompts: token ids, none of them known.
-        """
+        """Store the logits of new prompts."""
         first, last = len(self._row), len(self._row) + len(prompts)
-        if last > len(self._table):  # by half more than needed, so that few additions copy what is there
+        if last > len(self._table):  # half more than needed, so that few additions copy the table
             old = self._table[:first].to(logits)
             self._table = logits.new_empty(last * 3 // 2, logits.shape[1])
             self._table[:first] = old
@@ -235,11 +222,11 @@ class Distributions:
         self._row.update(zip(prompts, range(first, last), strict=True))
 
     def look_up(self, prompts: Sequence[Ids]) -> torch.Tensor:
-        """The logits of known prompts, in their order; may drop all of them afterwards to stay within the bound."""
-        found = self._table[torch.tensor([self._row[p] for p in prompts], device=self._table.device)]
+        """Return the logits of known prompts, in order; drop all stored logits if they exceed the bound."""
+        logits = self._table[torch.tensor([self._row[p] for p in prompts], device=self._table.device)]
         if len(self._row) > self.capacity:
             self.clear()
-        return found
+        return logits
 
     def clear(self) -> None:
         """Drop everything."""

@@ -1,4 +1,4 @@
-"""The engine that runs a Hugging Face causal language model in this process."""
+"""An engine that runs a Hugging Face causal language model in this process."""
 
 from __future__ import annotations
 
@@ -49,42 +49,41 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class EngineStats:
-    """Counts of an engine in tokens: prompt tokens computed, prompt tokens reused, tokens drawn."""
+    """Token counts of an engine: prompt tokens computed, prompt tokens reused, tokens sampled."""
 
     computed: int = 0
     reused: int = 0
     drawn: int = 0
     found: int = 0
-    """Reused tokens that came from the cache, and not from a request that started at the same time."""
+    """Reused tokens from the cache, not from a request that started at the same time."""
     evicted: int = 0
     """Tokens that the cache dropped to make room."""
     steps: int = 0
-    """The number of decoding steps of the whole batch."""
+    """Number of decoding steps of the whole batch."""
 
     @property
     def total(self) -> int:
-        """Tokens that cost something: computed or drawn."""
+        """Number of computed or sampled tokens."""
         return self.computed + self.drawn
 
 
 class LocalEngine:
     """Samples from a causal language model, for many sessions at once.
 
-    A step draws a token for every running request. Between two steps the event loop gets a turn: finished responses
-    leave, sessions continue, and their next requests join the batch (continuous batching). Keys and values are kept
-    and found by their tokens: a prompt is computed only from where it differs from all that was computed before, in
-    this episode or another. Prefixes that waiting prompts share are computed once. Responses of one
-    token are drawn from remembered distributions.
+    A step samples a token for every running request. Between two steps the event loop runs: finished responses leave,
+    sessions continue, and their next requests join the batch (continuous batching). Keys and values are cached by
+    tokens: a prompt is computed only after its longest cached prefix, from this episode or another. Common prefixes of
+    waiting prompts are computed once. Responses of one token are sampled from cached distributions.
 
-    The response to a request depends only on its prompt, sampling and random stream, not on other requests (up to
+    The response to a request depends only on its prompt, sampling and random numbers, not on other requests (up to
     rounding in the model).
 
     Args:
-        model: any decoder of transformers with full attention in every layer; a sliding window bounds the context.
-        stop: the tokens that end a response; those that the model's generation config names are added.
-        decode: from tokens to text, for :attr:`Sampling.stop`.
-        max_batch_tokens: running requests times the longest of them never exceed this; others wait.
-        keep_tokens: the most tokens whose keys and values are kept for later requests.
+        model: any decoder of transformers with full attention in every layer; a sliding window limits the context.
+        stop: the tokens that end a response; those of the model's generation config are added.
+        decode: converts tokens to text, for :attr:`Sampling.stop`.
+        max_batch_tokens: limit of running requests times the longest of them; others wait.
+        keep_tokens: maximum number of tokens whose keys and values are cached for later requests.
     """
 
     def __init__(
@@ -115,12 +114,12 @@ class LocalEngine:
     # -- what sessions call ------------------------------------------------------------------------------------------
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
+        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`).
 
         Raises:
             ContextFull: the prompt leaves no room for a response.
-            EngineFailed: the model raised.
-            UsageError: the prompt is empty or not valid, or ``max_new_tokens`` is below 1.
+            EngineFailed: the model raised an exception.
+            UsageError: the prompt is empty or invalid, or ``max_new_tokens`` is below 1.
         """
         prompt = token_ids(prompt, self._vocabulary if sampling.max_new_tokens > 1 else None)
         limit = min(sampling.max_new_tokens, self.max_context - len(prompt))
@@ -143,22 +142,22 @@ class LocalEngine:
         return request.response
 
     def release(self, session: int) -> None:
-        """Nothing to do: the cache drops what was not used for the longest time."""
+        """Do nothing: the cache drops the least recently used entries."""
 
     @property
     def active(self) -> int:
-        """The number of requests that wait or run."""
+        """Number of waiting or running requests."""
         return len(self._waiting) + len(self._one_token) + len(self._running)
 
     @property
     def kept_tokens(self) -> int:
-        """The number of tokens that are kept for later requests."""
+        """Number of tokens in the cache."""
         return self._kept.tokens
 
     # -- new weights -------------------------------------------------------------------------------------------------
 
     async def suspend(self) -> None:
-        """Draw nothing until :meth:`resume`."""
+        """Stop sampling until :meth:`resume`."""
         self._suspended = True
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
@@ -174,11 +173,11 @@ class LocalEngine:
         self.weights_changed()
 
     def forget(self) -> None:
-        """Drop the keys and values that are kept: what is drawn next then depends on nothing before, to the digit."""
+        """Clear the cache, so that later responses do not depend on earlier requests, not even in rounding."""
         self._kept.clear()
 
     def weights_changed(self) -> None:
-        """The model was trained in place: count a version and drop what was computed with the old weights."""
+        """Count a new version and clear caches, after the model was trained in place."""
         self.version += 1
         self._known.clear()
         self._kept.clear()
@@ -188,7 +187,7 @@ class LocalEngine:
         self._running, self._batch = [], BatchCache(self.model)
 
     async def resume(self) -> None:
-        """Resume drawing; unfinished responses continue."""
+        """Resume sampling; unfinished responses continue."""
         self._suspended = False
         if self.active:
             self._wake()
@@ -224,7 +223,7 @@ class LocalEngine:
             self._try(self._continue, self._running, self._running)
 
     def _try(self, work: Callable[[T], None], on: T, requests: list[Request]) -> None:
-        """Run a step; a failure fails the requests that it was done for (of the running ones: all, or the last)."""
+        """Run a part of a step; an exception fails its requests."""
         try:
             work(on)
         except Exception as error:
@@ -237,7 +236,7 @@ class LocalEngine:
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _drop(self, request: Request) -> None:
-        """The request was cancelled."""
+        """Remove a cancelled request."""
         for requests in (self._waiting, self._one_token):
             if request in requests:
                 requests.remove(request)
@@ -250,15 +249,14 @@ class LocalEngine:
     def answer_now(
         self, prompts: Sequence[Ids], rows: Sequence[int], samplings: Sequence[Sampling], rngs: Sequence[random.Random]
     ) -> list[tuple[int, float] | None]:
-        """Draw responses of one token in a plain call, as :meth:`generate` does for requests that wait together.
+        """Sample responses of one token synchronously, as :meth:`generate` does for requests that wait together.
 
         Args:
-            prompts: different ones, each with room for a token behind it.
-            rows: of every response, the number of its prompt.
+            prompts: distinct prompts, each with room for another token.
+            rows: the index of the prompt of each response.
 
         Returns:
-            The token of every response and its log-probability; None, and nothing drawn, where the logits are not
-            numbers.
+            The token and log-probability of each response; None if its logits are NaN.
         """
         logits = self._known_logits(prompts)
         good = (~logits.isnan().any(-1)).tolist()
@@ -266,26 +264,26 @@ class LocalEngine:
         answers: list[tuple[int, float] | None] = [None] * len(rows)
         if finite:
             index = torch.tensor([rows[i] for i in finite], device=logits.device)
-            drawing = [samplings[i] for i in finite]
-            if all(sampling is drawing[0] for sampling in drawing):  # then once for every prompt
-                every = distributions(logits, drawing[:1] * len(prompts))[index]
+            settings = [samplings[i] for i in finite]
+            if all(sampling is settings[0] for sampling in settings):  # one distribution per prompt is enough
+                every = distributions(logits, settings[:1] * len(prompts))[index]
             else:
-                every = distributions(logits[index], drawing)
-            tokens, chosen = self._drawn(every, drawing, [rngs[i] for i in finite])
+                every = distributions(logits[index], settings)
+            tokens, chosen = self._sample(every, settings, [rngs[i] for i in finite])
             for i, answer in zip(finite, zip(tokens, chosen, strict=True), strict=True):
                 answers[i] = answer if math.isfinite(answer[1]) else None
         return answers
 
     @property
     def suspended(self) -> bool:
-        """True if nothing is drawn until :meth:`resume`."""
+        """True if sampling is stopped until :meth:`resume`."""
         return self._suspended
 
     def one_token_batches(self, items: Iterable[T], length: Callable[[T], int]) -> list[list[T]]:
-        """Batches with prompts of similar length, at most ``max_batch_tokens`` when padded.
+        """Split items into batches with prompts of similar length, at most ``max_batch_tokens`` when padded.
 
         Args:
-            length: tokens of an item's prompt.
+            length: returns the length of an item's prompt in tokens.
         """
         batches: list[list[T]] = []
         ordered = sorted(items, key=length)
@@ -299,7 +297,7 @@ class LocalEngine:
         return batches
 
     def _answer_one_token(self, batch: list[Request]) -> None:
-        """No cache of keys and values is needed: the distributions themselves are remembered."""
+        """Answer from cached distributions, without keys and values."""
         self._draw(batch, self._known_logits([r.prompt for r in batch]))
         if any(request.failure for request in batch):
             self._known.clear()
@@ -307,7 +305,7 @@ class LocalEngine:
             self._finish(request)
 
     def _known_logits(self, prompts: Sequence[Ids]) -> torch.Tensor:
-        """Logits (prompts, vocabulary) of the first response token; only new prompts are computed."""
+        """Return logits (prompts, vocabulary) of the first response token; only new prompts are computed."""
         new = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._known]
         if new:
             self._known.add(new, self._next_logits(new))
@@ -315,7 +313,7 @@ class LocalEngine:
         return self._known.look_up(prompts)
 
     def _next_logits(self, prompts: list[Ids]) -> torch.Tensor:
-        """Logits (prompts, vocabulary) of the first response token."""
+        """Compute logits (prompts, vocabulary) of the first response token."""
         ids, mask = pad_left(prompts, self.model.device)
         where = positions(mask, ids.shape[1], ids.device)
         out = self.model(input_ids=ids, attention_mask=mask, position_ids=where, use_cache=False, logits_to_keep=1)
@@ -325,7 +323,7 @@ class LocalEngine:
     # -- longer responses --------------------------------------------------------------------------------------------
 
     def _admit(self) -> list[list[Joining]]:
-        """Admit the waiting requests that there is room for, in batches that are to start one after the other."""
+        """Admit the waiting requests that there is room for, in batches to start one after another."""
         rows, longest = len(self._running), max((r.room for r in self._running), default=0)
         joining: dict[Ids, Joining] = {}
         admitted = 0
@@ -339,13 +337,13 @@ class LocalEngine:
         if joining:
             self._batch.reserve(rows, longest, 2 * self.max_batch_tokens)
         for new in joining.values():
-            new.cached = self._kept.find(new.tokens[:-1])  # the last token is computed in any case, for its logits
+            new.cached = self._kept.find(new.tokens[:-1])  # the last token is always computed, for its logits
         return [batch for group in start_order(joining.values()) for batch in similar(group)]
 
     def _start(self, batch: list[Joining]) -> None:
-        """Compute the new tokens of all prompts in one pass, and draw the first tokens of the responses."""
+        """Compute the new tokens of all prompts in one pass, and sample the first tokens of the responses."""
         first = len(self._running)
-        # Copy the known prefixes of the prompts into rows, from the cache and from the rows of others.
+        # Copy known prefixes of the prompts into rows, from the cache and from rows of other requests.
         for new in batch:
             if new.like and not new.like.usable:
                 new.shared, new.like = 0, None
@@ -370,7 +368,7 @@ class LocalEngine:
         self._draw(requests, logits[torch.tensor(sources, device=logits.device)])
 
     def _settle(self, started: list[list[Joining]]) -> None:
-        """Keep the prompts that took long, others may want them soon; end responses that are complete with a token."""
+        """Cache long new prompts, which others may need soon; end responses that are already complete."""
         long = [new for batch in started for new in batch if new.usable and new.cost >= WORTH_WAITING]
         self._keep([(new.row, new.tokens) for new in long])
         self._retire()
@@ -379,14 +377,14 @@ class LocalEngine:
         self.stats.evicted += self._kept.save(self._batch, computed)
 
     def _continue(self, running: list[Request]) -> None:
-        """Draw the next token of every response."""
+        """Sample the next token of every response."""
         logits = self._batch.forward(0, [r.response.ids[-1:] for r in running], [r.length for r in running])
         self._draw(running, logits)
         self.stats.steps += 1
         self._retire()
 
     def _retire(self) -> None:
-        """Remove finished requests, and keep what was computed for them."""
+        """Remove finished requests, and cache their keys and values."""
         ended = [(row, request) for row, request in enumerate(self._running) if self._ends(request)]
         if not ended:
             return
@@ -401,14 +399,14 @@ class LocalEngine:
             self._finish(request)
 
     def _routes(self, row: int, request: Request) -> NDArray[np.int16] | None:
-        """The experts of all tokens but the last, as they were chosen when each was read first; None if not asked."""
+        """Return the experts of all tokens but the last, as first computed; None if not requested."""
         if not request.sampling.routes:
             return None
         routes = self._batch.routes(row, request.length - 1)
         return routes if request.routes is None else np.concatenate([request.routes, routes[len(request.routes) :]])
 
     def _vacate(self, rows: list[int]) -> None:
-        """The last running requests move into the rows, which are free."""
+        """Move the last running requests into freed rows."""
         left = len(self._running) - len(rows)
         holes = [row for row in rows if row < left]
         if holes:
@@ -424,13 +422,13 @@ class LocalEngine:
         return bool(full) or self.finish(request.response.ids, request.sampling) == "stop"
 
     def finish(self, ids: Sequence[int], sampling: Sampling) -> str:
-        """Return the reason why a response that ends here does: "stop" or "length"."""
+        """Return the finish reason of a response that ends here: "stop" or "length"."""
         texts = sampling.stop
         ends = ids[-1] in self.stop or (texts and self._decode and stopped(ids, texts, self._decode))
         return "stop" if ends else "length"
 
     def _finish(self, request: Request, cause: Exception | None = None) -> None:
-        if request.future.done():  # it was cancelled during the step, by Ctrl-C
+        if request.future.done():  # cancelled by Ctrl-C during the step
             return
         if request.failure:
             failure = EngineFailed(request.failure, request.response)
@@ -443,7 +441,7 @@ class LocalEngine:
     def _draw(self, requests: list[Request], logits: torch.Tensor) -> None:
         """Append a token to every response; ``logits`` has the shape (requests, vocabulary)."""
         samplings = [r.sampling for r in requests]
-        tokens, logprobs = self._drawn(distributions(logits, samplings), samplings, [r.rng for r in requests])
+        tokens, logprobs = self._sample(distributions(logits, samplings), samplings, [r.rng for r in requests])
         for request, token, logprob in zip(requests, tokens, logprobs, strict=True):
             if not math.isfinite(logprob):
                 request.failure = f"the model's logits after {request.length} tokens are not numbers"
@@ -453,10 +451,10 @@ class LocalEngine:
             response.logprobs.append(logprob)
             response.versions.append(self.version)
 
-    def _drawn(
+    def _sample(
         self, logprobs: torch.Tensor, samplings: list[Sampling], rngs: list[random.Random]
     ) -> tuple[list[int], list[float]]:
-        """A token for every row of log-probabilities, and its own."""
+        """Sample a token for every row of log-probabilities, and return the tokens and their log-probabilities."""
         uniform = [rng.random() if s.temperature else 0.0 for rng, s in zip(rngs, samplings, strict=True)]
         tokens = draw(logprobs, samplings, uniform)
         self.stats.drawn += len(rngs)
@@ -470,22 +468,22 @@ def check_model(model: PreTrainedModel) -> None:
     if missing:
         raise UsageError(
             f"the local engine cannot run {model.config.model_type!r} models: their forward() takes no "
-            f"{', '.join(missing)}, by which it keeps sequences of different lengths apart; run it with vLLM, or "
-            "take one whose positions are given (Llama, Qwen, GPT-2, ...)"
+            f"{', '.join(missing)}, which batches of different lengths need; run it with vLLM, or use a model whose "
+            "forward() takes positions (Llama, Qwen, GPT-2, ...)"
         )
 
 
 def generation_stops(config: GenerationConfig | None) -> frozenset[int]:
-    """The tokens that end a response by a generation config."""
+    """Return the end tokens of a generation config."""
     ends = getattr(config, "eos_token_id", None)
     return frozenset(ends if isinstance(ends, list | tuple) else () if ends is None else (ends,))
 
 
 def context_length(config: PreTrainedConfig) -> int:
-    """The most tokens that a model takes; logs a warning where a sliding window makes that less than the model's.
+    """Return the maximum number of tokens; log a warning if a sliding window makes it smaller than the model's.
 
     Raises:
-        UsageError: its layers are not of the kind that keep keys and values for every token.
+        UsageError: a layer does not keep keys and values for every token.
     """
     config = config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
@@ -499,9 +497,9 @@ def context_length(config: PreTrainedConfig) -> int:
     whole = getattr(config, "max_position_embeddings", None) or 1 << 20
     if window and window < whole:
         logger.warning(
-            "the local engine runs this %s model with prompts and responses of at most %d tokens together, its "
-            "sliding_window, though it takes %d; for longer ones play it with VLLMAgent (vllm:PATH), or set "
-            "sliding_window in the model's config if it was trained with a longer one",
+            "the local engine limits prompt and response of this %s model to %d tokens, its sliding_window, although "
+            "the model supports %d; for longer ones use VLLMAgent (vllm:PATH), or set sliding_window in the model's "
+            "config if it was trained with a longer one",
             config.model_type, window, whole,
         )  # fmt: skip
         return int(window)

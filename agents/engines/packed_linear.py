@@ -1,4 +1,4 @@
-"""Linear layers of small models on CPUs, for few rows."""
+"""Faster linear layers for small models on CPUs, for few rows."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedModel
 
-#: Rows of a product up to which packed weights pay: twice as fast for 4 rows, 1.2 times for 128.
+#: Maximum number of rows for packed weights: 2 times as fast for 4 rows, 1.2 times for 128.
 MAX_ROWS = 128
-#: Calls with few rows before weights are packed, which takes as long as a few calls gain.
+#: Calls with few rows before weights are packed, which costs as much as a few calls save.
 _PLAIN_CALLS = 6
-#: Bytes of a model's weights. Smaller models do not gain; packing takes as much memory again, which large ones need.
+#: Range of a model's size in bytes: smaller models are not faster; packing doubles the memory, too much for large ones.
 _SMALLEST, _LARGEST = 1 << 25, 1 << 30
 
 
 class PackedLinears:
-    """The linear layers of a model with their weights in the layout of oneDNN's product.
+    """The linear layers of a model with their weights in oneDNN's layout.
 
-    PyTorch's product arranges the weights anew in every call, which for few rows takes as long as the product itself.
-    Weights are packed after a few calls, and must not change afterwards. Where it would not pay, there are no layers.
+    PyTorch reorders the weights in every call, which for few rows takes as long as the product. Weights are packed
+    after a few calls, and must not change afterwards. ``layers`` is empty if packing is not faster.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -39,7 +39,7 @@ class PackedLinears:
 
     @contextmanager
     def __call__(self, rows: int) -> Iterator[None]:
-        """Use the packed weights in calls of the model with so many rows."""
+        """Use packed weights while the block runs, if ``rows`` is small."""
         self._calls += rows <= MAX_ROWS
         layers = self.layers if rows <= MAX_ROWS and self._calls > _PLAIN_CALLS else []
         for layer in layers:
@@ -57,7 +57,7 @@ class _Layer:
         self.packed: torch.Tensor | None = None
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        if torch.is_grad_enabled():  # another thread trains the model
+        if torch.is_grad_enabled():  # called by another thread, which trains the model
             return F.linear(inputs, self.module.weight, self.module.bias)
         if self.packed is None:
             self.packed = torch.ops.mkldnn._reorder_linear_weight(self.module.weight)

@@ -1,7 +1,7 @@
-"""Keys and values that outlive their requests, found by the tokens they belong to.
+"""A prefix cache of keys and values, shared between requests.
 
-A radix tree over token ids, as in SGLang's RadixAttention (https://arxiv.org/abs/2312.07104): a path from the root
-spells tokens that were computed in this order, and sequences with a common prefix share its nodes.
+A radix tree over token ids, as in SGLang's RadixAttention (https://arxiv.org/abs/2312.07104): a path from the root is
+a sequence of computed tokens, and sequences with a common prefix share its nodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rollenv.agents.engines.kv_cache import BatchCache
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A run of tokens behind those of its parent, and the slot of each in the pools of keys and values."""
+    """A run of tokens after those of its parent, and their slots in the pools of keys and values."""
 
     tokens: Ids
     slots: list[int]
@@ -29,10 +29,10 @@ class Node:
 
 
 class RadixTree:
-    """Slots of tokens, shared between sequences with a common prefix: at most ``bound`` tokens.
+    """Slots of at most ``bound`` tokens, shared between sequences with a common prefix.
 
-    To make room, the least recently used leaf is dropped, again and again. Slots are the numbers from 0 to
-    ``bound - 1``; low ones are handed out first.
+    The least recently used leaves are dropped to make room. Slots are the numbers from 0 to ``bound - 1``, used in
+    ascending order.
     """
 
     def __init__(self, bound: int):
@@ -43,7 +43,7 @@ class RadixTree:
         """Drop everything."""
         self._root = Node.__new__(Node)
         self._root.children = {}
-        # By last use. A child is always before its parent, so that the first node is a leaf.
+        # Ordered by last use. A child is always before its parent, so the first node is a leaf.
         self._nodes: OrderedDict[Node, None] = OrderedDict()
         self._free: list[int] = []
         self.size = 0
@@ -51,21 +51,21 @@ class RadixTree:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens of the tree."""
+        """Number of tokens in the tree."""
         return self.size - len(self._free)
 
     def find(self, tokens: Ids) -> list[int]:
-        """The slots of the longest prefix that the tree has, which counts as used."""
+        """Return the slots of the longest known prefix, and mark it as used."""
         path, length = self._walk(tokens)
         self._touch(path)
         return list(itertools.chain.from_iterable(node.slots for node in path))[:length]
 
     def insert(self, tokens: Ids) -> tuple[int, list[int], int]:
-        """Add tokens, or so many of the first ones as there is room for.
+        """Add tokens, or as many of the first ones as there is room for.
 
         Returns:
-            How many tokens the tree had before, the slots of the new ones that follow them, and how many tokens of
-            other sequences were dropped.
+            The number of known tokens, the slots of the new ones after them, and the number of dropped tokens of other
+            sequences.
         """
         path, start = self._walk(tokens)
         if start == len(tokens):
@@ -73,7 +73,7 @@ class RadixTree:
             return start, [], 0
         inside = start - sum(len(node.tokens) for node in path[:-1])
         if path and inside < len(path[-1].tokens):
-            # Give the node a parent that takes its first tokens.
+            # Split the node: a new parent takes its first tokens.
             lower = path[-1]
             path[-1] = upper = Node(
                 lower.tokens[:inside], lower.slots[:inside], lower.parent, {lower.tokens[inside]: lower}
@@ -83,11 +83,11 @@ class RadixTree:
         self._touch(path)
         dropped = self._make_room(len(tokens) - start, path[-1] if path else None)
         count = min(len(tokens) - start, self.bound - self.tokens)
-        again = min(count, len(self._free))
-        slots = self._free[len(self._free) - again :]
-        del self._free[len(self._free) - again :]
-        slots += range(self.size, self.size + count - again)
-        self.size += count - again
+        reused = min(count, len(self._free))
+        slots = self._free[len(self._free) - reused :]
+        del self._free[len(self._free) - reused :]
+        slots += range(self.size, self.size + count - reused)
+        self.size += count - reused
         if slots:
             parent = path[-1] if path else self._root
             node = parent.children[tokens[start]] = Node(tokens[start : start + len(slots)], slots, parent)
@@ -95,7 +95,7 @@ class RadixTree:
         return start, slots, dropped
 
     def _walk(self, tokens: Ids) -> tuple[list[Node], int]:
-        """The nodes of the longest known prefix and its length. Of the last node, a part may be enough."""
+        """Return the nodes of the longest known prefix, which may end inside the last one, and its length."""
         path: list[Node] = []
         node, length = self._root, 0
         while length < len(tokens) and (child := node.children.get(tokens[length])):
@@ -113,7 +113,7 @@ class RadixTree:
             self._nodes.move_to_end(node)
 
     def _make_room(self, wanted: int, end: Node | None) -> int:
-        """Drop leaves until there is room, but nothing of the path to ``end``; how many tokens were dropped."""
+        """Drop leaves, except on the path to ``end``, until there is room; return the number of dropped tokens."""
         dropped = 0
         while self.bound - self.tokens < wanted and (oldest := next(iter(self._nodes), end)) is not end:
             assert oldest is not None
@@ -126,8 +126,8 @@ class RadixTree:
 class PrefixCache:
     """The keys and values of a radix tree's tokens, on the model's device.
 
-    Every token is stored once. A prefix is copied into the row of a request that begins with it, and what the row
-    computes is copied out, so a running request needs nothing from here.
+    Every token is stored once. A prefix is copied into the row of a request, and the row's new tokens are copied back,
+    so a running request does not depend on the cache.
     """
 
     def __init__(self, bound: int):
@@ -136,7 +136,7 @@ class PrefixCache:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens that are kept."""
+        """Number of cached tokens."""
         return self._tree.tokens
 
     def clear(self) -> None:
@@ -145,15 +145,15 @@ class PrefixCache:
         self._pools = []
 
     def find(self, tokens: Ids) -> list[int]:
-        """The slots of the longest known prefix, for :meth:`load`; valid until the next :meth:`save`."""
+        """Return the slots of the longest known prefix, for :meth:`load`; valid until the next :meth:`save`."""
         return self._tree.find(tokens)
 
     def load(self, batch: BatchCache, first: int, found: Sequence[list[int]]) -> None:
-        """Copy known prefixes into rows of a batch. Behind a shorter prefix, a row gets values without meaning.
+        """Copy known prefixes into rows of a batch. After a shorter prefix, a row gets arbitrary values.
 
         Args:
             first: the row of the first prefix; the others follow it.
-            found: the prefixes, as :meth:`find` returned them.
+            found: the results of :meth:`find`.
         """
         width = max(map(len, found), default=0)
         if not width:
@@ -164,15 +164,15 @@ class PrefixCache:
             rows[first : first + len(found), :, :width] = tokens.transpose(1, 2)
 
     def save(self, batch: BatchCache, computed: Iterable[tuple[int, Ids]]) -> int:
-        """Keep what rows of a batch have computed, as far as it is new.
+        """Store the new keys and values of rows of a batch.
 
         Args:
-            computed: rows and their tokens, from the first one on.
+            computed: rows and their tokens from the beginning.
 
         Returns:
-            How many tokens were dropped to make room.
+            The number of tokens that were dropped to make room.
         """
-        sources: dict[int, tuple[int, int]] = {}  # a small tree may hand out a slot again; the last one counts
+        sources: dict[int, tuple[int, int]] = {}  # a small tree may reuse a slot; the last use counts
         dropped = 0
         try:
             for row, tokens in computed:
@@ -182,7 +182,7 @@ class PrefixCache:
             if sources:
                 self._write(batch, sources)
         except BaseException:
-            self.clear()  # the tree may name slots that were not written
+            self.clear()  # the tree may have slots that were not written
             raise
         return dropped
 
@@ -196,7 +196,7 @@ class PrefixCache:
             pool.index_copy_(0, slots, tensor[rows, :, columns])
 
     def _grow(self, like: list[torch.Tensor]) -> None:
-        """Make the pools as long as the tree needs; they double, up to its bound."""
+        """Grow the pools to the tree's size, by doubling up to its bound."""
         length = len(self._pools[0]) if self._pools else 0
         if self._tree.size <= length:
             return
@@ -211,7 +211,7 @@ class PrefixCache:
 
 
 def common_prefix(one: Sequence[int], two: Sequence[int]) -> int:
-    """The length of the common prefix of two sequences, in tokens."""
+    """Return the length of the common prefix of two sequences, in tokens."""
     low, high = 0, min(len(one), len(two))
     while low < high:  # all before low is equal
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""Requests of the local engine, and the order in which those that wait start."""
+"""Requests of the local engine, and the order in which waiting ones start."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from numpy.typing import NDArray
 from rollenv.agents.engines.base import Ids, Response, Sampling
 from rollenv.agents.engines.radix import common_prefix
 
-#: A request waits for another one if that saves it the computation of so many tokens. A call of the model costs about
-#: as much as these.
+#: Minimum number of saved tokens for which a request waits for another one, about the cost of a call of the model.
 WORTH_WAITING = 32
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A prompt and the tokens of the response drawn so far."""
+    """A prompt and its response so far."""
 
     prompt: Ids
     sampling: Sampling
     rng: random.Random
     limit: int
-    """The most tokens of the response."""
+    """Maximum number of response tokens."""
     future: asyncio.Future[None]
     response: Response = field(default_factory=Response)
     failure: str = ""
     """The error that ended it."""
     routes: NDArray[np.int16] | None = None
-    """The experts of tokens that weights have read which are gone."""
+    """The experts of tokens that were computed with earlier weights."""
 
     @property
     def tokens(self) -> Ids:
@@ -46,44 +45,44 @@ class Request:
 
     @property
     def room(self) -> int:
-        """The most tokens that the request may reach."""
+        """Maximum number of tokens of the prompt and the response."""
         return len(self.prompt) + self.limit
 
 
 @dataclass(slots=True)
 class Joining:
-    """Waiting requests with equal tokens, and the source of the keys and values that they share with others."""
+    """Waiting requests with equal tokens, and the source of their known keys and values."""
 
     tokens: Ids
     requests: list[Request] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
     """The known prefix, from :meth:`PrefixCache.find`."""
     like: Joining | None = None
-    """Others that start before and have the first ``shared`` tokens as well."""
+    """Requests that start earlier and have the same first ``shared`` tokens."""
     shared: int = 0
     row: int = -1
     """Row of the first request in the cache; -1 until its tokens are computed."""
 
     @property
     def known(self) -> int:
-        """The number of tokens that are copied from ``like`` or from the cache."""
+        """Number of tokens that are copied from ``like`` or from the cache."""
         return self.shared or len(self.cached)
 
     @property
     def cost(self) -> int:
-        """The number of tokens that have to be computed."""
+        """Number of tokens to compute."""
         return len(self.tokens) - self.known
 
     @property
     def usable(self) -> bool:
-        """True if others can copy the tokens."""
+        """True if others can copy its keys and values."""
         return self.row >= 0 and not self.requests[0].failure
 
 
 def start_order(joining: Iterable[Joining]) -> list[list[Joining]]:
-    """Requests in the order in which they start: those that have much in common with another one start after it."""
+    """Order requests into batches: a request with a long common prefix starts after the one that computes it."""
     ordered: list[list[Joining]] = []
-    pending = sorted(joining, key=lambda j: j.tokens, reverse=True)  # what has most in common is side by side
+    pending = sorted(joining, key=lambda j: j.tokens, reverse=True)  # long common prefixes become adjacent
     while pending:
         batch: list[Joining] = []
         later: list[Joining] = []
@@ -100,7 +99,7 @@ def start_order(joining: Iterable[Joining]) -> list[list[Joining]]:
 
 
 def similar(joining: list[Joining]) -> list[list[Joining]]:
-    """Batches of requests with similar cost, so that less than half of each is padding."""
+    """Split requests into batches of similar cost, so that less than half of each is padding."""
     batches: list[list[Joining]] = []
     for new in sorted(joining, key=lambda j: j.cost):
         if batches and new.cost <= 2 * batches[-1][0].cost + 16:
