@@ -1,4 +1,4 @@
-"""Several engines behind one: sessions stay where their prefix is computed, and an engine that fails is excluded."""
+"""A router over several engines: sessions stay where their prefix is cached, and failed engines are excluded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a replica which failed rests at most, and that one has for an update.
+#: Maximum pause of a failed replica in seconds, and its time for an update.
 _LONGEST_REST = 60.0
 
 
@@ -47,12 +47,12 @@ class _ReplicaState:
     engine: Replica
     alive: bool = True
     wait: float = 0.0
-    """Seconds between failures and the next attempt."""
+    """Seconds between a failure and the next attempt."""
     retry_at: float = 0.0
     current: bool = True
     """True if it has the newest weights."""
     lost: bool = False
-    """True if it reported that it cannot be used again."""
+    """True if it reported that it is permanently lost."""
     sessions: set[int] = field(default_factory=set)
     loose: int = 0
 
@@ -62,24 +62,23 @@ class _ReplicaState:
 
 
 class Router:
-    """Spreads sessions over replicas of one model; an engine itself.
+    """Distributes sessions over replicas of one model; an engine itself.
 
     A session stays on its replica, where its earlier turns are cached. A new one goes to the replica that last began a
-    session with the same prompt, or else with the same first tokens (the members of a group share a prompt), unless
-    that one has more than ``busier`` times as many sessions as the emptiest; then, and where no replica knows the
-    beginning, it goes to the emptiest.
+    session with the same prompt, or else with the same first tokens (the members of a group share a prompt). If there
+    is none, or it has more than ``busier`` times the sessions of the least loaded replica, it goes to the latter.
 
-    A replica that raises is left out and its sessions move. Its unfinished responses continue on another replica, from
-    the tokens that an :class:`~rollenv.agents.engines.base.EngineFailed` carries or else from the start. After a rest,
-    which doubles from failure to failure, it gets one request; when it answers it is taken back. Updates go to all
-    replicas, which count the same version; one that missed an update gets nothing before it had the next.
+    A replica that raises an exception is excluded and its sessions move. Its unfinished responses continue on another
+    replica, after the tokens of an :class:`~rollenv.agents.engines.base.EngineFailed` or else from the start. After a
+    pause, which doubles with each failure, it gets one request; if it answers, it is used again. Updates go to all
+    replicas, which have the same version; one that missed an update is not used before the next.
 
     Args:
-        busier: see above; the emptiest counts as having at least one session.
-        prefix: how many first tokens of a prompt are compared.
-        rest: seconds that a replica rests after its first failure; at most a minute after many.
-        patience: seconds that a replica has to suspend, to update its weights or to resume; one that takes longer has
-            failed. One that is left out already has at most a minute.
+        busier: see above; the least loaded replica counts as having at least one session.
+        prefix: number of first tokens of a prompt to compare.
+        rest: pause in seconds after a replica's first failure; at most a minute after many.
+        patience: seconds for a replica to suspend, update its weights or resume; a slower one has failed. An excluded
+            replica has at most a minute.
 
     Raises:
         UsageError: there are no replicas.
@@ -102,13 +101,13 @@ class Router:
         self.patience = patience
         self.max_context = min(engine.max_context for engine in engines)
         self._by_session: dict[int, _ReplicaState] = {}
-        self._began: OrderedDict[int, _ReplicaState] = OrderedDict()  # by the hash of their tokens, which are long
+        self._began: OrderedDict[int, _ReplicaState] = OrderedDict()  # by the hash of their tokens, to save memory
         self._last_failure = ""
         self.version = max(engine.version for engine in engines)
 
     @property
     def version(self) -> int:
-        """Counts the updates, of all replicas alike."""
+        """Number of updates, the same for all replicas."""
         return self._version
 
     @version.setter
@@ -125,30 +124,30 @@ class Router:
 
     @property
     def stats(self) -> TokenCounts:
-        """Tokens of all replicas that count theirs."""
+        """Sums over all replicas with counts."""
         counts = [engine.stats for engine in self.engines if hasattr(engine, "stats")]
         names = ("prompted", "reused", "drawn", "steps")
         return TokenCounts(*(sum(getattr(count, name, 0) for count in counts) for name in names))
 
     @property
     def alive(self) -> list[int]:
-        """The numbers of the replicas that have not failed."""
+        """Indices of the replicas that have not failed."""
         return [replica.number for replica in self._alive()]
 
     def replica_of(self, session: int) -> int | None:
-        """The number of the replica that a session is on."""
+        """Return the index of a session's replica."""
         replica = self._by_session.get(session)
         return None if replica is None else replica.number
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Draw a response on one of the replicas (see :class:`rollenv.agents.engines.base.Engine`).
+        """Sample a response on one of the replicas (see :class:`rollenv.agents.engines.base.Engine`).
 
         Raises:
             ContextFull: the prompt leaves no room for a response.
             EngineFailed: no replica is left.
-            EngineLost: none comes back, as each has reported.
+            EngineLost: all replicas are permanently lost.
         """
         prompt = token_ids(prompt)
         room = self.max_context - len(prompt)
@@ -168,7 +167,7 @@ class Router:
                     replica.alive = True
                     logger.warning("engine %d answers again and is back in use", replica.number)
                 return response
-            except (UsageError, ContextFull, AgentFailed):  # the request's own fault
+            except (UsageError, ContextFull, AgentFailed):  # caused by the request
                 raise
             except Exception as error:
                 if isinstance(error, EngineFailed):
@@ -227,7 +226,7 @@ class Router:
         return [replica for replica in self._replicas if replica.alive]
 
     def _on_trial(self) -> _ReplicaState | None:
-        """A replica that failed and has rested; its next trial is a rest away."""
+        """Return a failed replica whose pause is over, and set the time of its next trial."""
         now = time.monotonic()
         for replica in self._replicas:
             if not replica.alive and replica.current and now >= replica.retry_at:
@@ -264,7 +263,7 @@ class Router:
         await self._everywhere(lambda engine: engine.resume())
 
     async def sleep(self, level: int = 1) -> None:
-        """Let every replica leave its accelerator's memory; see :class:`.base.RestingEngine`."""
+        """Free the accelerator memory of every replica; see :class:`.base.RestingEngine`."""
         await self._everywhere(lambda engine: engine.sleep(level))
 
     def check_sleep(self) -> None:
@@ -273,15 +272,15 @@ class Router:
             engine.check_sleep()
 
     def close(self) -> None:
-        """End the replicas that have to be ended."""
+        """Close the replicas that have ``close()``."""
         for engine in self.engines:
             if hasattr(engine, "close"):
                 engine.close()
 
     async def _everywhere(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> list[_ReplicaState]:
-        """Do ``work`` on every replica and return those on which it failed.
+        """Run ``work`` on every replica, exclude those where it fails and return them.
 
-        One that cannot follow is left out, unless it was asked for something impossible or is the last.
+        Usage errors, and the failure of the last replica, are raised.
         """
         alive = self._alive()
         others = [replica for replica in self._replicas if not replica.alive]
@@ -300,7 +299,7 @@ class Router:
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
-    """Do ``work`` within some seconds; cancel it if it takes longer, and do not wait for it."""
+    """Run ``work`` with a timeout; cancel it if it takes longer, without waiting for its end."""
     task = asyncio.ensure_future(work)
     try:
         done, _ = await asyncio.wait([task], timeout=seconds)

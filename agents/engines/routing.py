@@ -1,4 +1,4 @@
-"""The routers of a mixture of experts: the experts that they choose, noted and replayed."""
+"""Recording and replay of the experts that the routers of a mixture of experts choose."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rollenv.core import UsageError
 
 
 class Routing:
-    """Records the experts that a model's tokens go to, or sends them to given ones.
+    """Records the experts of a model's tokens, or replays recorded ones.
 
-    The weights of replayed experts are the router's own, computed of its logits at these experts: rollout routing
-    replay (R3, arXiv 2510.11370).
+    The weights of replayed experts are computed from the router's logits: rollout routing replay (R3, arXiv
+    2510.11370).
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -28,14 +28,14 @@ class Routing:
             router.replayed = router.taken = None
 
     def taken(self) -> Tensor:
-        """(t, layers k) int16, the experts of the tokens that the model read last."""
+        """Return the experts of the model's last forward pass, (t, layers k) int16."""
         return torch.cat([router.taken for router in self.routers], -1).to(torch.int16)
 
     def replay(self, routes: Tensor | None) -> None:
-        """Choose the experts for all that the model reads from now on.
+        """Set the experts of the next forward passes.
 
         Args:
-            routes: (t, layers k) as :meth:`taken` gave them; None for the routers' own choice.
+            routes: (t, layers k) from :meth:`taken`; None for the routers' own choice.
         """
         parts = [None] * len(self.routers) if routes is None else routes.long().chunk(len(self.routers), -1)
         for router, experts in zip(self.routers, parts, strict=True):
@@ -43,7 +43,7 @@ class Routing:
 
 
 def _route(router: Any, inputs: Any, output: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The output of a router: its logits, and the weights and numbers of the chosen experts."""
+    """Record or replace a router's output: logits, weights and indices of the chosen experts."""
     logits, weights, experts = output
     if router.replayed is None:
         router.taken = experts.detach()
@@ -63,4 +63,4 @@ def _sums_to_one(probabilities: Tensor, weights: Tensor) -> bool:
         expected = probabilities / probabilities.sum(-1, keepdim=True) if divides else probabilities
         if torch.allclose(weights, expected, atol=0.01):
             return divides
-    raise UsageError("loss.routing=replay: the routers of this model weigh experts in a way that is not known here")
+    raise UsageError("loss.routing=replay: the routers of this model weight experts in an unknown way")

@@ -1,4 +1,4 @@
-"""Sampling of tokens from logits, for a batch of requests with settings of their own."""
+"""Sampling of tokens from logits, for a batch of requests with different settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _narrowed(logprobs: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Te
     last = torch.tensor([min(s.top_k or size, size) - 1 for s in samplings], device=logprobs.device)[:, None]
     keep = ordered >= ordered.gather(1, last)  # all that are as likely as the last of the k
     probs = torch.where(keep, ordered, -torch.inf).softmax(-1)
-    # Rounding may bring the sum to 1 before the end, and 1 means all.
+    # Rounding may bring the sum to 1 before the end, but top_p = 1 means all.
     keep &= probs.cumsum(-1) - probs < column([s.top_p if s.top_p < 1 else math.inf for s in samplings])
     least = column([math.log(s.min_p) if s.min_p else -math.inf for s in samplings])
     keep &= ordered >= ordered[:, :1] + least
@@ -45,11 +45,11 @@ def _narrowed(logprobs: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Te
 
 
 def draw(logprobs: torch.Tensor, samplings: Sequence[Sampling], uniform: Sequence[float]) -> torch.Tensor:
-    """Draw a token for every request.
+    """Sample a token for every request.
 
     Args:
-        samplings: one per request; at temperature 0 the most likely token is taken.
-        uniform: one number in [0, 1) per request, which decides the draw.
+        samplings: one per request; temperature 0 is greedy.
+        uniform: one random number in [0, 1) per request.
 
     Returns:
         (requests,) token ids.
@@ -58,7 +58,7 @@ def draw(logprobs: torch.Tensor, samplings: Sequence[Sampling], uniform: Sequenc
     at = torch.tensor(uniform, device=logprobs.device)[:, None] * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, at.to(cumulative.dtype), right=True)[:, 0]
     tokens.clamp_(max=logprobs.shape[-1] - 1)
-    # Rounding may lead past the last token that can be drawn.
+    # Rounding may select an excluded token after the last allowed one.
     drawable = logprobs.gather(1, tokens[:, None])[:, 0].isfinite()
     greedy = torch.tensor([not s.temperature for s in samplings], device=logprobs.device)
     return torch.where(greedy | ~drawable, logprobs.argmax(-1), tokens)

@@ -1,4 +1,4 @@
-"""Log-probabilities of given responses under a causal language model, for imitation and for policy gradients."""
+"""Log-probabilities of responses in a causal language model, for imitation and policy gradients."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def pad_left(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[torch
 
 
 def positions(mask: torch.Tensor | None, length: int, device: torch.device) -> torch.Tensor:
-    """Position ids that count from 0 at the first real token of each row.
+    """Return position ids that count from 0 at the first real token of each row.
 
     Args:
         mask: (rows, length), or None without padding.

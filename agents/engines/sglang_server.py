@@ -1,4 +1,4 @@
-"""An engine that draws from an SGLang server, by its native ``/generate``: tokens in, tokens out."""
+"""An engine that samples with an SGLang server, by its native ``/generate``: tokens in, tokens out."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rollenv.agents.engines.base import Ids, Response, Sampling
 from rollenv.agents.engines.vllm_server import ServerEngine, _Request
 from rollenv.core import UsageError
 
-#: The command that starts a server that can be trained with.
+#: The command that starts a server for training.
 START = "python -m sglang.launch_server --model-path MODEL --incremental-streaming-output"
 
 
 class SGLangEngine(ServerEngine):
-    """Draws with an SGLang server (written after 0.5.23), which was started as :data:`START` says.
+    """Samples with an SGLang server (newer than 0.5.23), started with :data:`START`.
 
-    It is a :class:`ServerEngine` with SGLang's paths: weights go through a folder that the server reads too
-    (``/update_weights_from_disk``). Running requests are retracted meanwhile, and what they have is computed again.
-    Adapters are merged. Seeds count where the server runs with ``--enable-deterministic-inference``.
+    It is a :class:`ServerEngine` with SGLang's paths: weights are loaded from a shared folder
+    (``/update_weights_from_disk``). Meanwhile running requests are retracted, and their tokens are computed again
+    afterwards. Adapters are merged. Seeds take effect if the server runs with ``--enable-deterministic-inference``.
     """
 
     kind, start = "SGLang", START
@@ -32,12 +32,12 @@ class SGLangEngine(ServerEngine):
         """See :meth:`ServerEngine.generate`.
 
         Raises:
-            UsageError: also for a narrowed distribution.
+            UsageError: also for ``top_p``, ``top_k`` and ``min_p``.
         """
         if sampling.temperature and (sampling.top_p < 1 or sampling.top_k or sampling.min_p):
             raise UsageError(
-                "SGLang's log-probabilities are those before top_p, top_k and min_p, so what it draws with them cannot "
-                "be trained on: leave them out"
+                "SGLang reports log-probabilities before top_p, top_k and min_p, so its responses with these settings "
+                "cannot be trained on: leave them out"
             )
         return await super().generate(prompt, sampling, rng, session=session)
 
@@ -47,11 +47,11 @@ class SGLangEngine(ServerEngine):
         self._suspended = True
 
     def check_sleep(self) -> None:
-        """Raise UsageError: its memory cannot be lent to a trainer."""
+        """Raise UsageError: it cannot free its memory for a trainer."""
         raise UsageError("an SGLang server does not sleep; leave out player.sleep")
 
     def check_rank(self, rank: int) -> None:
-        """Raise UsageError for adapters, which have to be merged."""
+        """Raise UsageError for adapters, which must be merged."""
         if rank:
             raise UsageError("an SGLang server gets merged weights: set player.lora=merged")
 
@@ -59,7 +59,7 @@ class SGLangEngine(ServerEngine):
         await self._post("/update_weights_from_disk", {"model_path": str(self.folder), "keep_pause": True})
 
     async def _forget(self) -> None:
-        """Nothing to do: it forgets them with their weights."""
+        """Do nothing: the server clears its cache when weights change."""
 
     def _look(self, client: httpx.Client) -> int:
         answer = client.get(f"{self.url}/server_info")
@@ -90,7 +90,7 @@ class SGLangEngine(ServerEngine):
             about = piece["meta_info"]
             ids, logprobs = piece["output_ids"][have:], about["output_token_logprobs"][have:]
             if [token for _, token, *_ in logprobs] != ids:
-                raise ValueError(f"the tokens {ids!r:.60} came with the log-probabilities {logprobs!r:.60}")
+                raise ValueError(f"the log-probabilities {logprobs!r:.60} do not belong to the tokens {ids!r:.60}")
             have += 0 if self._pieces_differ else len(ids)
             yield {
                 "token_ids": ids,

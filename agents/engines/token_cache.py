@@ -1,4 +1,4 @@
-"""A cache bounded in bytes."""
+"""A least-recently-used cache with a bound in bytes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Generic, TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
-#: Bytes of an entry besides its key and value.
+#: Bytes of an entry in addition to its key and value.
 _ENTRY = 200
 
 
 class Remembered(Generic[K, V]):
-    """Results of a function of texts and tuples of ids; the least recently used are dropped.
+    """Cached results of a function of texts and tuples of ids; the least recently used are dropped.
 
     Args:
-        function: what is computed where it is not remembered.
-        max_bytes: the most bytes that keys and values take together, about.
+        function: computes missing values.
+        max_bytes: approximate maximum size of keys and values.
     """
 
     def __init__(self, function: Callable[[K], V], max_bytes: int = 1 << 26):
@@ -31,18 +31,18 @@ class Remembered(Generic[K, V]):
         return len(self._values)
 
     def __call__(self, key: K) -> V:
-        """The function's value."""
+        """Return the function's value."""
         if key in self._values:
             self._values.move_to_end(key)
             return self._values[key]
         value = self._values[key] = self.function(key)
         self.bytes += _ENTRY + size(key) + size(value)
         while self.bytes > self.max_bytes:
-            old, gone = self._values.popitem(last=False)
-            self.bytes -= _ENTRY + size(old) + size(gone)
+            old_key, old_value = self._values.popitem(last=False)
+            self.bytes -= _ENTRY + size(old_key) + size(old_value)
         return value
 
 
 def size(value: Any) -> int:
-    """Bytes of a text, or of a tuple of numbers."""
+    """Return the bytes of a text or a tuple of numbers."""
     return sys.getsizeof(value) + (28 * len(value) if isinstance(value, tuple) else 0)

@@ -1,4 +1,4 @@
-"""The engine that runs a model with vLLM in this process."""
+"""An engine that runs a model with vLLM in this process."""
 
 from __future__ import annotations
 
@@ -46,23 +46,22 @@ T = TypeVar("T")
 
 _SWITCH = "VLLM_ENABLE_V1_MULTIPROCESSING"
 
-#: Defaults of vLLM's arguments. Log-probabilities are those of the distribution that was
-#: drawn from, with the temperature applied: what the trainer computes.
+#: Defaults of vLLM's arguments. Log-probabilities are those after the temperature, which the trainer computes too.
 DEFAULTS: dict[str, Any] = {
     "logprobs_mode": "processed_logprobs",
     "enable_prefix_caching": True,
     "skip_tokenizer_init": True,
     "generation_config": "vllm",
     "disable_log_stats": True,
-    # A chunk of a prompt draws a token that is thrown away, and turns the request's generator back by it: those of
-    # CPUs cannot do that, and vLLM fails (``torch.Generator.set_offset``).
+    # vLLM samples a token after each chunk of a prompt, discards it and resets the request's generator, which fails for
+    # generators of CPUs (``torch.Generator.set_offset``).
     **({"enable_chunked_prefill": False} if current_platform.is_cpu() else {}),
 }
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A prompt and the tokens of the response drawn so far."""
+    """A prompt and its response so far."""
 
     prompt: Ids
     sampling: Sampling
@@ -71,29 +70,29 @@ class Request:
     future: asyncio.Future[None]
     response: Response = field(default_factory=Response)
     id: str = ""
-    """vLLM's name for it, empty before it is sent."""
+    """vLLM's request id, empty before it is sent."""
     sent: int = 0
-    """The number of response tokens that were sent with the prompt."""
+    """Number of response tokens that were sent with the prompt."""
 
 
 class VLLMEngine:
     """Samples with vLLM; its scheduler, model and caches live in this process.
 
-    vLLM runs in its own thread, step by step, so that the event loop stays free; requests and cancellations
-    reach it between two steps. Cached keys and values are found by their tokens (prefix caching), so sessions and the
-    members of a group share them without further help. Each request's draws follow a seed from its random stream.
+    vLLM runs step by step in its own thread, so that the event loop stays free; requests and cancellations are passed
+    between two steps. With prefix caching, sessions and members of a group share keys and values. Each request has a
+    seed from the session's random numbers.
 
     vLLM seeds the process's random generators and starts a process group of torch when it loads a model.
 
     Args:
         model: a folder or hub name.
         stop: the tokens that end a response.
-        decode: from tokens to text, for :attr:`Sampling.stop`.
-        options: of ``vllm.EngineArgs``, such as ``dtype``, ``max_model_len``, ``gpu_memory_utilization`` or
+        decode: converts tokens to text, for :attr:`Sampling.stop`.
+        options: arguments of ``vllm.EngineArgs``, such as ``dtype``, ``max_model_len``, ``gpu_memory_utilization`` or
             ``enable_sleep_mode``.
 
     Raises:
-        UsageError: vLLM does not know an option, or cannot load the model.
+        UsageError: an option is unknown, or vLLM cannot load the model.
     """
 
     def __init__(self, model: str | Path, stop: frozenset[int], *, decode: Decode | None = None, **options: Any):
@@ -120,7 +119,7 @@ class VLLMEngine:
 
     @property
     def version(self) -> int:
-        """Counts the updates; vLLM marks every token with it."""
+        """Number of updates; vLLM labels every token with it."""
         return self._version
 
     @version.setter
@@ -131,17 +130,17 @@ class VLLMEngine:
     # -- what sessions call ------------------------------------------------------------------------------------------
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
+        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`).
 
         Raises:
             ContextFull: the prompt leaves no room for a response.
             EngineFailed: vLLM failed, or was closed.
-            UsageError: the prompt or the sampling is not valid.
+            UsageError: the prompt or the sampling is invalid.
         """
         return await self.draw(prompt, sampling, rng.getrandbits(48))
 
     async def draw(self, prompt: Ids, sampling: Sampling, seed: int) -> Response:
-        """Draw a response with a seed, for callers that hold the random stream in another process.
+        """Sample a response with a seed, for callers in another process.
 
         Raises:
             EngineLost: vLLM failed, or was closed.
@@ -165,11 +164,11 @@ class VLLMEngine:
         return request.response
 
     def release(self, session: int) -> None:
-        """Nothing to do: vLLM's prefix cache drops the least recently used entries."""
+        """Do nothing: vLLM's prefix cache drops the least recently used entries."""
 
     @property
     def active(self) -> int:
-        """The number of requests that wait or run."""
+        """Number of waiting or running requests."""
         return len(self._live)
 
     def close(self) -> None:
@@ -183,27 +182,26 @@ class VLLMEngine:
     # -- new weights -------------------------------------------------------------------------------------------------
 
     async def suspend(self) -> None:
-        """Draw nothing until :meth:`resume`. Running requests stay with vLLM, as with its pause mode "keep"."""
+        """Stop sampling until :meth:`resume`. Running requests remain in vLLM, as with its pause mode "keep"."""
         self._suspended = True
         if self._task is not None and self._task.get_loop() is asyncio.get_running_loop():
             await asyncio.wait({self._task})
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
-        """Play with new weights: all of the model's, by the names they have in transformers; or with an adapter.
+        """Load all weights of the model, by their names in transformers, or an adapter.
 
-        Running requests keep their tokens. No cached key or value outlives its weights: those of running requests are
-        computed again. An adapter is added while it plays where the option ``enable_lora=True`` is given; else it is
-        merged with the weights that the model's folder holds.
+        Running requests keep their tokens, whose keys and values are computed again. An adapter is loaded as such with
+        the option ``enable_lora=True``; otherwise it is merged into the weights of the model's folder.
 
         Raises:
-            UsageError: no weights were given, or vLLM cannot load the adapter.
+            UsageError: there are no weights, or vLLM cannot load the adapter.
         """
         if weights is None:
             raise UsageError("vLLM keeps its own model: pass the trained model's named weights to update_weights()")
         adapts = isinstance(weights, Adapter) and self._adapts
         if adapts:
             check_base(self._asleep)
-        going = not self._suspended
+        was_running = not self._suspended
         await self.suspend()
         if self._asleep:
             await self._in_thread(self._llm.wake_up, ["weights"])
@@ -215,7 +213,7 @@ class VLLMEngine:
             self._send_again(changed=self._adapter is not None)
             await self._in_thread(self._reload, weights)
         self.version += 1
-        if going:
+        if was_running:
             await self.resume()
 
     async def call_workers(self, method: str, **arguments: Any) -> None:
@@ -229,7 +227,7 @@ class VLLMEngine:
         self.version += 1
 
     async def resume(self) -> None:
-        """Resume drawing; unfinished responses continue after the tokens they have.
+        """Resume sampling; unfinished responses continue after their tokens.
 
         Raises:
             UsageError: the weights were lost in a sleep of level 2.
@@ -244,10 +242,10 @@ class VLLMEngine:
             self._wake()
 
     async def sleep(self, level: int = 1) -> None:
-        """Free the accelerator's memory: the caches, and the weights (kept in main memory at level 1, lost at 2).
+        """Free the accelerator's memory: caches and weights (moved to main memory at level 1, lost at level 2).
 
-        Implies :meth:`suspend`; :meth:`update_weights` and :meth:`resume` take the memory back. Needs the option
-        ``enable_sleep_mode=True``.
+        Implies :meth:`suspend`; :meth:`update_weights` and :meth:`resume` allocate the memory again. Requires the
+        option ``enable_sleep_mode=True``.
 
         Raises:
             UsageError: the device or the options do not allow it.
@@ -266,7 +264,7 @@ class VLLMEngine:
             )
 
     def _send_again(self, changed: bool = True) -> None:
-        """Take running requests back from vLLM, which keeps one adapter for each to its end."""
+        """Abort running requests to send them again, since vLLM does not change the adapter of a request."""
         if changed:
             self._aborted += [r.id for r in self._live if r.id]
             for request in self._live:
@@ -281,7 +279,7 @@ class VLLMEngine:
             self._task = loop.create_task(self._run())
 
     async def _run(self) -> None:
-        """Step after step, until nothing is left to do."""
+        """Run steps until no request is left."""
         try:
             while (self._live or self._aborted) and not self._suspended:
                 new = [r for r in self._live if not r.id]
@@ -295,7 +293,7 @@ class VLLMEngine:
             self._fail(f"vLLM failed with {type(error).__name__}: {error}; start a new engine")
 
     def _take(self, outputs: Sequence[Any]) -> None:
-        """Add what was drawn to the responses."""
+        """Add the outputs of a step to the responses."""
         live = {r.id: r for r in self._live}
         self.stats.steps += 1
         for output in outputs:
@@ -310,7 +308,7 @@ class VLLMEngine:
             response.ids += ids
             response.logprobs += [row[i].logprob for i, row in zip(ids, completion.logprobs or (), strict=True)]
             response.versions += [self.version] * len(ids)
-            if completion.weight_versions:  # with the last tokens, and of all that vLLM drew for the request
+            if completion.weight_versions:  # sent with the last tokens, for all tokens of the request
                 spans = ((span.version, span.start, span.end) for span in completion.weight_versions)
                 response.versions[request.sent :] = versions_of(spans, len(response.ids) - request.sent, self.version)
             self.stats.drawn += len(ids)
@@ -344,7 +342,7 @@ class VLLMEngine:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
     def _step(self, aborted: list[str], new: Sequence[Request]) -> tuple[list[tuple[Request, str]], list[Any]]:
-        """Run a step of vLLM: return the new requests that it refused and why, and what it drew."""
+        """Run a step of vLLM and return the refused new requests with reasons, and the outputs."""
         self._llm.abort_request(aborted)
         refused = []
         for request in new:
@@ -372,13 +370,13 @@ class VLLMEngine:
         )
 
     def _reload(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter) -> None:
-        """Load all weights, and play without an adapter."""
+        """Load all weights, and remove the adapter."""
         named = weights.merged(saved_weights(self.model)) if isinstance(weights, Adapter) else weights
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(named)})
         self._put_on(None)
 
     def _adapt(self, adapter: Adapter) -> None:
-        """Load an adapter under a name and number that no earlier one had."""
+        """Load an adapter under a new name and number."""
         number = next(self._adapter_numbers)
         folder = Path(self._adapters.name, str(number))
         adapter.save(folder)
@@ -392,7 +390,7 @@ class VLLMEngine:
         self._put_on(request)
 
     def _put_on(self, adapter: LoRARequest | None) -> None:
-        """Play with an adapter, or without; forget what was computed with earlier weights."""
+        """Set or remove the adapter, and clear the cache of earlier weights."""
         self._llm.abort_request(self._take_aborted())
         if self._adapter is not None:
             self._llm.remove_lora(self._adapter.lora_int_id)
@@ -406,7 +404,7 @@ class VLLMEngine:
 
 
 def _load(model: str, options: dict[str, Any]) -> LLMEngine:
-    """vLLM with its scheduler and (with one device) its model in this process; on CPU only its switch achieves that."""
+    """Create vLLM with its scheduler and (with one device) its model in this process; CPUs need the switch."""
     before = os.environ.get(_SWITCH)
     os.environ[_SWITCH] = "0"
     try:

@@ -1,4 +1,4 @@
-"""vLLM in Ray actors: an engine for every actor, which Ray places where its GPUs are."""
+"""vLLM engines in Ray actors, which Ray places on GPUs."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ logger = logging.getLogger(__name__)
 
 
 class VLLMActors(Router):
-    """Engines in actors of the Ray cluster that this process is connected to, or of one that it starts.
+    """Engines in actors of the connected Ray cluster, or of a new one.
 
-    Weights go through Ray's object store, once to a node, unless the engines have a ``transfer`` (see
-    ``vllm_transfer``). An actor that dies is left out; when the last has died, requests raise
+    Weights go through Ray's object store, once per node, unless the engines have a ``transfer`` (see
+    ``vllm_transfer``). A dead actor is excluded; when all are dead, requests raise
     :class:`~rollenv.agents.engines.base.EngineLost`.
 
     Args:
-        model: a folder that the actors' nodes see, or a hub name.
+        model: a folder that is available on the actors' nodes, or a hub name.
         options: arguments of :class:`~rollenv.agents.engines.vllm.VLLMEngine` in every actor.
-        actor_options: for ``ray.remote``: ``num_gpus``, ``num_cpus``, ``resources``, ``runtime_env``, ... By default,
-            one GPU where the cluster has any.
+        actor_options: options of ``ray.remote``: ``num_gpus``, ``num_cpus``, ``resources``, ``runtime_env``, ... By
+            default one GPU if the cluster has any.
         router: arguments of the :class:`Router` over the actors.
 
     Raises:
@@ -102,7 +102,7 @@ class Stored(list[Any]):
 
 
 class _Actor:
-    """The inside of an actor."""
+    """An actor with an engine."""
 
     def __init__(self, model: str, options: dict[str, Any]):
         from rollenv.agents.vllm import load_engine
@@ -154,7 +154,7 @@ class ActorEngine:
 
     @property
     def version(self) -> int:
-        """Counts the updates."""
+        """Number of updates."""
         return self._version
 
     @version.setter
@@ -164,12 +164,12 @@ class ActorEngine:
         self._version = version
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
+        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`).
 
         Raises:
             ContextFull: the prompt leaves no room for a response.
             EngineLost: the actor has died.
-            UsageError: the prompt or the sampling is not valid.
+            UsageError: the prompt or the sampling is invalid.
         """
         prompt, _ = room_for(prompt, sampling, self.max_context, decodes=True)
         if self._failure:
@@ -184,17 +184,17 @@ class ActorEngine:
             raise
 
     def release(self, session: int) -> None:
-        """Nothing to do: vLLM's prefix cache drops the least recently used entries."""
+        """Do nothing: vLLM's prefix cache drops the least recently used entries."""
 
     async def suspend(self) -> None:
-        """Draw nothing until :meth:`resume`."""
+        """Stop sampling until :meth:`resume`."""
         await self._call("suspend")
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
-        """Play with new weights, or with an adapter; those that are in the object store already go from there.
+        """Load new weights or an adapter, also from the object store.
 
         Raises:
-            UsageError: no weights were given, or vLLM cannot load them.
+            UsageError: there are no weights, or vLLM cannot load them.
         """
         if weights is None:
             raise UsageError("vLLM keeps its own model: pass the trained model's named weights to update_weights()")
@@ -207,7 +207,7 @@ class ActorEngine:
         self._version += 1
 
     async def resume(self) -> None:
-        """Resume drawing; unfinished responses continue after the tokens they have."""
+        """Resume sampling; unfinished responses continue after their tokens."""
         await self._call("resume")
 
     async def sleep(self, level: int = 1) -> None:
@@ -233,7 +233,7 @@ class ActorEngine:
 
 
 def _transfer(backend: str, actor: Any, workers: int) -> Transfer | None:
-    """vLLM's own way for weights, where the engine was started for one."""
+    """Create vLLM's own weight transfer, if the engine was started with one."""
     if not backend:
         logger.info("weights go to vLLM through Ray's object store")
         return None
@@ -244,7 +244,7 @@ def _transfer(backend: str, actor: Any, workers: int) -> Transfer | None:
 
 
 def _first(references: list[Any]) -> list[Any]:
-    """Return the answers of actors, without an event loop."""
+    """Return the results of actors synchronously."""
     try:
         return list(ray.get(references))
     except RayTaskError as error:

@@ -1,4 +1,4 @@
-"""An engine that draws from a vLLM server: tokens in, tokens out, over HTTP."""
+"""An engine that samples with a vLLM server: tokens in, tokens out, over HTTP."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The command that starts a server that can be trained with.
+#: The command that starts a server for training.
 START = (
     "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs "
     "--generation-config vllm"
 )
 
 
-#: Errors where a server does not answer, or gives something that no vLLM gives.
+#: Errors if a server does not respond, or responds unlike vLLM.
 _NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError, AttributeError)
 
-#: Seconds in which a server that answers at all has given its version, and loaded a model.
+#: Timeout in seconds of the first requests, in which the server loads a model.
 _SLOW = 600.0
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """A prompt and what was drawn of its response."""
+    """A prompt and its response so far."""
 
     prompt: Ids
     sampling: Sampling
@@ -72,33 +72,32 @@ class _Request:
 
 
 class ServerEngine:
-    """Draws with a vLLM server (0.32 or later), which was started as :data:`START` says.
+    """Samples with a vLLM server (0.32 or later), started with :data:`START`.
 
-    Responses are read token by token, so that what was drawn before a failure is not lost. New weights are written to a
-    folder that the server reads too, or sent by vLLM's own API if it has a ``--weight-transfer-config``. Running
-    requests are frozen by vLLM while weights change (its pause mode "keep"); then their keys and values are computed
-    again.
+    Responses are read token by token, so that tokens before a failure are not lost. New weights are written to a shared
+    folder, or sent by vLLM's own API if the server has a ``--weight-transfer-config``. vLLM pauses running requests
+    while weights change (its pause mode "keep"); then their keys and values are computed again.
 
     An adapter is loaded under a new name for every update if the server runs with ``--enable-lora`` and
-    ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1``; running requests go on under the newest, so that one place
-    (``--max-loras 1``) is enough. Other servers get the weights with the adapter merged.
+    ``VLLM_ALLOW_RUNTIME_LORA_UPDATING=1``; running requests continue with the newest, so ``--max-loras 1`` is enough.
+    Other servers get the weights with the adapter merged.
 
     Args:
-        url: of the server, such as ``http://node7:8000``.
+        url: address of the server, such as ``http://node7:8000``.
         stop: the tokens that end a response.
-        model: the folder that the model was saved in. The server reads it when the engine begins.
-        decode: from tokens to text, for :attr:`Sampling.stop`.
-        folder: for weights and adapters, on a file system that the server shares; a temporary one by default.
-        patience: seconds that a server which does not answer has to come back.
-        key: the API key that the server asks for, if any.
+        model: the folder of the saved model, which the server loads at the start.
+        decode: converts tokens to text, for :attr:`Sampling.stop`.
+        folder: folder for weights and adapters, on a file system that the server shares; by default a temporary one.
+        patience: seconds to wait for a server that does not respond.
+        key: the server's API key, if any.
 
     Raises:
-        UsageError: no server answers, or it was started in another way.
+        UsageError: no server responds, or it was started with other options.
     """
 
     kind, start = "vLLM", START
     drawing, going_on, about_weights = "/inference/v1/generate", "/resume", "/weight_info"
-    """Paths that draw, that end a pause, and that tell the version of the weights."""
+    """Paths that sample, end a pause, and return the version of the weights."""
     _versioning: ClassVar[dict[str, Any]] = {}
 
     def __init__(
@@ -132,13 +131,13 @@ class ServerEngine:
     # -- what sessions call ------------------------------------------------------------------------------------------
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Draw a response (see :class:`rollenv.agents.engines.base.Engine`).
+        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`).
 
         Raises:
             ContextFull: the prompt leaves no room for a response.
-            EngineFailed: the server ended the request; the tokens drawn so far are with it.
-            EngineLost: the server does not answer any more.
-            UsageError: the prompt or the sampling is not valid.
+            EngineFailed: the server ended the request; the exception has the tokens so far.
+            EngineLost: the server no longer responds.
+            UsageError: the prompt or the sampling is invalid.
         """
         prompt, limit = room_for(prompt, sampling, self.max_context, decodes=self._decode is not None)
         request = _Request(prompt, sampling, limit, random.Random(rng.getrandbits(48)))
@@ -151,15 +150,15 @@ class ServerEngine:
         return request.response
 
     def release(self, session: int) -> None:
-        """Nothing to do: vLLM's prefix cache drops the least recently used entries."""
+        """Do nothing: vLLM's prefix cache drops the least recently used entries."""
 
     @property
     def active(self) -> int:
-        """The number of requests that wait or run."""
+        """Number of waiting or running requests."""
         return len(self._live)
 
     def close(self) -> None:
-        """Let the server draw again, take the adapter off it, and remove what was written for it."""
+        """Resume the server, unload its adapter and remove the files for it."""
         with contextlib.suppress(httpx.HTTPError), self._blocking(self.patience) as client:
             if self._adapter:
                 client.post(f"{self.url}/v1/unload_lora_adapter", json={"lora_name": self._adapter})
@@ -171,16 +170,16 @@ class ServerEngine:
     # -- new weights -------------------------------------------------------------------------------------------------
 
     async def suspend(self) -> None:
-        """Freeze all requests of the server; new ones wait."""
+        """Pause all requests of the server; new ones wait."""
         await self._post("/pause?mode=keep&clear_cache=false")
         self._suspended = True
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
-        """Send new weights (all of the model's, by the names they have in transformers), or an adapter.
+        """Send all weights of the model, by their names in transformers, or an adapter.
 
         Raises:
-            EngineLost: the server does not answer.
-            UsageError: no weights were given, or the server cannot load them.
+            EngineLost: the server does not respond.
+            UsageError: there are no weights, or the server cannot load them.
         """
         if weights is None:
             raise UsageError(
@@ -190,7 +189,7 @@ class ServerEngine:
         if adapter:
             check_base(self._asleep)
             self.check_rank(max([adapter.config["r"], *(adapter.config.get("rank_pattern") or {}).values()]))
-        going = not self._suspended
+        was_running = not self._suspended
         await self.suspend()
         if self._asleep:
             await self._post("/wake_up?tags=weights")
@@ -202,14 +201,14 @@ class ServerEngine:
             await self._reload(weights)
         await self._forget()
         self.version, self._failure = self.version + 1, ""
-        if going:
+        if was_running:
             await self.resume()
 
     async def resume(self) -> None:
-        """Let the server draw again; unfinished responses continue after the tokens they have.
+        """Resume the server; unfinished responses continue after their tokens.
 
         Raises:
-            EngineLost: the server does not answer.
+            EngineLost: the server does not respond.
             UsageError: the weights were lost in a sleep of level 2.
         """
         if self._asleep == 2:
@@ -217,7 +216,7 @@ class ServerEngine:
         if self._asleep:
             await self._post("/wake_up")
             self._asleep = 0
-        await self._tell_version()
+        await self._send_version()
         await self._post(self.going_on, {})
         self._suspended = False
 
@@ -237,7 +236,7 @@ class ServerEngine:
             raise UsageError(f"the vLLM server at {self.url} cannot sleep: start it with --enable-sleep-mode, on a GPU")
 
     def check_rank(self, rank: int) -> None:
-        """Raise UsageError if the server cannot play adapters of a rank."""
+        """Raise UsageError if the server does not support adapters of a rank."""
         if self._rank < rank:
             raise UsageError(
                 f"the vLLM server at {self.url} plays no adapters of rank {rank}: start it with "
@@ -262,17 +261,15 @@ class ServerEngine:
         self.folder.mkdir(0o700 if self._temporary else 0o777, parents=True, exist_ok=True)
 
     async def _forget(self) -> None:
-        """Have keys and values of other weights computed again."""
+        """Clear the server's cache, and recompute keys and values of running requests."""
         await self._post("/reset_prefix_cache?reset_running_requests=true")
 
     async def _read_folder(self) -> None:
-        """Have the server read the weights of the folder."""
+        """Load the weights of the folder into the server."""
         await self._post("/collective_rpc", _reload_from(self.folder))
 
     async def _adapt(self, adapter: Adapter) -> None:
-        if self.model is not None and await self._label() != str(
-            self._server_version
-        ):  # it may have been started again
+        if self.model is not None and await self._label() != str(self._server_version):  # it may have been restarted
             await self._post("/collective_rpc", _reload_from(self.model))
         self._make_folder()
         name, folder = f"{self._name}-{self._updates}", self.folder / self._name / str(self._updates)
@@ -280,10 +277,10 @@ class ServerEngine:
         await self._post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
         await self._play_as(name)
         for older in sorted(folder.parent.iterdir(), key=lambda path: int(path.name))[:-2]:
-            shutil.rmtree(older)  # the last but one may be asked for by a request that ends just now
+            shutil.rmtree(older)  # a request that is just ending may still need the last but one
 
     async def _play_as(self, adapter: str) -> None:
-        """Play with an adapter, or without: running requests are sent again, as vLLM keeps one for each to its end."""
+        """Set or remove the adapter, and send running requests again, since vLLM does not change their adapter."""
         before, self._adapter = self._adapter, adapter
         if before == adapter:
             return
@@ -291,13 +288,13 @@ class ServerEngine:
             if request.stream is not None:
                 request.stream.cancel()
         if before:
-            with contextlib.suppress(UsageError):  # a server that was started again never had it
+            with contextlib.suppress(UsageError):  # a restarted server does not have it
                 await self._post("/v1/unload_lora_adapter", {"lora_name": before})
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
     async def _until_moved(self, request: _Request) -> bool:
-        """Draw until the response is complete; return False if it has to be sent again, for another adapter."""
+        """Sample until the response is complete; return False if the request must be sent again."""
         request.stream = stream = asyncio.ensure_future(self._draw(request))
         try:
             await asyncio.wait({stream})
@@ -307,7 +304,7 @@ class ServerEngine:
         return not stream.cancelled() and stream.result()
 
     async def _draw(self, request: _Request) -> bool:
-        await self._there()
+        await self._check_server()
         sent = len(request.response.ids)
         try:
             async for choice in self._choices(self._body(request)):
@@ -319,14 +316,14 @@ class ServerEngine:
         raise EngineFailed(f"the {self.kind} server at {self.url} failed: {why}", request.response)
 
     def _take(self, request: _Request, choice: dict[str, Any], sent: int) -> bool:
-        """Add what was drawn; whether the response is complete."""
-        response, (ids, logprobs) = request.response, _drawn(choice)
+        """Add the tokens of a piece; return whether the response is complete."""
+        response, (ids, logprobs) = request.response, _tokens(choice)
         self.stats.prompted += 0 if response.ids else len(request.prompt)
         self.stats.drawn += len(ids)
         response.ids += ids
         response.logprobs += logprobs
         response.versions += [self.version] * len(ids)
-        spans = choice.get("weight_versions")  # with the last tokens, and of all that the request drew
+        spans = choice.get("weight_versions")  # sent with the last tokens, for all tokens of the request
         if spans and all(span["version"].isdecimal() for span in spans):
             stretches = ((span["version"], span["start"], span["end"]) for span in spans)
             response.versions[sent:] = versions_of(stretches, len(response.ids) - sent, self.version)
@@ -357,7 +354,7 @@ class ServerEngine:
         return {"token_ids": tokens, "stream": True, "sampling_params": parameters, **model}
 
     async def _choices(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The pieces of an answer as they are drawn, in vLLM's form."""
+        """Yield the pieces of an answer as they are sampled, in vLLM's form."""
         async for piece in self._pieces(body):
             yield piece["choices"][0]
 
@@ -377,12 +374,12 @@ class ServerEngine:
     # -- the server ----------------------------------------------------------------------------------------------------
 
     def _first_look(self) -> int:
-        """The most tokens of a prompt and its response; loads the model's folder into the server."""
+        """Load the model's folder into the server; return the maximum number of tokens of a prompt and its response."""
         try:
             with self._blocking(_SLOW) as client:
-                most = self._look(client)
+                max_context = self._look(client)
                 client.post(self.url + self.going_on, json={})  # the process that paused it may have died
-                return most
+                return max_context
         except _NO_ANSWER as error:
             raise UsageError(
                 f"no {self.kind} server answers at {self.url} ({type(error).__name__}: {error}): start it as "
@@ -396,13 +393,13 @@ class ServerEngine:
         about: dict[str, Any] = answer.json()["vllm_config"]
         if about["model_config"].get("logprobs_mode") != "processed_logprobs":
             raise UsageError(
-                f"the vLLM server at {self.url} gives log-probabilities of another distribution than it draws "
+                f"the vLLM server at {self.url} reports log-probabilities of another distribution than it samples "
                 "from: start it with --logprobs-mode processed_logprobs"
             )
         if about["device_config"]["device"] == "cpu" and about["scheduler_config"]["enable_chunked_prefill"]:
             raise UsageError(
-                f"the vLLM server at {self.url} would fail over prompts that it computes in chunks, which vLLM "
-                "cannot do on CPUs for requests with seeds: start it with --no-enable-chunked-prefill"
+                f"the vLLM server at {self.url} would fail, since vLLM on CPUs does not support chunked prefill for "
+                "requests with seeds: start it with --no-enable-chunked-prefill"
             )
         self._can_sleep = bool(about["model_config"].get("enable_sleep_mode"))
         self._rank = (about.get("lora_config") or {}).get("max_lora_rank", 0)
@@ -420,14 +417,14 @@ class ServerEngine:
         if loaded.status_code != 200:
             raise UsageError(
                 f"the {self.kind} server at {self.url} cannot load {self.model}: {_message(loaded.text)}. It needs a "
-                "model of the same shape, and the folder on a file system that it sees"
+                "model of the same shape, in a folder that it can read"
             )
 
     def _blocking(self, patience: float) -> httpx.Client:
         return httpx.Client(headers=self._headers, timeout=httpx.Timeout(patience, connect=self.patience))
 
     def _transfer(self, about: dict[str, Any]) -> Transfer | None:
-        """vLLM's own way for weights, where the server was started for one."""
+        """Create vLLM's own weight transfer, if the server was started with one."""
         backend = (about.get("weight_transfer_config") or {}).get("backend")
         if not backend:
             logger.info("weights go to the vLLM server at %s through the folder %s", self.url, self.folder)
@@ -436,15 +433,15 @@ class ServerEngine:
 
         return server_transfer(backend, self.url, about["parallel_config"]["world_size"])
 
-    async def _there(self) -> None:
-        """Wait for a server that failed, and find out whether it still has the weights that it was given."""
+    async def _check_server(self) -> None:
+        """Wait for a server that failed, and check that it still has the weights."""
         if self._failure:
             label = await self._label()
             if label != str(self._server_version):
                 raise self._lost(f"it was started again and has other weights (version {label!r})")
             self._failure = ""
         if not self._suspended:
-            await self._tell_version()
+            await self._send_version()
 
     async def _label(self) -> str:
         end = asyncio.get_running_loop().time() + self.patience
@@ -458,8 +455,8 @@ class ServerEngine:
                     raise self._lost(self._failure) from None
                 await asyncio.sleep(0.5)
 
-    async def _tell_version(self) -> None:
-        """Give vLLM the label that its tokens are to carry."""
+    async def _send_version(self) -> None:
+        """Set the version with which the server labels its tokens."""
         if self._server_version != self.version:
             version = self.version
             await self._post("/update_weight_version", {"new_version": str(version)} | self._versioning)
@@ -497,17 +494,17 @@ def _reload_from(folder: Path) -> dict[str, Any]:
     return {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
 
 
-def _drawn(choice: dict[str, Any]) -> tuple[list[int], list[float]]:
-    """The tokens of a piece of an answer, and their log-probabilities."""
+def _tokens(choice: dict[str, Any]) -> tuple[list[int], list[float]]:
+    """Return the tokens of a piece of an answer, and their log-probabilities."""
     ids = list(choice["token_ids"] or ())
-    logprobs = [float(drawn["logprob"]) for drawn in choice["logprobs"]["content"]] if ids else []
+    logprobs = [float(token["logprob"]) for token in choice["logprobs"]["content"]] if ids else []
     if len(ids) != len(logprobs) or {*map(type, ids)} - {int} or not all(map(math.isfinite, logprobs)):
-        raise ValueError(f"the tokens {ids!r:.60} came with the log-probabilities {logprobs!r:.60}")
+        raise ValueError(f"the log-probabilities {logprobs!r:.60} do not belong to the tokens {ids!r:.60}")
     return ids, logprobs
 
 
 def _message(text: str) -> str:
-    """The message in an error's JSON."""
+    """Return the message in an error's JSON."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         data = json.loads(text)
         text = data["error"]["message"] if "error" in data else data["message"]

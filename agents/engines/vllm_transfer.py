@@ -1,4 +1,4 @@
-"""Weights from the trainer's GPU to vLLM's by vLLM's own trainer API (0.28 and later)."""
+"""Weight transfer from the trainer's GPU to vLLM's with vLLM's trainer API (0.28 and later)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Weights = Sequence[tuple[str, torch.Tensor]]
 
 
 class Client(Protocol):
-    """The four calls that vLLM's side of a transfer answers (vLLM's ``VLLMWeightSyncClient``)."""
+    """The four calls to vLLM's side of a transfer (vLLM's ``VLLMWeightSyncClient``)."""
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None: ...
 
@@ -38,13 +38,13 @@ class Client(Protocol):
 
 
 class Transfer:
-    """A way for weights from this process to one vLLM engine, which has ``weight_transfer_config={"backend": KIND}``.
+    """Transfers weights from this process to one vLLM engine with ``weight_transfer_config={"backend": KIND}``.
 
     Args:
-        kind: "nccl", between GPUs; or "ipc", on one GPU, or between those of a node that see each other's memory.
+        kind: "nccl", between GPUs; or "ipc", on one GPU or between the GPUs of a node with peer access.
 
     Raises:
-        UsageError: there is no such way, or no GPU in this process.
+        UsageError: there is no such kind, or no GPU in this process.
     """
 
     def __init__(self, kind: str, client: Client, workers: int = 1):
@@ -52,7 +52,7 @@ class Transfer:
             raise UsageError(f'vLLM\'s weight transfer {kind!r} is not "nccl" or "ipc"; training needs one of these')
         if not torch.cuda.is_available():
             raise UsageError(
-                f"vLLM waits for weights by {kind}, which needs a GPU in the trainer's process: start it without "
+                f"vLLM's weight transfer by {kind} needs a GPU in the trainer's process: start vLLM without "
                 "weight_transfer_config, and weights go through Ray's object store or a folder"
             )
         logger.info("weights go to vLLM by %s, to %d GPUs", kind, workers)
@@ -68,7 +68,7 @@ class Transfer:
         """
         device = next((tensor.device for _, tensor in weights if tensor.is_cuda), torch.device("cuda"))
         try:
-            with torch.cuda.device(device):  # a thread of its own begins with the first GPU, whichever is trained on
+            with torch.cuda.device(device):  # a new thread would use the first GPU
                 self._source.weights = [(name, tensor.detach().to(device)) for name, tensor in weights]
                 if self._engine is None:
                     self._engine = WeightTransferTrainerFactory.trainer_init(
@@ -76,7 +76,7 @@ class Transfer:
                     )
                 self._engine.send_weights()
         except Exception as error:
-            self._engine = None  # the next one begins anew, also where vLLM was started again
+            self._engine = None  # the next transfer initialises again, since vLLM may have been restarted
             raise UsageError(
                 f"vLLM did not take weights by {self.kind}: {type(error).__name__}: {error}; without "
                 "weight_transfer_config they go through Ray's object store or a folder"
@@ -106,21 +106,21 @@ class _Round(WeightSource):  # type: ignore[misc]
 
 
 class CalledClient:
-    """A client over an engine that is called by name.
+    """A client for an engine whose worker methods are called by name.
 
     Args:
-        call: calls one of vLLM's worker methods in the engine, with these keyword arguments, and waits.
+        call: calls a worker method of vLLM with keyword arguments, and waits for its end.
     """
 
     def __init__(self, call: Callable[..., Any]):
         self._call = call
 
     def init_weight_transfer_engine(self, init_info: Mapping[str, Any]) -> None:
-        """Begin; see vLLM."""
+        """Initialise the transfer; see vLLM."""
         self._call("init_weight_transfer_engine", init_info=dict(init_info))
 
     def start_weight_update(self) -> None:
-        """Begin an update."""
+        """Start an update."""
         self._call("start_weight_update")
 
     def update_weights(self, update_info: Any) -> None:
@@ -128,12 +128,12 @@ class CalledClient:
         self._call("update_weights", update_info=update_info)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """End an update; versions are marked elsewhere."""
+        """Finish an update; the version is set elsewhere."""
         self._call("finish_weight_update")
 
 
 def server_transfer(kind: str, url: str, workers: int) -> Transfer:
-    """Make the transfer of weights to a vLLM server.
+    """Create the weight transfer to a vLLM server.
 
     Args:
         kind: "nccl" or "ipc"; see :class:`Transfer`.

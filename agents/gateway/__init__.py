@@ -1,1 +1,1 @@
-"""The proxy between agents that are programs of their own and the policy: calls in, drawn tokens kept."""
+"""A proxy between external agent programs and the policy, which records the tokens of their calls."""

@@ -1,4 +1,4 @@
-"""A foreign model behind a gateway: its answers are relayed and kept, without tokens."""
+"""An external model behind a gateway: its answers are forwarded and recorded, without tokens."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length", "tool_calls
 
 
 class Upstream:
-    """An OpenAI-compatible endpoint, asked in its chat dialect whichever one the client speaks.
+    """An OpenAI-compatible endpoint, called with chat completions for clients of any dialect.
 
     Args:
-        model: its name there, whichever one clients ask for; if empty, the one that they ask for.
-        max_context: of the model; harnesses get it too.
+        model: the model's name at the endpoint; if empty, the name in the client's request.
+        max_context: context length of the model, which is passed to harnesses too.
         body: further keys of every request.
     """
 
@@ -33,7 +33,7 @@ class Upstream:
         self.max_context = max_context
 
     async def draw(self, session: GatewaySession, position: Position, request: Request) -> Drawn:
-        """Ask the endpoint.
+        """Send a request to the endpoint.
 
         Raises:
             GatewayError: it refuses the request.
@@ -59,11 +59,11 @@ class Upstream:
         return Drawn(answer, {"began": began, "ended": time.time(), "has_tools": bool(request.tools)})
 
     def count(self, session: GatewaySession, position: Position, request: Request) -> int:
-        """An estimate: four bytes make a token."""
+        """Estimate the number of prompt tokens, as four bytes each."""
         return len(json.dumps(self._body(request)).encode()) // 4
 
     def release(self, session: GatewaySession) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def _body(self, request: Request) -> dict[str, Any]:
         tools = [{key: value for key, value in tool.items() if key != "namespace"} for tool in request.tools]

@@ -1,4 +1,4 @@
-"""The gateway: sessions by their keys, served over HTTP in this process."""
+"""The gateway: sessions by key, served over HTTP in this process."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from rollenv.core import UsageError
 
 T = TypeVar("T")
 
-#: Numbers of sessions with an engine that also plays environments itself begin here.
+#: First session number, larger than those of episodes that the same engine plays.
 _FIRST_NUMBER = 1 << 32
-#: Sessions that are over and forgotten, and still answered with 410.
+#: Maximum number of dropped sessions whose calls are still answered with 410.
 _REMEMBERED = 100_000
 
 
 class Gateway:
-    """Gives programs that call a model by themselves the policy, and keeps the tokens of their calls.
+    """Serves the policy to external programs, and records the tokens of their calls.
 
-    A program speaks OpenAI's chat completions or Responses, Anthropic's Messages or Google's dialect, with a base URL
-    and a key of its session. Use it with ``async with`` beside an engine in the same event loop, or with ``with``,
-    which runs both in a thread.
+    A program uses OpenAI's chat completions or Responses, Anthropic's Messages or Google's API, with the base URL and
+    key of its session. Use the gateway with ``async with`` in the engine's event loop, or with ``with``, which runs
+    both in a thread.
 
     Args:
         model: a :class:`~rollenv.agents.local.LocalAgent`, an :class:`~rollenv.agents.engine_agent.EngineAgent`, or a
             :class:`~rollenv.agents.gateway.session.Model`.
         host: interface to listen on.
-        port: 0 for any free one.
-        url: of this gateway as programs reach it; by default of ``host`` and ``port``.
-        record: file that keeps all calls; sessions in it that are not over go on.
-        caps: of each session.
-        seed: of all draws.
+        port: port to listen on; 0 for any free one.
+        url: address of this gateway for programs; by default that of ``host`` and ``port``.
+        record: file for all calls; unfinished sessions in it are restored.
+        caps: limits of each session.
+        seed: seed of all sampling.
 
     Raises:
-        UsageError: the port cannot be had, or the record is something else.
+        UsageError: the port is not available, or the record is another kind of file.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Gateway:
         self.model: Model = model if hasattr(model, "draw") else Policy(model)
         self._url, self.caps, self.seed = url.rstrip("/"), caps or Caps(), seed
         self.sessions: dict[str, GatewaySession] = {}
-        """By their ids."""
+        """Sessions by id."""
         self.refused_keys = 0
-        """Calls with a key of no session."""
+        """Number of calls with an unknown key."""
         self.past_counts, self.past_matches, self.past_tokens = Counter[str](), Counter[str](), 0
-        """Of sessions that were forgotten."""
+        """Counts of dropped sessions."""
         self._ended: dict[str, None] = {}
         self._numbers = itertools.count(_FIRST_NUMBER)
         self._record = Record(record) if record else None
@@ -82,12 +82,12 @@ class Gateway:
 
     @property
     def url(self) -> str:
-        """As programs reach it."""
+        """Address for programs."""
         return self._url or f"http://{self.address}"
 
     @property
     def address(self) -> str:
-        """HOST:PORT that it listens at."""
+        """HOST:PORT of the listening socket."""
         return f"{self._http.host}:{self._http.port}"
 
     def open(
@@ -102,12 +102,12 @@ class Gateway:
         """Open a session for one episode.
 
         Args:
-            seed: of its draws; by default from the gateway's and the number of sessions.
-            key: a key of at least 128 bits; drawn by default.
-            sampling: in place of the model's own.
+            seed: seed of its sampling; by default derived from the gateway's and the number of sessions.
+            key: a key of at least 128 bits; random by default.
+            sampling: sampling settings; by default the model's own.
 
         Raises:
-            UsageError: the key is short, or taken.
+            UsageError: the key is too short, or taken.
         """
         if key and (len(key) < 32 or not key.isascii() or not key.replace("-", "").replace("_", "").isalnum()):
             raise UsageError("a session's key has at least 32 letters and digits")
@@ -134,15 +134,15 @@ class Gateway:
         )
 
     def find(self, key: str) -> GatewaySession | None:
-        """The session with a key; None if there is none."""
+        """Return the session with a key, or None."""
         return self.sessions.get(session_id(key))
 
     def was_open(self, key: str) -> bool:
-        """Return whether a session with this key is over and forgotten."""
+        """Return whether a session with this key was dropped."""
         return session_id(key) in self._ended
 
     def forget(self, session: GatewaySession) -> None:
-        """Seal a session and drop it from memory."""
+        """Finish a session and drop it from memory."""
         if not session.over:
             session.finish()
         if self.sessions.pop(session.id, None) is not None:
@@ -173,17 +173,17 @@ class Gateway:
     # -- serving -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen, and answer in the running event loop until :meth:`stop`.
+        """Listen and serve in the running event loop until :meth:`stop`.
 
         Raises:
-            UsageError: the port cannot be had.
+            UsageError: the port is not available.
         """
         await self._http.start()
         for session in self.sessions.values():
             session.url = self.url
 
     async def stop(self) -> None:
-        """Answer nothing any more."""
+        """Cancel all calls and stop serving."""
         for session in list(self.sessions.values()):
             session.cancel()
         await self._http.stop()

@@ -1,4 +1,4 @@
-"""An app that is served in a running event loop."""
+"""An HTTP server for an app, in a running event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ with extra("serve", "A gateway"):
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: Seconds in which the head of a request has to come, from its first byte on or from the beginning of a connection.
+#: Timeout in seconds for the head of a request, from its first byte or the start of the connection.
 HEAD = 20.0
 
 logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing response" not in record.getMessage())
@@ -27,7 +27,7 @@ class HttpServer:
     """Serves an app until it is stopped.
 
     Args:
-        port: 0 for any free one; :attr:`port` has it then.
+        port: port to listen on; 0 for any free one, which :attr:`port` then has.
     """
 
     def __init__(self, app: Any, host: str, port: int):
@@ -38,10 +38,10 @@ class HttpServer:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        """Answer in the running event loop; in another one than before, go on there at the same port.
+        """Serve in the running event loop; after a change of the loop, with the same port.
 
         Raises:
-            UsageError: the port cannot be had.
+            UsageError: the port is not available.
         """
         loop = asyncio.get_running_loop()
         if self._serving is not None and self._loop is loop and not self._serving.done():
@@ -54,7 +54,7 @@ class HttpServer:
                 raise UsageError(
                     f"cannot listen on {self.host}:{self.port}: {why}; name another port or host"
                 ) from error
-            # Inherited by connections; asyncio sets it only where a socket says that it is TCP, and this one does not.
+            # Connections inherit the option; asyncio sets it for sockets with proto=TCP only, which this one is not.
             # Without it the body of an answer waits 40 ms for the acknowledgement of its head.
             self._listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.port = self._listening.getsockname()[1]
@@ -82,7 +82,7 @@ class HttpServer:
 
 
 class Uvicorn(uvicorn.Server):
-    """Leaves signals to the program."""
+    """A server that does not handle signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -90,7 +90,7 @@ class Uvicorn(uvicorn.Server):
 
 
 class Punctual(H11Protocol):
-    """Refuses requests whose head does not come in time."""
+    """Refuses requests whose head takes too long."""
 
     _due: asyncio.TimerHandle | None = None
 

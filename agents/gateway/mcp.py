@@ -1,4 +1,4 @@
-"""An environment's actions as MCP tools of a session, over streamable HTTP with plain JSON answers."""
+"""An environment's actions as MCP tools, over streamable HTTP with plain JSON answers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _VERSION = "2025-06-18"
 
 
 class Tools:
-    """A program's tools in an environment: one call after the other, each an action of the episode.
+    """A program's tools in an environment: sequential calls, each an action of the episode.
 
     Args:
-        offered: the environment's own functions, in OpenAI's form; without any there is ``step(action)``.
-        instructions: for clients that read them.
+        offered: the environment's functions, in OpenAI's form; by default ``step(action)``.
+        instructions: instructions for clients.
     """
 
     def __init__(self, offered: Sequence[Mapping[str, Any]] = (), instructions: str = ""):

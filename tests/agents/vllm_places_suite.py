@@ -209,7 +209,7 @@ def test_when_it_dies_requests_fail_and_later_ones_end_the_rollout(placed, engin
     _, kill = placed
 
     async def die():
-        many = [  # more than it draws at once, so that a busy machine does not finish them before it is killed
+        many = [  # more than it samples at once, so that a busy machine does not finish them before it is killed
             asyncio.ensure_future(engine.generate(prompt(20, n), Sampling(1.0, 400), random.Random(n)))
             for n in range(64)
         ]

@@ -1,4 +1,4 @@
-"""Four dialects of one call: chat completions, Responses, Messages, Gemini. Pure functions from JSON and to it."""
+"""Four dialects of a model call, as pure functions from and to JSON: chat completions, Responses, Messages, Gemini."""
 
 from __future__ import annotations
 
@@ -13,44 +13,45 @@ __all__ = ["DIALECTS", "OF_PATHS", "Dialect", "Known", "models"]
 
 
 class Dialect(Protocol):
-    """A way to write requests, answers and errors. A module is one."""
+    """The format of requests, answers and errors, implemented by a module."""
 
     keepalive: bytes
-    """A sign of life in a stream; may be sent before the answer any number of times."""
+    """A keepalive message of a stream, which may be sent repeatedly before the answer."""
 
     def read(self, body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-        """The request in a body; ``known`` is what was read of the same session before, in the same dialect.
+        """Parse the request in a body; ``known`` caches parsed items of the same session and dialect.
 
         Raises:
-            GatewayError: something in it cannot be read, or names an answer that is not there.
+            GatewayError: the body is invalid, or refers to an unknown answer.
         """
 
     def whole(self, answer: Answer, request: Request) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
+        """Return the body of an answer that is not streamed."""
 
     def events(self, answer: Answer, request: Request) -> Iterator[bytes]:
-        """The stream of an answer, complete."""
+        """Yield the complete stream of an answer."""
 
     def status(self, problem: GatewayError) -> int:
-        """The HTTP status of an error."""
+        """Return the HTTP status of an error."""
 
     def error(self, problem: GatewayError) -> dict[str, Any]:
-        """The body of an error."""
+        """Return the body of an error."""
 
     def error_event(self, problem: GatewayError) -> bytes:
-        """The end of a stream that has begun and cannot go on."""
+        """Return the end of a stream that fails after its start."""
 
 
-#: By the path below ``/v1/``.
+#: Dialects by the path below ``/v1/``.
 OF_PATHS: dict[str, Dialect] = {"chat/completions": chat, "responses": responses, "messages": anthropic_messages}
-#: All, by name. Gemini's calls have the model in their path.
+#: All dialects by name. Gemini's calls have the model in their path.
 DIALECTS = {**OF_PATHS, "gemini": gemini}
 
 
 def models(names: Iterable[str]) -> dict[str, Any]:
-    """The answer of ``/v1/models``: OpenAI's and Anthropic's list in one.
+    """Return the answer of ``/v1/models``, which combines OpenAI's and Anthropic's lists.
 
-    Codex reads ``models``. It is empty: an entry there replaces Codex' own instructions, and a missing one is no error.
+    Codex reads ``models``, which is empty: an entry would replace Codex' own instructions, and a missing one is no
+    error.
     """
     names = list(names)
     of_anthropic = {"type": "model", "created_at": "1970-01-01T00:00:00Z", "lifecycle": "active"}

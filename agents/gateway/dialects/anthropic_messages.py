@@ -22,10 +22,10 @@ _ERROR_TYPES = {
 
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """The request in a body, also one whose tokens are only to be counted; ``stored`` is not needed.
+    """Parse the request in a body, also for counting tokens; ``stored`` is not used.
 
     Raises:
-        GatewayError: something in it cannot be read.
+        GatewayError: the body is invalid.
     """
     body, items = fields.lists(body, known, needed="messages", messages=_messages, tools=_tool)
     messages = [*fields.system(body, "system"), *items["messages"]]
@@ -66,7 +66,7 @@ def _assistant(content: list[tuple[dict[str, Any], str]]) -> Message:
 
 
 def _user(content: list[tuple[dict[str, Any], str]]) -> list[Message]:
-    """The results of tools, each a message, then what the user says."""
+    """Return a message for each tool result, then the user's message."""
     messages, blocks = [], []
     for block, where in content:
         if block.get("type") == "tool_result":
@@ -81,9 +81,9 @@ def _user(content: list[tuple[dict[str, Any], str]]) -> list[Message]:
 
 
 def whole(answer: Answer, request: Request) -> dict[str, Any]:
-    """The body of an answer that is not streamed."""
+    """Return the body of an answer that is not streamed."""
     content: list[dict[str, Any]] = []
-    if answer.reasoning:  # clients want a signature and send it back unread
+    if answer.reasoning:  # clients require a signature and send it back unchanged
         content.append({"type": "thinking", "thinking": answer.reasoning, "signature": answer.id})
     if answer.text or not answer.calls:
         content.append({"type": "text", "text": answer.text})
@@ -108,15 +108,15 @@ def whole(answer: Answer, request: Request) -> dict[str, Any]:
 
 
 def events(answer: Answer, request: Request) -> Iterator[bytes]:
-    """The stream of an answer."""
+    """Yield the stream of an answer."""
     for data in _events(whole(answer, request)):
         yield event(data, data["type"])
 
 
 def _events(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
-    begun["usage"] = {**message["usage"], "output_tokens": 0}
-    yield {"type": "message_start", "message": begun}
+    start = {**message, "content": [], "stop_reason": None, "stop_sequence": None}
+    start["usage"] = {**message["usage"], "output_tokens": 0}
+    yield {"type": "message_start", "message": start}
     for index, block in enumerate(message["content"]):
         match block["type"]:
             case "thinking":
@@ -140,14 +140,14 @@ def _events(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def status(problem: GatewayError) -> int:
-    """The HTTP status of an error."""
+    """Return the HTTP status of an error."""
     return 529 if problem.kind == "overloaded" else problem.status
 
 
 def error(problem: GatewayError) -> dict[str, Any]:
-    """The body of an error."""
+    """Return the body of an error."""
     message = str(problem)
-    if problem.kind == "overflow":  # Claude Code reads both numbers
+    if problem.kind == "overflow":  # Claude Code parses both numbers
         numbers = f"{problem.tokens} tokens > {problem.maximum} maximum"
         message = f"prompt is too long: {numbers if problem.maximum else problem}"
     kind = _ERROR_TYPES.get(problem.kind, "invalid_request_error")
@@ -155,5 +155,5 @@ def error(problem: GatewayError) -> dict[str, Any]:
 
 
 def error_event(problem: GatewayError) -> bytes:
-    """The end of a stream that has begun and cannot go on."""
+    """Return the end of a stream that fails after its start."""
     return event(error(problem), "error")

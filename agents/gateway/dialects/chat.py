@@ -16,10 +16,10 @@ _CODES = {"overflow": "context_length_exceeded", "auth": "invalid_api_key"}
 
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """The request in a body; ``stored`` is not needed, this dialect refers to no earlier answer.
+    """Parse the request in a body; ``stored`` is not used, as this dialect does not refer to earlier answers.
 
     Raises:
-        GatewayError: something in it cannot be read.
+        GatewayError: the body is invalid.
     """
     body, items = fields.lists(body, known, needed="messages", messages=_message, tools=_tool)
     if isinstance(body.get("n"), bool) or body.get("n") not in (None, 1):
@@ -47,7 +47,7 @@ def _message(of: dict[str, Any], where: str) -> Iterator[Message]:
             yield Message("user", text, images=images)
         case "assistant":
             calls = tuple(_call(one, path) for one, path in fields.objects(of, "tool_calls", where))
-            # vLLM and OpenRouter say "reasoning", all others DeepSeek's name.
+            # vLLM and OpenRouter use "reasoning", all others DeepSeek's name.
             reasoning = fields.field(of, "reasoning_content", str, where) or fields.text(of, "reasoning", where)
             yield Message("assistant", text, calls, reasoning=reasoning, images=images)
         case "tool":
@@ -65,7 +65,7 @@ def _call(of: dict[str, Any], where: str) -> Call:
 
 
 def whole(answer: Answer, request: Request) -> dict[str, Any]:
-    """The body of an answer that is not streamed."""
+    """Return the body of an answer that is not streamed."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
@@ -77,7 +77,7 @@ def whole(answer: Answer, request: Request) -> dict[str, Any]:
 
 
 def events(answer: Answer, request: Request) -> Iterator[bytes]:
-    """The stream of an answer."""
+    """Yield the stream of an answer."""
     head = _head(answer, request, "chat.completion.chunk")
 
     def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
@@ -116,12 +116,12 @@ def _usage(answer: Answer) -> dict[str, Any]:
 
 
 def _tokens(answer: Answer, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tokens under vLLM's names: what goes on the answer, and what on its choice."""
-    if not request.include_tokens or not answer.response_ids:  # a foreign endpoint's answer has none
+    """Return token fields by vLLM's names, for the answer and for its choice."""
+    if not request.include_tokens or not answer.response_ids:  # an upstream endpoint's answer has none
         return {}, {}
     content = []
     for token, logprob in zip(answer.response_ids, answer.logprobs, strict=True):
-        text = f"token_id:{token}"  # as vLLM writes it
+        text = f"token_id:{token}"  # vLLM's format
         content.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
     return (
         {"prompt_token_ids": list(answer.prompt_ids)},
@@ -130,14 +130,14 @@ def _tokens(answer: Answer, request: Request) -> tuple[dict[str, Any], dict[str,
 
 
 def status(problem: GatewayError) -> int:
-    """The HTTP status of an error."""
+    """Return the HTTP status of an error."""
     return problem.status
 
 
 def error(problem: GatewayError) -> dict[str, Any]:
-    """The body of an error."""
+    """Return the body of an error."""
     message = str(problem)
-    if problem.kind == "overflow" and problem.maximum:  # clients find out by these words that they must compact
+    if problem.kind == "overflow" and problem.maximum:  # clients compact their context at these words
         message = (
             f"This model's maximum context length is {problem.maximum} tokens. However, your messages resulted in "
             f"{problem.tokens} tokens. Please reduce the length of the messages."
@@ -147,5 +147,5 @@ def error(problem: GatewayError) -> dict[str, Any]:
 
 
 def error_event(problem: GatewayError) -> bytes:
-    """The end of a stream that has begun and cannot go on."""
+    """Return the end of a stream that fails after its start."""
     return event(error(problem))

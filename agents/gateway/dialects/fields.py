@@ -1,4 +1,4 @@
-"""Fields of requests in any dialect: types, ranges, blocks of content; and events of a stream."""
+"""Fields of requests in all dialects: types, ranges, content blocks; and events of a stream."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from rollenv.parsing import well_formed
 T = TypeVar("T")
 
 _DEPTH = 100
-#: Bytes of what is known before it is forgotten, and of each item besides its own.
+#: Size in bytes at which a cache of parsed items is cleared, and the overhead of each item.
 _ROOM = 8 << 20
 _EACH = 500
 _STOPS = 16
 _KINDS: dict[type, str] = {str: "a string", bool: "true or false", list: "a list", dict: "an object"}
-#: Where Claude Code keeps arguments that are no JSON, and looks for them to tell the model so.
+#: Claude Code's key for arguments that are not JSON, which it reports to the model.
 _UNPARSED = "__unparsedToolInput"
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 
 
 def invalid(message: str, param: str | None = None) -> GatewayError:
-    """The error for a request that cannot be read."""
+    """Create the error for an invalid request."""
     return GatewayError("invalid", f"{param}: {message}" if param else message, param=param)
 
 
 def readable(body: Any) -> dict[str, Any]:
-    """The same object, or a copy where halves of characters, which no tokenizer takes, are replaced.
+    """Validate a body; return a copy if it has lone surrogates, which no tokenizer accepts and which are replaced.
 
     Raises:
-        GatewayError: it is no object, is nested deeper than 100 levels, or holds NaN or Infinity.
+        GatewayError: it is not an object, is nested deeper than 100 levels, or has NaN or Infinity.
     """
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
@@ -57,16 +57,16 @@ def readable(body: Any) -> dict[str, Any]:
 
 
 class Known:
-    """Readings of items of requests: clients send their whole chat, and all tools, with every call."""
+    """A cache of parsed request items: clients send their whole chat, and all tools, with every call."""
 
     def __init__(self) -> None:
         self.readings: defaultdict[str, dict[bytes, tuple[Any, ...]]] = defaultdict(dict)
-        """By the name of their list, and as :mod:`marshal` writes them. Compared as objects, 1 and true were equal, and
-        JSON takes five times as long to write."""
+        """Parsed items by the name of their list and their :mod:`marshal` encoding. As objects, 1 and true would be
+        equal, and JSON takes five times as long to encode."""
         self._size = 0
 
     def keep(self, key: str, written: bytes, reading: tuple[Any, ...]) -> None:
-        """Remember the reading of an item."""
+        """Store a parsed item."""
         self._size += len(written) + _EACH
         if self._size > _ROOM:
             self._size, self.readings = 0, defaultdict(dict)
@@ -76,17 +76,18 @@ class Known:
 def lists(
     body: Any, known: Known | None, needed: str = "", **readers: Callable[[dict[str, Any], str], Iterable[Any]]
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Read the objects in lists of a body, each once in a session.
+    """Parse the objects in lists of a body, each once in a session.
 
     Args:
-        needed: the list that may not be empty.
-        readers: by the name of the list: what an object at a path ("messages[3]") says.
+        known: the session's cache of parsed items.
+        needed: the list that must not be empty.
+        readers: parsers by the name of the list, called with an object and its path ("messages[3]").
 
     Returns:
-        The body (see :func:`readable`), whose lists hold only what is new, and what each list says.
+        The body (see :func:`readable`), whose lists have only new items, and the parsed items of each list.
 
     Raises:
-        GatewayError: something cannot be read.
+        GatewayError: an item is invalid.
     """
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
@@ -124,10 +125,10 @@ def _too_deep() -> GatewayError:
 
 
 def field(of: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T | None:
-    """The value of a key; None where it is absent or null.
+    """Return the value of a key; None if it is absent or null.
 
     Raises:
-        GatewayError: it is of another type.
+        GatewayError: it has another type.
     """
     value = of.get(key)
     if value is None or isinstance(value, kind):
@@ -136,16 +137,16 @@ def field(of: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T 
 
 
 def text(of: Mapping[str, Any], key: str, where: str = "") -> str:
-    """A text; empty where it is absent or null."""
+    """Return a text; empty if it is absent or null."""
     value = of.get(key)
     return value if isinstance(value, str) else field(of, key, str, where) or ""
 
 
 def required(of: Mapping[str, Any], key: str, where: str) -> str:
-    """A text that must be there.
+    """Return a required text.
 
     Raises:
-        GatewayError: it is absent, empty or no string.
+        GatewayError: it is absent, empty or not a string.
     """
     if value := text(of, key, where):
         return value
@@ -153,29 +154,22 @@ def required(of: Mapping[str, Any], key: str, where: str) -> str:
 
 
 def objects(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
-    """The objects of a list, each with its path; none where the list is absent or null.
-
-    Returns:
-        Pairs of an object and its path ("messages[3]"), which errors name.
+    """Return pairs of an object of a list and its path ("messages[3]"); none if the list is absent or null.
 
     Raises:
-        GatewayError: it is no list of objects.
+        GatewayError: it is not a list of objects.
     """
     path = f"{where}.{key}" if where else key
-    found = []
+    pairs = []
     for index, value in enumerate(field(of, key, list, where) or []):
         if not isinstance(value, dict):
             raise invalid(f"must be an object, not {json.dumps(value)[:80]}", f"{path}[{index}]")
-        found.append((value, f"{path}[{index}]"))
-    return found
+        pairs.append((value, f"{path}[{index}]"))
+    return pairs
 
 
 def blocks(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
-    """The blocks of a content; a string is a block of text, null is none.
-
-    Returns:
-        Pairs of a block and its path.
-    """
+    """Return pairs of a content block and its path; a string is one block of text, null is none."""
     value = of.get(key)
     if isinstance(value, str):
         return [({"type": "text", "text": value}, f"{where}.{key}")]
@@ -183,10 +177,7 @@ def blocks(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[
 
 
 def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...]]:
-    """The text and images of blocks.
-
-    Returns:
-        The joined text, and the URLs of the images.
+    """Return the joined text of blocks, and the URLs of their images.
 
     Raises:
         GatewayError: there is a block of another type, or an image without a URL.
@@ -206,23 +197,19 @@ def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...
 
 
 def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tuple[str, ...]]:
-    """The text and images of a content.
-
-    Returns:
-        The joined text, and the URLs of the images.
-    """
+    """Return the joined text of a content, and the URLs of its images."""
     value = of.get(key)
     return (value, ()) if isinstance(value, str) else joined(blocks(of, key, where))
 
 
 def system(of: Mapping[str, Any], key: str) -> list[Message]:
-    """The message that a body's system prompt is; none without one."""
+    """Return a body's system prompt as a message, if it has one."""
     text, images = content(of, key)
     return [Message("system", text, images=images)] if text or images else []
 
 
 def _url(block: Mapping[str, Any], where: str) -> str:
-    """The URL of an image: OpenAI's two forms, and Anthropic's ``source``."""
+    """Return the URL of an image, in OpenAI's two forms or Anthropic's ``source``."""
     image = block.get("source", block.get("image_url"))
     if isinstance(image, dict):
         if image.get("type") == "base64":
@@ -235,7 +222,7 @@ def _url(block: Mapping[str, Any], where: str) -> str:
 
 
 def function(of: Mapping[str, Any], where: str, schema: str = "parameters", namespace: str = "") -> dict[str, Any]:
-    """A function that a client offers, in the form of ``Request.tools``."""
+    """Convert a client's function to the form of ``Request.tools``."""
     described = {
         "name": required(of, "name", where),
         "description": text(of, "description", where),
@@ -245,10 +232,10 @@ def function(of: Mapping[str, Any], where: str, schema: str = "parameters", name
 
 
 def as_object(call: Call) -> dict[str, Any]:
-    """Arguments as the object that some dialects want.
+    """Return a call's arguments as an object, for dialects that require one.
 
-    What is no object goes where Claude Code itself puts it. Sent as it is, Anthropic's Python SDK would make ``{}`` of
-    the beginning of an object, unsaid, and end the episode with an exception at anything else.
+    Other arguments are stored under Claude Code's own key. Unchanged, Anthropic's Python SDK would silently convert an
+    incomplete object to ``{}``, and raise an exception for anything else, which ends the episode.
     """
     try:
         return readable(json.loads(call.arguments or "{}"))
@@ -257,19 +244,19 @@ def as_object(call: Call) -> dict[str, Any]:
 
 
 def arguments(of: Mapping[str, Any], key: str, where: str) -> str:
-    """The arguments that an object stands for, as they were before :func:`as_object`."""
-    given = field(of, key, dict, where) or {}
-    unparsed = given.get(_UNPARSED)
+    """Return the arguments before :func:`as_object`."""
+    value = field(of, key, dict, where) or {}
+    unparsed = value.get(_UNPARSED)
     raw = unparsed.get("raw") if isinstance(unparsed, dict) else None
-    return raw if isinstance(raw, str) else compact(given)
+    return raw if isinstance(raw, str) else compact(value)
 
 
 def common(body: Mapping[str, Any], tools: list[dict[str, Any]], stop: str, *limits: str) -> dict[str, Any]:
-    """Arguments of ``Request`` that all dialects have.
+    """Return the arguments of ``Request`` that all dialects have.
 
     Args:
-        stop: the name that the dialect has for stop texts.
-        limits: its names for the most tokens of an answer, the preferred one first.
+        stop: the dialect's name for stop texts.
+        limits: its names for the maximum number of answer tokens, the preferred one first.
 
     Raises:
         GatewayError: a type or range is wrong.
@@ -303,16 +290,16 @@ def _number(body: Mapping[str, Any], key: str, least: int, most: int) -> float |
 
 
 def _tool_choice(body: Mapping[str, Any], tools: list[dict[str, Any]]) -> str:
-    """One of "auto", "none" and "required", or the name of a function, whichever dialect says it."""
+    """Return "auto", "none", "required" or the name of a function, from any dialect."""
     value = body.get("tool_choice")
-    given: dict[str, Any] = value if isinstance(value, dict) else {"type": value}
-    kind = given.get("type")
+    choice: dict[str, Any] = value if isinstance(value, dict) else {"type": value}
+    kind = choice.get("type")
     if kind in (None, "auto", "none"):
         return kind or "auto"
     if kind in ("required", "any") and tools:
         return "required"
     if kind in ("function", "tool"):
-        name = required(field(given, "function", dict, "tool_choice") or given, "name", "tool_choice")
+        name = required(field(choice, "function", dict, "tool_choice") or choice, "name", "tool_choice")
         if any(tool["function"]["name"] == name for tool in tools):
             return name
     raise invalid(
@@ -322,11 +309,11 @@ def _tool_choice(body: Mapping[str, Any], tools: list[dict[str, Any]]) -> str:
 
 
 def compact(value: Any) -> str:
-    """JSON without spaces, characters as they are."""
+    """Encode JSON without spaces and without escaping characters."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def event(data: Mapping[str, Any], name: str = "") -> bytes:
-    """An event of a stream. All in ASCII: some clients take U+2028 for the end of a line."""
+    """Encode an event of a stream in ASCII, as some clients treat U+2028 as a line end."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()

@@ -1,4 +1,4 @@
-"""Google's Gemini. The path names the model, and says whether the answer is a stream."""
+"""Google's Gemini API. The path has the model's name and whether the answer is a stream."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rollenv.agents.gateway.dialects import chat, fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Role, Stored
 
-#: An empty line: SDKs take any other line that does not begin with "data:" for an error.
+#: An empty line: SDKs treat any other line that does not begin with "data:" as an error.
 keepalive = b"\n"
 status = chat.status
 
 _STATUS = {401: "UNAUTHENTICATED", 404: "NOT_FOUND", 500: "INTERNAL", 503: "UNAVAILABLE"}
 _MODES = {"": "auto", "AUTO": "auto", "VALIDATED": "auto", "NONE": "none", "ANY": "required"}
 _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assistant"}
-#: What a client has named the parts of, not Google.
+#: Objects whose keys are the client's, not Google's.
 _FREE = ("args", "response", "parameters", "parametersJsonSchema")
 
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """The request in a body, also one whose tokens are only to be counted; ``stored`` is not needed.
+    """Parse the request in a body, also for counting tokens; ``stored`` is not used.
 
     Raises:
-        GatewayError: something in it cannot be read.
+        GatewayError: the body is invalid.
     """
     body, items = fields.lists(body, known, needed="contents", contents=_messages, tools=_tools)
     body = _camel(body)
@@ -42,7 +42,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
 
 
 def _camel(of: Any) -> Any:
-    """The same with Google's own keys in camel case; it reads them in snake case too."""
+    """Convert Google's own keys to camel case, as Google accepts snake case too."""
     if isinstance(of, list):
         return [_camel(one) for one in of]
     if not isinstance(of, dict):
@@ -53,7 +53,7 @@ def _camel(of: Any) -> Any:
 
 def _tools(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     for one, at in fields.objects(_camel(of), "functionDeclarations", where):
-        # Google writes OBJECT and STRING.
+        # Google's types are upper case: OBJECT and STRING.
         small = re.sub('"type": "[A-Z]+"', lambda found: found[0].lower(), json.dumps(one.get("parameters")))
         yield fields.function({**one, "parameters": one.get("parametersJsonSchema") or json.loads(small)}, at)
 
@@ -69,7 +69,7 @@ def _choice(body: dict[str, Any], tools: list[dict[str, Any]]) -> Any:
 
 
 def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
-    """The results of tools, each a message, then what else a content says."""
+    """Yield a message for each tool result, then one for the rest of a content."""
     of = _camel(of)
     if (role := fields.text(of, "role", where) or "user") not in _ROLES:
         raise invalid("must be user or model", f"{where}.role")
@@ -77,8 +77,8 @@ def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
     calls, reasoning, results = [], "", 0
     for part, at in fields.objects(of, "parts", where):
         if call := fields.field(part, "functionCall", dict, at):
-            given = fields.arguments(call, "args", at)
-            calls.append(Call(fields.text(call, "id", at), fields.required(call, "name", at), given))
+            arguments = fields.arguments(call, "args", at)
+            calls.append(Call(fields.text(call, "id", at), fields.required(call, "name", at), arguments))
         elif result := fields.field(part, "functionResponse", dict, at):
             response = fields.field(result, "response", dict, at) or {}
             only = response.get("output", response.get("result")) if len(response) == 1 else None
@@ -100,7 +100,7 @@ def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
 
 
 def _named(messages: list[Message]) -> Iterator[Message]:
-    """The messages, where a result without an id answers the first call of its name that no other does."""
+    """Match tool results without an id to the first unanswered call of the same name."""
     waiting: list[Call] = []
     for number, message in enumerate(messages):
         if message.calls:
@@ -115,7 +115,7 @@ def _named(messages: list[Message]) -> Iterator[Message]:
 
 
 def whole(answer: Answer, request: Request) -> dict[str, Any]:
-    """The body of an answer that is not streamed."""
+    """Return the body of an answer that is not streamed."""
     parts: list[dict[str, Any]] = [{"text": answer.reasoning, "thought": True}] if answer.reasoning else []
     parts += [{"text": answer.text}] if answer.text or not answer.calls else []
     for call in answer.calls:
@@ -132,16 +132,16 @@ def whole(answer: Answer, request: Request) -> dict[str, Any]:
 
 
 def events(answer: Answer, request: Request) -> Iterator[bytes]:
-    """The stream of an answer: one event."""
+    """Yield the stream of an answer, a single event."""
     yield event(whole(answer, request))
 
 
 def error(problem: GatewayError) -> dict[str, Any]:
-    """The body of an error."""
+    """Return the body of an error."""
     code = _STATUS.get(problem.status, "INVALID_ARGUMENT")
     return {"error": {"code": problem.status, "message": str(problem), "status": code}}
 
 
 def error_event(problem: GatewayError) -> bytes:
-    """The end of a stream that has begun and cannot go on. SDKs raise it if it is no event."""
+    """Return the end of a stream that fails after its start; not an event, so that SDKs raise it."""
     return json.dumps(error(problem)).encode() + b"\n\n"

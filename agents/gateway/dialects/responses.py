@@ -1,4 +1,4 @@
-"""OpenAI's Responses. Ids lead to the answer: ``resp_<id>``, ``rs_<id>``, ``msg_<id>``, ``fc_<id of the call>``."""
+"""OpenAI's Responses API. Ids refer to an answer: ``resp_<id>``, ``rs_<id>``, ``msg_<id>``, ``fc_<id of the call>``."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ error = chat.error
 
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """The request in a body.
+    """Parse the request in a body.
 
     Args:
-        stored: finds answers that ``previous_response_id`` and items of type ``item_reference`` name.
+        stored: looks up the answers of ``previous_response_id`` and of items of type ``item_reference``.
 
     Raises:
-        GatewayError: something in it cannot be read, or names an answer that is not there.
+        GatewayError: the body is invalid, or refers to an unknown answer.
     """
     if isinstance(body, dict) and isinstance(body.get("input"), str):
         body = {**body, "input": [{"role": "user", "content": body["input"]}]}
     body, items = fields.lists(body, known, input=lambda item, at: [_message(item, at, stored)], tools=_tools)
     for key in ("conversation", "prompt"):
         if body.get(key) is not None:
-            raise invalid("is not kept here; send the items themselves", key)
+            raise invalid("is not stored here; send the items themselves", key)
     messages = fields.system(body, "instructions")
     for message in items["input"]:
-        if messages and messages[-1].role == message.role == "assistant":  # a run of items is one answer
+        if messages and messages[-1].role == message.role == "assistant":  # consecutive items are one answer
             last = messages[-1]
             message = replace(
                 last,
@@ -54,7 +54,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
 
 
 def _message(item: dict[str, Any], where: str, stored: Stored) -> Message:
-    """The message that an item is, or is a part of."""
+    """Convert an item to a message or a part of one."""
     kind = fields.field(item, "type", str, where) or ("message" if "role" in item else "item_reference")
     match kind:
         case "message":
@@ -82,7 +82,7 @@ def _message(item: dict[str, Any], where: str, stored: Stored) -> Message:
 
 
 def _referred(reference: str, where: str, stored: Stored) -> Message:
-    """The part of an answer that an item's id names."""
+    """Return the part of an answer that an item's id refers to."""
     prefix, _, id_ = reference.partition("_")
     answer = stored(id_)
     if answer is not None:
@@ -102,7 +102,7 @@ def _not_found(reference: str, where: str) -> GatewayError:
 
 
 def _tools(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
-    """A function, or those in a namespace; what a server would run is left out."""
+    """Yield a function or those of a namespace, without tools that a server would run."""
     if of.get("type") == "function":
         yield fields.function(of, where)
     if of.get("type") == "namespace":
@@ -113,7 +113,7 @@ def _tools(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
 
 
 def whole(answer: Answer, request: Request) -> dict[str, Any]:
-    """The body of an answer that is not streamed."""
+    """Return the body of an answer that is not streamed."""
     cut = answer.finish == "length"
     state = "incomplete" if cut else "completed"
     output: list[dict[str, Any]] = []
@@ -157,15 +157,15 @@ def whole(answer: Answer, request: Request) -> dict[str, Any]:
 
 
 def events(answer: Answer, request: Request) -> Iterator[bytes]:
-    """The stream of an answer."""
+    """Yield the stream of an answer."""
     for number, (name, data) in enumerate(_events(whole(answer, request))):
         yield event({"type": name, "sequence_number": number, **data}, name)
 
 
 def _events(response: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    begun = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
-    yield "response.created", {"response": begun}
-    yield "response.in_progress", {"response": begun}
+    start = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    yield "response.created", {"response": start}
+    yield "response.in_progress", {"response": start}
     for index, item in enumerate(response["output"]):
         is_call = item["type"] == "function_call"
         at: dict[str, Any] = {"output_index": index, "item_id": item["id"]}
@@ -188,10 +188,10 @@ def _events(response: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def error_event(problem: GatewayError) -> bytes:
-    """The end of a stream that has begun and cannot go on: the event that SDKs raise, then the one that Codex reads."""
+    """Return the end of a stream that fails after its start: the event that SDKs raise, then the one for Codex."""
     body = error(problem)
     details = body["error"]
-    # Codex gives up at these codes and tries again at any other.
+    # Codex does not retry these codes.
     code = details["code"] or ("invalid_prompt" if problem.status < 500 else "server_error")
     failed = {**whole(Answer(""), Request(())), "status": "failed", "output": [], "usage": None}
     failed["error"] = {"code": code, "message": details["message"]}
