@@ -1,4 +1,4 @@
-"""One call of a model, in whichever dialect it came."""
+"""A model call, independent of its dialect."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a function that an answer makes."""
+    """A function call in an answer."""
 
     id: str
     name: str
     arguments: str
-    """JSON as the model wrote it, which may not be valid; where a dialect has an object instead, compact JSON of it."""
+    """The model's JSON, which may be invalid; compact JSON for dialects that have an object instead."""
     namespace: str = ""
-    """Of the function, in the Responses dialect."""
+    """Namespace of the function, in the Responses dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +30,29 @@ class Message:
     """A message of a chat."""
 
     role: Role
-    """"developer" is "system"."""
+    """The role; "developer" becomes "system"."""
     text: str = ""
-    """The text of all blocks, joined without anything between them."""
+    """The text of all blocks, joined without a separator."""
     calls: tuple[Call, ...] = ()
-    """Of an assistant."""
+    """Calls of an assistant."""
     call_id: str = ""
     """The call that a tool's message answers."""
     reasoning: str = ""
-    """Of an assistant, where the client sends it back."""
+    """Reasoning of an assistant, if the client sends it back."""
     images: tuple[str, ...] = ()
     """URLs, in the order of their blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """All that a client asks for with one call."""
+    """A client's request."""
 
     messages: tuple[Message, ...]
-    """System prompts and instructions are the first ones; results of tools come in the order they were sent."""
+    """Messages with system prompts and instructions first, and tool results in the order they were sent."""
     model: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
-    """Functions in the form ``{"type": "function", "function": {"name", "description", "parameters"}}``, with a key
-    ``namespace`` besides where they have one. Tools that a server would run (web search) are left out."""
+    """Functions in the form ``{"type": "function", "function": {"name", "description", "parameters"}}``, with an
+    additional key ``namespace`` if they have one. Tools that a server would run (web search) are left out."""
     tool_choice: str = "auto"
     """"auto", "none", "required", or the name of a function."""
     stop: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Request:
     include_tokens: bool = False
     """Chat completions with ``return_token_ids`` or ``logprobs``: the answer has token ids and log-probabilities."""
     previous: str = ""
-    """Id of the answer whose chat comes before ``messages`` (``previous_response_id``)."""
+    """Id of the answer whose chat precedes ``messages`` (``previous_response_id``)."""
 
 
 Finish = Literal["stop", "stop_text", "length", "tool_calls"]
@@ -76,34 +76,34 @@ class Answer:
     """The answer to a call."""
 
     text: str
-    """Without reasoning, calls, special tokens, and what a stop text cut off."""
+    """The text without reasoning, calls, special tokens, and everything from a stop text on."""
     calls: tuple[Call, ...] = ()
     reasoning: str = ""
     finish: Finish = "stop"
     stop_text: str = ""
-    """The stop text that ended it, where ``finish`` is "stop_text"."""
+    """The stop text that ended it, if ``finish`` is "stop_text"."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Of the prompt's tokens, those that had been computed before."""
+    """Number of prompt tokens that were computed before."""
     completion_tokens: int = 0
     prompt_ids: tuple[int, ...] = ()
     response_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     id: str = field(default_factory=lambda: secrets.token_hex(16))
-    """Without a prefix; each dialect puts its own before it ("chatcmpl-", "resp_", "msg_")."""
+    """Id without the prefix of a dialect ("chatcmpl-", "resp_", "msg_")."""
     created: int = 0
     """Seconds since 1970."""
 
     @property
     def message(self) -> Message:
-        """The answer as a client would send it back."""
+        """The answer as a message of a later request."""
         return Message("assistant", self.text, self.calls, reasoning=self.reasoning)
 
 
-#: The answer with an id (without prefix), or with a call of that id, in the same session; None if there is none.
+#: Looks up the answer with an id (without prefix), or with a call of that id, in the same session.
 Stored = Callable[[str], Answer | None]
 
-#: Kinds of errors, with the status that they have in every dialect unless it has one of its own.
+#: Kinds of errors with their HTTP status, unless a dialect has its own.
 ERRORS = {
     "invalid": 400,
     "overflow": 400,
@@ -119,14 +119,14 @@ ERRORS = {
 
 
 class GatewayError(RollenvError):
-    """A call that gets no answer.
+    """A call without an answer.
 
     Args:
         kind: one of :data:`ERRORS`; "overflow" is a prompt that leaves no room for an answer.
-        message: what happened and what to do, for the reader of the client's log.
-        param: the field of the request that is at fault.
-        tokens: of the prompt, for "overflow".
-        maximum: tokens that the context holds, for "overflow"; 0 if unknown.
+        message: what happened and what to do, for the client's log.
+        param: the invalid field of the request.
+        tokens: number of prompt tokens, for "overflow".
+        maximum: size of the context in tokens, for "overflow"; 0 if unknown.
     """
 
     def __init__(self, kind: str, message: str, *, param: str | None = None, tokens: int = 0, maximum: int = 0):
@@ -136,12 +136,12 @@ class GatewayError(RollenvError):
 
 
 def ended() -> GatewayError:
-    """The error of every call after its session's end."""
+    """Create the error of a call after its session's end."""
     return GatewayError("ended", "the episode of this session is over; the agent has to stop")
 
 
 def canonical(arguments: str) -> str:
-    """Arguments as JSON with sorted keys and nothing between; as they are where they are not JSON."""
+    """Return arguments as compact JSON with sorted keys; unchanged if they are not JSON."""
     try:
         return json.dumps(json.loads(arguments), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     except (ValueError, RecursionError):
@@ -149,7 +149,7 @@ def canonical(arguments: str) -> str:
 
 
 def as_openai(message: Message) -> dict[str, Any]:
-    """A message in the form of OpenAI's chat completions, without reasoning."""
+    """Convert a message to the form of OpenAI's chat completions, without reasoning."""
     data: dict[str, Any] = {"role": message.role, "content": message.text}
     if message.images:
         images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]

@@ -1,4 +1,4 @@
-"""From a request to tokens and back: the policy that is trained, behind a gateway."""
+"""The trained policy behind a gateway: converts requests to tokens and responses to answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rollenv.core import UsageError
 from rollenv.parsing import THOUGHT_MARKS, after_thoughts
 from rollenv.tools.calls import call_instructions, find_calls, write_calls
 
-#: Lines of a session that are kept ready to go on; others are built again from the tree.
+#: Maximum number of cached conversations of a session; others are rebuilt from the tree.
 _KEPT = 32
 _CALL_NAME = re.compile(r'"(?:name|tool_name|function_name)"\s*:\s*"([^"\\]{1,200})"')
 _CALL_ARGUMENTS = re.compile(r'"(?:arguments|parameters|args|input)"\s*:\s*(.*)', re.DOTALL)
@@ -34,15 +34,15 @@ _MARKS = re.compile("|".join(map(re.escape, (*THOUGHT_MARKS, *THOUGHT_MARKS.valu
 class Policy:
     """A model with token ids in and out.
 
-    An answer that has to be a call (``tool_choice``) begins with its opening, which is part of the prompt: it is not
-    drawn, and not trained. Not so where the model may think first; an answer without a call is passed on then.
+    If an answer must be a call (``tool_choice``), the opening of the call is part of the prompt: it is neither sampled
+    nor trained on. If the model may think first, there is no opening, and an answer without a call is passed on.
 
     Args:
         agent: a :class:`~rollenv.agents.local.LocalAgent` or
-            :class:`~rollenv.agents.engine_agent.EngineAgent`: its engine, tokenizer, sampling and arguments of the
-            chat template are used.
-        client_sampling: draw at the temperature and ``top_p`` that the client asks for. Never where the answers are
-            trained on: a client that asks for temperature 0 makes all members of a group alike.
+            :class:`~rollenv.agents.engine_agent.EngineAgent`, whose engine, tokenizer, sampling and template arguments
+            are used.
+        client_sampling: use the client's temperature and ``top_p``. Not for training: with a temperature of 0 all
+            members of a group are equal.
 
     Raises:
         UsageError: the agent has no tokens, or its tokenizer has no chat template.
@@ -58,15 +58,15 @@ class Policy:
         self.format = ChatFormat.from_settings(tokenizer, getattr(agent.prompt, "template_args", {}))
         self.text = ResponseText(tokenizer)
         self._kept: WeakKeyDictionary[GatewaySession, OrderedDict[int, Conversation]] = WeakKeyDictionary()
-        """By session and node: chats that are ready to go on behind the node's answer."""
+        """Cached conversations by session and node, which continue after the node's answer."""
 
     @property
     def max_context(self) -> int:
-        """Of the engine."""
+        """Context length of the engine."""
         return self.engine.max_context
 
     async def draw(self, session: GatewaySession, position: Position, request: Request) -> Drawn:
-        """Draw the answer to a request; see :class:`~rollenv.agents.gateway.session.Model`."""
+        """Sample the answer to a request; see :class:`~rollenv.agents.gateway.session.Model`."""
         began = time.time()
         chat = self._chat(session, position, request)
         prompt = chat.prompt()
@@ -98,11 +98,11 @@ class Policy:
         return Drawn(answer, tokens, lambda node: self._keep(session, node, chat))
 
     def count(self, session: GatewaySession, position: Position, request: Request) -> int:
-        """The number of tokens of a request's prompt."""
+        """Count the tokens of a request's prompt."""
         return len(self._chat(session, position, request).prompt())
 
     def release(self, session: GatewaySession) -> None:
-        """The session is over."""
+        """Release a finished session."""
         self._kept.pop(session, None)
         self.engine.release(session.number)
 
@@ -129,26 +129,26 @@ class Policy:
         if self.client_sampling:
             wanted = {"temperature": request.temperature, "top_p": request.top_p}
             changes |= {name: value for name, value in wanted.items() if value is not None}
-            changes["top_p"] = changes.get("top_p") or sampling.top_p  # 0 is none
+            changes["top_p"] = changes.get("top_p") or sampling.top_p  # 0 means unset
         return dataclasses.replace(sampling, **changes)
 
     # -- prompts -------------------------------------------------------------------------------------------------------
 
     def _chat(self, session: GatewaySession, position: Position, request: Request) -> Conversation:
-        """The chat that ends with a request's messages."""
+        """Return the conversation that ends with a request's messages."""
         if any(message.images for message in request.messages):
             raise GatewayError("invalid", "the model reads no images; send text only")
         if not position.extends:
             return self._begin(position.chat, request.tools)
         assert position.parent is not None
-        chat = self._behind(session, position.parent)
+        chat = self._after_answer(session, position.parent)
         chat.extend([self._message(message) for message in position.context])
         return chat
 
     def _begin(
         self, messages: Sequence[tuple[Message, Node | None]], tools: Sequence[Mapping[str, Any]]
     ) -> Conversation:
-        """A chat whose whole history is rendered by the template."""
+        """Create a conversation whose history is rendered by the template."""
         first = 0
         while first < len(messages) - 1 and messages[first][0].role == "system":
             first += 1
@@ -156,13 +156,13 @@ class Policy:
         schemas = [{key: value for key, value in tool.items() if key != "namespace"} for tool in tools]
         try:
             chat = Conversation(self.format, "\n\n".join(system) or None, schemas or None)
-        except UsageError:  # the template has no place for tools
+        except UsageError:  # the template does not support tools
             chat = Conversation(self.format, "\n\n".join([*system, call_instructions(schemas, "hermes")]))
         chat.extend([self._message(message, node) for message, node in messages[first:]])
         return chat
 
-    def _behind(self, session: GatewaySession, node: Node) -> Conversation:
-        """A chat that ends with a node's answer: kept since then, or built again from the tree."""
+    def _after_answer(self, session: GatewaySession, node: Node) -> Conversation:
+        """Return a copy of the conversation up to a node's answer, cached or rebuilt from the tree."""
         kept, tree = self._kept.get(session), session.tree
         chat = kept.get(node.number) if kept else None
         if chat is None:
@@ -180,7 +180,7 @@ class Policy:
         return chat.fork()
 
     def _message(self, message: Message, node: Node | None = None) -> dict[str, Any]:
-        """A message for the template. An answer that was given here is shown as it was drawn."""
+        """Convert a message for the template. An answer of a node is shown as it was sampled."""
         if node is not None:
             return self.format.answer_message(node.answer_ids)
         text = message.text
@@ -192,7 +192,7 @@ class Policy:
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def _opening(self, request: Request, prompt: Ids) -> Ids:
-        """The tokens of a call's opening, where the answer has to be one and the model does not think before it."""
+        """Return the tokens of a call's opening if the answer must be a call and the model does not think before it."""
         chosen = request.tool_choice
         if chosen in ("auto", "none"):
             return ()
@@ -204,17 +204,17 @@ class Policy:
         return tuple(self.format.encode(opening["content"], anchored=True))
 
     def read(self, response: Response, prompt: Ids, request: Request, opening: Ids = ()) -> Answer:
-        """Read a response as an answer, without its counts.
+        """Parse a response to an answer, without its counts.
 
-        Calls are read in the forms of all model families. Arguments that are no JSON are passed on as they were
-        written: the model has to learn what that costs. Where none was allowed, calls are left out.
+        Calls of all model families are recognised. Arguments that are not JSON are unchanged, so that the model learns
+        from the consequences. Calls are left out if none was allowed.
         """
         whole = self.text.decode((*opening, *response.ids))
         finish: Finish = "length" if response.finish == "length" else "stop"
-        drawn = whole[len(self.text.decode(opening)) :]
-        stop_text = min((stop for stop in request.stop if stop in drawn), key=drawn.find, default="")
+        sampled = whole[len(self.text.decode(opening)) :]
+        stop_text = min((stop for stop in request.stop if stop in sampled), key=sampled.find, default="")
         if stop_text:
-            whole, finish = whole[: len(whole) - len(drawn) + drawn.find(stop_text)], "stop_text"
+            whole, finish = whole[: len(whole) - len(sampled) + sampled.find(stop_text)], "stop_text"
         text, _ = after_thoughts(whole, self.text.opens_thought(prompt))
         thought = whole if not text else whole[: whole.rfind(text)]
         reasoning = _MARKS.sub("", thought).strip() if text != whole else ""
@@ -236,11 +236,11 @@ def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Cal
         name, arguments = call.name, json.dumps(call.arguments, ensure_ascii=False)
         if call.problem:
             written = text[begin : call.end]
-            named, given = _CALL_NAME.search(written), _CALL_ARGUMENTS.search(written)
-            if not (name or named):
-                return text, []  # nothing that a client could read as a call
-            name = name or named[1]  # type: ignore[index]
-            arguments = given[1].strip() if given else written.strip()
+            name_match, arguments_match = _CALL_NAME.search(written), _CALL_ARGUMENTS.search(written)
+            if not (name or name_match):
+                return text, []  # clients could not read it as a call
+            name = name or name_match[1]  # type: ignore[index]
+            arguments = arguments_match[1].strip() if arguments_match else written.strip()
         begin = call.end
         calls.append(Call(f"call_{secrets.token_hex(16)}", name, arguments, namespaces.get(name, "")))
     return (around if calls else text), calls

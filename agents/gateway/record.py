@@ -1,4 +1,4 @@
-"""The record of a gateway: events of its sessions as lines of JSON, which survive the process."""
+"""The record of a gateway: persistent events of its sessions as lines of JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from rollenv.agents.gateway.messages import GatewayError
 from rollenv.core import UsageError
 
-#: How lines begin that :meth:`Record.append` is given.
+#: The possible beginnings of lines.
 _BEGINNINGS = (b'{"event":"', b'{"session":"')
 
 
@@ -23,10 +23,10 @@ class Record:
     """Appends events to a file.
 
     Args:
-        path: a file; what is in it stays.
+        path: a file, whose contents are kept.
 
     Raises:
-        UsageError: it cannot be written, or another gateway writes it.
+        UsageError: it cannot be written, or another gateway writes to it.
     """
 
     def __init__(self, path: str | Path):
@@ -45,10 +45,10 @@ class Record:
             raise UsageError(f"the gateway cannot write to {path}: {error.strerror}; name another file") from error
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The events so far. A last line that was cut off by the end of the process is removed.
+        """Yield the events so far, and remove an incomplete last line.
 
         Raises:
-            ValueError: the file holds something else, which stays.
+            ValueError: the file has other contents, which are kept.
         """
         good = 0
         with open(self.path, "rb") as lines:
@@ -63,10 +63,10 @@ class Record:
         self._file.seek(0, os.SEEK_END)
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Append an event, which survives this process from now on.
+        """Append an event, which then survives the end of this process.
 
         Raises:
-            GatewayError: it cannot be written. The file ends as before.
+            GatewayError: it cannot be written; the file is unchanged.
         """
         line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
         with self._lock:
@@ -79,7 +79,7 @@ class Record:
                 raise GatewayError("overloaded", f"cannot write to {self.path}: {error.strerror}") from error
 
     async def sync(self) -> None:
-        """Wait until all that was appended survives the machine too."""
+        """Flush all events to disk."""
         await asyncio.to_thread(getattr(os, "fdatasync", os.fsync), self._file.fileno())
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP side of a gateway: one way in for agents, and another for whoever rewards them."""
+"""The HTTP side of a gateway: one app for agents, and one for administration."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ with extra("serve", "A gateway"):
 if TYPE_CHECKING:
     from rollenv.agents.gateway.gateway import Gateway
 
-#: Seconds without a byte after which an answer begins before it is there, and between the signs of life from then on.
-#: Two frameworks give up after 30 seconds of silence.
+#: Seconds before a response starts without its answer, and between keepalives from then on. Two frameworks time out
+#: after 30 seconds of silence.
 PATIENCE, PULSE = 15.0, 10.0
-#: Seconds in which the body of a request has to come.
+#: Timeout in seconds for the body of a request.
 BODY = 60.0
-#: Bytes of a body for each token of the model's context. What is larger does not fit, and would keep others waiting.
+#: Maximum bytes of a body for each token of the model's context; larger bodies do not fit and delay other requests.
 _BYTES = 64
-#: The status of an answer that nobody reads.
+#: The status if the client has disconnected.
 _GONE = 499
 
 
 def agent_app(gateway: Gateway) -> Starlette:
-    """The app that agents reach: calls of a session, and nothing else. The key is in the path or in a header."""
+    """Create the app for agents, with model calls only. The session's key is in the path or in a header."""
 
     async def list_models(http: Http) -> Response:
         return JSONResponse(models(filter(None, [gateway.model.name])))
@@ -61,7 +61,7 @@ def agent_app(gateway: Gateway) -> Starlette:
 
 
 def _session(gateway: Gateway, http: Http) -> GatewaySession:
-    """The session whose key a call shows."""
+    """Return the session of a call's key."""
     authorization = http.headers.get("authorization", "")
     bearer = authorization[7:].strip() if authorization[:7].lower() == "bearer " else ""
     named = [*map(http.headers.get, ("x-api-key", "x-goog-api-key")), http.query_params.get("key"), bearer]
@@ -77,7 +77,7 @@ def _session(gateway: Gateway, http: Http) -> GatewaySession:
 
 
 async def _body(http: Http, session: GatewaySession) -> bytes:
-    """The body of a request.
+    """Read the body of a request.
 
     Raises:
         GatewayError: it is too large or too slow, or too many others are being read.
@@ -124,7 +124,7 @@ def _read(body: bytes, session: GatewaySession, dialect: Dialect) -> Request:
 def _endpoint(
     gateway: Gateway, dialect: Dialect, work: Callable[[Http, GatewaySession, Dialect], Awaitable[Response]]
 ) -> Callable[[Http], Any]:
-    """An endpoint whose errors are in the words of a dialect."""
+    """Create an endpoint that converts errors to a dialect."""
 
     async def endpoint(http: Http) -> Response:
         try:
@@ -132,7 +132,7 @@ def _endpoint(
         except GatewayError as error:
             status = dialect.status(error)
             headers = {"Retry-After": "1"} if status == 429 or status >= 500 else {}
-            if error.kind in ("late", "too_large"):  # the rest of the body is not waited for
+            if error.kind in ("late", "too_large"):  # the rest of the body is not read
                 headers["Connection"] = "close"
             return JSONResponse(dialect.error(error), status, headers=headers)
         except ClientDisconnect:
@@ -142,38 +142,38 @@ def _endpoint(
 
 
 async def _count(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
-    """The number of tokens of a prompt, as Anthropic names it, or Google."""
+    """Answer with the number of prompt tokens, in Anthropic's or Google's form."""
     session.check_caps("counts")
     tokens = session.count(_read(await _body(http, session), session, dialect))
     return JSONResponse({"totalTokens" if "model" in http.path_params else "input_tokens": tokens})
 
 
 async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Response:
-    """The answer to a call, whole or as a stream. Nothing of it is sent before all of it is recorded.
+    """Answer a call, complete or as a stream. Nothing is sent before the whole answer is recorded.
 
-    A client that goes away meanwhile gives up its call.
+    A client that disconnects cancels its call.
     """
     body = await _body(http, session)
     idempotency = http.headers.get("idempotency-key", "")
     key = hashlib.sha256(f"{http.url.path} {idempotency} ".encode() + body).hexdigest()
     if not session.repeats(key):
-        session.check_caps("calls")  # before it is read, which takes time
+        session.check_caps("calls")  # before parsing, which takes time
     request = _read(body, session, dialect)
     if "model" in http.path_params:
         request = replace(request, model=http.path_params["model"], stream=":stream" in http.url.path)
     retry = bool(idempotency) or http.headers.get("x-stainless-retry-count", "0") != "0"
     call = asyncio.ensure_future(session.call(request, key, retry=retry))
-    gone = asyncio.ensure_future(_disconnected(http))
+    disconnect = asyncio.ensure_future(_disconnected(http))
     try:
-        await asyncio.wait((call, gone), timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((call, disconnect), timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         call.cancel()
         raise
     finally:
-        was_gone = gone.done()
-        gone.cancel()
+        disconnected = disconnect.done()
+        disconnect.cancel()
     media = "text/event-stream" if request.stream else "application/json"
-    if was_gone:
+    if disconnected:
         call.cancel()
         await asyncio.wait((call,))
         return Response(status_code=_GONE)
@@ -187,7 +187,7 @@ async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Resp
 async def _slowly(
     call: asyncio.Task[Node], session: GatewaySession, dialect: Dialect, request: Request
 ) -> AsyncIterator[bytes]:
-    """An answer after signs of life; white space is one in JSON. The status is 200 by now, whatever comes."""
+    """Yield keepalives (white space in JSON), then the answer or an error. The status is already 200."""
     try:
         while not call.done():
             yield dialect.keepalive if request.stream else b" "
@@ -218,7 +218,7 @@ async def _disconnected(http: Http) -> None:
 
 
 def _tools(gateway: Gateway) -> Callable[[Http], Any]:
-    """The environment's tools for a session that has any, in MCP."""
+    """Create the MCP endpoint for the environment's tools of a session."""
 
     async def endpoint(http: Http) -> Response:
         try:
@@ -236,14 +236,14 @@ def _tools(gateway: Gateway) -> Callable[[Http], Any]:
     return endpoint
 
 
-# -- the other side ----------------------------------------------------------------------------------------------------
+# -- administration ----------------------------------------------------------------------------------------------------
 
 
 def admin_app(gateway: Gateway, key: str) -> Starlette:
-    """The app that opens sessions, rewards and ends them. Agents must not reach it.
+    """Create the app that opens, rewards and finishes sessions. Agents must not have access to it.
 
     Args:
-        key: shown in every call as a bearer token.
+        key: the bearer token that every call needs.
     """
 
     def guarded(work: Callable[[Http], Any]) -> Callable[[Http], Any]:
@@ -313,10 +313,10 @@ def admin_app(gateway: Gateway, key: str) -> Starlette:
 
 
 async def _object(http: Http, known: dict[str, type]) -> dict[str, Any]:
-    """The body as a JSON object with known keys; an empty body has none."""
+    """Read the body as a JSON object with known keys; an empty body has none."""
     data = json.loads(await http.body() or b"{}")
     if not isinstance(data, dict):
-        raise UsageError("the body has to be a JSON object")
+        raise UsageError("the body must be a JSON object")
     for name, value in data.items():
         if name not in known:
             raise UsageError(f"unknown key {name!r}; there are {', '.join(known)}")
@@ -327,7 +327,7 @@ async def _object(http: Http, known: dict[str, type]) -> dict[str, Any]:
 
 
 def metrics_text(gateway: Gateway) -> str:
-    """The gateway's counters in Prometheus's text format."""
+    """Return the gateway's counters in Prometheus' text format."""
     counts, matches, tokens = Counter(gateway.past_counts), Counter(gateway.past_matches), gateway.past_tokens
     sessions = list(gateway.sessions.values())  # another thread may open one
     for session in sessions:

@@ -1,4 +1,4 @@
-"""A session of a gateway: the calls of one episode, kept in order and within limits."""
+"""A session of a gateway: the calls of one episode, recorded in order and limited."""
 
 from __future__ import annotations
 
@@ -30,48 +30,48 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Caps:
-    """The limits of one session. A request beyond them is refused and counted; its neighbours do not notice."""
+    """The limits of one session. Requests beyond them are refused and counted, without an effect on other sessions."""
 
     calls: int = 1000
     tokens: int = 1_000_000
-    """Drawn ones, of all calls together."""
+    """Sampled tokens of all calls."""
     parallel: int = 16
-    """Calls that are answered at the same time; others wait."""
+    """Concurrent calls; others wait."""
     waiting: int = 64
-    """Calls that wait, and bodies that are read, at the same time; further ones have to come again."""
+    """Waiting calls, and bodies being read; further ones must be retried."""
     body: int = 16 << 20
     """Bytes of one request."""
     kept: int = 64 << 20
-    """Bytes of messages and tokens that the session remembers, about."""
+    """Approximate bytes of the session's messages and tokens."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if type(value) is not int or value < 1:
-                raise UsageError(f"a session's cap {name!r} is a whole number from 1, not {value!r}")
+                raise UsageError(f"a session's cap {name!r} must be a whole number of at least 1, not {value!r}")
 
 
 @dataclass(slots=True)
 class Drawn:
-    """An answer, and the tokens of its call as :class:`~rollenv.agents.gateway.tree.Node` has them."""
+    """An answer with the tokens of its call, as fields of :class:`~rollenv.agents.gateway.tree.Node`."""
 
     answer: Answer
     tokens: dict[str, Any]
     kept: Callable[[Node], None] = lambda node: None
-    """Called with the node that holds the answer."""
+    """Called with the answer's node."""
 
 
 class Model(Protocol):
-    """Gives answers: the policy, or a foreign endpoint."""
+    """A source of answers: the policy, or an upstream endpoint."""
 
     name: str
 
     @property
     def max_context(self) -> int:
-        """Tokens that a prompt and its answer may have together."""
+        """Maximum number of tokens of a prompt and its answer."""
         ...
 
     async def draw(self, session: GatewaySession, position: Position, request: Request) -> Drawn:
-        """Draw the answer to a request.
+        """Sample the answer to a request.
 
         Raises:
             GatewayError: there is none.
@@ -79,44 +79,44 @@ class Model(Protocol):
         ...
 
     def count(self, session: GatewaySession, position: Position, request: Request) -> int:
-        """The number of tokens of a request's prompt."""
+        """Count the tokens of a request's prompt."""
         ...
 
     def release(self, session: GatewaySession) -> None:
-        """The session is over."""
+        """Release a finished session."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Consecutive calls whose prompts go on from each other, for a training loop of one's own."""
+    """Consecutive calls whose prompts continue each other, for custom training loops."""
 
     ids: Ids
     mask: tuple[bool, ...]
-    """True for drawn tokens that are trained here. A token of two branches is trained in the first."""
+    """True for sampled tokens to train on. Common tokens of two branches are trained in the first."""
     logprobs: tuple[float, ...]
-    """Of drawn tokens; 0 elsewhere."""
+    """Log-probabilities of sampled tokens; 0 elsewhere."""
     versions: tuple[int, ...]
-    """Of the weights that drew them; -1 elsewhere."""
+    """Version of the weights that sampled each token; -1 elsewhere."""
 
 
 class _Pending:
-    """A call that is being answered, and how many clients wait for it."""
+    """A call in progress, with the number of waiting clients."""
 
     def __init__(self, task: asyncio.Task[Node]):
         self.task, self.waiting = task, 0
 
 
 class GatewaySession:
-    """One episode of a program that calls the model by itself.
+    """One episode of an external program that calls the model.
 
     Args:
-        task: for the record and the report.
-        seed: of every draw.
-        number: of the session with the engine.
-        key: what the program shows in its calls; drawn at random (256 bits) by default.
-        url: of the gateway, as the program reaches it.
-        sampling: in place of the model's own.
+        task: name of the task, for the record and the report.
+        seed: seed of all sampling.
+        number: the engine's session number.
+        key: key for the program's calls; random (256 bits) by default.
+        url: address of the gateway for the program.
+        sampling: sampling settings; by default the model's own.
         on_finish: called when the session is finished.
     """
 
@@ -141,16 +141,16 @@ class GatewaySession:
         self.rng = random.Random(seed)
         self.tree = Tree()
         self.tools: Tools | None = None
-        """What the program may do in an environment, besides calling the model."""
+        """The environment's tools for the program."""
         self.reward: float | None = None
         self.over = False
         self.failure: RollenvError | None = None
-        """What the engine died of."""
+        """The engine's failure."""
         self.counts: Counter[str] = Counter()
-        """Calls, those refused by their reason, sent again, coalesced with another, and cancelled."""
+        """Numbers of calls: all, refused by reason, sent again, coalesced, and cancelled."""
         self.drawn_tokens = self.kept_bytes = self.reading = 0
         self.known_in: defaultdict[Any, Known] = defaultdict(Known)
-        """Readings of requests, by dialect."""
+        """Caches of parsed request items, by dialect."""
         self._slots = asyncio.Semaphore(self.caps.parallel)
         self._pending: dict[str, _Pending] = {}
         self._known: dict[str, Node] = {}
@@ -160,7 +160,7 @@ class GatewaySession:
 
     @property
     def base_url(self) -> str:
-        """Base URL for clients of OpenAI's dialects. It holds the key, so any API key will do."""
+        """Base URL for clients of OpenAI's dialects. It contains the key, so any API key works."""
         return f"{self.url}/s/{self.key}/v1"
 
     @property
@@ -171,18 +171,18 @@ class GatewaySession:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     async def call(self, request: Request, key: str = "", *, retry: bool = False) -> Node:
-        """Answer a request. The answer is in the tree, and kept, before this returns.
+        """Answer a request, and record the answer before returning it.
 
-        A call is a retry if the client says so, or if the same request was answered and nobody got the answer
-        (:meth:`sent`). It joins the call that it repeats, or gets that one's answer. Cancelling the last call that
-        waits for an answer stops its draw.
+        A call is a retry if the client says so, or if the same request was answered but not delivered (:meth:`sent`).
+        It joins the call that it repeats, or gets the same answer. Cancelling the last call that waits for an answer
+        stops its generation.
 
         Args:
-            key: of the request: a hash of its body, and of an idempotency key.
-            retry: the client says that it asks again.
+            key: key of the request: a hash of its body and an idempotency key.
+            retry: whether the client marks it as a retry.
 
         Raises:
-            GatewayError: the session is over, a cap is reached, the prompt is too long, or the engine failed.
+            GatewayError: the session is over, a limit is reached, the prompt is too long, or the engine failed.
         """
         if self.over:
             self.counts["refused_ended"] += 1
@@ -204,14 +204,14 @@ class GatewaySession:
         return await self._wait(key, pending)
 
     def repeats(self, key: str) -> bool:
-        """Return whether the same request came before."""
+        """Return whether a request was received before."""
         return key in self._known or key in self._pending
 
     def check_caps(self, what: str) -> None:
-        """Refuse one more of "calls" or "counts".
+        """Check the limits before one more of "calls" or "counts".
 
         Raises:
-            GatewayError: the session has used all that it may use.
+            GatewayError: a limit is reached.
         """
         for name, used, most in (
             (what, self.counts[what], self.caps.calls),
@@ -223,7 +223,7 @@ class GatewaySession:
                 raise GatewayError("limit", f"this session has used all of its {most} {name}; the agent has to stop")
 
     def crowded(self) -> GatewayError:
-        """Count a call that finds too many others before it, and say so."""
+        """Count a call that is refused because too many others wait, and return its error."""
         self.counts["refused_crowded"] += 1
         return GatewayError("overloaded", f"more than {self.caps.waiting} calls of this session wait; come again")
 
@@ -250,7 +250,7 @@ class GatewaySession:
             with self.refusals():
                 position = self.tree.locate(request)
                 drawn = await self.model.draw(self, position, request)
-                if self.over:  # another thread has sealed the tree
+                if self.over:  # another thread has finished the session
                     raise ended()
                 node = self.tree.node(position, drawn.answer, **drawn.tokens)
                 new_tools = position.tools not in self.tree.tools
@@ -263,11 +263,11 @@ class GatewaySession:
 
     @contextlib.contextmanager
     def refusals(self) -> Iterator[None]:
-        """Make the errors of a model those of a call, and count them."""
+        """Convert a model's exceptions to errors of a call, and count them."""
         try:
             yield
         except GatewayError as error:
-            self.known_in.clear()  # of what is refused only the number is kept
+            self.known_in.clear()  # refused requests are only counted, not cached
             self.counts[f"refused_{error.kind}"] += 1
             raise
         except ContextFull as error:
@@ -282,7 +282,7 @@ class GatewaySession:
                 self.failure = error
             else:
                 logger.exception("a call failed")
-            kind = "invalid" if isinstance(error, Refused) else "failed"  # clients ask again after "failed"
+            kind = "invalid" if isinstance(error, Refused) else "failed"  # clients retry after "failed"
             raise GatewayError(kind, f"the model failed: {error}") from error
 
     def _append(self, node: Node, key: str, tools: Sequence[Mapping[str, Any]] | None) -> None:
@@ -293,16 +293,16 @@ class GatewaySession:
             self._known[key] = node
 
     def sent(self, node: Node) -> None:
-        """Note that a client has got an answer."""
+        """Record that an answer was delivered."""
         if not node.delivered:
             self._note({"event": "sent", "node": node.number})
             node.delivered = True
 
     def count(self, request: Request) -> int:
-        """The number of tokens of a request's prompt.
+        """Count the tokens of a request's prompt.
 
         Raises:
-            GatewayError: the prompt cannot be, or too many counts were requested.
+            GatewayError: the prompt is invalid, or too many counts were requested.
         """
         self.check_caps("counts")
         self.counts["counts"] += 1
@@ -310,7 +310,7 @@ class GatewaySession:
             return self.model.count(self, self.tree.locate(request), request)
 
     def with_previous(self, request: Request) -> Request:
-        """A request with the chat of the answer that it names as its previous one, unless it sends the chat itself.
+        """Prepend the chat of the previous answer to a request, unless the request contains the chat itself.
 
         Raises:
             GatewayError: there is no such answer.
@@ -330,20 +330,20 @@ class GatewaySession:
         return dataclasses.replace(request, messages=messages)
 
     def stored(self, name: str) -> Answer | None:
-        """The answer with an id, or with a call of that id."""
+        """Return the answer with an id, or with a call of that id."""
         node = self.tree.named(name)
         return node.answer if node else None
 
-    # -- rewards, and the end ------------------------------------------------------------------------------------------
+    # -- rewards and the end -------------------------------------------------------------------------------------------
 
     def set_reward(self, value: float, call: str = "last") -> None:
-        """Say what one call was worth, besides the reward of the episode.
+        """Add a reward to one call, in addition to the reward of the episode.
 
         Args:
             call: id of an answer or of a function call in it; or "last".
 
         Raises:
-            UsageError: there is no such call, or the value is no number.
+            UsageError: there is no such call, or the value is not a number.
         """
         value = _finite(value)
         bare = call.split("_", 1)[-1] if call.startswith(("resp_", "msg_")) else call.removeprefix("chatcmpl-")
@@ -357,17 +357,17 @@ class GatewaySession:
         node.reward = (node.reward or 0.0) + value
 
     def finish(self, reward: float | None = None) -> None:
-        """Seal the session: what still runs is cancelled, and every later call is refused with 410.
+        """Finish the session: running calls are cancelled, and later ones are refused with 410.
 
         Args:
-            reward: of the episode. It may be set once more.
+            reward: reward of the episode. A later call may replace it.
 
         Raises:
-            UsageError: the reward is no number.
+            UsageError: the reward is not a number.
         """
         self.reward = _finite(reward) if reward is not None else self.reward
         first, self.over = not self.over, True
-        if first and self._loop is not None and not self._loop.is_closed():  # it may be another thread's
+        if first and self._loop is not None and not self._loop.is_closed():  # the loop may run in another thread
             self._loop.call_soon_threadsafe(self._end)
         elif first:
             self._end()
@@ -380,7 +380,7 @@ class GatewaySession:
         self.model.release(self)
 
     def cancel(self) -> None:
-        """Stop all draws."""
+        """Cancel all running calls."""
         for pending in list(self._pending.values()):
             pending.task.cancel()
 
@@ -389,13 +389,13 @@ class GatewaySession:
             added = {} if tools is None else {"tools": [dict(tool) for tool in tools]}
             self._record.append({"session": self.id, **event, **added})
 
-    # -- what is trained -----------------------------------------------------------------------------------------------
+    # -- training data -------------------------------------------------------------------------------------------------
 
     def trained(self, which: Iterable[Kind] = TRAINED) -> list[Node]:
-        """The nodes of these kinds, line by line.
+        """Return the nodes of these kinds, line by line.
 
         Raises:
-            UsageError: there is no such kind; or the answers have no tokens, they are a foreign endpoint's.
+            UsageError: there is no such kind, or the answers have no tokens since they are an upstream endpoint's.
         """
         wanted, each = set(which), kinds(self.tree)
         if unknown := wanted - set(KINDS):
@@ -403,11 +403,11 @@ class GatewaySession:
         nodes = [node for node in in_lines(self.tree) if each[node.number] in wanted]
         nodes.sort(key=lambda node: each[node.number] in ("main", "compaction"))  # the episode ends with its main line
         if any(not node.tail and not node.response_ids for node in nodes):
-            raise UsageError("answers of a foreign endpoint have no tokens: they can be evaluated, not trained")
+            raise UsageError("answers of an upstream endpoint have no tokens: they can be evaluated, not trained")
         return nodes
 
     def action(self, node: Node) -> Action:
-        """A call as an action, whose turn makes a sample (:mod:`rollenv.rollout.records.samples`)."""
+        """Convert a call to an action, whose turn becomes a sample (:mod:`rollenv.rollout.records.samples`)."""
         answer, versions = node.answer, node.versions
         text = "\n".join(filter(None, (answer.text, *(f"{call.name}({call.arguments})" for call in answer.calls))))
         return Action(
@@ -422,7 +422,7 @@ class GatewaySession:
         )
 
     def samples(self, which: Iterable[Kind] = TRAINED) -> list[Sample]:
-        """Training samples: one for every line of calls, as long as prompts go on from each other."""
+        """Return training samples: one for every line of calls, as long as prompts continue each other."""
         runs: list[tuple[list[int], list[bool], list[float], list[int]]] = []
         before: Node | None = None
         for node in self.trained(which):
@@ -438,7 +438,7 @@ class GatewaySession:
         return [Sample(tuple(i), tuple(m), tuple(p), tuple(v)) for i, m, p, v in runs]
 
     def chats(self, which: Iterable[Kind] = TRAINED) -> list[dict[str, Any]]:
-        """The longest chats of these kinds, for supervised training: ``messages`` and ``tools`` in OpenAI's form."""
+        """Return the longest chats of these kinds, for supervised training, as OpenAI's ``messages`` and ``tools``."""
         wanted, each = set(which), kinds(self.tree)
         parents = {node.parent for node in self.tree.nodes if each[node.number] in wanted}
         leaves = [n for n in self.tree.nodes if each[n.number] in wanted and n.number not in parents]
@@ -451,15 +451,15 @@ class GatewaySession:
             chats.append(chat)
         return chats
 
-    # -- what is kept --------------------------------------------------------------------------------------------------
+    # -- the record ----------------------------------------------------------------------------------------------------
 
     def restore(self, event: Mapping[str, Any]) -> None:
-        """Take an event that was written before."""
+        """Apply a recorded event."""
         kind = event["event"]
         if kind == "call":
             self._append(Node.from_dict(event["node"]), event["key"], event.get("tools"))
             self.counts["calls"] += 1
-            self.rng.getrandbits(64)  # as the call did
+            self.rng.getrandbits(64)  # the call did this too
         elif kind == "sent":
             self.tree.nodes[event["node"]].delivered = True
         elif kind == "reward":
@@ -469,10 +469,10 @@ class GatewaySession:
             self.over, self.reward = True, event["reward"]
 
     def to_dict(self, *, tokens: bool = True) -> dict[str, Any]:
-        """Plain data for JSON, without the key.
+        """Convert to plain data for JSON, without the key.
 
         Args:
-            tokens: whether nodes have their tokens, or only ``prompt_tokens`` and ``completion_tokens``.
+            tokens: include the nodes' tokens, not only ``prompt_tokens`` and ``completion_tokens``.
         """
         nodes = []
         for node, kind in zip(self.tree.nodes, kinds(self.tree), strict=True):
@@ -494,12 +494,12 @@ class GatewaySession:
 
 
 def session_id(key: str) -> str:
-    """The public name of a session, from which its key cannot be found."""
+    """Return the public id of a session, a hash of its key."""
     return hashlib.sha256(key.encode()).hexdigest()[:32]
 
 
 def _finite(value: Any) -> float:
-    """A reward."""
+    """Validate a reward."""
     try:
         if not isinstance(value, bool) and math.isfinite(value):
             return float(value)

@@ -1,7 +1,7 @@
-"""The calls of a session as a tree of nodes, each one answer with the tokens that were drawn for it.
+"""The calls of a session as a tree of nodes, each with an answer and its sampled tokens.
 
-A client sends its whole chat with every call. Messages are compared in a normal form, never as tokens; what is found
-again stands for the tokens that were read and drawn then (facts and rules: docs/guides/harness.md).
+A client sends its whole chat with every call. Messages are compared in a normal form, not as tokens; a match stands for
+the original tokens of the prompt and answer (facts and rules: docs/guides/harness.md).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from rollenv.agents.gateway.messages import Answer, Call, Message, Request, cano
 
 Ids = tuple[int, ...]
 
-#: Ways in which an assistant's message was found again, best first. "exact"; "reasoning_lost": only the reasoning is
-#: absent or trimmed; "trimmed": so is the text; "by_id": it has the id of a call, whatever else was changed.
+#: Kinds of matches of an assistant's message, best first. "exact"; "reasoning_lost": only the reasoning is absent or
+#: trimmed; "trimmed": so is the text; "by_id": it has the id of a call, with any other changes.
 MATCHES = ("exact", "reasoning_lost", "trimmed", "by_id")
-#: An assistant's message that is none of the answers given here: foreign, or rewritten by the client.
+#: An assistant's message that matches no answer: from another model, or rewritten by the client.
 UNKNOWN = "unknown"
 
-#: "main": the agent's own line. "subagent": another line with tools, or any other where no line has tools.
-#: "compaction": a summary of a line, with which it goes on. "aside": a title, a probe. "superseded": asked again, and
-#: the later answer was taken. "cancelled": nobody waited for it any more.
+#: "main": the agent's own line. "subagent": another line with tools, or any other line if none has tools.
+#: "compaction": a summary with which a line continues. "aside": a title, a probe. "superseded": requested again, and
+#: continued from the later answer. "cancelled": never delivered.
 Kind = Literal["main", "subagent", "compaction", "aside", "superseded", "cancelled"]
 KINDS: tuple[Kind, ...] = ("main", "subagent", "compaction", "aside", "superseded", "cancelled")
-#: The kinds that are trained unless a recipe says otherwise.
+#: The kinds that are trained on by default.
 TRAINED: tuple[Kind, ...] = ("main", "subagent", "compaction")
-#: Characters from which on a text is found again inside another message.
+#: Minimum length in characters of a summary that is searched for in other messages.
 _LONG = 24
-#: Answers before a root among which the summary is that it begins with.
+#: Number of answers before a root that are searched for its summary.
 _RECENT = 100
-#: Chats of a session, such as those of sub-agents, that are gone on with quickly.
+#: Maximum number of cached walks of a session, such as those of sub-agents.
 _WALKS = 32
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
@@ -46,40 +46,40 @@ class Node:
 
     number: int
     parent: int | None
-    """The node whose answer is the last known one in the chat; None if there is none."""
+    """The node of the last known answer in the chat, or None."""
     context: tuple[Message, ...]
-    """The messages behind the parent's answer."""
+    """The messages after the parent's answer."""
     state: bytes
     """Hash of the chat before the answer."""
     tools: bytes
     """Hash of the tools."""
     answer: Answer
     continues: bool = False
-    """The prompt begins with the parent's prompt and response, token by token; ``tail`` is the rest of it."""
+    """True if the prompt begins with the tokens of the parent's prompt and response; ``tail`` is the rest."""
     tail: Ids = ()
     opening: int = 0
-    """Tokens at the end of ``tail`` that are the beginning of the answer: of a call that the client asked for."""
+    """Number of tokens at the end of ``tail`` that open the answer, a call that the client required."""
     response_ids: Ids = ()
     logprobs: tuple[float, ...] = ()
     versions: tuple[int, ...] = ()
-    """Of the weights that drew each token."""
+    """Version of the weights that sampled each token."""
     began: float = 0.0
     ended: float = 0.0
     reward: float | None = None
-    """The reward of the call itself, where it has one."""
+    """Reward of this call, if any."""
     delivered: bool = False
-    """A client has got the answer."""
+    """True if a client has received the answer."""
     has_tools: bool = False
     matches: dict[str, int] = field(default_factory=dict)
-    """How many assistant's messages of the chat were found in which way."""
+    """Numbers of assistant messages in the chat by kind of match."""
 
     @property
     def answer_ids(self) -> Ids:
-        """The tokens of the answer: its opening, and what was drawn."""
+        """The tokens of the answer: its opening and the sampled ones."""
         return self.tail[len(self.tail) - self.opening :] + self.response_ids
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Convert to plain data for JSON."""
         data = {name: getattr(self, name) for name in self.__slots__}
         context = [asdict(message) for message in self.context]
         hashes = {"state": self.state.hex(), "tools": self.tools.hex()}
@@ -87,7 +87,7 @@ class Node:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Node:
-        """The node of :meth:`to_dict`, also after a way through JSON."""
+        """Restore a node from :meth:`to_dict`, also after a JSON round trip."""
         answer = {**data["answer"], "calls": tuple(Call(**call) for call in data["answer"]["calls"])}
         lists = {name: tuple(data[name]) for name in ("tail", "response_ids", "logprobs", "versions")}
         hashes = {name: bytes.fromhex(data[name]) for name in ("state", "tools")}
@@ -102,36 +102,36 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The place of a request in a tree."""
+    """The position of a request in a tree."""
 
     parent: Node | None
     context: tuple[Message, ...]
-    """The messages behind the parent's answer."""
+    """The messages after the parent's answer."""
     chat: tuple[tuple[Message, Node | None], ...]
-    """All messages, each with the node whose answer it is."""
+    """All messages, each with its node if it is an answer."""
     state: bytes
     tools: bytes
     extends: bool
-    """Nothing but new messages of users, tools and the system stand behind the parent's answer, under the same tools:
-    the parent's tokens can go on."""
+    """True if only new messages of users, tools and the system follow the parent's answer, with the same tools, so that
+    the parent's tokens can be continued."""
     matches: dict[str, int]
 
 
 @dataclass(slots=True)
 class Walk:
-    """The way of a chat through the tree; one that goes on from it is placed without a look at its messages."""
+    """The cached path of a chat through the tree, from which longer chats are located."""
 
     messages: tuple[Message, ...]
-    """As they were sent."""
+    """The messages in the order they were sent."""
     tools: bytes
     state: bytes = b""
     parent: Node | None = None
     start: int = 0
-    """Of the messages behind the parent's answer, in ``chat``."""
+    """Index in ``chat`` of the first message after the parent's answer."""
     chat: list[tuple[Message, Node | None]] = field(default_factory=list)
     matches: Counter[str] = field(default_factory=Counter)
     searched: set[bytes] = field(default_factory=set)
-    """States behind which an answer was looked for."""
+    """States after which an answer was searched for."""
 
 
 class Tree:
@@ -146,7 +146,7 @@ class Tree:
         self._named: dict[str, Node] = {}
         self._last_tools: tuple[tuple[Mapping[str, Any], ...], bytes] = ((), digest([]))
         self._walks: list[Walk] = []
-        """The latest ones first; those in which a new answer may be found differently are dropped."""
+        """Cached walks, the latest first; a new answer drops those whose result it may change."""
 
     def locate(self, request: Request) -> Position:
         """Find the deepest answer that a request's chat continues."""
@@ -160,11 +160,11 @@ class Tree:
         return Position(walk.parent, context, tuple(walk.chat), walk.state, tools, extends, dict(walk.matches))
 
     def _walk(self, messages: tuple[Message, ...], tools: bytes) -> Walk:
-        """The way through the tree that a chat goes, on from the longest one that it begins with."""
+        """Follow a chat through the tree, starting from the longest cached walk that is its prefix."""
         before = Walk((), tools)
         for other in self._walks:
             size = len(other.messages)
-            # A result behind the last message might stand before it, an answer never does.
+            # Tool results after the last message may be sorted before it; an assistant message may not.
             ends = size == len(messages) or (size < len(messages) and messages[size].role == "assistant")
             if ends and size > len(before.messages) and (messages[:size], tools) == (other.messages, other.tools):
                 before = other
@@ -185,14 +185,14 @@ class Tree:
                 name = order.get(message.call_id, message.call_id)
                 walk.state = digest(normal(message, name), walk.state)
             else:
-                # The answer itself, not its text, as siblings may be equal.
+                # Hash the answer's number, not its text, since siblings may be equal.
                 walk.state = hashlib.blake2b(found.state + b"answer %d" % found.number, digest_size=16).digest()
                 walk.parent, walk.start = found, len(walk.chat)
         self._walks = [walk, *(other for other in self._walks if other is not before)][:_WALKS]
         return walk
 
     def node(self, position: Position, answer: Answer, **tokens: Any) -> Node:
-        """The answer to a request as the next node.
+        """Create the next node with the answer to a request.
 
         Args:
             tokens: the other fields of :class:`Node`.
@@ -202,10 +202,10 @@ class Tree:
         return Node(len(self.nodes), parent, position.context, position.state, position.tools, answer, **more)
 
     def append(self, node: Node, tools: Sequence[Mapping[str, Any]] | None) -> None:
-        """Append a node, as it was stored.
+        """Append a node.
 
         Args:
-            tools: of its request; None where an earlier node had the same.
+            tools: tools of its request; None if an earlier node had the same.
         """
         if tools is not None:
             self.tools.setdefault(node.tools, tuple(tools))
@@ -216,14 +216,14 @@ class Tree:
         self._named |= dict.fromkeys((node.answer.id, *(call.id for call in node.answer.calls)), node)
 
     def path(self, node: Node) -> list[Node]:
-        """The nodes from a root to this one."""
+        """Return the nodes from the root to this one."""
         path = [node]
         while path[-1].parent is not None:
             path.append(self.nodes[path[-1].parent])
         return path[::-1]
 
     def chat(self, node: Node) -> list[tuple[Message, Node | None]]:
-        """All messages before a node's answer, each with the node whose answer it is."""
+        """Return all messages before a node's answer, each with its node if it is an answer."""
         chat: list[tuple[Message, Node | None]] = []
         for each in self.path(node):
             chat += [(message, None) for message in each.context]
@@ -232,11 +232,11 @@ class Tree:
         return chat
 
     def prompt_ids(self, node: Node) -> Ids:
-        """All tokens that were read for an answer."""
+        """Return all prompt tokens of an answer."""
         return tuple(itertools.chain.from_iterable(reversed(self._parts(node))))
 
     def length(self, node: Node) -> int:
-        """The number of tokens of a prompt and its answer."""
+        """Return the number of tokens of a prompt and its answer."""
         return sum(map(len, self._parts(node))) + len(node.response_ids)
 
     def _parts(self, node: Node) -> list[Ids]:
@@ -248,18 +248,18 @@ class Tree:
         return run
 
     def named(self, name: str) -> Node | None:
-        """The node with the answer, or the call, of this id."""
+        """Return the node with the answer or call of this id."""
         return self._named.get(name)
 
 
 def match(message: Message, candidates: Sequence[Node], tools: bytes = b"") -> tuple[Node | None, str]:
-    """Find an assistant's message among answers to the same chat.
+    """Match an assistant's message to an answer to the same chat.
 
-    The id of a call decides, also where it stands in the text (smolagents): ids are made here and drawn at random. Of
-    equal answers that no id tells apart, it is the latest, one under the same tools before others.
+    The id of a call decides, also inside the text (smolagents), since ids are random. Of equal answers without
+    distinguishing ids, the latest is chosen, preferably with the same tools.
 
     Returns:
-        The node, and the way it was found; None and "unknown".
+        The node and the kind of match, or None and "unknown".
     """
     ids = {call.id for call in message.calls} - {""}
     best: tuple[tuple[bool, int, bool, int], Node, str] | None = None
@@ -274,7 +274,7 @@ def match(message: Message, candidates: Sequence[Node], tools: bytes = b"") -> t
 
 
 def _likeness(message: Message, answer: Message) -> str:
-    """Return the way in which a message equals an answer, the ids of calls aside; empty if it does not."""
+    """Return the kind of match of a message and an answer, without ids of calls; empty if they differ."""
     if message.text.strip() != answer.text.strip() or len(message.calls) != len(answer.calls):
         return ""
     if not all(map(_same_call, message.calls, answer.calls)):
@@ -292,7 +292,7 @@ def _same_call(a: Call, b: Call) -> bool:
 
 
 def ordered(messages: Iterable[Message]) -> list[Message]:
-    """Sort the results of calls into the calls' order; a client may send them as they came in."""
+    """Sort tool results in the order of their calls; a client may send them in any order."""
     order: dict[str, int] = {}
     result: list[Message] = []
     run: list[Message] = []
@@ -309,30 +309,30 @@ def ordered(messages: Iterable[Message]) -> list[Message]:
 
 
 def normal(message: Message, name: str | int = "") -> list[Any]:
-    """The normal form of a message, by which chats are compared. It has no reasoning and no ids of calls.
+    """Return the normal form of a message for comparison, without reasoning and ids of calls.
 
     Args:
-        name: of the call that it answers: the number of the call in the message before, or an id that is not there.
+        name: the call that it answers: its index in the message before, or an unknown id.
     """
     calls = [[call.name, call.namespace, canonical(call.arguments)] for call in message.calls]
     return [message.role, message.text, calls, name, list(message.images)]
 
 
 def digest(value: Any, before: bytes = b"") -> bytes:
-    """Hash plain data, after the hash of what comes before it."""
+    """Hash plain data, chained to the hash of the data before."""
     return hashlib.blake2b(before + _ENCODER.encode(value).encode(), digest_size=16).digest()
 
 
-# -- from nodes to what is trained -------------------------------------------------------------------------------------
+# -- kinds of nodes ----------------------------------------------------------------------------------------------------
 
 
 def kinds(tree: Tree) -> list[Kind]:
-    """The kind of each node.
+    """Classify each node.
 
-    Lines begin at nodes without a parent. A line that shows a long text which an earlier call without tools gave is
-    the same line after a compaction, and that call is its summary. A line that begins with the same messages as an
-    earlier one is that one with an edited history. Of the others, the first with tools is the main one (without any
-    tools in the session, the longest); later ones with tools (or any, then) are sub-agents, those without are asides.
+    Lines begin at nodes without a parent. A line that contains the long answer of an earlier call without tools is the
+    same line after a compaction, and that call is its summary. A line that begins with the same messages as an earlier
+    one is that one with an edited history. Of the others, the first with tools is the main line (without any tools in
+    the session, the longest); later ones with tools (or any, then) are sub-agents, those without are asides.
     """
     nodes = tree.nodes
     root = [0] * len(nodes)
@@ -342,9 +342,9 @@ def kinds(tree: Tree) -> list[Kind]:
     any_tools = any(node.has_tools for node in nodes)
     summaries: set[int] = set()
     first: dict[bytes, int] = {}
-    """Of each beginning, the first root that has it."""
+    """The first root with each beginning."""
     line: dict[int, int] = {}
-    """Of each root, the root of the line that it belongs to."""
+    """The root of the line that each root belongs to."""
     for later in roots:
         begins, line[later.number] = _beginning(later), later.number
         same = first.setdefault(begins, later.number) if begins else later.number
@@ -374,17 +374,17 @@ def kinds(tree: Tree) -> list[Kind]:
 
 
 def _summary_in(root: Node, nodes: Sequence[Node]) -> Node | None:
-    """The latest of the recent answers without calls whose long text stands in a root's messages."""
+    """Return the latest recent answer without calls whose long text is in a root's messages."""
     texts = [message.text for message in root.context]
     for node in reversed(nodes[max(0, root.number - _RECENT) : root.number]):
         text = node.answer.text.strip()
-        if len(text) >= _LONG and not node.answer.calls and any(text in shown for shown in texts):
+        if len(text) >= _LONG and not node.answer.calls and any(text in other for other in texts):
             return node
     return None
 
 
 def _line_of(summary: Node, nodes: Sequence[Node], root: list[int], line: dict[int, int]) -> int:
-    """The line that a summary is of: its own, or, where it is a line of one call, the last one before it."""
+    """Return a summary's line: its own or, for a line of one call, the last one with tools before it."""
     own = line[root[summary.number]]
     if summary.parent is not None:
         return own
@@ -393,18 +393,18 @@ def _line_of(summary: Node, nodes: Sequence[Node], root: list[int], line: dict[i
 
 
 def _beginning(root: Node) -> bytes:
-    """Hash of a root's messages up to the first of a user, and its tools; empty if there is none of a user."""
+    """Hash a root's messages up to the first user message, and its tools; empty without a user message."""
     users = [i for i, message in enumerate(root.context) if message.role == "user"]
     return digest([normal(message) for message in root.context[: users[0] + 1]], root.tools) if users else b""
 
 
 def _leaves_tools(node: Node, nodes: Sequence[Node]) -> bool:
-    """Return whether a call goes on from one with tools and has none: it asks for a summary."""
+    """Return whether a call has no tools but continues one with tools, as requests for summaries do."""
     return node.parent is not None and not node.has_tools and nodes[node.parent].has_tools
 
 
 def _superseded(leaf: Node, nodes: Sequence[Node]) -> bool:
-    """Return whether the same was asked again once the answer was there, and the later answer was taken."""
+    """Return whether the same request was repeated after the answer, and the later answer was delivered."""
     return any(
         other.state == leaf.state and other.tools == leaf.tools and other.delivered and other.began >= leaf.ended
         for other in nodes[leaf.number + 1 :]
@@ -412,7 +412,7 @@ def _superseded(leaf: Node, nodes: Sequence[Node]) -> bool:
 
 
 def in_lines(tree: Tree) -> list[Node]:
-    """All nodes, line by line: each node as soon as the one whose tokens it goes on from has come."""
+    """Return all nodes line by line: each node directly after the one whose tokens it continues, depth first."""
     following: dict[int | None, list[Node]] = {}
     for node in tree.nodes:
         following.setdefault(node.parent if node.continues else None, []).append(node)
