@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class LocalAgent(OwnsEngine):
-    """Plays with a causal language model: one self-contained prompt a turn, or the whole episode as a chat.
+    """Plays with a causal language model: one self-contained prompt per turn, or the whole episode as a chat.
 
-    Requests of all sessions that are waiting at the same time are answered in one batch, and equal prompts are computed
-    once. Token ids and log-probabilities are those that the model drew; nothing is tokenised a second time.
+    Concurrent requests of all sessions are batched, and equal prompts are computed once. Token ids and
+    log-probabilities are the sampled ones; responses are never tokenised again.
     """
 
     engine: LocalEngine
@@ -84,14 +84,14 @@ class LocalAgent(OwnsEngine):
         return cls(model.to(device), tokenizer, prompt, drawing)
 
     def save(self, path: str | Path) -> None:
-        """Write weights, tokenizer and prompt format, so that transformers, vLLM and :meth:`load` find them."""
+        """Write weights, tokenizer and prompt format for transformers, vLLM and :meth:`load`."""
         self.model.save_pretrained(path)
         self.tokenizer.save_pretrained(path)
         about = {"prompt": dataclasses.asdict(self.prompt), "sampling": dataclasses.asdict(self.sampling)}
         Path(path, AGENT_FILE).write_text(json.dumps(about, indent=2) + "\n")
 
     def weights_changed(self) -> None:
-        """Tell the agent that its model was trained, which invalidates its caches."""
+        """Invalidate caches after the model was trained in place."""
         self.engine.weights_changed()
 
     def start(self, env: EnvHandle, seed: int) -> TokenSession:
@@ -109,7 +109,7 @@ class LocalAgent(OwnsEngine):
         )
 
     def conversation(self) -> Conversation:
-        """A chat with the model, with the prompt's system message."""
+        """Start a chat with the prompt's system message."""
         if self._format is None:
             self._format = ChatFormat.from_settings(self.tokenizer, self.prompt.template_args)
         prompt = self.prompt if isinstance(self.prompt, ChatPrompt) else ChatPrompt()
@@ -128,7 +128,7 @@ class LocalAgent(OwnsEngine):
         return isinstance(self.prompt, ChatPrompt) or self.prompt.chat
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The token ids of a prompt text."""
+        """Return the token ids of a prompt text."""
         return self._ids(text)
 
     def _encode(self, text: str) -> tuple[int, ...]:
@@ -140,14 +140,14 @@ class LocalAgent(OwnsEngine):
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         if backend is None:
             return tuple(self.tokenizer.encode(text, add_special_tokens=False))
-        backend.no_truncation()  # as the call above would, but several times faster
+        backend.no_truncation()  # several times as fast as the call above
         backend.no_padding()
         return tuple(backend.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """The text of a response."""
+        """Return the text of a response."""
         return self._texts(ids)
 
     def opens_thought(self, prompt: tuple[int, ...]) -> bool:
-        """True if the prompt ends inside a thought."""
+        """Return whether the prompt ends inside a thought."""
         return self._response_text.opens_thought(prompt)

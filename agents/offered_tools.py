@@ -1,4 +1,4 @@
-"""The functions that an environment offers in ``info["tools"]``, checked before an agent reads them."""
+"""Validation of the functions that an environment offers in ``info["tools"]``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SCHEMAS = TypeAdapter(list[_Schema])
 
 
 def offered(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The functions that an environment offers (``info["tools"]``); none if there is no such key.
+    """Return the functions that an environment offers (``info["tools"]``); none if there is no such key.
 
     Raises:
         AgentFailed: they are not in the form of OpenAI's ``tools`` parameter.

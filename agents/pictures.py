@@ -11,7 +11,7 @@ from rollenv.agents.base import AgentFailed
 from rollenv.core import UsageError
 from rollenv.parsing import well_formed
 
-#: The mark of a picture in a text; pictures come in the order of their marks.
+#: The placeholder of a picture in a text; pictures are in the order of their placeholders.
 MARK = "<image>"
 
 
@@ -30,7 +30,7 @@ _PARTS = TypeAdapter(list[_Part])
 
 
 def pictures(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The pictures of an observation; none if there is no such key.
+    """Return the pictures of an observation; none if there is no such key.
 
     Raises:
         AgentFailed: they are not in the form of OpenAI's ``image_url`` parts.
@@ -46,10 +46,10 @@ def pictures(info: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def content(text: str, images: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """A message's content: the text, with its pictures at their marks, or before it if it has no marks.
+    """Return a message's content: the text with pictures at their placeholders, or before it without placeholders.
 
     Raises:
-        AgentFailed: there are more marks than pictures, or fewer.
+        AgentFailed: the numbers of placeholders and pictures differ.
     """
     if not images:
         return well_formed(text)
@@ -67,10 +67,10 @@ def refuse_pictures(info: Mapping[str, Any], who: str) -> None:
     """Refuse an observation with pictures.
 
     Args:
-        who: the name of the agent that cannot see them, for the error.
+        who: the name of the agent without support for pictures, for the error.
 
     Raises:
-        UsageError: there are some.
+        UsageError: there are pictures.
     """
     if info.get("images"):
         raise UsageError(f"the observation has pictures, which {who} cannot see: play it with a ChatAgent (chat:MODEL)")

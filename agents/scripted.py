@@ -1,4 +1,4 @@
-"""Agents without a model: one that reads functions and requests by rule, and one that plays stored answers again."""
+"""Agents without a model: a rule-based one for environments with tools, and one that replays stored answers."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rollenv.agents.offered_tools import offered
 from rollenv.core import UsageError
 from rollenv.tools.calls import write_calls
 
-#: Calls after which the scripted agent gives its answer.
+#: Number of calls after which the scripted agent answers.
 _MOST_CALLS = 6
 _WORD = re.compile(r"[a-z]{3,}")
 _STOP = frozenset({"the", "and", "for", "with", "from", "that", "this", "all", "any", "please", "can", "you", "are"})
 
 
 class ScriptedAgent:
-    """A baseline for tasks with tools (ReAct by rule, arXiv 2210.03629): it matches words and copies values.
+    """A rule-based baseline for tasks with tools (ReAct, arXiv 2210.03629): it matches words and copies values.
 
-    In every turn it takes the function whose name and description share most words with the request and that it can
-    fill: texts, dates, times, addresses and numbers from the request, ids from what came back. While none can be
-    filled, it searches. After a few calls it answers with what it read last. It needs ``info["tools"]``.
+    In every turn it calls the function whose name and description share most words with the request, if it can fill
+    the arguments: texts, dates, times, addresses and numbers from the request, ids from results. Otherwise it calls a
+    search function. After a few calls it answers with the last result. It needs ``info["tools"]``.
     """
 
     def start(self, env: EnvHandle, seed: int) -> Session:
@@ -59,7 +59,7 @@ class _Scripted(Session):
         return Action(write_calls([call]))
 
     def _next(self) -> tuple[str, dict[str, Any]] | None:
-        """The best call that was not made yet."""
+        """Return the best new call, or None."""
         wanted = words_of(self.request)
         for tool in sorted(self.tools, key=lambda tool: -self._fit(tool, wanted)):
             useful = self._fit(tool, wanted) > 0 or _SEARCHES.match(tool["name"])
@@ -74,7 +74,7 @@ class _Scripted(Session):
         return 2.0 * len(name & wanted) + len(about & wanted) / math.sqrt(1 + len(about))
 
     def _filled(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Arguments for all that is required; None if a value is nowhere to be found."""
+        """Return the required arguments; None if a value is missing."""
         required, out = schema.get("required", ()), {}
         used: dict[str, int] = {}
         for name in required:
@@ -116,8 +116,7 @@ _VALUES = {
 
 
 def values_in(text: str) -> dict[str, list[str]]:
-    """Return the values that a request names, by kind: quoted texts, dates, times, addresses, ids, numbers and
-    names."""
+    """Return the values in a request by kind: quoted texts, dates, times, addresses, ids, numbers and names."""
     text = text[:20_000]
     found = {kind: [m[m.lastindex or 0] for m in each.finditer(text)] for kind, each in _VALUES.items()}
     # Likely subjects: words between small words, from the end.
@@ -125,7 +124,7 @@ def values_in(text: str) -> dict[str, list[str]]:
     return found | {"phrase": [run for run in reversed(runs) if run][:2]}
 
 
-#: Words between the things that a request is about, and signs.
+#: Function words and punctuation, which separate phrases.
 _SMALL = re.compile(
     r"\b(?:a|an|the|of|in|on|at|to|for|from|with|by|about|is|does|do|my|me|tell|take|place|new|how|many|it|make)\b"
     r"|[^\w\s]|\d",
@@ -137,26 +136,26 @@ _ID = re.compile(r"['\"]?(\w{0,30}id)['\"]?\s?[:=]\s?['\"]?([\w-]{1,40})")
 
 
 def ids_in(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values of ids in an answer, and codes such as ``C17`` by their letter; of each name the first."""
-    pairs = [(found[1], found[2]) for found in _ID.finditer(text[:20_000])]
-    pairs += [(found[1], found[0]) for found in _CODE.finditer(text[:20_000])]
+    """Yield names and values of ids in an answer, and codes such as ``C17`` by letter; only the first of each name."""
+    pairs = [(match[1], match[2]) for match in _ID.finditer(text[:20_000])]
+    pairs += [(match[1], match[0]) for match in _CODE.finditer(text[:20_000])]
     yield from dict(reversed(pairs)).items()
 
 
 def words_of(text: str) -> set[str]:
-    """The words that say what a text is about, without endings."""
+    """Return the content words of a text, without endings."""
     return {word.rstrip("s") for word in _WORD.findall(text.lower()[:20_000])} - _STOP
 
 
 class ReplayAgent:
-    """Plays stored answers again: the actions of recorded episodes, or answers to numbered tasks.
+    """Replays stored answers: the actions of recorded episodes, or answers to numbered tasks.
 
     Args:
-        rows: each has ``actions``, a list of texts, and says which episode: ``env_id`` with ``idx`` (of a numbered
-            task), or with ``seed`` and ``member`` (0 by default).
+        rows: rows with ``actions``, a list of texts, and the episode: ``env_id`` with ``idx`` (of a numbered task), or
+            with ``seed`` and ``member`` (0 by default).
 
     Raises:
-        UsageError: a row has none of these forms, or two say different things about one episode.
+        UsageError: a row has none of these forms, or two rows of an episode differ.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]):
@@ -164,20 +163,18 @@ class ReplayAgent:
         for number, row in enumerate(rows, 1):
             key, actions = _stored(row, number)
             if self._known.setdefault(key, actions) != actions:
-                raise UsageError(
-                    f"row {number} says something else about {key} than an earlier one; remove one of them"
-                )
+                raise UsageError(f"row {number} has other actions for {key} than an earlier one; remove one of them")
 
     @classmethod
     def load(cls, path: Path) -> ReplayAgent:
         """Read a ``.jsonl`` file of rows, or of recorded episodes (``episodes.jsonl``, or the folder that holds it).
 
         Raises:
-            UsageError: it cannot be read, or a line is neither.
+            UsageError: it cannot be read, or a line has another form.
         """
         file = path / "episodes.jsonl" if path.is_dir() else path
         try:
-            lines = file.read_text(encoding="utf-8").split("\n")  # texts may hold what else ends lines
+            lines = file.read_text(encoding="utf-8").split("\n")  # texts may contain other line separators
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"cannot read stored answers from {file}: {error}") from error
         rows = []

@@ -1,4 +1,4 @@
-"""The agent that plays with vLLM in this process."""
+"""An agent that plays with vLLM in this process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ with extra("vllm", "Playing with vLLM"):
 
 
 def saved_stops(path: str | Path) -> frozenset[int]:
-    """The tokens that end a response by the generation config beside a model, if there is one."""
+    """Return the end tokens of a model's generation config, if it has one."""
     try:
         ends = GenerationConfig.from_pretrained(path).eos_token_id
     except (OSError, ValueError):
@@ -70,7 +70,7 @@ class VLLMAgent(EngineAgent):
         Args:
             path: model folder, or name on the hub.
             prompt: format of the prompt; by default the saved one.
-            sampling: by default the saved one.
+            sampling: sampling settings; by default the saved ones.
             chat: arguments of :class:`TokenAgent` for a chat.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Other people's agents, run unchanged inside the machine of an episode."""
+"""Third-party agents, run unchanged inside the machine of an episode."""
 
 from rollenv.agents.harness.install import install
 from rollenv.agents.harness.records import HARNESSES, Harness, find_harness

@@ -1,4 +1,4 @@
-"""A harness as an agent: it plays an episode by itself, and its calls of the model are the episode's turns."""
+"""A harness as an agent: it plays an episode on its own, and its model calls are the episode's turns."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from rollenv.envs.terminal.base import TerminalEnv
 from rollenv.registry import spec
 from rollenv.sandbox import Machine, SandboxError
 
-#: Seconds between two looks at a harness that runs: at first, and at most.
+#: Seconds between two polls of a running harness: initial and maximum.
 _SOON, _LATER = 0.02, 0.25
 
 
 def concurrent_plays() -> int:
-    """The number of episodes at the same time where each is a program of its own: two for each core."""
+    """Return the number of concurrent episodes of harnesses: two for each core."""
     return 2 * (os.cpu_count() or 1)
 
 
 class HarnessAgent:
-    """Plays with somebody else's agent, which reaches a gateway to the model and nothing else.
+    """Plays with a third-party agent, whose only network access is a gateway to the model.
 
-    Where the environment is a machine (``shell:*``, ``harbor:*``, ``tb:*``) the harness runs in it: one action is the
-    whole play, and the task is submitted when it ends. Any other environment is offered as MCP tools to a harness that
-    knows MCP, which runs in a machine of its own. An action's ``calls`` are what the harness asked the model for it.
+    In an environment with a machine (``shell:*``, ``harbor:*``, ``tb:*``) the harness runs in that machine: one action
+    is the whole play, and the task is submitted at its end. Any other environment is offered as MCP tools to a harness
+    with MCP support, in a separate machine. An action's ``calls`` are the harness's model calls.
 
     Args:
         model: an agent with an engine, which can be trained, or a
             :class:`~rollenv.agents.gateway.session.Model`.
-        args: more words for its command line, such as ``["--tools", "bash"]``.
-        seconds: deadline of one play; what is there then is graded.
-        max_turns: of the harness, where it has such a limit.
-        kinds: of the calls that are trained.
+        args: additional command line arguments, such as ``["--tools", "bash"]``.
+        seconds: deadline of one play; the state at that time is graded.
+        max_turns: maximum number of turns, if the harness has such a limit.
+        kinds: kinds of calls to train on.
 
     Raises:
         UsageError: there is no such harness, or kind of call.
@@ -72,13 +72,13 @@ class HarnessAgent:
         self.seconds, self.max_turns, self.kinds = seconds, max_turns, tuple(kinds)
         self.gateway = Gateway(model, caps=caps or Caps(calls=max(2 * max_turns, 50)))
         self._machines: dict[str, bool] = {}
-        """Whether environments are machines, by id."""
+        """Whether an environment is a machine, by id."""
 
     async def prepare(self, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of an environment for this agent: its machine shows the harness, and leads to the gateway.
+        """Return constructor arguments for an environment whose machine has the harness and access to the gateway.
 
         Raises:
-            UsageError: the environment is no machine, and the harness knows no MCP.
+            UsageError: the environment is not a machine, and the harness does not support MCP.
         """
         if env_id not in self._machines:
             with contextlib.closing(spec(env_id).make(**kwargs)) as env:
@@ -103,7 +103,7 @@ class HarnessAgent:
         self.gateway.close()
 
     def program(self, calls: GatewaySession, instruction: str, *, tools: bool = False) -> dict[str, Any]:
-        """The harness with a task, as :meth:`~rollenv.envs.terminal.base.TerminalEnv.start_program` takes it.
+        """Return the harness with a task, for :meth:`~rollenv.envs.terminal.base.TerminalEnv.start_program`.
 
         Args:
             tools: whether it gets the session's MCP tools.
@@ -130,7 +130,7 @@ class TrainedHarnessAgent(OwnsEngine, HarnessAgent):
         self.sampling: Sampling = agent.sampling
 
     def close(self) -> None:
-        """Free the gateway's port, and end the engine, where it has to be ended."""
+        """Free the gateway's port, and close the engine."""
         super().close()
         if hasattr(self.agent, "close"):
             self.agent.close()
@@ -142,15 +142,15 @@ class _Play(Session):
     def __init__(self, agent: HarnessAgent, env: EnvHandle, calls: GatewaySession):
         self.agent, self.env, self.calls = agent, env, calls
         self.ended: dict[str, Any] = {}
-        """How the harness ended: ``exit_code``, ``output``, ``seconds``."""
+        """The harness's ``exit_code``, ``output`` and ``seconds``."""
         self._turns: list[int] = []
-        """Calls that were part of an action, by number, in the order of the episode's turns."""
+        """Numbers of the calls in actions so far, in the order of the episode's turns."""
 
     def action(self, text: str) -> Action:
-        """An action with the calls since the last one.
+        """Create an action with the calls since the last one.
 
         Raises:
-            AgentFailed: the model failed, or was never asked.
+            AgentFailed: the model failed, or was never called.
         """
         calls, name = self.calls, self.agent.harness.name
         if calls.failure is not None:
@@ -163,14 +163,14 @@ class _Play(Session):
             fresh = [node for node in nodes if node.number not in self._turns]
             new = [calls.action(node) for node in fresh]
             self._turns += [node.number for node in fresh] or [-1]
-            if not new:  # several actions of one answer: the others draw nothing
+            if not new:  # several actions of one answer: only the first has sampled tokens
                 last = calls.action(nodes[-1] if nodes else calls.tree.nodes[-1])
                 read = last.prompt_ids + last.response_ids
                 new = [Action(text, read, policy_version=last.policy_version)]
         return Action(text, calls=tuple(new))
 
     def record(self) -> dict[str, Any]:
-        """The calls as a tree, with the turn of each that is one, and how the harness ended."""
+        """Return the tree of calls with their turns, and the result of the harness."""
         record = {"harness": self.agent.harness.name, **self.ended, **self.calls.to_dict(tokens=False)}
         turns = {number: turn for turn, number in enumerate(self._turns)}
         for node in record["nodes"]:
@@ -183,15 +183,15 @@ class _Play(Session):
 
 
 class InMachine(_Play):
-    """A play in the environment's own machine."""
+    """A play in the environment's machine."""
 
     replayable = False
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        """Run the harness to its end, or its deadline, and submit.
+        """Run the harness to its end or deadline, and submit.
 
         Raises:
-            AgentFailed: the model failed, or the harness never asked it.
+            AgentFailed: the model failed, or the harness never called it.
         """
         if "submit" not in info:
             raise AgentFailed(f"{self.env.env_id} has no submit action for a harness to end with")
@@ -207,7 +207,7 @@ class InMachine(_Play):
 
 
 class OverTools(_Play):
-    """A play in a machine of its own, where the harness has the environment's actions as tools."""
+    """A play in a separate machine, where the harness has the environment's actions as tools."""
 
     _running: asyncio.Task[dict[str, Any]] | None = None
     _machine: Machine | None = None
@@ -216,7 +216,7 @@ class OverTools(_Play):
         """Answer the harness's last action, and wait for its next.
 
         Raises:
-            AgentFailed: the model failed, or the harness never asked it.
+            AgentFailed: the model failed, or the harness never called it.
             ContextFull: the harness has ended before the episode.
         """
         if self.calls.tools is None:
@@ -239,7 +239,7 @@ class OverTools(_Play):
         raise ContextFull(f"{self.agent.harness.name} has ended before the episode")
 
     def _run(self, task: str) -> dict[str, Any]:
-        """In a thread: start the machine, and run the harness to its end."""
+        """Start the machine and run the harness to its end, in a thread."""
         attach = attached(self.agent.harness, self.agent.gateway.address)
         with Machine.create(**attach.settings) as self._machine:
             ended = play(self._machine, self.agent.program(self.calls, task, tools=True), cwd="/root")
@@ -255,6 +255,6 @@ class OverTools(_Play):
 
 
 def shown_tools(tools: Tools) -> str:
-    """The part of a task that says how to play."""
+    """Return the part of a task that explains how to play."""
     names = ", ".join(function["name"] for function in tools.functions)
     return f"Play with the tools of the MCP server `environment` ({names}), one call after the other, until it is over."

@@ -1,4 +1,4 @@
-"""Installs harnesses into the cache, each once."""
+"""Installation of harnesses into the cache."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rollenv.cache import cache_folder, cached
 from rollenv.errors import MissingExtra, UsageError
 from rollenv.sandbox.machine import PATH
 
-#: What the registry of npm had then is installed, so that packages that a harness asks for do not change.
+#: Date of npm's registry for installations, so that a harness's dependencies do not change.
 _BEFORE = "2026-11-25"
 _SECONDS = 1200.0
-#: The names that npm and Rust have for this machine.
+#: The names of architectures in npm and Rust.
 ARCHITECTURES = {"x86_64": ("x64", "x86_64"), "aarch64": ("arm64", "aarch64"), "arm64": ("arm64", "aarch64")}
 
 
@@ -31,7 +31,7 @@ def architecture() -> dict[str, str]:
     """Return the values of ``{arch}`` and ``{machine}``.
 
     Raises:
-        UsageError: harnesses are not made for this processor.
+        UsageError: harnesses do not support this processor.
     """
     if platform.machine() not in ARCHITECTURES:
         raise UsageError(f"no harness runs on a {platform.machine()}: there are {', '.join(ARCHITECTURES)}")
@@ -43,7 +43,7 @@ def install(harness: Harness) -> Path:
     """Return the folder of a harness, ``CACHE/harness/NAME-VERSION``; it is installed on first use.
 
     Raises:
-        MissingExtra: npm, a fitting Python or a registry is missing.
+        MissingExtra: npm, a suitable Python or a registry is missing.
         UsageError: the cache cannot be written.
     """
     name = f"{harness.folder}-{harness.version}"
@@ -52,14 +52,14 @@ def install(harness: Harness) -> Path:
         return folder
     console = Console(stderr=True)
     with _locked(folder), console.status(f"installing {harness.name} {harness.version} into {folder.parent}"):
-        for cut in folder.parent.glob(f"{name}-partial-*"):  # whoever made it was killed: it had this lock
-            shutil.rmtree(cut, ignore_errors=True)
+        for partial in folder.parent.glob(f"{name}-partial-*"):  # left by a killed process, which held this lock
+            shutil.rmtree(partial, ignore_errors=True)
         return cached("harness", name, lambda partial: _fill(harness, partial))
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """While no other process installs the same."""
+    """Hold the lock of a harness's installation."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(f"{folder}.lock", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644)
@@ -73,7 +73,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _fill(harness: Harness, folder: Path) -> None:
-    folder.chmod(0o755)  # whoever the task's user is reads it
+    folder.chmod(0o755)  # readable for any user of a task
     if harness.npm:
         npm = shutil.which("npm")
         if npm is None:
@@ -85,10 +85,10 @@ def _fill(harness: Harness, folder: Path) -> None:
     if harness.pip:
         python = shutil.which("python3", path=PATH)
         output = subprocess.run([python, "-V"], capture_output=True, text=True).stdout if python else ""
-        found = re.match(r"Python (\d+\.\d+)", output)
-        if python is None or found is None:
+        match = re.match(r"Python (\d+\.\d+)", output)
+        if python is None or match is None:
             raise MissingExtra(f"harnesses written in Python need a python3 in {PATH}: install your system's")
-        version = found[1]
+        version = match[1]
         if tuple(map(int, version.split("."))) < tuple(map(int, harness.python.split("."))):
             raise MissingExtra(
                 f"{harness.name} needs Python {harness.python} in the machine, and this host's python3 is {version}"
@@ -96,7 +96,7 @@ def _fill(harness: Harness, folder: Path) -> None:
         words = ["install", "--quiet", "--disable-pip-version-check", "--no-input", "--only-binary=:all:"]
         words += ["--python-version", version, "--target", str(folder / f"python{version}")]
         _run(harness, [sys.executable, "-m", "pip", *words, "--no-compile", *harness.pip])
-        subprocess.run([python, "-m", "compileall", "-qq", "-j0", str(folder)])  # it cannot be written to later
+        subprocess.run([python, "-m", "compileall", "-qq", "-j0", str(folder)])  # it is read-only in machines
 
 
 def _run(harness: Harness, command: Sequence[str]) -> None:

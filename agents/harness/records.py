@@ -1,4 +1,4 @@
-"""The harnesses: how each is installed, pointed at an endpoint, and given its task."""
+"""The harnesses: their installation, endpoint settings and command lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rollenv.errors import UsageError, did_you_mean
 
-#: What a template may name, in braces. Other braces stand for themselves.
+#: Variables of templates, in braces. Other braces are literal.
 VARIABLES = frozenset(
     {
         "arch",
@@ -33,28 +33,28 @@ Dialect = Literal["chat", "responses", "messages"]
 
 @dataclass(frozen=True)
 class Harness:
-    """A program that plays a task by asking a model.
+    """A program that plays a task with a model.
 
-    Its texts are templates: ``{base_url}`` (``/v1`` lies below it), ``{key}``, ``{model}``, ``{instruction}``,
-    ``{max_turns}``, ``{context}`` (tokens of the model's window), ``{home}`` (a folder for its own files, gone when it
-    ends), ``{runtime}`` (where it is installed), ``{programs}`` (rollenv's programs) and ``{arch}``.
+    Its texts are templates: ``{base_url}`` (without ``/v1``), ``{key}``, ``{model}``, ``{instruction}``,
+    ``{max_turns}``, ``{context}`` (the model's context length in tokens), ``{home}`` (a temporary folder for its own
+    files), ``{runtime}`` (its installation folder), ``{programs}`` (rollenv's programs) and ``{arch}``.
 
     Attributes:
         name: its name on command lines.
-        version: of the program itself; its requirements name it too.
-        dialect: how it asks: chat completions, Responses or Messages.
-        command: its words, as a shell reads them; a template never becomes two.
+        version: version of the program, which its requirements include too.
+        dialect: its API: chat completions, Responses or Messages.
+        command: the command line, split like a shell's before templates are filled.
         pip: requirements for the machine's Python.
-        npm: packages. Their installation runs nothing.
-        python: the oldest Python that it runs with, such as ``3.12``.
-        env: variables besides the machine's own.
-        files: to be written: paths, and texts or data for JSON.
-        stdin: what it reads.
-        transcript: where its own record lies, a pattern for the shell.
-        prompt_tokens: of its first call without the task, about. A smaller window cannot hold it.
-        mcp: more words where it has a server of tools at ``{mcp_url}``; empty where it cannot.
-        mcp_env: more variables then.
-        installed_as: the name of its runtime, where that is not its own.
+        npm: packages, installed without scripts.
+        python: the oldest supported Python, such as ``3.12``.
+        env: additional environment variables.
+        files: files to write: paths, and texts or data for JSON.
+        stdin: its standard input.
+        transcript: shell pattern of its own record.
+        prompt_tokens: approximate tokens of its first call without the task, a minimum for the context length.
+        mcp: additional arguments for an MCP server at ``{mcp_url}``; empty without MCP support.
+        mcp_env: additional environment variables with an MCP server.
+        installed_as: the name of its runtime, if not its own.
     """
 
     name: str
@@ -75,15 +75,15 @@ class Harness:
 
     @property
     def folder(self) -> str:
-        """The name of its runtime, which others may share."""
+        """The name of its runtime, which may be shared."""
         return self.installed_as or self.name
 
 
 def filled(template: Any, values: Mapping[str, Any]) -> Any:
-    """Fill a template, or all templates in lists and dicts; a text that is one variable becomes its value.
+    """Fill a template, or all templates in lists and dicts; a text with only a variable becomes its value.
 
     Raises:
-        UsageError: a template names what is not in ``values``.
+        UsageError: a variable is not in ``values``.
     """
     if isinstance(template, Mapping):
         return {filled(name, values): filled(value, values) for name, value in template.items()}
@@ -102,7 +102,7 @@ def filled(template: Any, values: Mapping[str, Any]) -> Any:
     return _NAMED.sub(value, template)
 
 
-#: Runs a module, or a file, with what pip has installed.
+#: The command that runs a module or file with the packages from pip.
 _PYTHON = "python3 -I {programs}/start.py {runtime}"
 _NODE = "{runtime}/node_modules/node-linux-{arch}/bin/node"
 _NODE_PACKAGE = "node-linux-{arch}@22.23.3"
@@ -112,7 +112,7 @@ _OPENAI = {"OPENAI_BASE_URL": "{base_url}/v1", "OPENAI_API_KEY": "{key}"}
 def _framework(
     name: str, version: str, dialect: Dialect, prompt_tokens: int, *packages: str, **settings: Any
 ) -> Harness:
-    """A framework, by rollenv's program of its name."""
+    """Create the harness of a framework, run by rollenv's program of the same name."""
     return Harness(
         name,
         version,
@@ -280,18 +280,18 @@ _ALL = (
     _framework("deepagents", "0.7.32", "chat", 3000, "deepagents==0.7.32", "langchain-openai==1.7.4"),
 )
 
-#: By name.
+#: Harnesses by name.
 HARNESSES: dict[str, Harness] = {each.name: each for each in _ALL}
 
 
 def find_harness(name: str) -> Harness:
-    """Return a harness by name; ``command:WORDS`` is one that needs no installation.
+    """Return a harness by name, or of the form ``command:WORDS`` without installation.
 
-    Its words are templates, and it has OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY,
-    HARNESS_MODEL and, where the words do not name it, the task on standard input.
+    The words are templates. The command gets OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY,
+    HARNESS_MODEL and, unless the words include it, the task on standard input.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: there is no such harness.
     """
     kind, _, words = name.partition(":")
     if kind == "command" and words.strip():

@@ -1,4 +1,4 @@
-"""Runs a harness inside a machine, where it reaches the endpoint of its model and nothing else."""
+"""Runs a harness inside a machine, whose only network access is the model's endpoint."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _PROGRAMS = f"{RUNTIMES}/programs"
 
 
 def attached(harness: Harness, gateway: str) -> Attached:
-    """Return what a machine needs for a harness, which is installed for this.
+    """Install a harness and return the mounts and ports that a machine needs for it.
 
     Args:
-        gateway: the address of the endpoint, ``HOST:PORT``; in the machine it is at ``127.0.0.1:PORT``.
+        gateway: the address of the endpoint, ``HOST:PORT``; in the machine it is ``127.0.0.1:PORT``.
 
     Raises:
         MissingExtra: it cannot be installed.
     """
-    shown = {_PROGRAMS: str(Path(__file__).with_name("programs"))}
+    mounts = {_PROGRAMS: str(Path(__file__).with_name("programs"))}
     if harness.npm or harness.pip:
-        shown[f"{RUNTIMES}/{harness.folder}"] = str(install(harness))
-    return Attached(shown, {PORT: gateway})
+        mounts[f"{RUNTIMES}/{harness.folder}"] = str(install(harness))
+    return Attached(mounts, {PORT: gateway})
 
 
 def program(
@@ -48,15 +48,15 @@ def program(
     """Return a harness with a task as plain data, for :meth:`~rollenv.envs.terminal.base.TerminalEnv.start_program`.
 
     Args:
-        base_url: of the endpoint as the machine sees it, such as ``http://127.0.0.1:8900/s/1``; ``/v1`` lies below it.
-        model: as calls name it.
-        seconds: its deadline.
-        max_turns: of the harness, where it has a limit of its own.
-        context: tokens of the model's window.
+        base_url: address of the endpoint in the machine without ``/v1``, such as ``http://127.0.0.1:8900/s/1``.
+        model: the model's name in calls.
+        seconds: the deadline.
+        max_turns: maximum number of turns, if the harness has such a limit.
+        context: the model's context length in tokens.
         tools: whether it gets the session's MCP tools.
 
     Raises:
-        UsageError: the harness's words name an unknown variable.
+        UsageError: a template has an unknown variable.
     """
     values = {
         "base_url": base_url.rstrip("/"),
@@ -80,11 +80,7 @@ def program(
 
 
 def play(machine: Machine, spec: dict[str, Any], *, cwd: str = "/app", user: str = "root") -> dict[str, Any]:
-    """Run what :func:`program` returned to its end or deadline, in a machine with what :func:`attached` says.
-
-    Returns:
-        See :meth:`Program.end`.
-    """
+    """Run a :func:`program` to its end or deadline in a machine with :func:`attached`; see :meth:`Program.end`."""
     running = Program(machine, spec, cwd, user)
     while running.poll(wait=5.0)["running"]:
         pass

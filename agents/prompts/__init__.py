@@ -1,4 +1,4 @@
-"""Prompts made from turns: one prompt per turn, or the whole episode as a chat."""
+"""Prompts from turns: one prompt per turn, or the whole episode as a chat."""
 
 from rollenv.agents.prompts.step import ChatPrompt, StepPrompt
 

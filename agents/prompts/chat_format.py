@@ -1,4 +1,4 @@
-"""Analysis of a tokenizer's chat template: done once, shared by all conversations."""
+"""Cached analysis of a tokenizer's chat template, shared by all conversations."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 
 Message = dict[str, str]
 
-#: Private-use characters that enclose what must pass through a template unread. In texts they are hidden themselves.
+#: Private-use characters that enclose text which a template must not interpret. In texts they are escaped too.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _HIDDEN = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 _ANSWER, _QUESTION = f"{_OPEN}answer{_CLOSE}", f"{_OPEN}question{_CLOSE}"
 
-#: The most frames (system prompt and tools) that are kept with their analysis.
+#: Maximum number of cached frames (system prompt and tools).
 _REMEMBERED = 64
-#: Kinds of messages whose texts are remembered to be the same in a bare frame, or not.
+#: Maximum number of cached comparisons with a bare frame, by kind of messages.
 _KINDS = 1024
 
 
 class TemplateRefused(UsageError):
-    """A chat template raised on the messages it was given."""
+    """A chat template raised an exception for the messages."""
 
 
 class ChatFormat:
-    """A tokenizer's chat template, and how texts become tokens under it.
+    """A tokenizer's chat template with the encoding of texts.
 
-    Tokens that mark turns come from the template alone: where a text spells one (``<|im_end|>`` in what a web page
-    says), its characters are encoded, not the token. Safe to use from several threads.
+    Only the template may insert tokens that mark turns: if a text contains one (``<|im_end|>`` in a web page), its
+    characters are encoded, not the token. Thread-safe.
 
     Args:
-        tokenizer: of Hugging Face, with a chat template.
-        template_args: passed to the template, such as ``enable_thinking=False`` or ``date_string="26 Jul 2026"``.
+        tokenizer: a Hugging Face tokenizer with a chat template.
+        template_args: arguments of the template, such as ``enable_thinking=False`` or ``date_string="26 Jul 2026"``.
 
     Raises:
-        UsageError: if there is no template, or it cannot render a user's message and an answer.
+        UsageError: there is no template, or it cannot render a user's message and an answer.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, **template_args: Any):
@@ -65,17 +65,16 @@ class ChatFormat:
 
     @staticmethod
     def of(tokenizer: PreTrainedTokenizerBase, **template_args: Any) -> ChatFormat:
-        """The format of a tokenizer, cached after its first analysis."""
+        """Return the format of a tokenizer, cached after its first analysis."""
         key = json.dumps(template_args, sort_keys=True)
         return _analysed(tokenizer, str(tokenizer.chat_template), key)
 
     @staticmethod
     def from_settings(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any]) -> ChatFormat:
-        """The format of a tokenizer with arguments from a user's settings, all of which the template has to read.
+        """Return the format of a tokenizer with arguments from a user's settings, all of which the template must use.
 
         Raises:
-            UsageError: see :class:`ChatFormat`; or the template never reads one of the arguments, or it is not for
-                users to set.
+            UsageError: see :class:`ChatFormat`; or the template does not use an argument, or users may not set it.
         """
         ours = {"messages", *inspect.signature(tokenizer.apply_chat_template).parameters}
         for name in template_args if tokenizer.chat_template else ():
@@ -88,7 +87,7 @@ class ChatFormat:
         return ChatFormat.of(tokenizer, **template_args)
 
     def frame(self, system: str | None = None, tools: Sequence[dict[str, Any]] | None = None) -> Frame:
-        """The format with a system prompt and tool schemas, cached after its first analysis."""
+        """Return the format with a system prompt and tool schemas, cached after its first analysis."""
         key = (system, json.dumps(tools, sort_keys=True) if tools else "")
         with self._lock:
             frame = self._frames.get(key)
@@ -101,7 +100,7 @@ class ChatFormat:
         return frame
 
     def prompt(self, text: str, examples: Examples = ()) -> Ids:
-        """The prompt that consists of one user message, after those of examples and their answers."""
+        """Return the prompt of one user message, after examples and their answers."""
         return tuple(self.encode(self.frame().render([*self.example_messages(examples), self.message("user", text)])))
 
     def example_messages(self, examples: Examples) -> list[Message]:
@@ -118,7 +117,7 @@ class ChatFormat:
         return {"role": role, "content": self._hide(hidden, well_formed(text))}
 
     def answer_message(self, ids: Ids) -> Message:
-        """A response as a message; special tokens that it drew stay special, and their spelling as text stays text."""
+        """Convert a response to a message; sampled special tokens remain special, and their spelling remains text."""
         parts, run = [], list[int]()
         for i in self.without_stop(ids):
             if i in self.special:
@@ -132,18 +131,18 @@ class ChatFormat:
         return what.sub(lambda m: f"{_OPEN}{self._literals.index(m[0])}{_CLOSE}", text)
 
     def reveal(self, text: str) -> str:
-        """The original text, before anything in it was hidden."""
+        """Return the original text of an escaped one."""
         return _HIDDEN.sub(lambda m: self._literals[int(m[1])], text)
 
     def without_stop(self, ids: Ids) -> Ids:
-        """A response without the stop token at its end."""
+        """Return a response without its stop token."""
         return ids[:-1] if ids and ids[-1] in self.stop_ids else ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Decode tokens; bytes that are not UTF-8 become U+FFFD.
 
         Args:
-            ids: token ids; not all need be known.
+            ids: token ids, which may include unknown ones.
             skip_special_tokens: whether to leave out special tokens.
         """
         if not ids:
@@ -155,11 +154,11 @@ class ChatFormat:
         return str(text)
 
     def encode(self, text: str, *, anchored: bool = False) -> list[int]:
-        """The tokens of a rendered text.
+        """Encode a rendered text.
 
         Args:
-            anchored: encode as what follows a special token, not as the beginning of a text (where SentencePiece
-                puts a space).
+            anchored: encode as after a special token, not as the beginning of a text (where SentencePiece inserts a
+                space).
         """
         ids: list[int] = []
         for number, piece in enumerate(self._pieces(text)):
@@ -167,14 +166,14 @@ class ChatFormat:
         return ids
 
     def _pieces(self, text: str) -> Iterator[str]:
-        """Pieces of the text, cut inside and behind every hidden literal, so that none becomes a special token."""
+        """Split the text inside and after every escaped literal, so that none becomes a special token."""
         piece, done = "", 0
         for hidden in _HIDDEN.finditer(text):
             literal = self._literals[int(hidden[1])]
             piece += text[done : hidden.start()]
-            while literal and (found := self._anything.search(literal)):
-                yield piece + literal[: found.start() + 1]
-                piece, literal = "", literal[found.start() + 1 :]
+            while literal and (match := self._anything.search(literal)):
+                yield piece + literal[: match.start() + 1]
+                piece, literal = "", literal[match.start() + 1 :]
             yield piece + literal
             piece, done = "", hidden.end()
         yield piece + text[done:]
@@ -183,7 +182,7 @@ class ChatFormat:
         if not text:
             return []
         skip = self._anchor_ids if anchored else 0
-        with self._lock:  # tokenizers keep settings that change with every call
+        with self._lock:  # tokenizers have mutable settings that change with every call
             ids: list[int] = self.tokenizer.encode((self._anchor if skip else "") + text, add_special_tokens=False)
         return ids[skip:]
 
@@ -197,13 +196,13 @@ class ChatFormat:
             text = self.tokenizer.apply_chat_template(
                 list(messages), tools=tools, tokenize=False, add_generation_prompt=True, **self.template_args
             )
-        except Exception as error:  # a template may raise anything: jinja2's errors, TypeError, KeyError
+        except Exception as error:  # templates may raise any exception: jinja2's, TypeError, KeyError
             roles = ", ".join(m["role"] for m in messages)
             raise TemplateRefused(f"the chat template refuses messages of the roles {roles}: {error}") from error
         return str(text)
 
     def _examine(self) -> None:
-        """Find out what the template can do and which tokens it marks turns with."""
+        """Detect the template's features and the tokens that mark turns."""
         added = {i: str(token) for i, token in self.tokenizer.added_tokens_decoder.items()}
         special = {i for i, token in self.tokenizer.added_tokens_decoder.items() if token.special}
         question, answered = _user(_QUESTION), {"role": "assistant", "content": _ANSWER}
@@ -219,16 +218,16 @@ class ChatFormat:
         self.special = {i: markers[i] for i in markers if i in special}
         closing = next((i for i in self.encode(shown.partition(_ANSWER)[2], anchored=True) if i in markers), None)
         ends = (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, closing)
-        #: The tokens that end a response: the tokenizer's own and the one that the template closes an answer with.
+        #: The tokens that end a response: the tokenizer's own and the template's after an answer.
         self.stop_ids = frozenset(i for i in ends if i is not None)
-        from jinja2 import Environment  # comes with what renders templates
+        from jinja2 import Environment  # a dependency of rendering
 
         parts = Environment().lex(str(self.tokenizer.chat_template))
         strings = (value[1:-1] for _, kind, value in parts if kind == "string")
         self._words = sorted({text for text in strings if text.strip()})
 
     def kind(self, messages: Sequence[Message]) -> Hashable:
-        """All that decides what a template does with messages: their roles, and which of its own words are in them."""
+        """Return the properties of messages that templates depend on: roles, white space, and the template's words."""
         kinds = []
         for message in messages:
             text = message["content"]
@@ -239,7 +238,7 @@ class ChatFormat:
     def _set_markers(self, markers: dict[int, str]) -> None:
         tokens = sorted(set(markers.values()), key=len, reverse=True)
         source = str(self.tokenizer.chat_template)
-        # A token that the template looks for in answers, such as </think>, must not be hidden from it there.
+        # A token that the template searches for in answers, such as </think>, must not be escaped there.
         looked_for = {t for t in tokens if t in source and not self._shows([_user("-"), _answer(t), _user("-")], t)}
         self._literals = [_OPEN, *tokens]
         self._anything = _any_of(self._literals)
@@ -251,7 +250,7 @@ class ChatFormat:
                 break
 
     def _shows(self, messages: list[Message], text: str = "") -> bool:
-        """Return whether the template accepts the messages and shows the placeholder in them (around ``text``)."""
+        """Return whether the template accepts the messages and renders their placeholder (around ``text``)."""
         wanted = f"{_QUESTION}{text}{_ANSWER}" if text else _ANSWER
         try:
             return wanted in self.render(messages)
@@ -260,25 +259,25 @@ class ChatFormat:
 
 
 class Frame:
-    """A chat format with a system prompt and tools: the part that all episodes of an agent share.
+    """A chat format with a system prompt and tools, shared by all episodes of an agent.
 
-    Where the template knows no system role, the system prompt opens the first user message.
+    If the template has no system role, the system prompt is prepended to the first user message.
 
     Raises:
-        UsageError: if there are tools and the template does not render them.
+        UsageError: there are tools and the template does not render them.
     """
 
     def __init__(self, chat_format: ChatFormat, system: str | None, tools: Sequence[dict[str, Any]] | None):
         self.format, self.tools = chat_format, list(tools) if tools else None
         self._system = chat_format.message("system", system)["content"] if system is not None else None
         self._bare: dict[Hashable, bool] = {}
-        """True where the text is the same without system prompt and tools, by the kind of messages."""
+        """Whether the text is the same without system prompt and tools, by kind of messages."""
         self._opening = self._open()
         if tools and Frame(chat_format, system, None)._opening == self._opening:
             raise UsageError("the chat template does not support tools; describe them in the system prompt instead")
 
     def render(self, messages: Sequence[Message]) -> str:
-        """The text of a conversation that begins with these messages after the system prompt."""
+        """Render a conversation of these messages after the system prompt."""
         if self._system is None:
             return self.format.render(messages, self.tools)
         if self.format.has_system:
@@ -289,7 +288,7 @@ class Frame:
     def fit(self, before: Sequence[Message], new: Sequence[Message]) -> tuple[list[Message], str]:
         """Find a form of new messages that the template accepts.
 
-        Messages are merged where the template insists on alternating roles.
+        Messages are merged if the template requires alternating roles.
 
         Returns:
             The messages to append, and the rendered text of the whole conversation.
@@ -307,24 +306,25 @@ class Frame:
         raise refused
 
     def after_answer(self, new: Sequence[Message]) -> tuple[list[Message], str, bool]:
-        """Return the template's text after an answer: the messages as it accepts them, the text from the answer's end
-        to the opening of the next one, and whether all before the answer stays as it was when the model gave it.
+        """Return the accepted form of messages after an answer, the text from the answer's end to the opening of the
+        next one, and whether the text before the answer is unchanged.
         """
         form, text = self.fit([_user(_QUESTION), _answer()], new)
         before, _, tail = text.rpartition(_ANSWER)
-        if squash(before) != self._opening:  # the date in it may be another one than when it was rendered
+        if squash(before) != self._opening:  # its date may have changed since it was rendered
             self._opening = self._open()
             before = self.render([_user(_QUESTION), _answer(), *form]).rpartition(_ANSWER)[0]
         return form, tail, squash(before) == self._opening
 
     def since_user(self, messages: Sequence[Message] = ()) -> str:
-        """Return the template's text after a user's message when these follow, without white space."""
+        """Return the text after a user's message that these messages follow, without white space."""
         text = squash(self.render([_user(_QUESTION), *messages])) if messages else self._opening
         return text.partition(_QUESTION)[2]
 
     def bare(self, answer: Message, new: Sequence[Message]) -> Frame:
-        """A frame with the same texts around these messages: the one without system prompt and tools, which is quicker,
-        if they made no difference the first time that an answer and messages of this kind came; else this one.
+        """Return the frame without system prompt and tools, which is faster, if it renders these messages equally.
+
+        The comparison is made once for each kind of messages.
 
         Raises:
             TemplateRefused: the template accepts no form of them.
@@ -349,7 +349,7 @@ def _analysed(tokenizer: PreTrainedTokenizerBase, template: str, template_args: 
 
 
 def _forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """The messages as they are; with neighbours of one role merged; as one message of the user."""
+    """Yield the messages unchanged; with consecutive ones of one role merged; as a single user message."""
     yield list(messages)
     merged: list[Message] = []
     for message in messages:
@@ -362,7 +362,7 @@ def _forms(messages: Sequence[Message]) -> Iterator[list[Message]]:
 
 
 def squash(text: str) -> str:
-    """The text without white space, which templates trim and add."""
+    """Remove white space, which templates trim and add."""
     return "".join(text.split())
 
 

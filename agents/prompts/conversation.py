@@ -1,4 +1,4 @@
-"""A chat as token ids: exactly the tokens that the model read and drew, as a trainer will see them."""
+"""A chat as token ids: exactly the model's input and sampled tokens, for training."""
 
 from __future__ import annotations
 
@@ -20,30 +20,29 @@ if TYPE_CHECKING:
 class Conversation:
     """One chat with a model, with its history as token ids.
 
-    The ids of a response are the ids in every later prompt; messages are appended as the tokens that the chat template
-    puts behind an answer. Nothing is tokenised a second time, so a response whose tokens are not those that its text
-    would be encoded to (the usual case in sampling) stays as it was drawn.
+    Later prompts contain the ids of earlier responses unchanged; messages are appended as the tokens that the chat
+    template renders after an answer. Responses are never tokenised again, which may give other tokens than were
+    sampled.
 
     Some templates change the history: they drop the thinking of earlier turns (Qwen3, DeepSeek-R1), or move the tools
-    to the last message. That is found by comparing the template's text with the history's, white space aside; then the
-    next prompt is the template's rendering of the whole history as it now reads, and :attr:`splits` counts one more. A
-    trainer begins a new sample there. What happens to a turn is judged when the next message comes and when the next
-    message of the user does, which is when templates rewrite.
+    to the last message. This is detected by comparing the rendered text with the history, without white space; then the
+    next prompt is the rendering of the whole new history, and :attr:`splits` is incremented. Trainers begin a new
+    sample there. A turn is compared at the next message and at the next user message, when templates rewrite it.
 
     Args:
-        tokenizer: of Hugging Face, with a chat template; or its :class:`ChatFormat`.
-        system: the system prompt. Where the template has no such role it opens the first message.
+        tokenizer: a Hugging Face tokenizer with a chat template, or its :class:`ChatFormat`.
+        system: the system prompt, prepended to the first message if the template has no such role.
         tools: schemas (OpenAI's form) for the template's ``tools``; ``env`` for those of :meth:`offer`.
-        max_context: the most tokens that a prompt and ``reserve`` may have together; None for no limit.
-        reserve: tokens to keep free for the answer.
-        append_only: leave the history as it was read and drawn where a template would change it: for trainers that
-            take one sequence of tokens for a whole chat.
-        examples: messages of the user and their answers, before all others.
-        thoughts: "keep" is ``append_only``; "drop" takes the thoughts out of every answer before the next prompt, which
-            counts as a split; "template" does what the template does.
+        max_context: maximum number of tokens of a prompt and ``reserve``; None for no limit.
+        reserve: number of tokens reserved for the answer.
+        append_only: keep the history unchanged even if the template changes it, for trainers that need one token
+            sequence for a whole chat.
+        examples: user messages and their answers, before all others.
+        thoughts: "keep" is ``append_only``; "drop" removes the thoughts of every answer before the next prompt, which
+            counts as a split; "template" leaves the choice to the template.
 
     Raises:
-        UsageError: if the template cannot be used, or does not render tools that were given.
+        UsageError: the template cannot be used, or does not render the tools.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Conversation:
         self.max_context, self.reserve = max_context, reserve
         self.append_only, self.drops_thoughts = append_only or thoughts == "keep", thoughts == "drop"
         self.splits = self.continued = 0
-        """The number of times the history was rendered again, and the known tokens of the last prompt."""
+        """How often the history was rendered again, and the number of known tokens of the last prompt."""
         self._system, self.wants_tools = system, tools == "env"
         self._frame = self.format.frame(system, None if tools == "env" else tools)
         self._messages: list[Message] = self.format.example_messages(examples)
@@ -70,7 +69,7 @@ class Conversation:
         self._prompt: Ids = ()
         self._answer: Ids | None = None
         self._user_at = 0
-        """The last message of the user: a template may rewrite what comes after it when the next one is added."""
+        """Index of the last user message; a template may rewrite later messages when the next one is added."""
         self._since_user: list[str] = []
         """The history's text after that message, without white space."""
 
@@ -81,7 +80,7 @@ class Conversation:
         return [{"role": m["role"], "content": self.format.reveal(m["content"])} for m in shown]
 
     def offer(self, tools: Sequence[dict[str, Any]]) -> None:
-        """Give the template the environment's functions, before the first prompt.
+        """Set the environment's functions for the template, before the first prompt.
 
         Args:
             tools: schemas in the form of OpenAI's ``tools`` parameter.
@@ -92,10 +91,10 @@ class Conversation:
         self._frame, self.wants_tools = self.format.frame(self._system, tools), False
 
     def add(self, role: Literal["user", "tool"], text: str) -> None:
-        """Append a message. It becomes a user message if the template has no tool role.
+        """Append a message, as a user message if the template has no tool role.
 
         Raises:
-            UsageError: the message is not valid at this point of the conversation.
+            UsageError: the message is invalid at this point of the conversation.
         """
         if role not in ("user", "tool"):
             raise UsageError(f"a message must be from 'user' or 'tool', not {role!r}; responses go to answer()")
@@ -108,11 +107,11 @@ class Conversation:
         self._pending += messages
 
     def prompt(self) -> Ids:
-        """All token ids up to the opening of the next answer; the same until the next message.
+        """Return all token ids up to the opening of the next answer; unchanged until the next message.
 
         Raises:
-            ContextFull: if it and the reserve do not fit.
-            UsageError: if there is no message to answer.
+            ContextFull: the prompt and the reserve do not fit.
+            UsageError: there is no message to answer.
         """
         if self._pending:
             if self._answer is None:
@@ -132,17 +131,17 @@ class Conversation:
         return self._prompt
 
     def answer(self, ids: Sequence[int]) -> None:
-        """The response to the last prompt as drawn, with its stop token if it has one."""
+        """Append the response to the last prompt as sampled, with its stop token if it has one."""
         if not self._prompt or self._answer is not None:
             raise UsageError("an answer needs a prompt before it: call add() and prompt()")
         self._answer = tuple(ids)
 
     def restore(self, prompt: Ids) -> None:
-        """Use the ids that were read for the last prompt, which a template with a date would render differently."""
+        """Replace the last prompt by the recorded ids, as a template with a date may render others."""
         self._prompt = prompt
 
     def fork(self) -> Conversation:
-        """A copy of the chat, which continues on its own."""
+        """Return an independent copy of the chat."""
         twin = copy.copy(self)
         for name in ("_messages", "_pending", "_since_user"):
             setattr(twin, name, getattr(self, name).copy())
@@ -176,7 +175,7 @@ class Conversation:
             self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
 
     def _kept(self, frame: Frame, message: Message, new: list[Message], tail: str) -> bool:
-        """Return whether the template's text of the history begins with what the model read and wrote."""
+        """Return whether the rendered history begins with the model's input and answers."""
         added = squash(message["content"]) + squash(tail)
         between = self._messages[self._user_at + 1 :] if any(m["role"] == "user" for m in new) else []
         if between:
@@ -184,7 +183,7 @@ class Conversation:
         return frame.since_user([message, *new]) == frame.since_user() + added
 
     def _joint(self, answer: Ids, tail: str) -> Ids:
-        """The tokens between an answer and the next one; the answer's own stop token is not repeated."""
+        """Return the tokens between an answer and the next one, without repeating the answer's stop token."""
         ids = tuple(self.format.encode(tail, anchored=True))
         if answer and answer[-1] in self.format.stop_ids:
             for i, token in enumerate(ids[:4]):

@@ -1,4 +1,4 @@
-"""An episode of a language model: from observations to prompts, and from tokens to actions."""
+"""An episode of a language model: converts observations to prompts, and tokens to actions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rollenv.tools.call_readers import is_mark
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-#: Saved beside the weights, so that an evaluation prompts a model the way it was trained.
+#: File with the prompt format and sampling, saved with the weights for later evaluations.
 AGENT_FILE = "rollenv_agent.json"
 
 
@@ -35,34 +35,35 @@ class Codec(Protocol):
     """Conversion of texts to tokens and back."""
 
     def encode(self, text: str) -> Ids:
-        """A prompt that consists of this text (as a user's message, where the model wants a chat)."""
+        """Encode a prompt (as a user message for chat models)."""
         ...
 
     def decode(self, ids: Ids) -> str:
-        """The text of a response, without special tokens except the marks of thoughts and calls."""
+        """Decode a response, without special tokens except the marks of thoughts and calls."""
         ...
 
     def opens_thought(self, prompt: Ids) -> bool:
-        """True if the prompt ends inside a thought."""
+        """Return whether the prompt ends inside a thought."""
         ...
 
 
 @dataclass(slots=True)
 class TokenSession(Session):
-    """Plays one episode over any engine.
+    """Plays one episode with any engine.
 
-    The model's text goes to the environment as it is, without special tokens: environments parse actions and decide
-    what is invalid and what that costs. With ``cut_thoughts``, all up to the end of the last thought is cut from the
-    text, but not from the tokens. A thought that does not end holds no action: the environment gets what stands
-    outside it, mostly an empty text, and the action's ``finish`` is "unfinished".
+    The environment gets the model's text unchanged, without special tokens: it parses actions and decides about invalid
+    ones. With ``cut_thoughts``, everything up to the end of the last thought is removed from the text, but not from the
+    tokens. An unfinished thought has no action: the environment gets the text outside of it, mostly empty, and the
+    action's ``finish`` is "unfinished".
 
     Args:
-        engine: draws the responses. A prompt and its response never have more tokens than it allows.
+        engine: samples the responses, and limits the tokens of a prompt and its response.
         play: a prompt of bounded length, rebuilt every turn, or the whole episode as a chat.
-        rng: the private stream of the episode.
-        number: the session's number with the engine, by which it keeps what it has computed from turn to turn.
-        max_prompt: the most tokens of a prompt, 0 for no limit (see :class:`~rollenv.agents.prompts.StepPrompt`).
-        max_observation: the most characters of an observation, 0 for no limit.
+        rng: random numbers of the episode.
+        number: the engine's session number, for its cache.
+        max_prompt: maximum number of prompt tokens, 0 for no limit (see
+            :class:`~rollenv.agents.prompts.StepPrompt`).
+        max_observation: maximum number of characters of an observation, 0 for no limit.
     """
 
     engine: Engine
@@ -87,10 +88,10 @@ class TokenSession(Session):
         )
 
     def ask(self, observation: str, info: dict[str, Any]) -> Ids:
-        """The prompt of the next turn, with room for an answer behind it.
+        """Return the prompt of the next turn.
 
         Raises:
-            ContextFull: there is no room.
+            ContextFull: there is no room for an answer.
             UsageError: the observation has pictures.
         """
         refuse_pictures(info, "an agent of token ids")
@@ -108,7 +109,7 @@ class TokenSession(Session):
         return prompt
 
     def take(self, observation: str, prompt: Ids, response: Response) -> Action:
-        """The action that a response to :meth:`ask`'s prompt means, which is remembered for the prompts to come."""
+        """Convert a response to the prompt of :meth:`ask` to an action, and add it to the history."""
         ids = tuple(response.ids)
         decoded, finish = self.codec.decode(ids), response.finish
         text = decoded
@@ -134,20 +135,20 @@ class TokenSession(Session):
         )
 
     def fork(self) -> TokenSession:
-        """A copy of the session, which continues on its own; both share the random stream."""
+        """Return an independent copy of the session, with the same random numbers."""
         if not (isinstance(self.play, Conversation) or self.play.history_length):
-            return self  # it knows nothing but the instructions
+            return self  # it has no history
         play = self.play.fork() if isinstance(self.play, Conversation) else self.play
         return dataclasses.replace(self, play=play, _turns=self._turns.copy())
 
     def become(self, other: TokenSession) -> None:
-        """Know what another session knows; the source of draws and the number stay."""
+        """Take over another session's history; random numbers and session number are unchanged."""
         other = other.fork()
         self.play, self._turns, self._instructions = other.play, other._turns, other._instructions
 
     @property
     def at_once(self) -> bool:
-        """True if an answer is one token that the engine can draw in a plain call, for many sessions together."""
+        """True if answers are single tokens, which the engine can sample synchronously for many sessions."""
         engine: Any = self.engine
         one = self.sampling.max_new_tokens == 1 and not self.sampling.routes
         return one and hasattr(engine, "answer_now") and not engine.suspended
@@ -166,7 +167,7 @@ class TokenSession(Session):
             return self.play.prompt()
         if self._instructions is None:
             self._instructions = observation
-        turns = self._turns[-self.play.history_length :]  # none are kept without a history
+        turns = self._turns[-self.play.history_length :]  # empty without a history
         while True:
             prompt = self.codec.encode(self.play.render(self._instructions, turns, observation, info))
             if not turns or not self.max_prompt or len(prompt) <= self.max_prompt:
@@ -180,31 +181,31 @@ def role_of(info: dict[str, Any]) -> Literal["user", "tool"]:
 
 
 def shown(observation: str, info: dict[str, Any]) -> str:
-    """The observation with the ``prefix`` and ``suffix`` from the ``info`` of the same reset or step around it."""
+    """Return the observation with the ``prefix`` and ``suffix`` from the ``info`` of the same reset or step."""
     prefix, suffix = str(info.get("prefix", "")), str(info.get("suffix", ""))
     parts = [prefix, observation, "" if observation.endswith(suffix) else suffix]
     return "\n".join(part.removesuffix("\n") for part in parts[:-1] if part) + (f"\n{parts[-1]}" if parts[-1] else "")
 
 
 class ResponseText:
-    """Texts of responses: special tokens are left out, except those that mark thoughts and calls.
+    """Decodes responses without special tokens, except those that mark thoughts and calls.
 
     Args:
-        template: the text around prompts, which may open a thought, beside the tokenizer's own.
+        template: the template of prompts, which may open a thought, like the tokenizer's own.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str = ""):
         self.tokenizer = tokenizer
         special = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         marks = {*THOUGHT_MARKS, *THOUGHT_MARKS.values()}
-        if "<|channel|>" in special.values():  # harmony, the only family whose texts need these
+        if "<|channel|>" in special.values():  # the harmony format
             marks |= {"<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"}
         self._kept = {i: token for i, token in special.items() if token in marks or is_mark(token)}
         around = f"{template}{tokenizer.chat_template or ''}"
         self.thinks = "<|channel|>" in special.values() or any(mark in around for mark in THOUGHT_MARKS)
 
     def decode(self, ids: Ids) -> str:
-        """The text of a response."""
+        """Return the text of a response."""
         if self._kept.keys().isdisjoint(ids):
             return self._plain(ids)
         parts, start = [], 0
@@ -226,14 +227,14 @@ class ResponseText:
 
 
 class TokenizerCodec(ResponseText):
-    """Texts through a Hugging Face tokenizer.
+    """Encoding and decoding with a Hugging Face tokenizer.
 
     Args:
-        chat: wrap prompts as a user's message with the chat template.
-        examples: messages that stand before every prompt.
+        chat: wrap prompts as a user message with the chat template.
+        examples: examples before every prompt.
 
     Raises:
-        UsageError: with ``chat`` and no template.
+        UsageError: ``chat`` without a chat template.
     """
 
     def __init__(
@@ -244,37 +245,37 @@ class TokenizerCodec(ResponseText):
         self.format = ChatFormat.from_settings(tokenizer, template_args) if chat else None
 
     def encode(self, text: str) -> Ids:
-        """A prompt's tokens."""
+        """Return a prompt's tokens."""
         if self.format:
             return self.format.prompt(text, self.examples)
         return tuple(self.tokenizer.encode(well_formed(as_text(self.examples, text)), add_special_tokens=False))
 
 
 def stop_ids(tokenizer: PreTrainedTokenizerBase, chat: bool = True) -> frozenset[int]:
-    """The tokens that end a response.
+    """Return the tokens that end a response.
 
     Args:
-        tokenizer: its end-of-sequence tokens always count.
-        chat: whether the token that closes a turn in the chat template counts as well.
+        tokenizer: the tokenizer, whose end-of-sequence tokens are included.
+        chat: include the token after a turn in the chat template.
     """
     ends = {i for i in (tokenizer.eos_token_id, tokenizer.pad_token_id) if i is not None}
     if chat and tokenizer.chat_template:
-        with contextlib.suppress(UsageError):  # a template that shows no answers closes none
+        with contextlib.suppress(UsageError):  # a template that does not render answers
             ends |= ChatFormat.of(tokenizer).stop_ids
     return frozenset(ends)
 
 
 class TokenAgent:
-    """Plays with any engine: by a bounded prompt a turn, or (without ``prompt``) by a chat over the whole episode.
+    """Plays with any engine: with a bounded prompt per turn or, without ``prompt``, with a chat over the whole episode.
 
     Args:
-        prompt: how to make a prompt for each turn; None for a chat.
-        tools: schemas for the chat template; ``env`` for those that the environment offers.
+        prompt: the prompt of each turn; None for a chat.
+        tools: schemas for the chat template; ``env`` for the environment's.
         cut_thoughts: leave thoughts out of actions; see :class:`TokenSession`.
         thoughts: earlier thoughts in a chat; see :class:`~rollenv.agents.prompts.conversation.Conversation`.
-        max_observation: the most characters of an observation, 0 for no limit.
-        examples: messages and answers with which a chat begins; a prompt has its own.
-        template_args: for the chat template, such as ``enable_thinking=False``; they replace those of the prompt.
+        max_observation: maximum number of characters of an observation, 0 for no limit.
+        examples: examples at the beginning of a chat; a prompt has its own.
+        template_args: arguments of the chat template, such as ``enable_thinking=False``, in addition to the prompt's.
     """
 
     def __init__(
@@ -305,7 +306,7 @@ class TokenAgent:
 
     @property
     def version(self) -> int:
-        """Counts the updates of the weights."""
+        """Number of weight updates."""
         return self.engine.version
 
     def start(self, env: EnvHandle, seed: int) -> TokenSession:

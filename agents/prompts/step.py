@@ -12,7 +12,7 @@ from rollenv.core import UsageError
 
 FIELDS = ("instructions", "history", "observation", "state")
 
-#: Pairs of what is asked and what is answered.
+#: Pairs of prompt and answer.
 Examples = tuple[tuple[str, str], ...]
 
 DEFAULT_TEMPLATE = "{instructions}\n\n{history}{observation}\n{state}"
@@ -23,10 +23,10 @@ class StepPrompt:
     """A self-contained prompt of bounded length, rebuilt for every turn (GiGPO, arXiv 2505.10978, section 4).
 
     ``template`` may use ``{instructions}`` (the observation at reset), ``{observation}`` (the last one), ``{history}``
-    (the last ``history_length`` observations and actions) and ``{state}``: the state that the observation does not show
-    (``info["suffix"]``), or the observation where there is none. Alone in a template, ``{state}`` is all that a model
-    reads, so that a task may say itself what that is (``info["brief"]``). No text is shown twice: the observation at
-    reset appears in the first of the fields that hold it.
+    (the last ``history_length`` observations and actions) and ``{state}``: the state that the observation lacks
+    (``info["suffix"]``), or else the observation. If a template has ``{state}`` alone, a task may provide a special
+    text for it (``info["brief"]``). No text is repeated: the observation at reset appears in the first field that has
+    it.
     """
 
     template: str = DEFAULT_TEMPLATE
@@ -34,15 +34,15 @@ class StepPrompt:
     chat: bool = True
     """True to wrap the text as a user message with the tokenizer's chat template."""
     max_tokens: int = 0
-    """The most tokens of a prompt, 0 for no limit. History is left out, oldest first, until it fits; a prompt that is
-    too long without history ends the episode as a full context does."""
+    """Maximum number of prompt tokens, 0 for no limit. History is left out, oldest first, until it fits; a prompt that
+    is too long without history ends the episode like a full context."""
     max_observation: int = field(default=0, repr=False)
-    """The most characters of an observation, 0 for all; a note stands for what is cut from the middle."""
+    """Maximum number of characters of an observation, 0 for all; the middle is replaced by a note."""
     template_args: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Arguments of the chat template, such as ``enable_thinking=False``. Not in the repr, which names warm-ups of the
-    tiny model; its template takes none."""
+    """Arguments of the chat template, such as ``enable_thinking=False``. Not in the repr, which is part of the cache
+    key of the tiny model's warm-up; its template has none."""
     examples: Examples = field(default=(), repr=False)
-    """Prompts and their answers, which every prompt shows first: as earlier messages of the chat, or as text."""
+    """Few-shot examples before every prompt: as earlier messages of the chat, or as text."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "examples", tuple((prompt, answer) for prompt, answer in self.examples))
@@ -85,24 +85,24 @@ class StepPrompt:
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """The whole episode as one chat, in the tokens that were read and drawn."""
+    """The whole episode as one chat, with unchanged tokens."""
 
     system: str = ""
     """The system prompt, if any."""
     max_tokens: int = 0
-    """The most tokens of a prompt, 0 for no limit: the episode then ends as with a full context."""
+    """Maximum number of prompt tokens, 0 for no limit; a longer prompt ends the episode like a full context."""
     template_args: dict[str, Any] = field(default_factory=dict, repr=False)
     """Arguments of the chat template, such as ``enable_thinking=False``."""
     thoughts: Literal["template", "keep", "drop"] = "template"
     """Earlier thoughts in later prompts; see :class:`~rollenv.agents.prompts.conversation.Conversation`."""
     max_observation: int = 0
-    """The most characters of an observation, 0 for all; a note stands for what is cut from the middle."""
+    """Maximum number of characters of an observation, 0 for all; the middle is replaced by a note."""
     examples: Examples = field(default=(), repr=False)
-    """Messages and their answers, with which every chat begins."""
+    """Few-shot examples at the beginning of every chat."""
     tools: Literal["text", "template"] = "text"
-    """``template``: the functions that an environment offers (``info["tools"]``) go through the chat template, which
-    tells of them in the model's own form. The ids ``tools:*`` then take ``calls="native"``, so that their text does
-    not. Calls are read in the forms of all model families."""
+    """``template``: the environment's functions (``info["tools"]``) are given to the chat template, which describes
+    them in the model's own form. The ids ``tools:*`` then need ``calls="native"``, so that their text does not. Calls
+    of all model families are recognised."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "examples", tuple((prompt, answer) for prompt, answer in self.examples))
@@ -114,7 +114,7 @@ def as_chat(examples: Examples) -> list[tuple[str, str]]:
 
 
 def as_text(examples: Examples, prompt: str) -> str:
-    """Return a plain prompt with examples before it: each answer stands behind its prompt and ends its line."""
+    """Return a plain prompt with examples before it: each answer follows its prompt on the same line."""
     shown = (f"{before}{'' if before[-1:].isspace() else ' '}{answer}\n" for before, answer in examples)
     return "".join((*shown, prompt))
 
@@ -125,5 +125,5 @@ def _fields(template: str) -> frozenset[str]:
 
 
 def _line_unless_shown(shown: str | None, before: str) -> str:
-    """A line with the observation, unless it repeats the instructions."""
+    """Return a line with the observation, unless it repeats the instructions."""
     return "" if before == shown else f"{before}\n"

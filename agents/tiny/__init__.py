@@ -1,1 +1,1 @@
-"""The tiny model: built, tokenised and warmed up on the spot."""
+"""The tiny model, which is built, gets a tokenizer and is warmed up when a run needs it."""

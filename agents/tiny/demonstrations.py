@@ -1,4 +1,4 @@
-"""Demonstrations for the tiny model: prompts, and answers of a noisy expert. Two processes make them where they can."""
+"""Demonstrations for the tiny model: prompts and answers of a noisy expert, played by two processes if possible."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rollenv.core import Env
 from rollenv.env_spec import EnvSpec
 from rollenv.errors import Unsolvable
 
-#: Episodes that follow one random stream, and that are handed over together.
+#: Number of episodes with the same random generator, which are sent together.
 CHUNK = 100
 
-#: The fewest chunks for a second process; with fewer it would start too late to help.
+#: Minimum number of chunks for a second process; with fewer it would start too late.
 _WORTH_A_HELPER = 8
 
-#: The program of the second process. It finds modules where this one does.
+#: The program of the second process, with the same module path.
 _HELPER = """
 import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
@@ -34,11 +34,11 @@ from rollenv.agents.tiny.demonstrations import help_out
 help_out(sys.stdin.buffer)
 """
 
-#: So many random actions stand beside the expert's. All together tell the pupil more than the one that was played.
+#: Number of random actions in addition to the expert's, which are more informative than the played one alone.
 RANDOM_ACTIONS = 4
 
 
-#: A conversation up to an answer: roles, which are those of chat templates, and texts.
+#: A conversation up to an answer: roles of chat templates, and texts.
 Chat = tuple[tuple[str, str], ...]
 
 
@@ -58,7 +58,7 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson: an environment, how its turns become prompts, and the share of random actions played."""
+    """An environment to demonstrate, with the prompt format and the share of random actions."""
 
     spec: EnvSpec
     kwargs: dict[str, Any]
@@ -67,23 +67,23 @@ class Lesson:
     seed: int
     episodes: int
     turns: int = 0
-    """The most turns of an episode, 0 for no limit. The last turn shown is not played."""
+    """Maximum number of turns of an episode, 0 for no limit. The last turn is not played."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of every reset."""
 
     @property
     def chunks(self) -> int:
-        """The number of chunks of the episodes."""
+        """Number of chunks of the episodes."""
         return -(-self.episodes // CHUNK)
 
     def play(self, env: Env, chunk: int) -> list[Shown]:
-        """The demonstrations of one chunk, which follow from the lesson and the number (from 0) alone."""
+        """Play the demonstrations of one chunk, which depend only on the lesson and the number (from 0)."""
         rng = random.Random(f"{self.seed} {chunk}")
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, self.episodes)
         return [turn for _ in range(first, last) for turn in self._episode(env, rng)]
 
     def _episode(self, env: Env, rng: random.Random) -> Iterator[Shown]:
-        """One episode. It is cut where the expert can no longer finish."""
+        """Yield the turns of one episode, until the expert cannot finish it."""
         observation, info = env.reset(rng.getrandbits(32), options=self.options or None)
         story = _Chat() if isinstance(self.prompt, ChatPrompt) else _Steps(self.prompt, observation)
         for turn in itertools.count(1):
@@ -132,15 +132,15 @@ class _Chat:
 
 
 def demonstrate(lesson: Lesson, report: Callable[[int, int], None] = lambda *_: None) -> list[Shown]:
-    """All demonstrations of a lesson; the same however many processes make them.
+    """Return all demonstrations of a lesson, independently of the number of processes.
 
     Args:
-        report: called with the number of episodes so far and of all.
+        report: called with the number of finished and of all episodes.
     """
     chunks: dict[int, list[Shown]] = {}
     with contextlib.closing(lesson.spec.make(**lesson.kwargs)) as env, _helper(lesson, chunks):
         for chunk in range(lesson.chunks):
-            if chunk not in chunks:  # the helper comes from the other end
+            if chunk not in chunks:  # the helper starts at the other end
                 chunks[chunk] = lesson.play(env, chunk)
                 report(min(len(chunks) * CHUNK, lesson.episodes - 1), lesson.episodes)
     report(lesson.episodes, lesson.episodes)
@@ -149,20 +149,20 @@ def demonstrate(lesson: Lesson, report: Callable[[int, int], None] = lambda *_: 
 
 @contextlib.contextmanager
 def _helper(lesson: Lesson, chunks: dict[int, list[Shown]]) -> Iterator[None]:
-    """While inside, another process fills ``chunks`` from the last one on. Where it cannot, nothing is filled."""
+    """Let another process, if possible, fill ``chunks`` from the last one on while the block runs."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         order = pickle.dumps(sys.path) + pickle.dumps(lesson)
-    except Exception:  # what a stranger's class raises
+    except Exception:  # classes of environments may raise anything
         order = b""
     if cores < 2 or lesson.chunks < _WORTH_A_HELPER or not order:
         yield
         return
-    # A plain process: multiprocessing would import the user's script again.
+    # Not multiprocessing, which would import the user's script again.
     command = [sys.executable, "-c", _HELPER]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, **pipes, start_new_session=True) as process:  # type: ignore[call-overload]
-        reader = threading.Thread(target=_converse, args=(process, order, chunks), daemon=True)
+        reader = threading.Thread(target=_receive, args=(process, order, chunks), daemon=True)
         reader.start()
         try:
             yield
@@ -171,11 +171,11 @@ def _helper(lesson: Lesson, chunks: dict[int, list[Shown]]) -> Iterator[None]:
             reader.join()
 
 
-def _converse(process: subprocess.Popen[bytes], order: bytes, chunks: dict[int, list[Shown]]) -> None:
-    """Send the order and take in what comes, until the other process ends."""
+def _receive(process: subprocess.Popen[bytes], order: bytes, chunks: dict[int, list[Shown]]) -> None:
+    """Send the order and store received chunks until the other process ends."""
     assert process.stdin is not None
     assert process.stdout is not None
-    with contextlib.suppress(Exception):  # it ended, or never began: what it lacks is played here
+    with contextlib.suppress(Exception):  # it ended or did not start: missing chunks are played here
         process.stdin.write(order)
         process.stdin.close()
         while True:
@@ -184,7 +184,7 @@ def _converse(process: subprocess.Popen[bytes], order: bytes, chunks: dict[int, 
 
 
 def help_out(order: BinaryIO) -> None:
-    """Play chunks in the other process, the last one first, and write them to what was standard output."""
+    """Play chunks in the other process, the last one first, and write them to the original standard output."""
     lesson: Lesson = pickle.load(order)
     with _kept_stdout() as out, contextlib.closing(lesson.spec.make(**lesson.kwargs)) as env:
         for chunk in reversed(range(lesson.chunks)):
@@ -194,7 +194,7 @@ def help_out(order: BinaryIO) -> None:
 
 @contextlib.contextmanager
 def _kept_stdout() -> Iterator[BinaryIO]:
-    """Standard output for us alone; what environments print goes to standard error."""
+    """Reserve standard output, and redirect what environments print to standard error."""
     with os.fdopen(os.dup(1), "wb") as out:
         os.dup2(2, 1)
         yield out

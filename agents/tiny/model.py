@@ -1,4 +1,4 @@
-"""A language model small enough to train on two CPU cores: Qwen2's architecture, and a tokenizer made on the spot."""
+"""A language model small enough to train on two CPU cores, with Qwen2's architecture and its own tokenizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollenv.agents.tiny.settings import TinySize
 END = "<|endoftext|>"
 
 
-#: Tokens that begin a message of a chat; END closes it.
+#: Tokens at the beginning of a chat message; END is at its end.
 _ROLES = tuple(f"<|{role}|>" for role in ("system", "user", "assistant", "tool"))
 
 _TEMPLATE = (
@@ -28,11 +28,11 @@ _TEMPLATE = (
 def build_tokenizer(corpus: Iterable[str], vocabulary: int, *, chat: bool = False) -> Qwen2Tokenizer:
     """Train a byte-level BPE tokenizer with Qwen2's pre-tokenizer.
 
-    The pre-tokenizer is kept because transformers and vLLM rebuild it from the model type when they load a folder.
+    The pre-tokenizer is Qwen2's because transformers and vLLM rebuild it from the model type when they load a folder.
 
     Args:
-        vocabulary: number of tokens, special ones included.
-        chat: whether it gets a chat template, and the tokens for that.
+        vocabulary: number of tokens, including special ones.
+        chat: add a chat template with its tokens.
     """
     roles = _ROLES if chat else ()
     tokenizer = Qwen2Tokenizer().backend_tokenizer
@@ -53,7 +53,7 @@ def build_tokenizer(corpus: Iterable[str], vocabulary: int, *, chat: bool = Fals
 
 
 def build_model(size: TinySize, tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2ForCausalLM | Qwen3MoeForCausalLM:
-    """Build a model with random weights, a function of the seed alone."""
+    """Build a model with random weights that depend only on the seed."""
     shape = {
         "vocab_size": len(tokenizer),
         "hidden_size": size.hidden,
@@ -63,7 +63,7 @@ def build_model(size: TinySize, tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2Fo
         "num_key_value_heads": size.heads,
         "max_position_embeddings": size.context,
         "tie_word_embeddings": True,
-        "initializer_range": 0.05,  # the usual 0.02 suits widths ten times as large and learns more slowly here
+        "initializer_range": 0.05,  # the usual 0.02 is for ten times larger widths and learns more slowly here
         "bos_token_id": None,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,

@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 class Muon(torch.optim.Optimizer):  # type: ignore[misc]
-    """Move matrices along the nearest orthogonal matrix to the momentum of their gradients.
+    """Update matrices along the orthogonal matrix nearest to the momentum of their gradients.
 
-    ``torch.optim.Muon`` computes one matrix after the other in bfloat16, which takes three times as long on a CPU
-    without instructions for that type. Here equal shapes are a batch, in the type of the weights.
+    ``torch.optim.Muon`` computes matrices one by one in bfloat16, which takes three times as long on a CPU without
+    instructions for that type. This one batches equal shapes, in the type of the weights.
 
     Args:
         params: the weights, each a matrix (rows, columns).
-        lr: of AdamW, roughly: steps are scaled to the size of AdamW's (arXiv 2502.16982, equation 4).
+        lr: learning rate, comparable to AdamW's: steps are scaled to the same size (arXiv 2502.16982, equation 4).
         weight_decay: decoupled weight decay, as in AdamW.
     """
 
@@ -29,30 +29,23 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc]
         with torch.no_grad():
             for group in self.param_groups:
                 lr, momentum, weight_decay = group["lr"], group["momentum"], group["weight_decay"]
-                alike = defaultdict(list)
+                by_shape = defaultdict(list)
                 for weight in group["params"]:
-                    alike[weight.shape].append(weight)
-                for (rows, columns), weights in alike.items():
+                    by_shape[weight.shape].append(weight)
+                for (rows, columns), weights in by_shape.items():
                     directions = orthogonal(torch.stack([self._momentum(weight, momentum) for weight in weights]))
                     for weight, direction in zip(weights, directions, strict=True):
                         weight.mul_(1 - lr * weight_decay).sub_(direction, alpha=lr * 0.2 * max(rows, columns) ** 0.5)
 
     def _momentum(self, weight: Tensor, momentum: float) -> Tensor:
-        """Nesterov's momentum of the gradient."""
+        """Update and return Nesterov's momentum of the gradient."""
         mean = self.state[weight].setdefault("momentum", torch.zeros_like(weight))
         mean.lerp_(weight.grad, 1 - momentum)
         return weight.grad.lerp(mean, momentum)
 
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Bring singular values near 1 (0.7 to 1.2 for most) by Newton-Schulz steps; singular vectors stay.
-
-    Args:
-        matrices: (n, rows, columns), of any size; they are scaled.
-
-    Returns:
-        (n, rows, columns).
-    """
+    """Orthogonalise matrices (n, rows, columns) by Newton-Schulz steps: most singular values become 0.7 to 1.2."""
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)

@@ -1,4 +1,4 @@
-"""The settings of the tiny model, apart from it, so that reading a configuration does not import torch."""
+"""The settings of the tiny model, in a module without torch, so that configurations load quickly."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class TinySize(BaseModel):
     intermediate: int = Field(384, ge=1)
     context: int = Field(512, ge=1)
     experts: int = Field(0, ge=0)
-    """Experts of a mixture (Qwen3-MoE), each as wide as ``intermediate``; every token goes to two of them."""
+    """Number of experts (Qwen3-MoE), each of width ``intermediate``, two per token; 0 for a dense model."""
     vocabulary: int = Field(1024, ge=1)
-    """The most tokens; fewer if the corpus has no more to merge."""
+    """Maximum number of tokens; fewer if the corpus has no more merges."""
 
 
 class WarmUp(BaseModel):
@@ -27,15 +27,15 @@ class WarmUp(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     noise: float = Field(0.75, ge=0, le=1)
-    """The share of random actions in the distribution that is imitated."""
+    """The share of random actions in the imitated distribution."""
     wandering: float | None = Field(None, ge=0, le=1)
-    """The share of random actions while the demonstrations are played, by default ``noise``. More leads to more
-    different states; what is learned there stays the same."""
+    """The share of random actions in playing the demonstrations, by default ``noise``. More of them visit more states,
+    without changing the imitated distribution."""
     episodes: int = Field(14_000, ge=1)
-    """Episodes of all environments together, distributed like training's tasks."""
+    """Number of episodes of all environments, distributed like training tasks."""
     turns: int = Field(0, ge=0)
-    """Turns that are shown of an episode; 0 for all. The last one is not played: with 1 no answer is judged,
-    which saves the time that it would take."""
+    """Maximum number of turns of an episode; 0 for all. The last one is not played: with 1 no environment takes a step,
+    which saves time."""
     steps: int = Field(700, ge=0)
     batch_size: int = Field(256, ge=1)
     lr: float = Field(1.5e-3, gt=0, allow_inf_nan=False)

@@ -1,8 +1,8 @@
-"""Warming up the tiny model: it imitates a noisy expert, so that reinforcement learning has a hill to climb.
+"""Warm-up of the tiny model by imitation of a noisy expert, as a start for reinforcement learning.
 
-With no weights to download, the model first has to learn to read the environment's text. It is shown episodes in which
-a share of an expert's actions is replaced by random ones, and learns the distribution of that noisy expert's actions:
-sampled, it succeeds about as seldom, while what the expert meant can be found by reinforcement.
+Without pretrained weights, the model first has to learn to read the environment's text. It is trained on episodes in
+which a share of an expert's actions is replaced by random ones, and learns the distribution of the noisy expert's
+actions: sampled, it succeeds about as rarely, and reinforcement learning can find the expert's actions.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from rollenv.env_spec import Wrappers
 from rollenv.errors import UsageError
 from rollenv.registry import spec
 
-#: ``report(stage, done, total, numbers)``, called often.
+#: ``report(stage, done, total, numbers)``, called on progress.
 Report = Callable[[str, int, int, dict[str, float]], None]
 
-#: Goes into the cache's key: raise it when a change here changes the result.
+#: Part of the cache key: increment it when a change here changes the result.
 _RECIPE_VERSION = 5
 
-#: Muon's learning rate in units of AdamW's, found with the sokoban recipe.
+#: Muon's learning rate relative to AdamW's, tuned with the sokoban recipe.
 _MUON_LR = 3.3
 
-#: The tokenizer learns from so many demonstrations.
+#: Maximum number of demonstrations that the tokenizer is trained on.
 _CORPUS = 20_000
 
-#: Demonstrations whose lengths are looked at.
+#: Number of demonstrations whose lengths are checked.
 _LOOKS = 500
 
 
 @dataclass(frozen=True)
 class Scene:
-    """An environment that the model is shown."""
+    """An environment for demonstrations."""
 
     env_id: str
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def tiny_agent(
     The cache is ``$ROLLENV_CACHE`` or ``~/.cache/rollenv``.
 
     Args:
-        seed: of the weights, demonstrations and batches.
+        seed: seed of the weights, demonstrations and batches.
     """
     key = repr((_RECIPE_VERSION, torch.__version__, scenes, prompt, sampling, size, warm_up, seed))
 
@@ -89,7 +89,7 @@ def tiny_agent(
 
 
 def _lessons(scenes: Sequence[Scene], prompt: StepPrompt | ChatPrompt, warm_up: WarmUp, seed: int) -> list[Lesson]:
-    """A lesson for each scene, with its share of the episodes."""
+    """Create a lesson for each scene, with its share of the episodes."""
     wandering = warm_up.noise if warm_up.wandering is None else warm_up.wandering
     whole = sum(scene.share for scene in scenes)
     lessons = []
@@ -107,7 +107,7 @@ def _imitate(
     shown = [turn for lesson in lessons for turn in _demonstrations(lesson, report)]
     prompt, seed = lessons[0].prompt, lessons[0].seed
     if len(lessons) > 1:
-        random.Random(seed).shuffle(shown)  # the tokenizer learns from the first of them
+        random.Random(seed).shuffle(shown)  # the tokenizer is trained on the first of them
     read = shown[:_CORPUS]
     corpus = [turn.prompt_text for turn in read] + [each for turn in read for each in (turn.expert, *turn.random)]
     tokenizer = build_tokenizer(corpus, size.vocabulary, chat=isinstance(prompt, ChatPrompt))
@@ -169,7 +169,7 @@ def _fit(agent: LocalAgent, shown: Sequence[Shown], warm_up: WarmUp, rng: random
 
 
 def _lr_share(steps: int, step: int) -> float:
-    """The share of the learning rate in a step: linear warm-up, then linear decay."""
+    """Return the learning rate's factor in a step: linear warm-up, then linear decay."""
     return min(1.0, (step + 1) / 30) * (1 - 0.95 * step / max(steps, 1))
 
 
@@ -183,7 +183,7 @@ def _encoder(agent: LocalAgent) -> Callable[[Shown, float, random.Random], list[
     )
 
     def encode(turn: Shown, noise: float, rng: random.Random) -> list[tuple[Ids, Ids, float]]:
-        if one_token:  # all answers to a prompt cost one pass; longer ones cost one each, as much as drawing
+        if one_token:  # all answers to a prompt need one forward pass; longer ones need one each, so one is sampled
             answers = [(turn.expert, 1 - noise), *((action, noise / len(turn.random)) for action in turn.random)]
         else:
             answers = [(rng.choice(turn.random) if rng.random() < noise else turn.expert, 1.0)]
@@ -194,7 +194,7 @@ def _encoder(agent: LocalAgent) -> Callable[[Shown, float, random.Random], list[
 
 
 def _chat_ids(agent: LocalAgent, chat: Chat, answer_ids: Callable[[str], Ids]) -> Ids:
-    """The prompt of a conversation's next answer, as an episode would have it."""
+    """Return the prompt of a conversation's next answer, as in an episode."""
     talk = agent.conversation()
     try:
         for role, text in chat:
@@ -206,14 +206,14 @@ def _chat_ids(agent: LocalAgent, chat: Chat, answer_ids: Callable[[str], Ids]) -
         return talk.prompt()
     except ContextFull as error:
         raise UsageError(
-            f"a demonstrated conversation is longer than model.size.context: {error}. Raise that, or show fewer turns "
+            f"a demonstrated conversation is longer than model.size.context: {error}. Raise that, or limit the turns "
             "(model.warm_up.turns)"
         ) from error
 
 
 @contextlib.contextmanager
 def _coarse_products() -> Iterator[None]:
-    """While inside, matrices may be multiplied in bfloat16, where the processor has instructions for that."""
+    """Allow matrix products in bfloat16 while the block runs, if the processor has instructions for them."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:

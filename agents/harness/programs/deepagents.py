@@ -1,4 +1,4 @@
-"""A deep agent of LangGraph, which works in the machine itself."""
+"""LangGraph's deep agent, which works in this machine."""
 
 from deepagents import create_deep_agent
 from deepagents.backends import LocalShellBackend

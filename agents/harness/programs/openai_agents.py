@@ -1,4 +1,4 @@
-"""An agent of openai-agents; it asks in the Responses dialect."""
+"""An agent of openai-agents, with the Responses dialect."""
 
 from agents import Agent, Runner, function_tool, set_tracing_disabled
 from shell_tool import INSTRUCTIONS, MAX_TURNS, MODEL, TASK, bash

@@ -1,4 +1,4 @@
-"""The tool of the programs here."""
+"""The shell tool of the programs in this folder."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 """Runs a module or a file with the packages of a folder: ``start.py FOLDER MODULE|FILE.py WORDS``.
 
-The packages are this interpreter's alone: commands that a harness runs do not see them.
+The packages are only on this interpreter's path, not on that of commands that a harness runs.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Harbor's Terminus 2, at work in the machine that it runs in."""
+"""Harbor's Terminus 2, which works in the machine that it runs in."""
 
 import asyncio
 import os
@@ -12,12 +12,12 @@ from shell_tool import MAX_TURNS, MODEL, TASK
 
 
 class Here:
-    """This machine, as far as the agent asks for an environment."""
+    """This machine, with the part of Harbor's environment interface that the agent uses."""
 
     session_id, default_user = "here", None
 
     async def exec(self, command, cwd=None, env=None, timeout_sec=None, user=None):
-        """Run a command as whoever runs this."""
+        """Run a command as the current user."""
         settings = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace", "cwd": cwd}
         done = await asyncio.to_thread(subprocess.run, ["bash", "-c", command], timeout=timeout_sec, **settings)
         return ExecResult(stdout=done.stdout, stderr=done.stderr, return_code=done.returncode)
@@ -33,7 +33,7 @@ async def main():
         model_info={"max_input_tokens": int(os.environ["HARNESS_CONTEXT"])},
         record_terminal_session=False,
     )
-    subprocess.run(["mkdir", "-p", "/logs/agent"])  # where it keeps its terminal's record
+    subprocess.run(["mkdir", "-p", "/logs/agent"])  # for its terminal record
     await agent.setup(Here())
     await agent.run(TASK, Here(), AgentContext())
 
