@@ -116,7 +116,7 @@ def _form(calls: str, agent: str) -> str:
 def _folder(
     out: Path | None, chosen: Suite, options: AgentOptions, about: dict[str, Any], resume: bool, accept: bool
 ) -> EvalFolder | None:
-    """Return the folder that keeps episodes, if there is one."""
+    """Return the folder for episodes, if one was given."""
     from rollenv.rollout.fingerprints import row_fingerprints
 
     if out is None:
@@ -191,7 +191,7 @@ def _print(result: Benchmark, agent: str, numbers: Mapping[str, Any], out: Path 
 
 
 def _cells(row: Row, spoken: bool, priced: bool) -> list[str]:
-    """A row of the table; what a category does not report is left empty."""
+    """Return a table row; metrics that a category does not report are empty."""
     metrics = row.metrics
     cells = [
         row.category,

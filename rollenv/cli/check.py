@@ -18,7 +18,7 @@ from rollenv.core import UsageError
 from rollenv.errors import Broken
 from rollenv.registry import list_envs, spec
 
-#: The heads of the table's columns.
+#: Column headings of the table.
 _LETTERS = dict(zip(CHECKS, string.ascii_letters, strict=False))
 _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "[dim]·[/]"}
 
@@ -47,7 +47,7 @@ def command(
     console.print()
     table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
     table.add_column("id", no_wrap=True, overflow="ellipsis")
-    for letter in _LETTERS.values():  # instead of names, so that all fit beside an id in 80 columns
+    for letter in _LETTERS.values():  # names would not fit beside an id in 80 columns
         table.add_column(letter, min_width=1)
     for env_id, found in findings.items():
         table.add_row(env_id, *(_MARKS[f.ok] for f in found))

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from rollenv.agents.base import Agent
     from rollenv.agents.chat import Prices
 
-#: Pipes and files have no width of their own; tables should not be squeezed into 80 columns there.
+#: Columns of pipes and files, which have no width: tables should not be squeezed into 80 columns.
 _WIDE = 180
 
 
-#: A process may begin without standard streams, as daemons do.
+#: Daemons may start without standard streams.
 for _name, _mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
     if getattr(sys, _name) is None:
         setattr(sys, _name, open(os.devnull, _mode))  # noqa: SIM115 - for as long as the process lives
@@ -44,7 +44,7 @@ def _console(file: TextIO, **how: Any) -> Console:
 
 console = _console(sys.stdout)
 error_console = _console(sys.stderr, stderr=True)
-#: Progress and remarks, which -q silences.
+#: For progress and remarks, which -q silences.
 progress_console = _console(sys.stderr, stderr=True)
 
 #: Episodes played at the same time.
@@ -58,8 +58,8 @@ class Ticker:
     """Progress as a plain line now and then, for logs and pipes; a terminal gets a bar instead.
 
     Args:
-        what: name of what is counted, which begins the line.
-        every: the least seconds between two lines.
+        what: name of what is counted; starts the line.
+        every: minimum seconds between two lines.
     """
 
     def __init__(self, what: str, total: int, every: float = TICK, now: Callable[[], float] = time.monotonic):
@@ -67,7 +67,7 @@ class Ticker:
         self._started = self._last = now()
 
     def tick(self, done: int, more: str = "") -> None:
-        """So much is done; says so if it is time."""
+        """Set the progress, and print it if the last line is old enough."""
         now = self._now()
         if progress_console.is_terminal or now - self._last < self.every:
             return
@@ -111,7 +111,7 @@ def _option(*names: str, **how: Any) -> Any:
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """The options about an agent; None and "" leave the agent's own."""
+    """Options of an agent; None and "" keep the agent's defaults."""
 
     temperature: float | None = _option(min=0, help="Sampling temperature of a model; 0 is greedy.")
     max_tokens: int | None = _option(min=1, help="Most tokens of one answer.")
@@ -142,7 +142,7 @@ NO_OPTIONS = AgentOptions()
 
 
 def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for every field of :class:`AgentOptions`; they reach it as ``options``."""
+    """Add an option for every field of :class:`AgentOptions` to a command, which gets them as ``options``."""
     signature, kinds = inspect.signature(command, eval_str=True), get_type_hints(AgentOptions)
     more = []
     for each in fields(AgentOptions):
@@ -164,12 +164,12 @@ def with_agent_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def make_agent(name: str, options: AgentOptions | None = None, *, native: bool = False) -> Agent:
-    """The agent that a name on the command line stands for.
+    """Make an agent from its name on the command line.
 
     Args:
         name: name of the agent, as :data:`AGENT_HELP` explains it.
-        options: what the command line says about it.
-        native: whether a chat agent hands the environment's tools to its endpoint.
+        options: options from the command line.
+        native: whether a chat agent passes the environment's tools to its endpoint.
 
     Raises:
         UsageError: for an unknown name, or an option that it does not take.
@@ -295,11 +295,11 @@ def _model_agent(kind: str, argument: str, options: AgentOptions) -> Agent:
 
 
 def model_folder(path: Path) -> Path:
-    """The folder with the weights: the path itself, or the newest checkpoint if it is a run's folder."""
+    """Return the folder with the weights: the newest checkpoint of a run's folder, otherwise the path itself."""
     checkpoints = sorted((path / "checkpoints").glob("step-*"))
     return checkpoints[-1] if checkpoints else path
 
 
 def percent(success: float, low: float, high: float) -> str:
-    """A success rate with its interval."""
+    """Format a success rate with its interval."""
     return f"{100 * success:.1f} % ({100 * low:.1f} to {100 * high:.1f})"

@@ -1,4 +1,4 @@
-"""Completions of a shell: ids, recipes and agents. Bash splits words at ``:`` and ``=``; here they are put together."""
+"""Shell completions: ids, recipes and agents. Bash splits words at ``:`` and ``=``; they are joined again here."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 import typer
 
 _VARIABLE = "_ROLLENV_COMPLETE"
-#: Characters at which bash ends a word, besides spaces.
+#: Characters besides spaces at which bash splits words.
 _BREAKS = ":="
 
 
 def ids(incomplete: str) -> Iterator[tuple[str, str]]:
-    """Ids that begin so, each with a line about it."""
+    """Yield the matching ids, each with its summary."""
     from rollenv.cards import summary
     from rollenv.registry import list_envs
 
@@ -25,20 +25,20 @@ def ids(incomplete: str) -> Iterator[tuple[str, str]]:
 
 
 def recipes(incomplete: str) -> list[str]:
-    """Bundled recipes that begin so."""
+    """Return the matching bundled recipes."""
     from rollenv.trainers import config
 
     return [name for name in config.recipes() if name.startswith(incomplete)]
 
 
 def agents(incomplete: str) -> list[str]:
-    """Kinds of agents that begin so."""
+    """Return the matching kinds of agents."""
     kinds = ("random", "oracle", "noisy:", "constant:", "react", "replay:", "local:", "vllm:", "chat:")
     return [kind for kind in kinds if kind.startswith(incomplete)]
 
 
 def run(app: Callable[[], None]) -> None:
-    """Run the app. Completions for bash are computed for whole words, then cut to the part that it lacks."""
+    """Run the app. Completions for bash are computed for whole words, then cut to the part after the last break."""
     if os.environ.get(_VARIABLE) != "complete_bash":
         app()
         return
@@ -55,7 +55,7 @@ def run(app: Callable[[], None]) -> None:
 
 
 def _whole_words(words: list[str], current: int) -> tuple[list[str], int]:
-    """Words as they were typed, and which of them is completed."""
+    """Return the words as typed, and the index of the one to complete."""
     whole: list[str] = []
     glued, at = False, 0
     for i, word in enumerate(words):

@@ -1,4 +1,4 @@
-"""``rollenv train --dry-run``: what a run would do, found out without starting it."""
+"""``rollenv train --dry-run``: a preview of a run, which is not started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
     from rollenv.trainers.config.tasks import EnvConfig
 
-#: Names of saved weights: one file, or an index of several.
+#: File names of saved weights: one file, or an index of several.
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
@@ -43,7 +43,7 @@ class ModelPlan:
 
     about: str
     context: int | None = None
-    """The most tokens of prompt and response together, where that is known."""
+    """Maximum length of prompt and response together, if known."""
     tokenizer: PreTrainedTokenizerBase | None = None
     settings: Any = None
     """The model's configuration."""
@@ -54,7 +54,7 @@ def dry_run(config: TrainConfig) -> None:
 
     Raises:
         UsageError: the environment cannot be made with these settings, or there is no such model.
-        MissingData, MissingExtra: what the environment needs is not there.
+        MissingData, MissingExtra: a requirement of the environment is missing.
     """
     plan, teacher = model_plan(config), teacher_plan(config)
     try_environments(config)
@@ -89,7 +89,7 @@ def dry_run(config: TrainConfig) -> None:
     console.print("nothing was started")
 
 
-#: Seeds that are tried, episodes that are played for a look at the states, and the most turns of these.
+#: Seeds to reset with; random episodes for the share of recurring states, and their maximum number of turns.
 _TRIED, _LOOKS, _TURNS = 3, 4, 50
 
 
@@ -97,9 +97,9 @@ def try_environments(config: TrainConfig) -> None:
     """Reset every environment of training and evaluation with several seeds, and make the source of tasks.
 
     Raises:
-        UsageError: an environment cannot be made or reset with these settings, or they name no tasks of it, or more
-            than a data set has.
-        MissingData, MissingExtra: what it needs is not there.
+        UsageError: an environment cannot be made or reset with these settings, or they choose no tasks, or more than
+            the data set has.
+        MissingData, MissingExtra: a requirement of an environment is missing.
     """
     from rollenv.trainers.config.chosen import naming
     from rollenv.trainers.sources.configured import source_of
@@ -128,17 +128,17 @@ def _made(env: EnvConfig) -> Env:
 
 
 def _without_tokenizer(wrappers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Leave out the wrappers that need a tokenizer, which may not be here yet."""
+    """Leave out the wrappers that need a tokenizer, which may not be downloaded yet."""
     return {name: settings for name, settings in wrappers.items() if name not in TOKENIZER_REQUIRED}
 
 
 def _reset(env: Env, settings: EnvConfig, seed: int) -> tuple[Any, dict[str, Any]]:
-    """Reset an environment with its options, which not every one takes."""
+    """Reset an environment, with its options if it has any."""
     return env.reset(seed, options=settings.options) if settings.options else env.reset(seed)
 
 
 def states_of_turns(trained: EnvConfig, seed: int) -> str:
-    """Return the source of the states of GiGPO and HGPO, and how many recur in random episodes of one task."""
+    """Return the source of GiGPO's and HGPO's states, and the share that recurs in random episodes of one task."""
     named = "state_key" in spec(trained.id).abilities
     source = "the environment's state_key" if named else f"the observation, for {trained.id} names no state key"
     if "random_action" not in spec(trained.id).abilities:
@@ -156,9 +156,9 @@ def states_of_turns(trained: EnvConfig, seed: int) -> str:
 
 
 def differences(config: TrainConfig) -> list[str]:
-    """Every setting that is not the default, as ``key = value``; a section's variant has its own defaults.
+    """Return every setting that is not the default, as ``key = value``; a section's variant has its own defaults.
 
-    Keys that do nothing under the others are left out, as a recipe with them is refused.
+    Keys without effect are left out: a recipe with them is refused.
     """
     return _differences("", config, None, config.idle_keys())
 
@@ -182,7 +182,7 @@ def _differences(key: str, value: Any, default: Any, idle: Collection[str]) -> l
 
 
 def _toml(value: Any) -> str:
-    """Return a value as TOML, in one line; what is None is left out, as TOML has no word for it."""
+    """Return a value as TOML on one line; None, which TOML lacks, is left out."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json")
     if isinstance(value, dict):
@@ -194,12 +194,12 @@ def _toml(value: Any) -> str:
 
 
 def tokens_together(config: TrainConfig, plan: ModelPlan, prompt: str, other: str, turns: int | None) -> int:
-    """Return the most tokens that go through the model at once: those of a batch, if a micro-batch holds more.
+    """Return the maximum tokens of a forward pass: a full micro-batch, or the whole batch if that is smaller.
 
     Args:
-        prompt: the first one of a task.
-        other: the first one of another task.
-        turns: of an episode, at most.
+        prompt: first prompt of a task.
+        other: first prompt of another task.
+        turns: maximum turns of an episode.
     """
     rollout, settings = config.rollout, config.optimizer
     if plan.tokenizer is None or not turns:
@@ -216,10 +216,10 @@ def tokens_together(config: TrainConfig, plan: ModelPlan, prompt: str, other: st
 def memory_rows(
     config: TrainConfig, plan: ModelPlan, teacher: ModelPlan | None = None, together: int | None = None
 ) -> list[tuple[str, str]]:
-    """Return the memory of an update by its parts, by :mod:`rollenv.trainers.memory`, and whether it is there.
+    """Return rows with the estimated memory of an update by parts (:mod:`rollenv.trainers.memory`).
 
     Args:
-        together: tokens that go through the model at once; by default as many as a micro-batch holds.
+        together: tokens of a forward pass; by default a full micro-batch.
     """
     import psutil
     import torch
@@ -232,7 +232,7 @@ def memory_rows(
     width = dtype.itemsize if dtype is not None else 4
     teaching = memory.shape_of(teacher.settings).parameters if teacher and teacher.settings is not None else 0
     if getattr(config.distill, "decay", 0):
-        teaching = memory.shape_of(plan.settings).parameters  # the mean of the model itself
+        teaching = memory.shape_of(plan.settings).parameters  # the moving average of the model
     update = memory.update_of(config, longest, player=width, teacher=teaching, together=together)
     shape = memory.shape_of(plan.settings)
     parts = memory.update_memory(shape, update)
@@ -251,8 +251,8 @@ def first_prompt(
     """Return the first prompt of a training task as the model reads it.
 
     Args:
-        tokenizer: whose chat template is applied, if it has one.
-        seed: of the task; by default the run's.
+        tokenizer: tokenizer with the chat template to apply, if it has one.
+        seed: seed of the task; by default the run's.
     """
     from rollenv.agents.prompts.chat_format import ChatFormat
     from rollenv.agents.prompts.conversation import Conversation
@@ -288,7 +288,7 @@ def refuse_without_room(config: TrainConfig, plan: ModelPlan, prompt: str) -> No
 
 
 def most_turns(env: Env) -> int | None:
-    """The limit on the turns of an episode, where the environment tells it."""
+    """Return the maximum number of turns of an episode, if the environment has one."""
     for name in ("max_turns", "max_steps"):
         if isinstance(limit := getattr(env, name, None), int):
             return limit
@@ -296,7 +296,7 @@ def most_turns(env: Env) -> int | None:
 
 
 def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None) -> dict[str, int | str]:
-    """Return the most that an iteration and the whole run need, by kind."""
+    """Return upper bounds for an iteration and the whole run, by kind."""
     rollout, unknown = config.rollout, "unlimited by the environment"
     trajectories = rollout.groups_per_batch * rollout.group_size
     out: dict[str, int | str] = {
@@ -343,14 +343,14 @@ def model_plan(config: TrainConfig) -> ModelPlan:
 
 
 def teacher_plan(config: TrainConfig) -> ModelPlan | None:
-    """Return the plan of ``distill.path``; None where no other model teaches."""
+    """Return the plan of ``distill.path``; None without a separate teacher."""
     path = getattr(config.distill, "path", None)
     own = config.model.model_copy(update={"path": path})
     return model_plan(config.model_copy(update={"model": own})) if path else None
 
 
 def _folder_plan(name: str, folder: Path, **how: str) -> ModelPlan:
-    """Reads the model's configuration and tokenizer."""
+    """Read the configuration and tokenizer of a model."""
     from transformers import AutoConfig, AutoTokenizer
 
     if not how and not any(file for pattern in _WEIGHTS for file in folder.glob(pattern)):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rollenv.agents.chat.endpoint import Patience
     from rollenv.rollout.types import Trajectory
 
-#: The variable with the key, unless another one is named.
+#: Default environment variable of the API key.
 _KEY = "OPENAI_API_KEY"
 
 
@@ -94,7 +94,7 @@ def command(
 
 
 def _key(variable: str) -> str | None:
-    """The key in an environment variable. Another endpoint's is not sent instead."""
+    """Return the key in an environment variable, without falling back to another variable."""
     key = os.environ.get(variable, "").strip()
     if not key and variable != _KEY:
         raise UsageError(f"--api-key-env: there is no key in the environment variable {variable}")
@@ -104,7 +104,7 @@ def _key(variable: str) -> str | None:
 
 
 def _only_model(base_url: str, key: str | None, patience: Patience) -> str:
-    """The model of an endpoint that has one."""
+    """Return the model of an endpoint that has exactly one."""
     from rollenv.agents.chat.endpoint import checked_url, without_login
 
     checked_url(base_url)
@@ -122,7 +122,7 @@ def _only_model(base_url: str, key: str | None, patience: Patience) -> str:
 
 
 async def _listed(url: str, key: str | None, patience: Patience) -> tuple[int, list[str], str]:
-    """The status of an endpoint's list, the names in it, and what was wrong in the last attempt."""
+    """Return the HTTP status, the models and the last attempt's problem of listing an endpoint's models."""
     import httpx
 
     from rollenv.agents.chat.endpoint import MAY_PASS
@@ -150,7 +150,7 @@ async def _listed(url: str, key: str | None, patience: Patience) -> tuple[int, l
 
 
 def _print_json(data: dict[str, Any]) -> None:
-    """JSON in one line. Numbers that JSON does not have (NaN, infinite ones) become null."""
+    """Print JSON on one line; NaN and infinities become null."""
     try:
         text = json_module.dumps(data, allow_nan=False)
     except ValueError:

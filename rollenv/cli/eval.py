@@ -39,7 +39,7 @@ PROMPT_HELP = (
     "stop='[\"\\n\"]'. Or a recipe, whose prompt is taken. May be repeated."
 )
 
-#: Meanings of the kinds of failures.
+#: Descriptions of the kinds of failures.
 _FAILURES = {
     "agent": "the agent or its endpoint gave no answer",
     "reward": "the reward could not be computed",
@@ -147,7 +147,7 @@ def _save(numbers: dict[str, Any], folder: Path) -> None:
 def _set_prompt(
     player: Agent, form: AnyPrompt, env: str, kwargs: dict[str, Any], around: dict[str, dict[str, Any]]
 ) -> None:
-    """Give a model in this process the prompt of settings; examples come from training tasks where there is a split."""
+    """Set the prompt of a local model; examples come from the training split if there is one."""
     from rollenv.registry import spec
     from rollenv.trainers.config.tasks import EnvConfig
     from rollenv.trainers.prompts import prompt_of
@@ -209,7 +209,7 @@ def _print(result: Evaluation, agent: str, out: Path | None) -> None:
 
 
 def print_failures(trajectories: Sequence[Trajectory], failures: Mapping[str, int]) -> None:
-    """Say what kinds of failures there were, and the first of each kind."""
+    """Print the number of failures of each kind, and the first error of each."""
     failed = sum(failures.values())
     most = failed > len(trajectories) / 2
     all_of_them = "all" if failed == len(trajectories) else "most" if most else ""

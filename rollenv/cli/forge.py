@@ -72,7 +72,7 @@ def command(
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Watch]:
-    """A bar on a terminal; elsewhere a line now and then."""
+    """Show a progress bar on a terminal, elsewhere occasional lines."""
     ticker, done = Ticker("tasks", total), dict[str, int]()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     bar = Progress(*columns, console=progress_console, transient=True, disable=not progress_console.is_terminal)

@@ -68,7 +68,7 @@ def command(
 
 
 def _model(model: str, upstream: str, temperature: float | None, max_tokens: int | None) -> Any:
-    """The model that a name stands for."""
+    """Make the model of a name, or the upstream endpoint."""
     from rollenv.agents.chat.endpoint import Endpoint
     from rollenv.agents.gateway.endpoint import Upstream
     from rollenv.agents.gateway.policy import Policy
@@ -84,7 +84,7 @@ def _model(model: str, upstream: str, temperature: float | None, max_tokens: int
 
 
 def _writer(file: Path) -> Any:
-    """A function that appends a session's chats to a file, if that can be written."""
+    """Return a function that appends a session's chats to a file; fail at once if it is not writable."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         open(file, "a").close()

@@ -14,7 +14,7 @@ from rich.table import Table
 from rollenv.cli.common import console
 from rollenv.core import RollenvError, UsageError
 
-#: Older records than this are marked as old.
+#: Age in seconds after which a record is marked as old.
 _OLD_SECONDS = 10.0
 _QUANTILES = ("p50", "p95", "p99")
 

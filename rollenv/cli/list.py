@@ -66,7 +66,7 @@ def _groups(specs: Sequence[EnvSpec]) -> list[tuple[str, list[EnvSpec]]]:
 
 
 def _open_ended(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Namespaces whose ids name a folder, a server or a package, so that no list holds them."""
+    """Return the namespaces whose ids contain a folder, a server or a package and so cannot be listed."""
     return [(f"{name}:", "any", "", _line(cards.family(name))) for name in names]
 
 
@@ -90,7 +90,7 @@ def _print_groups(specs: Sequence[EnvSpec]) -> None:
 
 
 def _brief_needs(missing: Sequence[Need]) -> list[str]:
-    """A line for each way to get what a group lacks; data files share one."""
+    """Return a line for each way to install what a group lacks; data files share one."""
     folders = list(dict.fromkeys(need.folder for need in missing if isinstance(need, DataFiles)))
     rest = cards.needed(need for need in missing if not isinstance(need, DataFiles))
     lines = [f"{', '.join(names)}" + (f": {hint}" if hint else "") for hint, names in rest.items()]
@@ -111,7 +111,7 @@ def _print_ids(specs: Sequence[EnvSpec]) -> None:
 
 
 def _without_repeats(specs: Sequence[EnvSpec]) -> list[str]:
-    """A summary of each spec; the differing arguments where it is that of the spec before."""
+    """Return a summary of each spec: the differing arguments if the text repeats the previous one."""
     lines, before = [], ""
     for s in specs:
         text = _line(cards.summary(s))
@@ -122,7 +122,7 @@ def _without_repeats(specs: Sequence[EnvSpec]) -> list[str]:
 
 
 def _print_rows(rows: Sequence[tuple[str, ...]], *, right: Sequence[int] = ()) -> None:
-    """Columns that keep their width, apart from the last, which is cut where the terminal ends."""
+    """Print columns; the last one is cut at the width of the terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         padded = zip(row, widths, range(len(row)), strict=True)
@@ -133,5 +133,5 @@ def _print_rows(rows: Sequence[tuple[str, ...]], *, right: Sequence[int] = ()) -
 
 
 def _line(text: str) -> str:
-    """The text without addresses, which take a line's room."""
+    """Remove URLs, which are too long for a line."""
     return re.sub(r" \((https?:|arXiv)[^)]*\)", "", text)

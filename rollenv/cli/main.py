@@ -47,7 +47,7 @@ _QUIET = typer.Option(False, "--quiet", "-q", help="Show no progress, only resul
 
 
 def _prepared(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command -v and -q, and turn rollenv's own errors and Ctrl-C into a message and an exit code."""
+    """Add -v and -q to a command, and turn rollenv's errors and Ctrl-C into a message and an exit code."""
 
     @functools.wraps(command)
     def run(*args: Any, verbose: int, quiet: bool, **kwargs: Any) -> None:
@@ -114,7 +114,7 @@ def _main() -> None:
     except Exception as error:
         if type(error).__name__ == "Abort":  # Ctrl-C outside a command
             sys.exit(130)
-        if not hasattr(error, "format_message"):  # typer's errors about what was typed have it, whichever click it uses
+        if not hasattr(error, "format_message"):  # usage errors of typer have it, with any version of click
             raise
         _explain(error)
         code = error.exit_code  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ def _main() -> None:
 
 
 def _explain(error: Any) -> None:
-    """Print the mistake in the words of a command, in a line, and where its words are explained."""
+    """Print a usage error on one line, and the command that shows help."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return

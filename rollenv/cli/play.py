@@ -24,12 +24,12 @@ from rollenv.drawing import PIECES, ansi, draw
 from rollenv.registry import make
 from rollenv.typed import Reader, reader
 
-#: The codes of arrow keys in both of the modes that terminals have, and vi's keys for the same.
+#: Escape codes of arrow keys in both terminal modes, and vi's keys.
 ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
 VI = {"h": "left", "j": "down", "k": "up", "l": "right"}
 
 _END, _BACKSPACE, _KILL = "\x04", "\x08\x7f", "\x15"
-#: Seconds in which the rest of what an arrow key sends arrives.
+#: Seconds to wait for the rest of an arrow key's escape sequence.
 _REST = 0.05
 
 
@@ -57,7 +57,7 @@ class Keyboard:
             termios.tcsetattr(self.fd, termios.TCSADRAIN, before)
 
     def ask(self, prompt: str, moves: Mapping[str, str]) -> str | None:
-        """A line, or the move that a key stands for; None at the end of the input.
+        """Return a line, or the move of a key; None at the end of the input.
 
         Args:
             moves: what ``up``, ``down``, ``left`` and ``right`` stand for; those that are missing do not move.
@@ -87,14 +87,14 @@ class Keyboard:
                 line += key
 
     def _key(self) -> str:
-        """A character; of an arrow key ESC and its letter; empty at the end of the input."""
+        """Return a character, or ESC and the letter of an arrow key; empty at the end of the input."""
         first = self._next()
         if first != "\x1b" or not self._more():
             return first
         if self._next() not in "[O" or not self._more():
             return first
         last = self._next()
-        while last and not last.isalpha() and last != "~" and self._more():  # keys held with others send more
+        while last and not last.isalpha() and last != "~" and self._more():  # modifier keys add to the sequence
             last = self._next()
         return first + last
 
@@ -128,9 +128,9 @@ COMMANDS = {
     ":help": "show this",
     ":quit": "leave (or Ctrl-D)",
 }
-#: Other words for commands.
+#: Aliases of commands.
 _SAME = {":again": ":new", ":q": ":quit", ":exit": ":quit", ":h": ":help", ":u": ":undo", ":?": ":help"}
-#: The last seed that is drawn where none is given.
+#: Largest seed that is drawn if none is given.
 _SEEDS = 10_000
 
 
@@ -155,7 +155,7 @@ Ask = Callable[[str, Reader], str | None]
 
 @contextlib.contextmanager
 def _asker() -> Iterator[Ask]:
-    """Keys and lines from a terminal, lines from anything else."""
+    """Yield a reader: of keys and lines for a terminal, of lines for anything else."""
     if sys.stdin.isatty() and sys.stdout.isatty():
         with Keyboard(sys.stdin.fileno()).held() as keyboard:
             yield lambda prompt, reader: keyboard.ask(prompt, reader.moves)
@@ -164,7 +164,7 @@ def _asker() -> Iterator[Ask]:
 
 
 def _line(prompt: str, reader: Reader) -> str | None:
-    """A line, None at the end of the input."""
+    """Return a line; None at the end of the input."""
     try:
         return console.input(prompt, markup=False).strip()
     except EOFError:
@@ -180,12 +180,12 @@ class Moment:
     info: dict[str, Any]
     total: float
     state: dict[str, Any] | None
-    """State to go back to; None where the environment cannot."""
+    """State for undo; None if the environment cannot save and restore one."""
 
 
 @dataclass
 class Player:
-    """One episode, played by a person."""
+    """One episode, played by the user."""
 
     game: Env
     seed: int
@@ -195,7 +195,7 @@ class Player:
     over: bool = False
 
     def play(self) -> bool:
-        """Play until the person leaves or wants another episode; whether it is the latter."""
+        """Play until the user quits or wants another episode; return whether another one is wanted."""
         self.restart()
         self.reader = reader(self.game, self.past[0].observation)
         console.print(self._introduction(), style="dim", markup=False)
@@ -232,7 +232,7 @@ class Player:
         self._note(observation, info, 0.0)
 
     def step(self, action: str) -> None:
-        """Play an action and show what comes of it."""
+        """Play an action and show the result."""
         if self.over:
             console.print("the episode is over: :undo, :restart or Enter", style="yellow")
             return
@@ -246,7 +246,7 @@ class Player:
             console.print(f"[bold]The episode is {verdict}[/], total reward {self.past[-1].total:g}.")
 
     def undo(self) -> None:
-        """Go back by one action: to the state before, or by playing the others again."""
+        """Undo one action by restoring the previous state, or by replaying the earlier actions."""
         if not self.actions:
             console.print("there is nothing to undo", style="yellow")
             return
@@ -267,7 +267,7 @@ class Player:
         self.past.append(Moment(observation, info, total, state))
 
     def _help_out(self, method: str) -> None:
-        """Play what the environment's oracle or its random actions say."""
+        """Play actions of the oracle, or random ones."""
         if self.over:
             console.print("the episode is over: :undo, :restart or Enter", style="yellow")
             return
@@ -282,7 +282,7 @@ class Player:
     # -- what is shown -----------------------------------------------------------------------------------------------
 
     def show(self) -> None:
-        """The last observation, and the board as a drawing where a terminal can show it."""
+        """Show the last observation, and the board as a drawing if the terminal supports it."""
         now = self.past[-1]
         suffix, board = str(now.info.get("suffix", "")), self.game.render()
         drawing = draw(self.game.picture, board) if console.is_terminal else None

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from rollenv.rollout.types import Trajectory
 
 SETTINGS_FILE, EPISODES_FILE = "eval.json", "episodes.jsonl"
-#: Not settings: seconds of all sessions before the last one, and whether that one is under way (or was cut off).
+#: Keys that are no settings: seconds of all earlier sessions, and whether the last one is running or was cut off.
 _SECONDS, _OPEN = "seconds", "open"
-#: Settings that tell whether data and model are what they were.
+#: Settings that detect changes of data and model.
 FINGERPRINTS = ("rows", "model")
 ACCEPT_HELP = "With --resume: go on although the data or the model have changed."
 
@@ -51,7 +51,7 @@ class EvalFolder:
 
     @classmethod
     def begin(cls, path: Path, settings: Mapping[str, Any], resume: bool, accept: bool = False) -> EvalFolder:
-        """A folder to be, or one to go on with.
+        """Create the folder, or continue an existing one.
 
         Args:
             settings: with ``rows``, a fingerprint of each row of a data set, and ``model``, of a model's weights.
@@ -71,7 +71,7 @@ class EvalFolder:
                 raise UsageError(
                     f"{path} holds an evaluation already: --resume goes on with it; or name another folder"
                 )
-            file.unlink()  # it ended by an error before its first episode
+            file.unlink()  # the session failed before its first episode
             return cls(path, dict(settings), [], 0.0)
         if accept:
             before = {key: value for key, value in before.items() if key not in FINGERPRINTS}
@@ -83,7 +83,7 @@ class EvalFolder:
         found.played = list(read(episodes)) if episodes.exists() else []
         known = before.get(_SECONDS)
         found.seconds = float(known) if isinstance(known, int | float) else 0.0
-        if before.get(_OPEN) and episodes.exists():  # it was cut off, after its last episode was written
+        if before.get(_OPEN) and episodes.exists():  # the session was cut off after its last episode was written
             found.seconds += max(0.0, episodes.stat().st_mtime - file.stat().st_mtime)
         return found
 
@@ -92,7 +92,7 @@ class EvalFolder:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[JsonlWriter]:
-        """Open the file of episodes. Entering notes the settings, leaving the time."""
+        """Open the file of episodes; entering saves the settings, leaving saves the time."""
         from rollenv.rollout.records.storage import JsonlWriter
 
         try:
@@ -125,7 +125,7 @@ class EvalFolder:
 
 @contextlib.contextmanager
 def writes(folder: Path) -> Iterator[None]:
-    """Turn what goes wrong with the files of a folder into a line for the user: a full disk, no permission."""
+    """Turn file errors such as a full disk or no permission into a UsageError."""
     try:
         yield
     except OSError as error:
@@ -143,7 +143,7 @@ def tasks_before(path: Path) -> int | None:
 
 
 def _check(path: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Raise UsageError if an evaluation is not the continuation of another one."""
+    """Raise UsageError if an evaluation cannot continue another one."""
     for key in {**before, **settings}:
         old, new = before.get(key), settings.get(key)
         if old == new or key in (_SECONDS, _OPEN) or (key in FINGERPRINTS and old is None):
@@ -168,7 +168,7 @@ def _check(path: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """The settings of an evaluation that is there."""
+    """Read the settings of an existing evaluation."""
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -182,7 +182,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 class Dashboard:
-    """A bar, and two lines of numbers."""
+    """A progress bar and two lines of metrics."""
 
     def __init__(self, what: str, total: int, manager: RolloutManager, agent: Any):
         self.manager, self.agent, self.total = manager, agent, total
@@ -203,7 +203,7 @@ class Dashboard:
 
     @contextlib.contextmanager
     def shown(self, played: list[Trajectory]) -> Iterator[Dashboard]:
-        """Show it until the block ends, on a terminal; elsewhere a line now and then tells how far it is."""
+        """Show it on a terminal until the block ends; elsewhere print occasional lines of progress."""
         for trajectory in played:
             if trajectory.complete:
                 self._add(trajectory)
@@ -214,7 +214,7 @@ class Dashboard:
             yield self
 
     def count(self, trajectory: Trajectory) -> None:
-        """An episode ended."""
+        """Count a finished episode."""
         if self.file:
             self.file.write(trajectory)
         self._add(trajectory)
@@ -230,7 +230,7 @@ class Dashboard:
         self.bar.update(self.task, advance=1)
 
     def draw(self) -> Lines:
-        """The bar and two lines of numbers."""
+        """Render the bar and two lines of metrics."""
         from rollenv.rollout.evaluate import wilson_interval
 
         done, seconds = max(self.done, 1), time.perf_counter() - self.started
@@ -266,7 +266,7 @@ def playing(
     folder: EvalFolder | None,
     step_deadline: float | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields the arguments ``manager``, ``played``, ``seconds`` and ``watch`` of what evaluates."""
+    """Yield the arguments ``manager``, ``played``, ``seconds`` and ``watch`` of the evaluating function."""
     from rollenv.rollout.episode import Limits
     from rollenv.rollout.manager import RolloutManager
 
@@ -291,7 +291,7 @@ def playing(
 
 
 def _concurrent(player: Any) -> int:
-    """Episodes at the same time."""
+    """Return the number of concurrent episodes."""
     if not hasattr(player, "harness"):
         return CONCURRENT
     from rollenv.agents.harness.agent import concurrent_plays

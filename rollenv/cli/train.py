@@ -118,14 +118,14 @@ def _write_recipe(config: TrainConfig, file: Path) -> None:
 
 
 def _need_everything(config: TrainConfig) -> None:
-    """Say what the environments and the model need, all of it at once, before anything is written or loaded."""
+    """Raise one error for all missing requirements, before anything is written or loaded."""
     from rollenv import cards, hub
     from rollenv.cli.dry_run import try_environments
     from rollenv.gguf import model_at
     from rollenv.registry import spec
 
     if config.placement.by_ray:
-        import rollenv.trainers.launch  # it says what is missing
+        import rollenv.trainers.launch  # raises MissingExtra
     if config.rollout.shards:
         import rollenv.trainers.rollout_shards  # noqa: F401
 
@@ -159,11 +159,11 @@ def _need_player(config: TrainConfig) -> None:
 
 
 def _resume(recipe: str, overrides: Sequence[str], accept: bool) -> tuple[RunDir, TrainConfig]:
-    """The run to go on with. Settings given again must be the ones it was started with, but for more iterations."""
+    """Return the run to resume. Repeated settings must be unchanged, except for more iterations."""
     from rollenv.trainers.config import is_env_id, load_config, with_settings
     from rollenv.trainers.run_dir import RunDir, latest
 
-    if is_env_id(recipe):  # whose settings need not be chosen again
+    if is_env_id(recipe):  # its recipe need not be chosen again
         named = str(key_values(o for o in overrides if o.startswith("run_dir=")).get("run_dir", ""))
     else:
         named = load_config(recipe, overrides).run_dir
@@ -183,8 +183,8 @@ def _train(config: TrainConfig, run: RunDir) -> Result:
     transformers.utils.logging.disable_progress_bar()
     console.print(f"writing to {run.path}", soft_wrap=True, markup=False)
     gc.collect()
-    gc.freeze()  # torch's objects stay; without this, every full collection would walk over them again
-    gc.set_threshold(100_000, 20, 20)  # a batch makes a million small objects that are all in use until it is done
+    gc.freeze()  # every full collection would walk over torch's objects again
+    gc.set_threshold(100_000, 20, 20)  # a batch has a million small objects that stay in use until it is done
     before = [row["eval/success"] for row in read_rows(run.metrics_file) if "eval/success" in row]
     with _Display(before[:1]) as display:
         if config.placement.by_ray:
@@ -195,12 +195,12 @@ def _train(config: TrainConfig, run: RunDir) -> Result:
             return trainer.fit()
 
 
-#: Seconds after which a run logs a line again.
+#: Maximum seconds between two lines of the log.
 _SILENCE = 30.0
 
 
 class _Display:
-    """One live line on a terminal; elsewhere a line for every evaluation and finished stage, and now and then."""
+    """A live line on a terminal; elsewhere a line for every evaluation and finished stage, and every 30 s."""
 
     def __init__(self, evaluated: Sequence[float] = ()) -> None:
         self.live = error_console.is_terminal
@@ -247,7 +247,7 @@ class _Display:
         self.bar.update(self.tasks[stage], completed=done, numbers=text)  # type: ignore[arg-type]
 
     def _numbers(self, stage: str) -> str:
-        """Return the numbers that matter of a stage, short enough for 80 columns."""
+        """Return the main metrics of a stage, short enough for 80 columns."""
         formats = {"loss": "loss {:.3f}"}
         if stage == "training":
             formats = {"reward": "reward {:.2f}", "success": "success {:.2f}"}
