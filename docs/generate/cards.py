@@ -1,4 +1,4 @@
-"""A card for each registered id, made by asking the registry and by playing a little."""
+"""A card for each registered id, from the registry and a short episode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST = 1500
 
 
 def pages() -> dict[str, str]:
-    """An overview, and one page for each namespace with a card for each of its ids."""
+    """Make an overview, and a page for each namespace with a card for each id."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a build downloads no data
     specs = rollenv.list_envs()
     rows = ["# Environments", "", f"{len(specs)} ids are registered. `rollenv list` shows them on your machine.", ""]

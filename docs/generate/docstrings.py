@@ -1,4 +1,4 @@
-"""Docstrings are written for Sphinx's eyes too; here their roles become Markdown."""
+"""Conversion of Sphinx roles in docstrings to Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LITERAL = re.compile(r"::(?=\n\n)")
 
 
 def plain(text: str) -> str:
-    """Text without roles, and with code blocks that Markdown knows."""
+    """Replace roles, and convert code blocks to Markdown."""
     return _LITERAL.sub(":", _ROLE.sub(r"`\1`", text))
 
 

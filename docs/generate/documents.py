@@ -1,4 +1,4 @@
-"""Pages made of files that live elsewhere in the repository: recipes, figures and what is about the project."""
+"""Pages from files elsewhere in the repository: recipes, measurements and project documents."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 from rollenv.trainers.config import load_config
 from rollenv.trainers.config.tasks import played
 
-#: Page to the file that it is made of.
+#: Source file of each page.
 SOURCES: dict[str, str] = {}
-#: Page to the folder that its links start from.
+#: Base folder of each page's links.
 ORIGINS: dict[str, str] = {}
 
 _PROJECT = {"changelog": "CHANGELOG.md", "security": "SECURITY.md", "contributing": "CONTRIBUTING.md"}
@@ -22,7 +22,7 @@ def _made_of(page: str, file: Path, root: Path) -> None:
 
 
 def recipes(root: Path) -> dict[str, str]:
-    """A page for each recipe, with its comments as they are in the file."""
+    """Make a page for each recipe, including its comments."""
     files = sorted((root / "trainers" / "recipes").glob("*.toml"))
     rows = [
         "# Recipes",
@@ -49,7 +49,7 @@ def recipes(root: Path) -> dict[str, str]:
 
 
 def figures(root: Path) -> dict[str, str]:
-    """A page for each table of measurements; its first line is the command that prints it."""
+    """Make a page for each table of measurements; its first line is the command that prints it."""
     files = sorted((root / "benchmarks" / "results").glob("*.md"))
     rows = ["# Figures", "", "Every figure has the command that prints it on its first line. Run it in a clone.", ""]
     rows += ["| figure | command |", "|---|---|"]
@@ -67,7 +67,7 @@ def figures(root: Path) -> dict[str, str]:
 
 
 def _titled(stem: str, text: str) -> tuple[str, str]:
-    """The title of a table and the rest, with its command in a block."""
+    """Return the title of a table, and the rest with its command in a code block."""
     title = stem.replace("_", " ").capitalize()
     if text.startswith("# "):
         head, _, text = text.partition("\n")

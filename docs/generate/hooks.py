@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages that are made when the site is built, and links that leave ``docs/``."""
+"""MkDocs hooks: generated pages, and links out of ``docs/``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINK = re.compile(r"(\]\(|src=\")([^)\s#\":]+)(?=[)#\"])")
 
 
 def on_config(config: Any) -> Any:
-    """Collect the pages and put them into the navigation, before what is about the project."""
+    """Generate the pages and put them into the navigation, before the project documents."""
     sections = {
         "Environments": cards.pages(),
         "Recipes": documents.recipes(ROOT) | {keys.PAGE: keys.page()},
@@ -45,7 +45,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links work in the repository and on the site: one that leaves ``docs/`` leads to the page made of that file."""
+    """Point links out of ``docs/`` to the pages of those files, so that they work in the repository and on the site."""
     here = posixpath.join("docs", posixpath.dirname(page.file.src_uri))
     if page.file.src_uri in config["_generated"]:
         here = documents.ORIGINS.get(page.file.src_uri, here)

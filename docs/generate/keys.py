@@ -1,4 +1,4 @@
-"""A page with every key that a recipe may set, from the models that check them."""
+"""A page with every recipe key, from the models that validate them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.section import union_of
 
 PAGE = "recipes/keys.md"
-#: Ends the title of the members of a list; their sections are described where they stand alone.
+#: Suffix of the title of list items, whose sections are described elsewhere.
 EACH = ", each"
 
 
 def page() -> str:
-    """The page, a table for each section; where one key decides about the others, a table for each of its values."""
+    """Make the page: a table for each section, or for each value of its tag."""
     rows = [
         "# All keys",
         "",
@@ -33,7 +33,7 @@ def page() -> str:
 
 
 def _section(path: str, model: type[BaseModel], title: str = "") -> Iterator[str]:
-    """The tables of a section and of those below it."""
+    """Yield the tables of a section and its subsections."""
     if path:
         yield from (f"## {title or path}", "", _text(model.__doc__), "")
     below = [] if title.endswith(EACH) else list(_below(path, model))
@@ -54,7 +54,7 @@ def _section(path: str, model: type[BaseModel], title: str = "") -> Iterator[str
 
 
 def _below(path: str, model: type[BaseModel]) -> Iterator[tuple[str, str, type[BaseModel]]]:
-    """The sections in a section: key, title, model. A model of several values of a tag comes once."""
+    """Yield key, title and model of each subsection. A model that several tag values share comes once."""
     for name, field in model.model_fields.items():
         key = _join(path, name)
         if union := union_of(key):
@@ -74,7 +74,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _type(kind: Any) -> str:
-    """Describe the values that a key may have, in words."""
+    """Describe the possible values of a key."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _type(arguments[0])

@@ -7,7 +7,7 @@ import pkgutil
 import re
 from pathlib import Path
 
-#: What is public, by section. A star means every public module there.
+#: Public modules by section. A star means every public module there.
 PUBLIC = {
     "Environments": (
         "rollenv",
@@ -52,7 +52,7 @@ PUBLIC = {
 
 
 def modules(root: Path) -> list[str]:
-    """Every module that can be imported, by name."""
+    """Return the names of all importable modules."""
     found = ["rollenv", *(info.name for info in _walk([str(root / "rollenv")], "rollenv."))]
     return sorted({name for name in found if not re.search(r"\._", name)})
 
@@ -68,7 +68,7 @@ def _walk(folders: list[str], prefix: str) -> list[pkgutil.ModuleInfo]:
 
 
 def public(root: Path) -> dict[str, list[str]]:
-    """The public modules by section.
+    """Return the public modules by section.
 
     Raises:
         ValueError: a name in :data:`PUBLIC` fits no module.
@@ -104,13 +104,13 @@ def pages(root: Path) -> dict[str, str]:
 
 
 def nav(root: Path) -> list[object]:
-    """The pages by section."""
+    """Return the pages by section."""
     sections = {title: [f"reference/{name}.md" for name in names] for title, names in public(root).items()}
     return ["reference/index.md", *({title: found} for title, found in sections.items())]
 
 
 def _summary(root: Path, name: str) -> str:
-    """The first sentence of a module's docstring, without roles."""
+    """Return the first sentence of a module's docstring, without roles."""
     path = root / name.replace(".", "/")
     source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
     match = re.match(r'\s*r?"""(.*?)(?:\n\n|""")', source, re.DOTALL)

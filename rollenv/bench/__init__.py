@@ -1,4 +1,4 @@
-"""Suites of tasks, how agents do on them, and whether one does better than another: what `rollenv bench` shows."""
+"""Suites of tasks, results of agents on them, and comparisons of agents (`rollenv bench`)."""
 
 from rollenv.bench.compare import Comparison, compare
 from rollenv.bench.run import Benchmark, run

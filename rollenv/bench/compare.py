@@ -1,4 +1,4 @@
-"""Comparison of two agents on the tasks that both played."""
+"""Comparison of two agents on their common tasks."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from numpy.typing import NDArray
 from rollenv.core import UsageError
 from rollenv.rollout.types import Task, Trajectory
 
-#: Bootstrap samples, and the seed that they are drawn with.
+#: Number and seed of bootstrap samples.
 _SAMPLES, _SEED = 10_000, 0
-#: Were the agents alike, five tasks that differ would go the same way once in 16 times; six do so once in 32.
+#: For equal agents, five differing tasks all favor the same one with probability 1/16, six with 1/32.
 _FEWEST = 6
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One category: the second agent less the first."""
+    """The difference in one category: the second agent minus the first."""
 
     category: str
     tasks: int
-    """That both played."""
+    """Tasks that both agents played."""
     first: float
     second: float
-    """Success of the two on these tasks."""
+    """Success rates of both agents on these tasks."""
     difference: float
     low: float
     high: float
     """The 95 % interval of the difference, over tasks."""
     only_first: int
     only_second: int
-    """Tasks that one solved more often than the other."""
+    """Tasks with different success rates."""
 
     @property
     def clear(self) -> bool:
-        """True if the interval is all on one side of zero, and enough tasks differ for this to be no chance."""
+        """True if the interval excludes zero, and enough tasks differ."""
         return (self.low > 0 or self.high < 0) and self.only_first + self.only_second >= _FEWEST
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two runs of the same tasks."""
+    """The comparison of two runs."""
 
     rows: list[Difference]
     total: Difference
     only_first: int
     only_second: int
-    """Tasks that only one of the runs has; they are left out."""
+    """Tasks in only one of the runs, which are left out."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -95,7 +95,7 @@ def _difference(category: str, a: NDArray[Any], b: NDArray[Any], means: NDArray[
 
 
 def _bootstrap(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
-    """Means of samples with replacement, a few at a time so that memory stays small."""
+    """Return means of bootstrap samples, computed in chunks to limit memory."""
     out: list[NDArray[Any]] = []
     for start in range(0, _SAMPLES, 500):
         rows = min(500, _SAMPLES - start)
@@ -104,7 +104,7 @@ def _bootstrap(values: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
 
 
 def _by_task(trajectories: Iterable[Trajectory]) -> dict[str, float]:
-    """The success rate of every task. Of an episode that was played again, the last one counts."""
+    """Return the success rate of every task. If an episode was played again, the last one counts."""
     latest: dict[tuple[str, int], bool] = {}
     for each in trajectories:
         latest[task_key(each.task), each.member] = each.success and each.complete
@@ -114,7 +114,7 @@ def _by_task(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     return {key: sum(wins) / len(wins) for key, wins in found.items()}
 
 
-#: Settings that change how a task is written, not what it is: agents with different ones are compared.
+#: Settings that change only the wording of a task; agents may differ in them.
 _FORMS = ("calls",)
 
 

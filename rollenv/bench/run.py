@@ -1,4 +1,4 @@
-"""Playing a suite, and the numbers of each category."""
+"""Evaluation of a suite, with metrics of each category."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from rollenv.rollout.loops import refuse_running_loop
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Trajectory
 
-#: Answers of agents that do nothing, for the floor.
+#: Replies of constant agents, for the floor.
 _CONSTANTS = ("Done.", "I cannot do that.")
 
 
 @dataclass
 class Row:
-    """The numbers of one category, or of all together."""
+    """Metrics of one category, or of all together."""
 
     category: str
     n: int
-    """Tasks."""
+    """Number of tasks."""
     k: int
-    """Episodes of each."""
+    """Episodes per task."""
     success: Interval
     pass_at: dict[int, Interval]
     pass_all: dict[int, Interval]
     reward: float
     failed: int
-    """Episodes that the agent, its endpoint or the environment did not bring to an end."""
+    """Episodes that failed because of the agent, its endpoint or the environment."""
     turns: float
     metrics: dict[str, float]
-    """Means over episodes of what the environment reported, such as ``calls``, ``invalid_calls`` and ``partial``."""
+    """Means of metrics from the environment, such as ``calls``, ``invalid_calls`` and ``partial``."""
     side_effects: float | None
-    """The share of episodes that changed what they should not."""
+    """The share of episodes with unwanted side effects."""
     prompt_tokens: float
     completion_tokens: float
     cost: float
     """Cost of all its episodes."""
     latency: float
-    """Median seconds that the agent took for a turn, over episodes."""
+    """Median over episodes of the agent's seconds per turn."""
     floor: float | None = None
-    """Success of the better of two agents that call nothing and say the same every time."""
+    """Success of the better of two constant agents, which call nothing."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Benchmark:
     suite: str
     rows: list[Row]
     total: Row
-    """Every category weighs as much as it has tasks."""
+    """All categories together, weighted by their tasks."""
     macro: float
     """The mean of the categories' success."""
     missing: dict[str, str]
@@ -131,7 +131,7 @@ def run(
 
 
 def _floor(part: Part, n: int | None, seed: int) -> float:
-    """The success of the better of the agents that say the same every time."""
+    """Return the success of the better constant agent."""
     shares = []
     for text in _CONSTANTS:
         trajectories, rest = to_play(part.tasks(n, seed), 1)
@@ -142,7 +142,7 @@ def _floor(part: Part, n: int | None, seed: int) -> float:
 
 
 def summarise(category: str, trajectories: Sequence[Trajectory], k: int) -> Row:
-    """The numbers of a category.
+    """Compute the metrics of a category.
 
     Args:
         trajectories: all of its episodes; the ``k`` of a task are next to each other.
@@ -178,7 +178,7 @@ _OF_ENDPOINTS = {"prompt_tokens", "completion_tokens", "cost"}
 
 
 def tokens_of(trajectory: Trajectory) -> tuple[float, float]:
-    """Tokens that were read and written: as the endpoint counted them, or as they are stored."""
+    """Return prompt and response tokens: the endpoint's counts, or those of the stored ids."""
     counted: Mapping[str, float] = trajectory.metrics
     if "prompt_tokens" in counted or "completion_tokens" in counted:
         return counted.get("prompt_tokens", 0.0), counted.get("completion_tokens", 0.0)

@@ -1,4 +1,4 @@
-"""Suites: which environments belong together, and what of them can be played here."""
+"""Suites of environments, and their parts that can be played here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollenv.registry import list_envs, spec
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Task
 
-#: Suites of several families: a line about each, and how the ids in it begin.
+#: Suites of several families: a description, and the prefixes of their ids.
 _SUITES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "tool-use": ("All generated and published tasks with tools.", ("tools:",)),
     "generated": (
@@ -64,14 +64,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Suite:
-    """A set of tasks that are played together."""
+    """A set of categories."""
 
     name: str
     about: str
     parts: tuple[Part, ...]
     """Parts that can be played here."""
     missing: Mapping[str, str] = field(default_factory=dict)
-    """Categories that cannot be played here, with their needs."""
+    """Categories that cannot be played here, with their missing requirements."""
 
 
 def suites() -> list[Suite]:
@@ -80,12 +80,12 @@ def suites() -> list[Suite]:
 
 
 def suite(name: str, settings: Mapping[str, Any] | None = None, calls: str = "") -> Suite:
-    """The suite of a name, or one environment as a suite.
+    """Return the suite of a name, or one environment as a suite.
 
-    Generated tasks are those of the split ``test``, which training leaves alone, where the settings say nothing else.
+    Generated tasks are from the split ``test``, which training does not use, unless the settings choose another.
 
     Args:
-        name: of a suite, or an environment's id.
+        name: name of a suite, or an environment's id.
         settings: constructor arguments of its environments; each has to take them all.
         calls: how tool calls are written (:data:`rollenv.tools.calls.CALL_FORMS`); empty for each environment's own.
 
@@ -108,14 +108,14 @@ def suite(name: str, settings: Mapping[str, Any] | None = None, calls: str = "")
     return Suite(name, about, parts, missing)
 
 
-#: Ids that hold other ids' tasks again, or that are for training: not in suites.
+#: Ids that repeat the tasks of other ids, or are for training; excluded from suites.
 _LEFT_OUT = (
     "tools:WorkBench-v0", "tools:DBBench-v0", "tools:Tiny", "os:AgentBench-v0-dev", "os:AgentBench-v0-train",
 )  # fmt: skip
 
 
 def _is_part_of(env_id: str) -> bool:
-    """Return whether the tasks of an id are in a suite by other ids already."""
+    """Return whether an id is excluded from suites: other ids cover its tasks, or it is for training."""
     return env_id in _LEFT_OUT or env_id.startswith("tools:Tiny") or env_id.endswith("-easy")
 
 
@@ -130,20 +130,20 @@ def _part(env_spec: EnvSpec, settings: Mapping[str, Any], calls: str) -> Part:
 
 
 def _takes(factory: Callable[..., Any], name: str) -> bool:
-    """Return whether a constructor takes an argument, by itself or by handing it to a base class."""
+    """Return whether a constructor takes an argument, itself or through a base class."""
     for each in factory.__mro__ if isinstance(factory, type) else (factory,):
         if takes(each, name):
             return True
-        if not takes(each, "settings"):  # how a class here hands over what it does not name
+        if not takes(each, "settings"):  # only **settings passes further arguments to the base class
             return False
     return False
 
 
 def all_tasks(parts: Sequence[Part], n: int | None, seed: int = 0) -> list[Task]:
-    """The tasks of all parts, one part after the other.
+    """Return the tasks of all parts, one part after the other.
 
     Args:
-        n: at most so many of each; None for all of a data set and 100 of what is generated.
-        seed: of the first task of each part.
+        n: maximum tasks of each part; None for all of a data set, or 100 generated ones.
+        seed: seed of the first task of each part.
     """
     return [task for part in parts for task in part.tasks(n, seed)]

@@ -20,7 +20,7 @@ from rollenv.rollout.workers.base import EnvResult, validated
 
 logger = logging.getLogger(__name__)
 
-#: The observation of a step after the end.
+#: Observation of a step after the end of the episode.
 OVER = "The episode is over."
 
 
@@ -29,7 +29,7 @@ class EpisodeFailed(RollenvError):
 
 
 def in_a_line(text: object) -> str:
-    """Return what an environment's error says, in one line.
+    """Return the message of an environment's error on one line.
 
     Args:
         text: an exception, or what :attr:`~rollenv.rollout.types.Trajectory.error` has.
@@ -38,13 +38,13 @@ def in_a_line(text: object) -> str:
 
 
 def text_of(row: Mapping[str, Any], name: str) -> str | None:
-    """A text of a table's row; None where it is missing, for which tables have None or NaN."""
+    """Return a string in a table's row; None if it is missing (None or NaN)."""
     value = row.get(name)
     return value if isinstance(value, str) and value else None
 
 
 def whole_of(row: Mapping[str, Any], name: str) -> int | None:
-    """A whole number of a table's row, which may have it as 3.0 or "3"; None where it is missing.
+    """Return an integer in a table's row, where it may be 3.0 or "3"; None if it is missing.
 
     Args:
         row: by the names of columns.
@@ -65,7 +65,7 @@ def whole_of(row: Mapping[str, Any], name: str) -> int | None:
 
 
 def fields_of(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The fields of a struct in a table's row; empty where it is missing.
+    """Return the fields of a struct in a table's row; empty if it is missing.
 
     Tables have the fields of all rows in each of them; those that are None are left out.
 
@@ -128,18 +128,18 @@ class Episode:
         """
         if self.over:
             return OVER, 0.0
-        result = self._call("step", well_formed(reply))  # JSON can bring halves of characters
+        result = self._call("step", well_formed(reply))  # JSON can contain lone surrogates
         self.turns += 1
         self.total += result.reward
         self.over, self.truncated = result.terminated or result.truncated, result.truncated and not result.terminated
         return self._shown(result), result.reward
 
     def close(self) -> None:
-        """Free what the environment holds. It may be called again, and raises nothing: that is logged."""
+        """Release resources. It may be called again; errors are logged, not raised."""
         self.over = True
         try:
             self._env.close()
-        except (Exception, SystemExit) as error:  # what was played counts, and others have to be closed
+        except (Exception, SystemExit) as error:  # the episode still counts, and others must be closed
             logger.warning("%s could not be closed: %s: %s", self.env_id, type(error).__name__, in_a_line(error))
 
     def __enter__(self) -> Episode:

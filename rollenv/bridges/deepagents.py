@@ -36,7 +36,7 @@ with peer("deepagents", "0.7"):
 LIMITS = Limits(seconds=120.0, memory_mb=2048, disk_mb=1024, processes=256, files=100_000, open_files=1024)
 #: Seconds of a command with ``timeout=0``, which means no limit.
 _UNLIMITED = 24 * 3600.0
-#: Exit codes as shells and `timeout` say them.
+#: Exit codes of shells and `timeout`.
 _TIMED_OUT, _CANNOT_RUN = 124, 126
 _WORDS = {FileIsDirectory: "is_directory", FileRefused: "permission_denied", NotADirectory: "invalid_path"}
 
@@ -60,7 +60,7 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
 
     @property
     def id(self) -> str:
-        """Id of this backend, which no other one has."""
+        """Unique id of this backend."""
         return self._id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
@@ -123,7 +123,7 @@ class BoxBackend(BaseSandbox):  # type: ignore[misc]
         found.append(self.sandbox.files.read_bytes(path))
 
     def _try(self, path: str, operation: Callable[[], None]) -> str | None:
-        """Run it, and return the error in deepagents' words where it has one; None if all went well."""
+        """Run a function, and return deepagents' name of its error; None on success."""
         if not path.startswith("/") or "\0" in path:
             return "invalid_path"
         try:

@@ -23,7 +23,7 @@ with peer("harbor", "0.25", "pip install 'harbor==0.25.*', with Python 3.12 or n
     from harbor.environments.base import BaseEnvironment, ExecResult
     from harbor.environments.capabilities import EnvironmentCapabilities
 
-#: Seconds of a command that has no limit of its own.
+#: Default time limit of a command, in seconds.
 _UNLIMITED = 24 * 3600.0
 
 
@@ -65,7 +65,7 @@ class MachineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor needs
         return self._machine
 
     async def start(self, force_build: bool) -> None:
-        """Build the image, unless that has been done, and start the machine.
+        """Build the image if necessary, and start the machine.
 
         Args:
             force_build: taken as no; layers are cached by what they depend on.

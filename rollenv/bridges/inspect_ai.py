@@ -54,11 +54,11 @@ with peer("inspect_ai", "0.3", "pip install 'inspect_ai==0.3.285'"):
         sandboxenv,
     )
 
-#: Seconds of a command that has no limit of its own.
+#: Default time limit of a command, in seconds.
 _UNLIMITED = 24 * 3600.0
-#: Seconds that closing an episode is waited for.
+#: Maximum seconds to wait for an episode to close.
 _CLOSING = 3.0
-#: Bytes of output that a sandbox can pass on at most.
+#: Maximum bytes of output of a sandbox.
 _MOST_OUTPUT = 32 << 20
 #: The key of an episode in inspect's store.
 _KEY = "rollenv_episode"
@@ -178,7 +178,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
-        """A config that was read from a log."""
+        """Read a config from a log."""
         return BoxConfig(**config)
 
     async def exec(
@@ -331,7 +331,7 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         state.store.set(_KEY, {"reward": 0.0, "success": False, "turns": 0, "over": False})
         episode = await _apart(partial(Episode, env_id, **(env or {})), undo=Episode.close)
-        one_at_a_time = threading.Lock()  # a step that was given up may still run when the episode is closed
+        one_at_a_time = threading.Lock()  # an abandoned step may still run when the episode is closed
 
         def alone(call: Callable[..., T], *args: Any) -> T:
             with one_at_a_time:
@@ -351,7 +351,7 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
                 done = {"reward": episode.total, "success": success, "turns": episode.turns, "over": episode.over}
                 state.store.set(_KEY, done)
         finally:
-            with anyio.move_on_after(_CLOSING, shield=True), suppress(Exception):  # what it was worth is known
+            with anyio.move_on_after(_CLOSING, shield=True), suppress(Exception):  # the reward is already known
                 await _apart(alone, episode.close)
         return state
 

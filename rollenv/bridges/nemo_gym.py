@@ -32,7 +32,7 @@ class RollenvConfig(BaseResourcesServerConfig):  # type: ignore[misc]  # NeMo Gy
     env_kwargs: dict[str, Any] = {}
     """Arguments of the environment's constructor."""
     idle_seconds: float = 3600.0
-    """An episode without a turn for so long is closed: the agent does not tell of those that it gives up."""
+    """Seconds without a turn after which an episode is closed: the agent does not report abandoned ones."""
 
 
 class RollenvServer(GymnasiumServer):  # type: ignore[misc]
@@ -99,7 +99,7 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
 
 
 def _plain(info: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON that has no infinities, which NeMo Gym cannot send."""
+    """Convert data to JSON without infinities, which NeMo Gym cannot send."""
     found: dict[str, Any] = json.loads(json.dumps(dict(info), default=str, skipkeys=True), parse_constant=str)
     return found
 

@@ -93,11 +93,11 @@ class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not amon
         return BaseTextEnvStepOutput(observations=observations, reward=reward, done=done, metadata=metadata)
 
     def get_metrics(self) -> dict[str, Any]:
-        """Numbers of the episode: its return, its turns and whether it was won, where the environment tells."""
+        """Return metrics of the episode: return, turns, and success if the environment reports it."""
         won = self.episode.info.get("success")
         known = {} if won is None else {"success": float(won)}
         return {"return": self.episode.total, "turns": self.episode.turns, **known}
 
     def close(self) -> None:
-        """Free what the environment holds."""
+        """Release the environment's resources."""
         self.episode.close()

@@ -28,7 +28,7 @@ with peer("smolagents", "1.26"):
 LIMITS = Limits(seconds=60.0, memory_mb=2048, disk_mb=256)
 #: Modules that smolagents' own code in the sandbox imports.
 _NEEDED = ("numpy", "PIL")
-#: Characters of output that a model is shown, as with smolagents' own executor.
+#: Maximum characters of output for the model, the same as with smolagents' own executor.
 _SHOWN = 50_000
 _LOST = "The interpreter was started again: variables of earlier steps are gone, tools are there."
 
@@ -74,7 +74,7 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
         super().send_variables(variables)
 
     def install_packages(self, additional_imports: list[str]) -> list[str]:
-        """Look whether what tools import is there; nothing can be installed."""
+        """Check that the tools' imports are available; nothing can be installed."""
         for name in additional_imports:
             module = "PIL" if name == "pillow" else name
             if self.sandbox.run_code(f"import {module}").error is not None:
@@ -113,7 +113,7 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
         if done.error.name == self.FINAL_ANSWER_EXCEPTION:
             try:
                 answer = self._deserialize_final_answer(done.error.value)
-            except Exception as error:  # code can raise the exception with anything in it
+            except Exception as error:  # the code can raise the exception with any value
                 text = f"the final answer cannot be read (it may have 1 MiB): {error}"
                 raise AgentError(text, self.logger) from error
             return CodeOutput(answer, logs, is_final_answer=True)
@@ -122,7 +122,7 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
         raise AgentError(f"{logs}\nExecuting code yielded an error:\n{shown}{lost}", self.logger)
 
     def cleanup(self) -> None:
-        """End the sandbox. Agents call it, too."""
+        """End the sandbox. Agents call this, too."""
         self.sandbox.kill()
 
     def __enter__(self) -> Self:
@@ -133,7 +133,7 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
 
 
 def _shown(results: list[Result]) -> Any:
-    """The value of the last expression: a picture, or text."""
+    """Return the value of the last expression: a picture or text."""
     main = next((result for result in results if result.is_main_result), None)
     picture = (main.png or main.jpeg) if main is not None else None
     if picture is not None:

@@ -41,7 +41,7 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
         self._messages: list[Message] = []
 
     async def initial_observation(self) -> list[Message]:
-        """Return the first observation. An episode that was played before is given up."""
+        """Return the first observation. A running episode is abandoned."""
         self._messages = [*self._begun]
         return await self._add_user(await asyncio.to_thread(self._start))
 
@@ -67,13 +67,13 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
         return list(self._messages)
 
     def close(self) -> None:
-        """Free what the environment holds."""
+        """Release the environment's resources."""
         if self._episode is not None:
             self._episode.close()
 
 
 def _text(message: Message) -> str:
-    """An answer's text without thoughts; tool calls that the renderer took out of it are put back."""
+    """Return a reply's text without thoughts, and with the tool calls that the renderer took out."""
     calls = [call_text(call.function) for call in message.get("tool_calls") or ()]
     return "\n".join(part for part in (get_text_content(message), *calls) if part)
 
@@ -146,7 +146,7 @@ class RollenvDatasetBuilder(RLDatasetBuilder):  # type: ignore[misc]
     batch_size: int
     group_size: int
     n: int | None = None
-    """Tasks; by default all of a data set, and 100 of what is generated."""
+    """Number of tasks; by default all of a data set, or 100 generated ones."""
     seed: int = 0
     """Seed of the first task; the others count up, and those of the test set after them."""
     n_test: int = 0

@@ -115,7 +115,7 @@ class Rollout:
         self._calls = 0
 
     def close(self) -> None:
-        """End the workers. Otherwise the garbage collector does it, or the end of the program."""
+        """End the workers, which otherwise live until garbage collection or the end of the program."""
         self._finalizer()
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
@@ -131,7 +131,7 @@ class Rollout:
         self._calls += 1
         player, model = _player(trainer, self), trainer.model
         training = model.training
-        model.eval()  # no dropout, and no gradient checkpointing, which knows no cache
+        model.eval()  # no dropout, and no gradient checkpointing, which does not support a cache
         try:
             texts = [str(p[-1]["content"] if isinstance(p, list) and p else p) for p in prompts]
             played = _apart(lambda: self._play(texts, player))
@@ -148,7 +148,7 @@ class Rollout:
         return _columns(played, player.tokenizer)
 
     def _play(self, prompts: Sequence[str], player: LocalAgent) -> list[Trajectory]:
-        """An episode for every prompt, in their order."""
+        """Play an episode for every prompt, and return them in order."""
         if self._manager is None:
             workers = self._held.enter_context(make_workers(self.workers))
             plain = RolloutManager(player, workers, limits=self.limits, max_concurrent=self.max_concurrent)
@@ -165,7 +165,7 @@ class Rollout:
 
 
 def _player(trainer: Any, rollout: Rollout) -> LocalAgent:
-    """The agent with the trained model's present weights: a new one for every batch, so that no cache is stale."""
+    """Make an agent with the current weights: a new one for every batch, so that no cache is stale."""
     if getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False):
         raise UsageError("rollenv's Rollout plays with a whole model in each process: train without FSDP and DeepSpeed")
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
@@ -204,7 +204,7 @@ class _Player(LocalAgent):
 
 @dataclasses.dataclass(slots=True)
 class _Bounded(TokenSession):
-    """Ends where another answer might be longer than a completion may be."""
+    """Ends an episode if another reply might exceed the maximum completion length."""
 
     longest: int = 0
     _begin: int = 0
@@ -258,7 +258,7 @@ def _task(prompt: str) -> Task:
 
 
 def _apart(work: Callable[[], T]) -> T:
-    """Call it, in another thread where an event loop runs in this one, as in a notebook."""
+    """Call a function, in another thread if this one runs an event loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

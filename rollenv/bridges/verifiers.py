@@ -63,9 +63,9 @@ class RollenvTask(vf.Task[RollenvData, vf.State, vf.TaskConfig]):  # type: ignor
 
 
 class RollenvTaskset(vf.Taskset[RollenvTask, RollenvConfig]):  # type: ignore[misc]
-    """Tasks drawn from seeds, without end, or those of a data set."""
+    """Tasks: an endless sequence from seeds, or those of a data set."""
 
-    #: The environment's id where the configuration names no other.
+    #: Default id of the environment.
     ENV = ""
 
     def __init__(self, config: RollenvConfig):
@@ -90,7 +90,7 @@ class RollenvEnvConfig(vf.EnvConfig):  # type: ignore[misc]
 
     player: vf.AgentConfig = vf.AgentConfig()
     workers: str = "1"
-    """``inline``, or a number of processes, which have deadlines."""
+    """``inline``, or a number of worker processes, which enforce deadlines."""
     step_deadline: float = 120.0
     """Seconds for a step of an environment in a worker."""
 

@@ -26,7 +26,7 @@ with peer("verl", "0.9"):
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
     from verl.utils.profiler import simple_timer
 
-#: Fields of a row that are meant for the environment.
+#: Fields of a row for the environment.
 _FIELDS = ("env_id", "env_kwargs", "seed", "options")
 
 
@@ -85,7 +85,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             request = f"det-{int(priority)}" if repeats else uuid4().hex
             return await self._play(episode, _with(list(kwargs["raw_prompt"]), shown), sampling_params, request)
         finally:
-            with contextlib.suppress(Exception):  # what went wrong before is what matters
+            with contextlib.suppress(Exception):  # the earlier error matters
                 await asyncio.shield(self._within("closed", episode.close))
 
     async def _play(
@@ -145,7 +145,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
         )
 
     async def _within(self, what: str, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call something of the environment's in a thread, for a while."""
+        """Call a function of the environment in a thread, with a deadline."""
         try:
             return await asyncio.wait_for(asyncio.to_thread(call, *args, **kwargs), self.seconds)
         except TimeoutError:
@@ -153,7 +153,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
 
 
 def _with(messages: list[Any], shown: str) -> list[dict[str, Any]]:
-    """A row's prompt and what the environment shows first, in one message where the prompt's last is the user's."""
+    """Append the first observation to a row's prompt, within its last message if that is the user's."""
     plain = [dict(message) for message in messages]
     if plain and plain[-1]["role"] == "user" and isinstance(plain[-1]["content"], str):
         text = plain[-1]["content"].strip()

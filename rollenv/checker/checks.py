@@ -58,10 +58,10 @@ HOSTILE_ACTIONS = (
     "<tool_call>" + "<tool_name></tool_name>  " * 20_000,
 )
 
-#: Seconds within which what an environment has closed is gone.
+#: Seconds within which closed resources must be released.
 _GRACE = 2.0
 
-#: Actions within which an episode has to end.
+#: Maximum actions until an episode must end.
 _LONGEST = 5000
 
 #: Actions for environments that cannot sample their own.
@@ -79,7 +79,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Subject:
-    """An environment to check, and the thoroughness."""
+    """An environment to check, and the number of seeds and steps."""
 
     make: Callable[[], Env]
     spec: EnvSpec | None
@@ -169,7 +169,7 @@ def _run(name: str, check: Callable[[Subject], None], subject: Subject) -> Findi
         return Finding(name, False, str(broken))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever the environment raised is the finding, SystemExit too
+    except BaseException as error:  # any exception of the environment is the finding, SystemExit too
         return Finding(name, False, f"raised {type(error).__name__}: {error}")
     return Finding(name, True)
 
@@ -177,7 +177,7 @@ def _run(name: str, check: Callable[[Subject], None], subject: Subject) -> Findi
 def _spec_of(env: str | EnvSpec | Env | Callable[[], Env]) -> EnvSpec | None:
     if isinstance(env, str):
         return spec(env)
-    if isinstance(env, Wrapper):  # put around an environment by hand, its spec is the inner one's
+    if isinstance(env, Wrapper):  # `spec` of a wrapper made by hand is the inner one's
         return env._own_spec
     return env.spec if isinstance(env, Env) else env if isinstance(env, EnvSpec) else None
 

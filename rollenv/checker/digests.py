@@ -1,4 +1,4 @@
-"""Digests of what an environment returned, comparable in this process and across processes."""
+"""Digests of an environment's results, comparable within and across processes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class HelperProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,  # what the environment prints does not matter
+                stdout=subprocess.DEVNULL,  # output of the environment does not matter
                 pass_fds=[theirs],
                 env={**os.environ, **self._env},
                 start_new_session=True,
@@ -116,7 +116,7 @@ class HelperProcess:
             left = deadline - time.monotonic()
             gone = self._process is None or self._process.poll() is not None
             if not select.select([self._answers], [], [], 0.0 if gone else max(0.0, min(left, 1.0)))[0]:
-                if gone:  # what it started may hold the descriptor open
+                if gone:  # its children may hold the descriptor open
                     raise EOFError("it is gone")
                 if left <= 0:
                     raise TimeoutExpired
@@ -128,7 +128,7 @@ class HelperProcess:
         return bytes(data)
 
     def close(self) -> None:
-        """End the process and what it started; it restarts on the next call."""
+        """End the process and its children; it restarts on the next call."""
         if self._process is None:
             return
         process, self._process = self._process, None

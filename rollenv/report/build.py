@@ -19,10 +19,10 @@ from rollenv.report.episodes import STATUSES, Shelf
 from rollenv.report.folders import Run, open_run
 from rollenv.report.plain import dumps, plain
 
-#: Characters of shards that are kept inside the page; beyond that, each of them is a separate file.
+#: Maximum characters of shards inside the page; larger runs keep each shard in a separate file.
 SMALL = 4_000_000
 
-#: Files of the page, in the order in which they are put together.
+#: Files of the page, in their order.
 SCRIPTS = (
     "base.js",
     "data.js",
@@ -64,7 +64,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 
 
 def page_data(runs: Sequence[Run], index: dict[str, Any]) -> dict[str, Any]:
-    """Everything that the page shows, except the turns of episodes."""
+    """Return the data of the page, except the turns of episodes."""
     statuses = list(zip(index["columns"]["run"], index["columns"]["status"], strict=True))
     about = []
     for number, (name, run) in enumerate(zip(_names(runs), runs, strict=True)):
@@ -119,7 +119,7 @@ def page(data: dict[str, Any], shards: Sequence[str]) -> str:
 
 
 class _Shards:
-    """Shards in memory while they are few, in files when they become many."""
+    """A store of shards: in memory up to a limit, then in files."""
 
     def __init__(self, folder: Path):
         self.folder, self.large = folder, False
@@ -136,7 +136,7 @@ class _Shards:
                 self._partial.mkdir(parents=True)
             self.large = True
             for each in self.inline:
-                # Text in text: the browser parses it as JSON, not as a program.
+                # A string literal with JSON: the browser parses it as data, not as a program.
                 (self._partial / f"{self._written}.js").write_text(
                     f"rollenvShard({self._written},{json.dumps(each)})\n", encoding="ascii"
                 )
@@ -150,7 +150,7 @@ class _Shards:
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
-    """The folders' names, made unique where they are the same."""
+    """Return unique names of the folders."""
     names = [run.name for run in runs]
     return [name if names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(names)]
 

@@ -13,10 +13,10 @@ from rollenv.registry import spec
 from rollenv.report.folders import Run, tokenizer_of
 from rollenv.report.plain import clip, dumps, number, plain
 
-#: Characters of JSON in a shard, before the episode that makes it larger.
+#: Characters of JSON after which a shard is full.
 SHARD = 400_000
 
-#: The results that the page distinguishes, by their number in the index.
+#: Results of episodes, by their number in the index.
 STATUSES = ("solved", "wrong", "truncated", "error", "cancelled")
 
 #: The columns of the index.
@@ -35,7 +35,7 @@ COLUMNS = (
     "at",
 )
 
-#: Letters of the palette: printable ASCII that JSON and HTML leave alone, then Latin and beyond.
+#: Letters of the palette: printable ASCII that needs no escapes in JSON and HTML, then Latin and beyond.
 _LETTERS = [chr(i) for i in range(35, 127) if chr(i) not in "\\<>&"] + [chr(i) for i in range(256, 1200)]
 
 _OLD_KINDS = {"did not return within": "hung", " raised ": "raised", " is gone": "lost", "another answer": "differs"}
@@ -61,7 +61,7 @@ class Shelf:
         self._size = 0
 
     def add_run(self, run: Run) -> None:
-        """Add all episodes of a run. Of one that was played again (a resumed evaluation) the last counts."""
+        """Add all episodes of a run. If one was played again (a resumed evaluation), the last one counts."""
         number_of_run = len(self.vocabulary)
         writer = _Writer(self.palette, tokenizer_of(run))
         self.vocabulary.append(writer.vocabulary)
@@ -104,7 +104,7 @@ class Shelf:
             self._shard, self._size = [], 0
 
     def _index(self, run: int, episode: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Add the row of an episode; what names it within the run."""
+        """Add the row of an episode, and return its identity within the run."""
         turns = [turn for turn in episode["turns"] if isinstance(turn, dict)]
         status = _status(episode)
         task = self._task(episode["task"])
@@ -126,7 +126,7 @@ class Shelf:
         return values["iteration"], task, values["member"]
 
     def _task(self, task: Mapping[str, Any]) -> int:
-        """The number of a task on the page: the same for the same task in all runs."""
+        """Return the number of a task on the page, equal in all runs."""
         about = {name: task.get(name) for name in ("env_id", "seed", "kwargs", "options", "wrappers") if task.get(name)}
         key = json.dumps(about, sort_keys=True)
         if key not in self._task_numbers:
@@ -153,7 +153,7 @@ class Shelf:
 
 
 class _Writer:
-    """Makes the turns of a run's episodes short."""
+    """Shortens the turns of a run's episodes."""
 
     def __init__(self, palette: dict[Any, str], tokenizer: Any):
         self.palette, self.tokenizer = palette, tokenizer
@@ -204,7 +204,7 @@ class _Writer:
         )
 
     def _prompts(self, turns: list[dict[str, Any]]) -> list[list[Any] | None]:
-        """Each prompt as the number of characters that it shares with the one before, and the rest; or its length."""
+        """Encode each prompt as the length of its common prefix with the previous one, and the rest; or its length."""
         all_ids = [_items(turn.get("prompt_ids")) for turn in turns]
         if self.tokenizer is None:
             return [[len(ids)] if ids else None for ids in all_ids]
@@ -230,7 +230,7 @@ class _Writer:
             return None
 
     def view(self, text: str, picture: Picture | None) -> Any:
-        """A drawing in letters of the palette, or the text."""
+        """Return a drawing in letters of the palette, or the text."""
         key = text, picture
         if key not in self._views:
             if len(self._views) > 10_000:
@@ -257,7 +257,7 @@ class _Writer:
 
 
 def _tree(record: Any) -> dict[str, Any] | None:
-    """The calls of a program that played by itself: each with its parent, kind, turn, context and answer."""
+    """Return the calls of a harness, each with its parent, kind, turn, context and answer."""
     if not isinstance(record, dict) or not _items(record.get("nodes")):
         return None
     calls = []
@@ -279,7 +279,7 @@ def _tree(record: Any) -> dict[str, Any] | None:
 
 
 def shared_start(a: str, b: str) -> int:
-    """The length of the common prefix of two texts, in characters."""
+    """Return the length of the common prefix of two texts."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -289,11 +289,11 @@ def shared_start(a: str, b: str) -> int:
 
 @functools.lru_cache(maxsize=1000)
 def picture_of(env_id: str) -> Picture | None:
-    """Return how to draw an environment; None where it has no picture, or cannot be loaded here."""
+    """Return the picture of an environment; None if it has none or cannot be loaded."""
     try:
         found = spec(env_id)
         return getattr(load_entry_point(found.entry_point, env_id), "picture", None)
-    except Exception:  # whatever a third party's module raises: its episodes are shown as text
+    except Exception:  # third-party modules raise anything; their episodes are shown as text
         return None
 
 

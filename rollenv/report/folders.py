@@ -1,4 +1,4 @@
-"""The contents of a run folder: settings, numbers and episodes of a training or an evaluation."""
+"""The contents of a run folder: settings, metrics and episodes of a training or an evaluation."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any, Literal
 from rollenv.core import UsageError
 
 METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
-#: The files by which a folder is known as a run's, and of which the page is made.
+#: Files that mark a folder as a run's, and are the source of its page.
 FILES = (METRICS, EPISODES, "eval.json", "result.json", "config.json", "about.json")
-#: The depth below a folder to which runs are searched.
+#: Maximum depth of the search for runs below a folder.
 _DEPTH = 4
 
 
 @dataclass(slots=True)
 class Run:
-    """One folder, read."""
+    """The contents of one folder."""
 
     path: Path
     kind: Literal["training", "evaluation"]
@@ -30,7 +30,7 @@ class Run:
     metrics: list[dict[str, Any]]
     recipe: str
     damaged: int = field(default=0)
-    """Lines that could not be read, so far."""
+    """Unreadable lines so far."""
 
     @property
     def name(self) -> str:
@@ -49,7 +49,7 @@ class Run:
         return str(self.settings.get("agent") or _mapping(self.settings.get("model")).get("path") or "")
 
     def episodes(self) -> Iterator[dict[str, Any]]:
-        """The stored episodes as plain data, one at a time; unreadable lines are counted and skipped."""
+        """Yield the stored episodes as plain data; unreadable lines are counted and skipped."""
         for row in self._rows(self.path / EPISODES):
             if isinstance(row.get("task"), dict) and isinstance(row.get("turns"), list):
                 yield row
@@ -72,7 +72,7 @@ class Run:
 
 
 def open_run(path: Path) -> Run:
-    """Read a folder, all but its episodes.
+    """Read a folder, except its episodes.
 
     Raises:
         UsageError: if it holds no run.
@@ -96,7 +96,7 @@ def is_run(path: Path) -> bool:
 
 
 def find_runs(root: Path) -> dict[str, Path]:
-    """All runs in a folder and the folders below it, by their path from there. Links to folders are not followed."""
+    """Return all runs in and below a folder by relative path. Links to folders are not followed."""
     found = {}
     for folder, below, _ in os.walk(root):
         path = Path(folder)
@@ -110,13 +110,13 @@ def find_runs(root: Path) -> dict[str, Path]:
 
 
 def stamp(path: Path) -> tuple[tuple[int, int], ...]:
-    """Changes whenever one of a run's files does."""
+    """Return a version that changes with every change of a run's files."""
     files = [path / name for name in FILES]
     return tuple((s.st_mtime_ns, s.st_size) if (s := _stat(file)) else (0, 0) for file in files)
 
 
 def tokenizer_of(run: Run) -> Any:
-    """The tokenizer that a run's model was saved with; None where there is none, or nothing to read it with."""
+    """Load the tokenizer of a run's model; None if it is missing or cannot be loaded."""
     kind, _, folder = str(run.settings.get("policy") or run.agent).partition(":")
     roots = [run.path]
     if run.kind == "evaluation":

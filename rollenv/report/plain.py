@@ -1,4 +1,4 @@
-"""Data that a browser can read: no NaN, no numbers that it would round, no endless text."""
+"""Conversion to data for a browser: without NaN, integers that it would round, and very long text."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 import math
 from typing import Any
 
-#: Characters of one text on the page; a longer one is shortened in the middle.
+#: Maximum characters of a text on the page; longer ones are shortened in the middle.
 LONGEST = 20_000
 _MOST_EXACT = 2**53
 _DEEPEST = 20
 
 
 def clip(text: str) -> str:
-    """A text, shortened in the middle if it is very long."""
+    """Shorten a very long text in the middle."""
     if len(text) <= LONGEST:
         return text
     head, tail = LONGEST * 3 // 4, LONGEST // 4
@@ -55,6 +55,6 @@ def number(value: Any, default: float = 0.0) -> float | str:
 
 
 def dumps(value: Any) -> str:
-    """JSON in ASCII that is safe inside a ``<script>``: no text in it can end the script."""
+    """Return ASCII JSON that is safe inside a ``<script>``: no text in it can end the script."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -20,9 +20,9 @@ from rollenv.report import summary
 from rollenv.report.build import write_report
 from rollenv.report.folders import find_runs, open_run, stamp
 
-#: Runs in one comparison.
+#: Maximum runs in one comparison.
 _MOST = 6
-#: Pages of the same runs that are kept, of which the last is up to date.
+#: Versions of a page to keep; the last one is current.
 _VERSIONS = 2
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -70,7 +70,7 @@ class ReportServer(ThreadingHTTPServer):
         self._pages.cleanup()
 
     def page_of(self, names: tuple[str, ...]) -> Path | None:
-        """The page of these runs, rebuilt if one of them has changed; None if one of them is missing."""
+        """Return the page of these runs, rebuilt after a change; None if a run is missing."""
         runs = find_runs(self.root)
         if not names or len(names) > _MOST or any(name not in runs for name in names):
             return None
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing is printed for every request."""
+        """Do not log requests."""
 
 
 def _is_loopback(host: str) -> bool:
@@ -193,7 +193,7 @@ _COLUMNS = ("", "Run", "Kind", "Success", "Environment", "Agent or model", "Time
 
 
 def index_page(root: Path) -> str:
-    """The table of all runs, newest first, with boxes to choose some for a comparison."""
+    """Return the table of all runs, newest first, with checkboxes for a comparison."""
     style = (resources.files("rollenv.report") / "page" / "style.css").read_text(encoding="utf-8")
     runs = find_runs(root)
     rows = []

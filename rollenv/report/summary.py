@@ -19,7 +19,7 @@ _POSITIONS = tuple(
     (part, f"tokens {part}") for part in ("0-15", "16-63", "64-255", "256-1023", "1024-4095", "4096-16383", "16384+")
 )
 
-#: Title, what it means, and the metrics in it with their plain names.
+#: Title, explanation, and metrics with their display names.
 Chart = tuple[str, str, tuple[tuple[str, str], ...]]
 #: The charts of a training run.
 CURVES: tuple[Chart, ...] = (
@@ -200,7 +200,7 @@ _HINT_SUCCESS = (
 
 
 def curves(metrics: Sequence[Mapping[str, Any]], main: str = "") -> list[dict[str, Any]]:
-    """The charts with data; those without a display name come last, under the metric's name.
+    """Return the charts with data; metrics without a display name come last, under their own name.
 
     Args:
         main: the environment whose evaluation has no name in the metrics.
@@ -220,14 +220,14 @@ def curves(metrics: Sequence[Mapping[str, Any]], main: str = "") -> list[dict[st
 
 
 def domains(keys: Collection[str]) -> tuple[list[str], list[str]]:
-    """The domains that were evaluated besides the main environment, and those that were trained on."""
+    """Return the domains evaluated besides the main environment, and the trained ones."""
     found = sorted(key.removesuffix("/success") for key in keys if key.endswith("/success") and key != "eval/success")
     evaluated = [name.removeprefix("eval/") for name in found if name.startswith("eval/")]
     return evaluated, [name for name in found if not name.startswith("eval/")]
 
 
 def _of_domains(keys: Collection[str], main: str) -> list[Chart]:
-    """The charts of a mixture: its domains apart, and what is of one or of all of them named so."""
+    """Return the charts of a mixture, with a name for each domain and for the whole."""
     evaluated, trained = domains(keys)
     whose = {"evaluation": f"{main or 'main environment'}, evaluation", "training": "all domains, training"}
     series = [("eval/success", whose["evaluation"])]
@@ -247,7 +247,7 @@ def _of_domains(keys: Collection[str], main: str) -> list[Chart]:
 
 
 def tiles(run: Run, counts: Sequence[int]) -> list[list[str]]:
-    """Label, value and explanation of each tile.
+    """Return label, value and explanation of each tile.
 
     Args:
         counts: stored episodes by their result, in the order of :data:`rollenv.report.episodes.STATUSES`.
@@ -283,7 +283,7 @@ def _of_training(run: Run) -> list[list[str]]:
 
 
 def _parts(run: Run) -> list[str]:
-    """The names of a mixture's parts."""
+    """Return the names of a mixture's parts."""
     tasks = run.settings.get("tasks")
     parts = tasks.get("parts") if isinstance(tasks, dict) else None
     names = []
@@ -364,7 +364,7 @@ def _category(row: Mapping[str, Any]) -> list[str]:
 
 
 def _to(digits: int, value: Any) -> str:
-    """A number for a table; empty where there is none."""
+    """Format a number for a table; empty if it is missing."""
     known = _number(value)
     return "" if known is None else f"{known:.{digits}f}"
 
@@ -406,7 +406,7 @@ def _share(row: Mapping[str, Any], prefix: str = "eval/") -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours, whichever reads well."""
+    """Format a duration in seconds, minutes or hours."""
     if not seconds:
         return ""
     if seconds < 100:

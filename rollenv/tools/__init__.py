@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rollenv.tools.function import FunctionTool
     from rollenv.tools.python import PythonCodeTool
 
-#: The module of each public name; it is imported when the name is first used.
+#: The module of each public name, imported on first use.
 _MODULES = {
     "Backend": "rollenv.tools.backend",
     "FunctionTool": "rollenv.tools.function",

@@ -1,4 +1,4 @@
-"""A world with functions: one definition gives an environment, an MCP server and an oracle their state and tools."""
+"""A backend: one definition of state and functions for an environment, an MCP server and an oracle."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rollenv.tools.function import argument_model, function_schema, text_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: Bytes of JSON that the arguments of a call may have.
+#: Maximum bytes of JSON of a call's arguments.
 MOST_ARGUMENTS = 100_000
-#: The deepest nesting of lists and objects in arguments, which are copied and compared by recursion.
+#: Maximum nesting of lists and objects in arguments, which are copied and compared recursively.
 _DEEPEST = 50
-#: Whole numbers in arguments; sums of them can then always be written.
+#: Maximum absolute value of integers in arguments, so that sums can always be written.
 _LARGEST = 10**18
 
 
 class ToolError(Exception):
-    """A mistake in a call; the message is for the agent."""
+    """An invalid call; the message is for the agent."""
 
 
 class Answer(NamedTuple):
@@ -41,11 +41,11 @@ class Change(NamedTuple):
     """One difference between two states."""
 
     path: tuple[str, ...]
-    """Keys from the outside in, such as ``("orders", "17", "status")``."""
+    """Keys from the outermost to the innermost, such as ``("orders", "17", "status")``."""
     before: Any
-    """:data:`ABSENT` where it was not there."""
+    """Old value; :data:`ABSENT` if there was none."""
     after: Any
-    """:data:`ABSENT` where it is gone."""
+    """New value; :data:`ABSENT` if it was removed."""
 
     def __str__(self) -> str:
         where = "/".join(self.path)
@@ -61,7 +61,7 @@ class _Absent:
         return "absent"
 
 
-#: Stands for a value that is not there.
+#: Marks a missing value.
 ABSENT = _Absent()
 
 
@@ -116,7 +116,7 @@ class Backend:
         return [dict(known[name].schema) for name in known if names is None or name in names]
 
     def call(self, name: str, arguments: Mapping[str, Any], names: Collection[str] | None = None) -> Answer:
-        """Carry out a call. Never raises for what an agent may have written.
+        """Carry out a call. Mistakes of the agent never raise.
 
         Args:
             arguments: as the agent gave them, of any types.
@@ -147,31 +147,31 @@ class Backend:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Any:
-        """The state, to go back to with :meth:`restore` as often as wanted."""
+        """Return the state for :meth:`restore`, which can use it many times."""
         return marshal.dumps(self.state)
 
     def restore(self, snapshot: Any) -> None:
-        """Go back to a snapshot of this kind of backend."""
+        """Restore a snapshot of the same kind of backend."""
         self.state = marshal.loads(snapshot)
 
     def data(self) -> dict[str, Any]:
-        """All of the state as JSON data, for comparisons and for people."""
+        """Return the whole state as readable JSON data, for comparisons."""
         return self.state
 
     def load(self, data: dict[str, Any]) -> None:
-        """Take over what :meth:`data` of the same kind of backend returned."""
+        """Load the result of :meth:`data` of the same kind of backend."""
         self.state = marshal.loads(marshal.dumps(data))
 
     def pack(self) -> Any:
-        """The state as JSON data to keep: by default all of it; where little changes of a lot, what has changed."""
+        """Return the state as JSON data for storage: by default all of it; large backends return the changes only."""
         return marshal.loads(marshal.dumps(self.data()))
 
     def unpack(self, packed: Any) -> None:
-        """Take over what :meth:`pack` of the same kind of backend returned."""
+        """Load the result of :meth:`pack` of the same kind of backend."""
         self.load(packed)
 
     def digest(self) -> str:
-        """A hash of the state; equal states have equal hashes."""
+        """Return a hash of the state; equal states have equal hashes."""
         canonical = json.dumps(self.data(), sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(canonical.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -179,7 +179,7 @@ class Backend:
         return self.twin()
 
     def twin(self) -> Self:
-        """A copy that shares nothing that changes."""
+        """Return a copy that shares no mutable state."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.restore(self.snapshot())
@@ -193,7 +193,7 @@ def unknown(name: str, known: Collection[str]) -> str:
 
 
 def not_arguments(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return the reason why a call cannot have these arguments; empty if it can."""
+    """Return the reason why the arguments are invalid; empty if they are valid."""
     try:
         size = len(json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError, RecursionError) as error:

@@ -22,7 +22,7 @@ class ToolResult(NamedTuple):
     """The action up to the end of the call."""
 
 
-#: The result for an action that is not for this tool.
+#: The result for an action without a call of this tool.
 NOT_CALLED = ToolResult(False, False, "", "")
 
 
@@ -33,7 +33,7 @@ class BaseTool:
     """
 
     tool_type = "tool"
-    #: The number of environments that use it; the last one to release it closes it.
+    #: Number of environments that use the tool; the last one to release it closes it.
     _users = 0
 
     def __init__(self, num_workers: int = 1):
@@ -64,10 +64,10 @@ class BaseTool:
         """
 
     def reset(self) -> None:
-        """An episode begins: forget the one before."""
+        """Reset for a new episode."""
 
     def spawn(self, same_state: bool = False) -> BaseTool:
-        """The tool for a copy of the environment; itself if it has no state.
+        """Return the tool for a copy of the environment: itself if it has no state.
 
         Args:
             same_state: continue from where this one is, instead of from the start.
@@ -81,13 +81,13 @@ class BaseTool:
         """Release every resource; calling it again does nothing. A later call of the tool starts over."""
 
     def acquire(self) -> BaseTool:
-        """Count one more environment that uses it."""
+        """Count one more environment."""
         with _COUNTING:
             self._users += 1
         return self
 
     def release(self) -> None:
-        """One environment has released it; the last one closes it."""
+        """Count one environment less; the last one closes the tool."""
         with _COUNTING:
             self._users -= 1
             last = self._users == 0

@@ -50,7 +50,7 @@ def evaluate(expression: str, names: Mapping[str, int] | None = None) -> Number:
 
 
 def parse(expression: str) -> ast.expr:
-    """The syntax tree of an expression, within the bounds.
+    """Parse an expression within the limits.
 
     Raises:
         ValueError: it is too long or not an expression.
@@ -107,7 +107,7 @@ def _value(node: ast.expr, names: Mapping[str, int], depth: int) -> Number:
 
 
 def _check_power(base: Number, exponent: Number) -> None:
-    """Refuse what would be large before it is computed."""
+    """Refuse large powers before computing them."""
     if isinstance(base, int) and isinstance(exponent, int) and abs(base) > 1:
         if abs(exponent) * abs(base).bit_length() > 2 * MAX_BITS:
             raise ValueError("the power is too large")

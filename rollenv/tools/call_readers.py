@@ -23,10 +23,10 @@ class ToolCall:
     end: int
     """Index of its end in the action."""
     problem: str = ""
-    """Description of what is wrong with it; empty if it can be carried out."""
+    """The reason why the call is malformed; empty if it is well-formed."""
 
 
-#: The most calls of one action that are read.
+#: Maximum calls that are read in one action.
 MOST_CALLS = 32
 
 #: JSON schemas of the parameters of functions, by name.
@@ -47,7 +47,7 @@ _CLOSING = re.compile(
     r"(?:\s|```|</tool_calls?>|</TOOLCALL>|</function_calls?>|</functioncall>|</minimax:tool_call>|</｜DSML｜function_calls>"
     r"|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool▁calls?▁end｜>|<\|call\|>|<\|e[om]t_id\|>)*"
 )
-#: Characters that may stand between a mark and the call behind it.
+#: Characters between a mark and its call.
 _LEADING = re.compile(r"(?:\s|```(?:json|python|tool_call)?\b)*")
 _NAMED = re.compile(
     r"(?:function<｜tool▁sep｜>)?(?:functions\.)?([\w.\-/]{1,200}?)(?::\d+)?(?:\s|<\|tool_call_argument_begin\|>|<｜tool▁sep｜>"
@@ -247,7 +247,7 @@ def _call(name: str, arguments: Any, end: int) -> ToolCall:
 
 
 _KEYS = sorted({*_NAMES, *_ARGUMENTS, "function_call", "tool_calls", "type", "id", "role", "content"})
-#: The possible beginning of a call; the second group is the first key's value, if it is a text.
+#: A possible start of a call; the second group is the first key's value, if it is a string.
 _CANDIDATE = re.compile(rf'(?:\[\s*)?\{{\s*"({"|".join(_KEYS)})"\s*:(?:\s*"([^"\\]{{1,200}})")?')
 
 
@@ -294,7 +294,7 @@ def json_calls(text: str, expected: bool, known: Collection[str]) -> tuple[list[
     return calls, "".join([*around, text[at:]]), start
 
 
-#: The most false beginnings of calls that are tried, since each may be read to the end of the text.
+#: Maximum failed attempts, since each may read to the end of the text.
 _MOST_FAILED = 16
 
 
@@ -366,21 +366,21 @@ def _add(arguments: dict[str, str], name: str, value: str) -> None:
 
 
 def _typed(arguments: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Give texts the types that a schema names: what may be no text is read as JSON where it is JSON."""
+    """Convert strings to the types of a schema: parameters that are no strings are parsed as JSON if possible."""
     typed: dict[str, Any] = dict(arguments)
     properties = parameters.get("properties", {})
     for name, value in arguments.items():
         about = properties.get(name, {})
         types = [each.get("type") or each.get("$ref") for each in (about, *about.get("anyOf", ()))]
         if any(types) and "string" not in str(types):
-            with contextlib.suppress(ValueError, RecursionError):  # the function says what is wrong
+            with contextlib.suppress(ValueError, RecursionError):  # the function reports the error
                 typed[name] = _JSON.decode(value)
     return typed
 
 
 # -- Python ------------------------------------------------------------------------------------------------------------
 
-#: Stands for the file of a parsed action, so that Python does not warn of what a model wrote.
+#: File name of parsed actions, to silence Python's warnings about model output.
 SOURCE = "<action>"
 for _category in (SyntaxWarning, DeprecationWarning):
     warnings.filterwarnings("ignore", category=_category, module=re.escape(SOURCE))
@@ -446,7 +446,7 @@ def _from_python(text: str, end: int) -> list[ToolCall]:
 
 
 class _JSONWords(ast.NodeTransformer):
-    """Replace ``true``, ``false`` and ``null`` by Python's words."""
+    """Replace ``true``, ``false`` and ``null`` by Python's constants."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         words = {"true": True, "false": False, "null": None}

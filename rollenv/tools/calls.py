@@ -1,4 +1,4 @@
-"""Tool calls as models write them, and how they are asked for in a prompt."""
+"""Tool calls in model output, and the instructions for them in prompts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def find_calls(
     calls, around, start = python_calls(text, functions) if form == "python" else ([], text, len(text))
     if not calls:
         calls, around, start = json_calls(text, form == "json", functions)
-    if (mark := first_mark(text)) < start:  # what is without a mark stands in a call with one
+    if (mark := first_mark(text)) < start:  # the call without a mark is inside one with a mark
         calls, around = marked_calls(text, functions)
     elif mark < len(text):
         calls += [replace(call, end=len(text)) for call in marked_calls(around, functions)[0]]
@@ -78,7 +78,7 @@ def first_call(action: str, schemas: Sequence[Mapping[str, Any]] = ()) -> ToolCa
 
 
 def write_calls(calls: Sequence[tuple[str, Mapping[str, Any]]], form: CallForm = "hermes") -> str:
-    """Calls as text that :func:`find_calls` reads.
+    """Render calls as text that :func:`find_calls` reads.
 
     Args:
         form: how to write them; ``native`` is written as Hermes' elements.
@@ -96,7 +96,7 @@ def write_calls(calls: Sequence[tuple[str, Mapping[str, Any]]], form: CallForm =
 
 
 def as_element(call: str) -> str:
-    """The JSON of a call as an element ``<tool_call>``, which no text in it closes."""
+    """Render the JSON of a call as an element ``<tool_call>``; closing tags in its strings are escaped."""
     return "<tool_call>" + call.replace("</", "<\\/") + "</tool_call>"
 
 

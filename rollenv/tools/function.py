@@ -71,12 +71,12 @@ def together(calls: Sequence[ToolCall], texts: Sequence[str]) -> str:
     return "\n".join(f"{i}. {call.name}:\n{text}" for i, (call, text) in enumerate(zip(calls, texts, strict=True), 1))
 
 
-#: Characters that come back from a call.
+#: Maximum characters of a call's result.
 MOST_TEXT = 20_000
 
 
 def text_of(result: Any) -> str:
-    """Return the result of a call as text for the agent: JSON for what is not text, cut where it is too long."""
+    """Return the result of a call as text for the agent: JSON unless it is a string, truncated if too long."""
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=repr)
     if len(text) > MOST_TEXT:
         text = f"{text[:MOST_TEXT]}... (cut: {len(text)} characters)"
@@ -118,7 +118,7 @@ class FunctionTool(CallableTool):
 
 
 def _awaited(result: Awaitable[Any]) -> Any:
-    """Wait for the result of an async function, in a thread of its own: this one may run an event loop."""
+    """Wait for the result of an async function in a new thread, as this one may run an event loop."""
 
     async def wait() -> Any:
         return await result

@@ -16,7 +16,7 @@ from rollenv.needs import extra
 from rollenv.tools.calls import ToolCall, unknown_argument
 from rollenv.tools.function import CallableTool, text_of
 
-#: Seconds that a server may take to start.
+#: Maximum seconds for the start of a server.
 _START = 30.0
 
 
@@ -219,12 +219,12 @@ def _servers(config: str | Path | Mapping[str, Any]) -> dict[str, dict[str, Any]
 
 
 _OF_A_URL, _OF_A_COMMAND = {"url", "headers"}, {"command", "args", "env", "cwd"}
-#: Keys of other programs' files that the other keys imply.
+#: Redundant keys in the files of other programs.
 _SAID_ANYWAY = {"type", "transport"}
 
 
 def _broken(error: BaseException) -> bool:
-    """Return whether the connection is gone, so that a new one may help."""
+    """Return whether the connection is lost, so that reconnecting may help."""
     names = (
         "ClosedResourceError",
         "BrokenResourceError",

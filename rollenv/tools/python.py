@@ -10,7 +10,7 @@ from rollenv.parsing import Element, code_blocks, first_tagged
 from rollenv.sandbox import Runner, Sandbox, SandboxDied, shared_pool
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
 
-#: The most characters of a program's output that an agent reads.
+#: Maximum characters of a program's output in an observation.
 MAX_CHARACTERS = 20_000
 
 
@@ -68,7 +68,7 @@ class PythonCodeTool(BaseTool):
         return ToolResult(True, bool(errors), f"Code execution result: {text}\n", parsed)
 
     def _fresh(self, code: str) -> tuple[str, str]:
-        """(output, errors); without a failure there are no errors, and what went to standard error is output."""
+        """Return (output, errors); if the program succeeds, standard error is part of the output."""
         result = (self._runner or shared_pool()).run(code, timeout=self.timeout)
         if self.common_imports and result.exit_code and lacks_an_import(result.stderr):
             result = (self._runner or shared_pool()).run(with_common_imports(code), timeout=self.timeout)
@@ -110,7 +110,7 @@ class PythonCodeTool(BaseTool):
             self._sandbox = None
 
 
-#: Modules of the standard library that programs forget to import, and names in them.
+#: Modules of the standard library that programs often forget to import, and names in them.
 _COMMON = {
     "bisect": "bisect_left bisect_right insort",
     "collections": "Counter OrderedDict defaultdict deque",
@@ -140,7 +140,7 @@ _PACKAGES = {"numpy": "np", "pandas": "pd", "sympy": "sp"}
 
 
 def _statements() -> dict[str, str]:
-    """Return the statement that brings each name."""
+    """Return the import statement of each name."""
     given = {name: f"from {module} import {name}" for module, names in _COMMON.items() for name in names.split()}
     given |= {module: f"import {module}" for module in _COMMON if "." not in module}
     for package, short in _PACKAGES.items():
@@ -150,7 +150,7 @@ def _statements() -> dict[str, str]:
 
 
 _GIVEN = _statements()
-#: Modules with a function of the same name, which a call refers to.
+#: Modules with a function of the same name, which is what a call means.
 _ALSO_FUNCTIONS = ("bisect", "copy", "time")
 _UNDEFINED = re.compile(r"^NameError: name '(\w+)' is not defined", re.MULTILINE)
 
@@ -161,7 +161,7 @@ def lacks_an_import(errors: str) -> bool:
 
 
 def with_common_imports(code: str) -> str:
-    """The program with common imports added for the names it uses; its own lines keep their numbers."""
+    """Add common imports for the names in a program; its lines keep their numbers."""
     words = [word for word in dict.fromkeys(re.findall(r"\w+", code)) if word in _GIVEN]
     called = {word for word in _ALSO_FUNCTIONS if re.search(rf"(?<![\w.]){word}\(", code)}
     imports = "\n".join(f"from {word} import {word}" if word in called else _GIVEN[word] for word in words)
@@ -169,14 +169,14 @@ def with_common_imports(code: str) -> str:
 
 
 def first_program(action: str) -> Element | None:
-    """The first ``<python>`` element or Python fence."""
+    """Return the first ``<python>`` element or Python fence."""
     fenced = (block for language, block in code_blocks(action) if language in ("python", "python3", "py"))
     found = [block for block in (first_tagged(action, "python"), next(fenced, None)) if block is not None]
     return min(found, key=lambda block: block.end, default=None)
 
 
 def shortened(text: str) -> str:
-    """A text for an agent, shortened in the middle if it is too long."""
+    """Shorten a text for an agent in the middle if it is too long."""
     if len(text) <= MAX_CHARACTERS:
         return text
     half = MAX_CHARACTERS // 2

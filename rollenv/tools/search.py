@@ -18,9 +18,9 @@ from rollenv.needs import extra
 from rollenv.parsing import first_tagged
 from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
 
-#: No longer answer of a server is read.
+#: Maximum bytes of a server's response.
 MAX_BYTES = 4_000_000
-#: The most characters of a document that are shown.
+#: Maximum characters of a document in an observation.
 MAX_SHOWN = 20_000
 
 
@@ -43,12 +43,12 @@ class _Search(BaseTool):
             documents = self._retrieve(query)
         except RollenvError:  # for the user to fix, not the agent
             raise
-        except Exception as error:  # every answer of a server, or its failure, goes to the agent
+        except Exception as error:  # the agent gets every failure of the server
             return ToolResult(True, True, f"The search failed: {type(error).__name__}: {str(error)[:300]}", parsed)
         return ToolResult(True, False, self.shown(documents), parsed)
 
     def shown(self, documents: Sequence[str]) -> str:
-        """Return the text of the findings for the agent."""
+        """Return the results as text for the agent."""
         return "\n".join(_show(i + 1, text) for i, text in enumerate(documents)) or "Nothing was found."
 
     def _retrieve(self, query: str) -> list[str]:
@@ -104,7 +104,7 @@ class SearchTool(_Search):
         return list(answer["result"])
 
     def _read(self, response: httpx.Response) -> bytes:
-        """The body; httpx's own limit is for each piece of it."""
+        """Read the body within the deadline; httpx's timeout applies to each chunk."""
         content, end = bytearray(), time.monotonic() + self.timeout
         for piece in response.iter_bytes():
             content += piece
