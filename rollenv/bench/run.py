@@ -93,12 +93,12 @@ def run(
 
     Args:
         n: tasks of each category; None for all of a data set and 100 of what is generated.
-        seed: of the first task of each category.
+        seed: seed of the first task of each category.
         manager: plays; a plain one by default.
         played: episodes of an earlier, unfinished run, which are not played again. Failed ones are.
-        seconds: that the episodes in ``played`` took.
+        seconds: duration of the episodes in ``played``.
         watch: called with every trajectory that ends.
-        floors: whether agents that do nothing play the tasks as well.
+        floors: whether constant agents play the tasks, too.
 
     Raises:
         UsageError: nothing of the suite can be played here, ``n`` or ``k`` is below 1, or an event loop is running.

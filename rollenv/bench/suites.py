@@ -87,7 +87,7 @@ def suite(name: str, settings: Mapping[str, Any] | None = None, calls: str = "")
     Args:
         name: name of a suite, or an environment's id.
         settings: constructor arguments of its environments; each has to take them all.
-        calls: how tool calls are written (:data:`rollenv.tools.calls.CALL_FORMS`); empty for each environment's own.
+        calls: format of tool calls (:data:`rollenv.tools.calls.CALL_FORMS`); empty for each environment's own.
 
     Raises:
         UsageError: there is no such suite and no such environment.

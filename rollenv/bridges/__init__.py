@@ -92,10 +92,10 @@ class Episode:
 
     Attributes:
         total: the sum of rewards.
-        turns: how many replies were played.
+        turns: number of replies so far.
         over: whether the episode has ended.
         truncated: whether a limit ended it.
-        info: of the last turn.
+        info: info of the last turn.
     """
 
     def __init__(self, env_id: str, **kwargs: Any):
@@ -111,7 +111,7 @@ class Episode:
         """Begin, or begin again. Returns what the environment shows, the state beside its observation included.
 
         Args:
-            seed: of the episode; equal seeds give equal tasks.
+            seed: seed of the episode; equal seeds give equal tasks.
         """
         self._seed = seed
         self._begin()

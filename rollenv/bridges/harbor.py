@@ -130,7 +130,7 @@ class MachineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor needs
         """Run a command with bash.
 
         Args:
-            cwd: where it starts; by default the task's working directory.
+            cwd: folder to start in; by default the task's working directory.
             timeout_sec: seconds that the command may take; None for no limit.
             user: user that runs it; by default the one that Harbor names now.
 

@@ -101,8 +101,8 @@ class BoxConfig(BaseModel):
         machine: a whole system with root and users, see :class:`~rollenv.sandbox.Machine`.
         build: a folder with a Dockerfile, from which the machine's image is built.
         network: hosts that the machine can reach.
-        memory_mb: of everything in it, files too.
-        disk_mb: of its files.
+        memory_mb: memory limit of the sandbox, including its files.
+        disk_mb: size limit of its files.
         processes: processes and threads.
     """
 
@@ -151,7 +151,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         """Start a sandbox.
 
         Args:
-            output_bytes: of a command, for each stream.
+            output_bytes: maximum output of a command per stream.
         """
         limits = Limits(
             seconds=_UNLIMITED, output_bytes=output_bytes, memory_mb=config.memory_mb, disk_mb=config.disk_mb,
@@ -195,7 +195,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         """Run a program. Where the sample is cancelled, the program is killed.
 
         Args:
-            cwd: where it starts; a relative path starts in the working directory.
+            cwd: folder to start in; relative to the working directory.
             user: user of the machine that runs it.
             timeout: seconds that the program may take; None for no limit.
             timeout_retry: ignored; nothing is tried again.
@@ -302,8 +302,8 @@ def rollenv_task(
     """Episodes of an environment, played by the model under evaluation.
 
     Args:
-        episodes: how many; each is a sample.
-        seed: of the first; the others follow.
+        episodes: number of episodes, one per sample.
+        seed: seed of the first episode; the others count up.
         max_turns: replies after which an episode is cut off, if the environment has not ended it before.
 
     Raises:

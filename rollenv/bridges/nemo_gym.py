@@ -144,7 +144,7 @@ def write_server(
 
     Args:
         folder: below ``resources_servers``; its name is the server's.
-        rows: of the example, with seeds from 0.
+        rows: number of example rows, with seeds from 0.
         max_steps: after which the agent gives an episode up.
         prompt: a system message of each row.
 

@@ -27,7 +27,7 @@ def register(name: str = "rollenv", **kwargs: Any) -> None:
     """Make :class:`TextEnv` known to ``skyrl_gym.make``; again does nothing.
 
     Args:
-        name: that ``env_class`` of a row has.
+        name: value of ``env_class`` in rows.
     """
     if name not in registration.registry:
         registration.register(id=name, entry_point="rollenv.bridges.skyrl:TextEnv", kwargs=kwargs)
@@ -58,7 +58,7 @@ class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not amon
         """Begin the episode.
 
         Args:
-            prompt: of the row; it may be empty.
+            prompt: prompt of the row; it may be empty.
 
         Returns:
             The prompt with what the environment shows, and its info.

@@ -40,7 +40,7 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
 
     Args:
         packages: modules that code imports, which have to be installed beside smolagents.
-        limits: of each step, and of the sandbox.
+        limits: limits of each step and of the sandbox.
 
     Raises:
         IsolationError: if no sandbox can be started here.

@@ -31,7 +31,7 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
     """An episode as a conversation: the environment is the user, who speaks first.
 
     Args:
-        max_turns: of the episode; None for the environment's own limit.
+        max_turns: maximum turns of the episode; None for the environment's own limit.
     """
 
     def __init__(self, task: Task, system: str = "", max_turns: int | None = None):
@@ -83,12 +83,12 @@ class RollenvGroupBuilder(EnvGroupBuilder):  # type: ignore[misc]
     """A group of episodes of one task.
 
     Attributes:
-        task: what all of them play.
-        group_size: how many.
-        model_name: whose tokenizer is used.
-        renderer_name: how messages become tokens, as Tinker's ``get_renderer`` names it.
-        max_trajectory_tokens: of an episode; None for no limit.
-        max_turns: of an episode; None for the environment's own limit.
+        task: the task of all episodes.
+        group_size: number of episodes.
+        model_name: model with the tokenizer.
+        renderer_name: name of a renderer for Tinker's ``get_renderer``.
+        max_trajectory_tokens: maximum tokens of an episode; None for no limit.
+        max_turns: maximum turns of an episode; None for the environment's own limit.
         system: a system prompt, if any.
     """
 

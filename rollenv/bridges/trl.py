@@ -52,7 +52,7 @@ def dataset(env_id: str, n: int | None = None, *, seed: int = 0, **kwargs: Any) 
 
     Args:
         n: number of tasks; by default all of a data set, and 100 of what is generated.
-        seed: of the first task; the others count up.
+        seed: seed of the first task; the others count up.
 
     Returns:
         Rows whose ``prompt`` names a task. The model does not read it: it reads what the environment shows.
@@ -88,7 +88,7 @@ class Rollout:
     and TRL does not train on it.
 
     Args:
-        max_turns: of an episode; by default the environment's own limit.
+        max_turns: maximum turns of an episode; by default the environment's own limit.
         workers: where environments live, as on the command line: ``"inline"``, or a number of processes, which have
             deadlines.
         limits: those deadlines, and how many failures are tolerated.

@@ -155,7 +155,7 @@ def package(folder: str | Path, env_id: str) -> Path:
 
     Args:
         folder: to write; its name becomes the package's.
-        env_id: which environment it has, unless another is named.
+        env_id: default id of the environment.
 
     Raises:
         UsageError: there is such a folder, its name cannot be a package's, or there is no such environment.

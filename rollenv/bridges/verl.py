@@ -39,7 +39,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
 
     Args:
         max_turns: replies of an episode; ``multi_turn.max_assistant_turns`` holds too.
-        seconds: that a turn of the environment may take.
+        seconds: maximum seconds for a turn of the environment.
     """
 
     def __init__(

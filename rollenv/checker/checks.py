@@ -107,8 +107,8 @@ def check_env(
 
     Args:
         env: an id, a spec, an instance that came from :func:`rollenv.make`, or a function that builds one.
-        abilities: what to hold it to; by default what its spec declares.
-        episodes: how many seeded episodes the checks of oracle and random actions play.
+        abilities: abilities to check; by default those of its spec.
+        episodes: number of seeded episodes for the checks of oracle and random actions.
 
     Raises:
         Broken: with one line for each broken property.

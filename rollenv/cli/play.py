@@ -60,7 +60,7 @@ class Keyboard:
         """Return a line, or the move of a key; None at the end of the input.
 
         Args:
-            moves: what ``up``, ``down``, ``left`` and ``right`` stand for; those that are missing do not move.
+            moves: actions of ``up``, ``down``, ``left`` and ``right``; missing ones are ignored.
         """
         self._echo(prompt)
         line = ""

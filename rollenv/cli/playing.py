@@ -40,7 +40,7 @@ class EvalFolder:
     """The folder of an evaluation.
 
     Args:
-        settings: which a continued evaluation shares with the one that it continues, but for a larger ``n``.
+        settings: settings of the evaluation; a continuation may only increase ``n``.
     """
 
     path: Path

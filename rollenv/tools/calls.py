@@ -40,7 +40,7 @@ def find_calls(
     and a call with anything beside its name and arguments: no call is carried out without what it was given.
 
     Args:
-        form: how the agent was asked to write calls.
+        form: format of calls in the agent's instructions.
         schemas: the functions, in the form of OpenAI's ``tools`` parameter; texts in elements get the types they name.
 
     Returns:
@@ -81,7 +81,7 @@ def write_calls(calls: Sequence[tuple[str, Mapping[str, Any]]], form: CallForm =
     """Render calls as text that :func:`find_calls` reads.
 
     Args:
-        form: how to write them; ``native`` is written as Hermes' elements.
+        form: format of the calls; ``native`` is rendered as Hermes' elements.
     """
     if form == "json":
         data = [{"name": name, "arguments": dict(arguments)} for name, arguments in calls]

@@ -34,7 +34,7 @@ class MCPTool(CallableTool):
         config: a URL (streamable HTTP), a path of a JSON file, or ``{"mcpServers": {name: SERVER}}``, where a server is
             ``{"url": ..., "headers": {...}}`` or ``{"command": ..., "args": [...], "env": {...}, "cwd": ...}``.
         execution_timeout: seconds for a call; it holds. A server may take 30 to start.
-        max_retries: how often a call is tried again when the connection breaks.
+        max_retries: maximum retries of a call after connection errors.
         validate_on_init: connect now, and raise if that fails; else when first used.
 
     Raises:

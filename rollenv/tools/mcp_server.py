@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Serve the world of one task; see the module.
 
     Args:
-        arguments: of the command line; by default the process's.
+        arguments: command line; by default the process's.
     """
     parser = argparse.ArgumentParser(prog="python -m rollenv.tools.mcp_server", description=main.__doc__)
     parser.add_argument("env_id", help="an environment of the family tools:")
