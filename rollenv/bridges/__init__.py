@@ -108,7 +108,7 @@ class Episode:
         self.info: Mapping[str, Any] = {}
 
     def start(self, seed: int | None = None, options: dict[str, Any] | None = None) -> str:
-        """Begin, or begin again. Returns what the environment shows, the state beside its observation included.
+        """Start or restart the episode, and return the first observation with the state beside it.
 
         Args:
             seed: seed of the episode; equal seeds give equal tasks.

@@ -25,10 +25,10 @@ NAMESPACE = "rollenv"
 
 
 class InGymnasium(gymnasium.Env[str, str]):
-    """A rollenv environment with a spec of Gymnasium's; the environment itself, with its own, is :attr:`env`.
+    """A rollenv environment with a Gymnasium spec; :attr:`env` is the environment itself, with rollenv's spec.
 
-    Gymnasium's programs look at observations alone, so those are complete: what ``info["suffix"]`` holds (a board, say)
-    is appended to the observation, unless it is part of it already.
+    Programs for Gymnasium read observations only, so these are complete: ``info["suffix"]`` (a board, for example) is
+    appended to the observation, unless it already contains it.
 
     Args:
         render_mode: None, ``text``, ``ansi`` or ``svg``; see :meth:`rollenv.EnvSpec.make`.

@@ -17,11 +17,11 @@ from typing import Any
 from rollenv.core import RollenvError, UsageError
 
 _HERE = "rollenv.compat.gem"
-#: GEM's packages have no folder; this is where they would be.
+#: Stand-in for the folder of GEM's packages, which have none.
 _ROOT = f"{__file__}:"
 
 
-#: GEM's modules (0.1.0 and main), and for their public names the modules here that have them.
+#: GEM's modules (0.1.0 and main), with the module here of each public name.
 _TABLE = """
 gem = core: Env; registration: make make_vec print_envs register
 gem.core = core: Env EnvWrapper ActType ObsType
@@ -88,11 +88,11 @@ def _modules() -> dict[str, dict[str, str]]:
     return modules
 
 
-#: GEM's modules, and where each of their public names is.
+#: GEM's modules, with the location of each public name.
 MODULES = _modules()
 MODULES["gem.vector.vector_env"]["ArrayType"] = "numpy:ndarray"
 _CONSTANTS, _PARSING = MODULES["gem.utils.constants"], MODULES["gem.utils.parsing"]
-#: Names that GEM's modules import from each other, and its users from any of them.
+#: Names that GEM's modules import from each other, so that users import them from any of them.
 _USED: dict[str, dict[str, str]] = {
     "gem.envs": MODULES["gem.core"] | _CONSTANTS | _PARSING,
     "gem.tools": MODULES["gem.core"] | MODULES["gem.tools.base_tool"],
@@ -123,7 +123,7 @@ for _module, _name in GAMES.items():
     MODULES[f"gem.envs.game_env.{_module}"] = _names("games", _name)
     MODULES["gem.envs.game_env"] |= _names("games", _name)
 
-#: GEM's modules that have no counterpart, and what does their work here.
+#: GEM's modules without a counterpart, and their replacements.
 ELSEWHERE = {
     "gem.envs.mcpmark": "rollenv has no MCPMark tasks; MCP servers are tools: gem.tools.mcp_tool",
     "gem.envs.terminal": "terminal tasks are the ids harbor:PATH, without Docker; see docs/guides/tools.md",
@@ -133,7 +133,7 @@ ELSEWHERE = {
 
 
 class _Module(ModuleType):
-    """Resolves its names when they are first used; a submodule is one of them."""
+    """A module that resolves its names and submodules on first use."""
 
     def __getattr__(self, name: str) -> Any:
         where = MODULES[self.__name__].get(name)
@@ -180,7 +180,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Lister:
-    """Tells ``pkgutil`` which modules are in one of GEM's packages; :class:`_Finder` finds them."""
+    """Lists the modules of GEM's packages for ``pkgutil``; :class:`_Finder` finds them."""
 
     def __init__(self, path: str):
         if not path.startswith(_ROOT):
@@ -194,17 +194,17 @@ class _Lister:
                 yield f"{prefix}{last}", any(other.startswith(f"{name}.") for other in MODULES)
 
     def find_spec(self, fullname: str, target: ModuleType | None = None) -> None:
-        """Nothing that the finder did not find."""
+        """Return None: the finder finds all modules."""
 
 
 def current(module: str, name: str) -> Any:
-    """Return the current value of a name in one of GEM's modules: its user may have put something else there."""
+    """Return the current value of a name in one of GEM's modules, which the user may have replaced."""
     found = sys.modules.get(module)
     return getattr(found if isinstance(found, _Module) else _Module(module), name)
 
 
 class NotHere(RollenvError, ModuleNotFoundError):
-    """One of GEM's modules has no counterpart; the text says what does its work."""
+    """One of GEM's modules has no counterpart; the message names the replacement."""
 
 
 def install() -> None:

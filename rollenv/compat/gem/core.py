@@ -1,4 +1,4 @@
-"""GEM's base classes for authors, and what every environment does at its edges under GEM's name."""
+"""GEM's base classes for authors, and GEM's conventions for every environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ActType = TypeVar("ActType")
 
 
 class Refused(UsageError, AssertionError):
-    """A wrong argument where GEM asserts."""
+    """An invalid argument where GEM has an assertion."""
 
 
 class _Settable:
@@ -34,7 +34,7 @@ class _Settable:
 
 
 class Env(core.Env, metaclass=abc.ABCMeta):
-    """The base of environments written for GEM: ``reset(seed)`` and ``step(action)`` are the author's.
+    """The base of environments written for GEM: authors implement ``reset(seed)`` and ``step(action)``.
 
     Every environment of rollenv is an instance of it.
     """
@@ -48,7 +48,7 @@ class Env(core.Env, metaclass=abc.ABCMeta):
 
     @abc.abstractmethod
     def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
-        """Start an episode. The author calls this one for the seed: it seeds the process's generators, as GEM does."""
+        """Seed the process's generators, the same as GEM. Authors call it from their ``reset``."""
         if seed is not None:
             set_seed(seed)
             self.seed_stream(seed)
@@ -69,7 +69,7 @@ class Env(core.Env, metaclass=abc.ABCMeta):
 
 
 class GemWrapper(core.Wrapper):
-    """The base of GEM's wrappers: attributes of the environment inside, until the wrapper has its own."""
+    """The base of GEM's wrappers: attributes come from the inner environment until the wrapper sets its own."""
 
     np_random = core.inherited("np_random")
     np_random_seed = core.inherited("np_random_seed")
@@ -78,7 +78,7 @@ class GemWrapper(core.Wrapper):
     randint = core.inherited("randint")
 
     def _whole_state(self, *args: Any, **kwargs: Any) -> Any:
-        """The state of the environment inside, with the wrapper's own at the end of ``wrappers``.
+        """Return the state of the inner environment, with the wrapper's own at the end of ``wrappers``.
 
         An author's state that is not a dict, or that was asked for with arguments, is returned as it is.
         """
@@ -88,7 +88,7 @@ class GemWrapper(core.Wrapper):
         return {**state, "wrappers": [*state.get("wrappers", []), own]}
 
     def _restore(self, state: Any, *args: Any, **kwargs: Any) -> Any:
-        """Go back to a state; one that the environment inside saved by itself will do."""
+        """Restore a state; a state of the inner environment alone is accepted."""
         if args or kwargs or not isinstance(state, dict):
             return self.env.set_state(state, *args, **kwargs)
         own = list(state.get("wrappers", []))
@@ -107,7 +107,7 @@ class EnvWrapper(GemWrapper, metaclass=abc.ABCMeta):
 
 
 class GemEnv(core.Env):
-    """GEM's manners over one of rollenv's environments, to be named first: ``class SokobanEnv(GemEnv, Sokoban)``.
+    """GEM's conventions for a rollenv environment, as the first base: ``class SokobanEnv(GemEnv, Sokoban)``.
 
     A limit sets ``terminated`` too. A step before ``reset`` begins an episode, and one after the end returns the last
     result again with no reward. An action that is not text is converted to text. Without its own seed, the private
@@ -140,7 +140,7 @@ class GemEnv(core.Env):
             self.seed_stream(random.getrandbits(32))
 
     def reset(self, seed: int | None = None, **given: Any) -> ResetResult:
-        """Start an episode. Arguments that the environment does not know are ignored, as GEM's ``**kwargs`` are."""
+        """Start an episode. Unknown arguments are ignored, the same as GEM's ``**kwargs``."""
         self._last = None
         if given:
             known = inspect.signature(super().reset).parameters
@@ -167,7 +167,7 @@ _MADE = ("rollenv.compat.gem.games", "rollenv.compat.gem.data")
 
 @functools.cache
 def gem_class(cls: type[core.Env]) -> type[core.Env]:
-    """The class with GEM's manners: that of :mod:`rollenv.compat.gem` made for it, or one made here."""
+    """Return the class with GEM's conventions: the one in :mod:`rollenv.compat.gem`, or a new one."""
     if issubclass(cls, GemEnv) or Env in cls.__mro__:
         return cls
     where = f"{cls.__module__}:{cls.__qualname__}"
@@ -200,7 +200,7 @@ def _made(cls: type[core.Env], where: str) -> type[core.Env]:
 
 
 def __getattr__(name: str) -> Any:
-    """The class with GEM's manners for ``package/module:Class``, for pickle and entry points."""
+    """Return the class with GEM's conventions for ``package/module:Class``, for pickle and entry points."""
     module, colon, qualname = name.replace("/", ".").partition(":")
     if not colon:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,7 +35,7 @@ from rollenv.sandbox import RunResult, shared_pool
 
 logger = logging.getLogger(__name__)
 
-#: `(info, reward)` of a response and a right answer.
+#: Function from a response and a correct answer to `(info, reward)`.
 verify_fn = functools.partial(boxed_reward_fn, fast=False, correct_reward=1, incorrect_reward=0)
 
 #: GEM's names of rollenv's own classes.
@@ -49,18 +49,18 @@ CLASSES = {
 
 
 def _known(cls: type, given: dict[str, Any]) -> dict[str, Any]:
-    """Those of the arguments that rollenv's class takes by name alone. GEM's classes ignore all others."""
+    """Return the arguments that are keyword-only in rollenv's class. GEM's classes ignore all others."""
     parameters = inspect.signature(cls).parameters.values()
     names = {p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
     return {name: value for name, value in given.items() if name in names}
 
 
-#: GEM's names for the column that answers are judged by.
+#: GEM's names of the column with correct answers.
 _GOLD_KEY: Any = property(lambda env: env.gold_key, lambda env, key: setattr(env, "gold_key", key))
 
 
 def _checked(answer: Any) -> Any:
-    """A right answer, or a list of them."""
+    """A correct answer, or a list of them."""
     if answer is None or isinstance(answer, dict | tuple):
         raise UsageError(f"a right answer is a text, a number or a list of them, not {type(answer).__name__}")
     return answer
@@ -111,7 +111,7 @@ class MathEnv(Rows, math_env.MathEnv):
 
     @staticmethod
     def check_correct(model_answer: str, gt_answer: Any) -> bool:
-        """Return whether the answer in the last box is one of the right ones."""
+        """Return whether the answer in the last box is correct."""
         answer, golds = last_boxed(model_answer), math_env.gold_answers(_checked(gt_answer))
         return answer is not None and any(grade(gold, answer) for gold in golds)
 
@@ -155,13 +155,13 @@ class MathVisualEnv(MathEnv, math_visual_env.MathVisualEnv):
 
 
 def apply_prompt(example: dict[str, Any], question_key: str = "question") -> dict[str, Any]:
-    """The row with a question that says first how to answer it."""
+    """Prepend instructions on the answer format to a row's question."""
     return _Prompt(question_key)(example)
 
 
 @dataclass(frozen=True)
 class _Prompt:
-    """Makes of a row one whose question says first how to answer it."""
+    """Prepends instructions on the answer format to a row's question."""
 
     question_key: str
     boxed: bool = False
@@ -216,13 +216,13 @@ class QaEnv(Rows, qa_env.QaEnv):
 
     @staticmethod
     def check_correct(model_answer: str, gt_answer: Any) -> bool:
-        """Return whether the answer is one of the right ones after SQuAD's normalisation."""
+        """Return whether the answer is correct after SQuAD's normalisation."""
         golds = qa_env.texts(_checked(gt_answer))
         short = len(model_answer) <= qa_env.MAX_CHARACTERS
         return short and bool(qa_env.exact_match(model_answer, golds))
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
-        """Another over the same rows; their questions have the prompt already."""
+        """Return a new environment over the same rows, whose questions already have the prompt."""
         child = super().spawn(same_state, **kwargs)
         if not same_state and "dataset" not in kwargs:
             assert isinstance(child, QaEnv)
@@ -234,7 +234,7 @@ class QaEnv(Rows, qa_env.QaEnv):
 
 
 class _ImportsForgotten:
-    """The shared pool; a program that fails over an undefined name runs again after the usual imports, as in GEM."""
+    """The shared pool. A program that lacks a common import runs again with it, the same as in GEM."""
 
     def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
         result = shared_pool().run(code, stdin=stdin, timeout=timeout)
@@ -243,17 +243,17 @@ class _ImportsForgotten:
         return result
 
     def close(self) -> None:
-        """The pool is the process's."""
+        """Do nothing: the process shares the pool."""
 
 
 class _Taken:
-    """The rows that an author's iterator gives. Copies of an environment share them, each at an index of its own."""
+    """Rows of an author's iterator. Copies of an environment share them, each at its own index."""
 
     def __init__(self, rows: Iterator[Any]):
         self._rows, self._taken = rows, list[Any]()
 
     def at(self, index: int) -> Any:
-        """The row at an index, counted from 0; None past the end."""
+        """Return the row at an index, counted from 0; None past the end."""
         while len(self._taken) <= index:
             self._taken.append(next(self._rows, None))
         return self._taken[index]

@@ -1,4 +1,4 @@
-"""The common base of GEM's games over rollenv's own: constructors, the reading of actions, texts."""
+"""The common base of GEM's games over rollenv's: constructors, parsing of actions, texts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rollenv.envs.game.base import TextGame
 
 
 def boxed(content: str, flags: int = 0) -> re.Pattern[str]:
-    """A pattern for a box with this in it."""
+    """Return a pattern for a box with this content."""
     return re.compile(rf"\\boxed\{{({content})\}}", flags)
 
 
 def rows_of(cells: list[Any], width: int) -> list[list[Any]]:
-    """A board from its cells, row by row."""
+    """Return a board from its cells, row by row."""
     return [cells[i : i + width] for i in range(0, len(cells), width)]
 
 
 def piece(name: str, shown: Callable[[Any], Any] = lambda it: it, taken: Callable[[Any], Any] = lambda it: it) -> Any:
-    """One of our attributes under GEM's name and in GEM's form, to read and to set."""
+    """A readable and writable attribute with GEM's name and format, for one of rollenv's."""
 
     def get(env: GemGame) -> Any:
         env._begin()
@@ -39,7 +39,7 @@ def piece(name: str, shown: Callable[[Any], Any] = lambda it: it, taken: Callabl
 
 
 class Computed:
-    """An attribute that is computed at each read, until it is set."""
+    """An attribute that is computed on each read until it is set."""
 
     def __init__(self, work_out: Callable[[Any], Any]):
         self._work_out = work_out
@@ -53,7 +53,7 @@ class Computed:
 
 
 def _author_s(reset: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap an author's ``reset``, so that an episode begins even if it never calls ours."""
+    """Wrap an author's ``reset``, so that an episode starts even if it never calls ``super().reset``."""
 
     @functools.wraps(reset)
     def begun(self: GemGame, *args: Any, **kwargs: Any) -> Any:
@@ -75,11 +75,11 @@ class GemGame(GemEnv):
     there, also after the end of an episode.
     """
 
-    #: A box with an action in it.
+    #: Pattern of a box with an action.
     grammar: ClassVar[re.Pattern[str]]
-    #: The line that the state ends with.
+    #: Last line of the state.
     request: ClassVar[str] = "What is your move?"
-    #: Stands after the instructions where GEM has it.
+    #: Text after the instructions where GEM has one.
     history: ClassVar[str] = ""
 
     turn: int
@@ -106,7 +106,7 @@ class GemGame(GemEnv):
         super().__init__(**sizes, **extra)
 
     def _find(self, action: str) -> re.Match[str] | None:
-        """The last box with an action in it."""
+        """Return the last box with an action."""
         return (None, *self.grammar.finditer(action))[-1]
 
     def _begin(self) -> None:
@@ -123,7 +123,7 @@ class GemGame(GemEnv):
             self._quiet = False
 
     def _resume(self) -> None:
-        """Called before the state is set by hand: makes sure that an episode is running."""
+        """Ensure that an episode is running, before its state is set by hand."""
         self._begin()
         self._over, self._last = False, None
 
@@ -163,14 +163,14 @@ class GemGame(GemEnv):
 
 
 class GemTextGame(GemGame, TextGame):
-    """A game that has its actions from :class:`~rollenv.envs.game.base.TextGame`.
+    """A game with the actions of :class:`~rollenv.envs.game.base.TextGame`.
 
     Its own rewards are GEM's as they come; what a user changes in ``LanguageGameReward`` is put in their place.
     """
 
-    #: The share of ``success_reward`` that the last move of a won game earns.
+    #: Share of ``success_reward`` for the last move of a won game.
     success_share: ClassVar[float] = 0.0
-    #: True to pay ``internal_step_reward`` for a valid move that earns nothing.
+    #: True to reward other valid moves with ``internal_step_reward``.
     pays_steps: ClassVar[bool] = True
     #: True to pay such a move, or an invalid one, at the turn limit too.
     pays_last_step: ClassVar[bool] = True

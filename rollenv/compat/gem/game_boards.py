@@ -26,7 +26,7 @@ _DIRECTION = r"up|down|left|right"
 
 
 class MinesweeperEnv(GemTextGame, Minesweeper):
-    """Minesweeper as GEM ends it: won by the last reveal if all mines are flagged; a flag protects no cell."""
+    """Minesweeper with GEM's rules: the last reveal wins if all mines are flagged; flags do not protect cells."""
 
     grammar = boxed(r"[a-zA-Z]+\s\d+\s\d+")
 
@@ -52,7 +52,7 @@ class MinesweeperEnv(GemTextGame, Minesweeper):
         return feedback, reward, None if won and self.mines & ~self.flagged else won
 
     def sample_random_action(self, reveal_or_flag: str | None = None) -> str:
-        """A cell with a verb: the one that was asked for, or one flag for nine reveals."""
+        """Return a cell with a verb: the requested one, or one flag for nine reveals."""
         self._begin()
         verb = reveal_or_flag or ("flag" if self.action_rng.random() < 0.1 else "reveal")
         return box(f"{verb} {self._pick(self.tables.words)}")
@@ -100,7 +100,7 @@ class MinesweeperEnv(GemTextGame, Minesweeper):
 
     @property
     def first_reveal(self) -> bool:
-        """True if no mine is laid yet."""
+        """True before the mines are placed."""
         return not self.mines
 
     @first_reveal.setter
@@ -340,7 +340,7 @@ class SokobanEnv(GemGame, Sokoban):
         self.state = State(player.bit_length() - 1, _cells(room, 3, 4))
 
     def _build(self, room: np.ndarray[Any, Any], targets: int) -> None:
-        """Take over the walls of a room."""
+        """Copy the walls of a room."""
         self.dim_room = height, width = room.shape
         self.board, self._plan = Board(height, width, _cells(room, 0), targets), None
         self._prepare_text()
@@ -381,10 +381,10 @@ class SokobanEnv(GemGame, Sokoban):
 
 
 def _bits(board: Sequence[Sequence[int]], what: int) -> int:
-    """The cells that hold this, as a set of bits."""
+    """Return the cells with this value as a bit set."""
     return sum(1 << i for i, value in enumerate(value for row in board for value in row) if value == what)
 
 
 def _cells(room: Any, *symbols: int) -> int:
-    """The cells of a room with one of these symbols, as a set of bits."""
+    """Return the cells of a room with one of these symbols as a bit set."""
     return sum(1 << int(i) for i in np.flatnonzero(np.isin(room, symbols)))

@@ -1,4 +1,4 @@
-"""GEM's games of guessing, and of words in a grid."""
+"""GEM's guessing games and word grids."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class MastermindEnv(GemGuessing, Mastermind):
         self.board = "\n".join(["Guesses so far:", *lines]) if self.guesses else "No guesses yet."
 
     def get_current_success_internal_reward(self, blackpeg: int) -> float:
-        """Return the pay of black pegs, as a share of the code; they are remembered."""
+        """Return the reward of black pegs as a share of the code, and record them."""
         gain = max(0, blackpeg - self.best)
         self.best += gain
         return gain / self.code_length
@@ -107,7 +107,7 @@ class MastermindEnv(GemGuessing, Mastermind):
 
 
 class WordleEnv(GemGuessing, Wordle):
-    """Wordle. ``only_real_words`` is kept and does nothing, as in GEM."""
+    """Wordle. ``only_real_words`` is stored without effect, the same as in GEM."""
 
     grammar = boxed(r"[a-zA-Z]+(?:\s+[a-zA-Z]+)*")
     success_share = 0.5
@@ -160,7 +160,7 @@ class WordleEnv(GemGuessing, Wordle):
         return [word.lower() for word in words(self.word_length)]
 
     def get_current_success_internal_reward(self, feedback: Sequence[str]) -> float:
-        """Return the pay of places that are green for the first time; they are remembered."""
+        """Return the reward of newly green places, and record them."""
         new = sum(1 << i for i, mark in enumerate(feedback) if mark == "G") & ~self.green
         self.green |= new
         return 0.5 * new.bit_count() / self.word_length
@@ -172,7 +172,7 @@ class WordleEnv(GemGuessing, Wordle):
 
 
 class HangmanEnv(GemTextGame, Hangman):
-    """Hangman that continues when every letter is shown, until the word is named, as GEM's does."""
+    """Hangman with GEM's rule: when all letters are shown, the word must still be named."""
 
     grammar = boxed(r"[a-zA-Z]+", re.IGNORECASE)
     request = "What is your guess?"
@@ -382,7 +382,7 @@ class CrosswordsEnv(GemTextGame, Crosswords):
 
 
 class WordSearchEnv(GemTextGame, WordSearch):
-    """Word search that tells how many words there are, and not which."""
+    """Word search that shows the number of words instead of the words."""
 
     grammar = boxed(r"\d+\s+\d+\s+\d+\s+\d+")
     request = "What is your guess?"
@@ -479,7 +479,7 @@ class WordSearchEnv(GemTextGame, WordSearch):
 
 
 def _words_in(rows: Sequence[str]) -> Iterator[Entry]:
-    """The words of two letters and more in a grid, separated by dots."""
+    """Yield the words of two or more letters in a grid, where dots separate words."""
     for down, lines in ((False, rows), (True, ["".join(column) for column in zip(*rows, strict=True)])):
         for i, line in enumerate(lines):
             for word in re.finditer(r"[A-Z]{2,}", line):

@@ -63,7 +63,7 @@ class WikiGameEnv(GemGame, WikiGame):
         super().__init__(max_turns=max_turns, _extra=extra)
 
 
-#: The class here for each of rollenv's own.
+#: GEM's class of each of rollenv's.
 CLASSES: dict[str, str] = {
     f"{base.__module__}:{base.__name__}": cls.__name__
     for cls in list(globals().values())

@@ -14,7 +14,7 @@ from rollenv.parsing import last_boxed, last_tagged
 
 logger = logging.getLogger(__name__)
 
-#: A fraction of whole numbers in one line.
+#: A fraction of integers on one line.
 _OVER = re.compile(r"^(-?)(\d+)/(\d+)$")
 
 Reward = tuple[dict[str, bool], float]
@@ -22,19 +22,19 @@ Gold = str | float | int | Sequence[str | float | int]
 
 
 class TimeoutException(Exception):
-    """GEM's name for a function that took too long."""
+    """GEM's exception for a timeout."""
 
 
 extract_boxed_answer = extract_last_boxed_answer
 
 
 def extract_answer(passage: str) -> str | None:
-    """The content of the last box."""
+    """Return the content of the last box."""
     return extract_last_boxed_answer(passage)
 
 
 def mathd_normalize_answer(answer: str | None) -> str | None:
-    """An answer in the form in which answers are compared first."""
+    """Normalize an answer for the first comparison."""
     from rollenv.envs.math.compare import normal
 
     return None if answer is None else _OVER.sub(r"\1\\frac{\2}{\3}", normal(answer.strip())[0])
@@ -46,7 +46,7 @@ def normalize_final_answer(final_answer: str) -> str:
 
 
 def grade(model_answer: str, gt_answer: str, fast: bool = True) -> bool:
-    """Return whether an answer is right; ``fast`` is accepted, there is one way of grading."""
+    """Return whether an answer is correct; ``fast`` has no effect."""
     from rollenv.envs.math.compare import gold_answer
     from rollenv.envs.math.grade import grade as graded
 
@@ -54,7 +54,7 @@ def grade(model_answer: str, gt_answer: str, fast: bool = True) -> bool:
 
 
 def grade_answer_mathd(given_answer: str, ground_truth: str) -> bool:
-    """Return whether two answers read the same in normal form."""
+    """Return whether two normalized answers are equal."""
     return mathd_normalize_answer(given_answer) == mathd_normalize_answer(ground_truth)
 
 
@@ -80,7 +80,7 @@ def _graded(answer: str | None, gold: Gold, correct: float, incorrect: float) ->
 def boxed_reward_fn(
     model_response: str, gt_answer: Gold, fast: bool = False, correct_reward: float = 1.0, incorrect_reward: float = 0.0
 ) -> Reward:
-    """Pays a right answer in the last box. ``formatted`` says whether there is a box."""
+    """Rewards a correct answer in the last box. ``formatted`` is true if there is a box."""
     answer = last_boxed(model_response)
     if answer is None:
         return {"formatted": False}, incorrect_reward
@@ -90,7 +90,7 @@ def boxed_reward_fn(
 def r1_distill_qwen_math_reward_fn(
     model_response: str, gt_answer: Gold, fast: bool = False, correct_reward: float = 1.0, incorrect_reward: float = 0.0
 ) -> Reward:
-    """Pays a right box after the one ``</think>`` of a response."""
+    """Rewards a correct box after the single ``</think>`` of a response."""
     _, *after = model_response.split("</think>")
     if len(after) != 1:
         return {"formatted": False}, 0.0
@@ -107,14 +107,14 @@ def _tagged(response: str, gold: Gold, opening: str, correct: float, incorrect: 
 def answer_tag_reward_fn(
     model_response: str, gt_answer: Gold, fast: bool = False, correct_reward: float = 1.0, incorrect_reward: float = 0.0
 ) -> Reward:
-    """Pays a right answer in ``<answer>`` right after ``</think>`` and a space."""
+    """Rewards a correct answer in ``<answer>`` directly after ``</think>`` and a space."""
     return _tagged(model_response, gt_answer, "</think> <answer>", correct_reward, incorrect_reward)
 
 
 def answer_tag_reward_fn_for_orz(
     model_response: str, gt_answer: Gold, fast: bool = False, correct_reward: float = 1.0, incorrect_reward: float = 0.0
 ) -> Reward:
-    """Pays a right answer in ``<answer>``."""
+    """Rewards a correct answer in ``<answer>``."""
     return _tagged(model_response, gt_answer, "<answer>", correct_reward, incorrect_reward)
 
 

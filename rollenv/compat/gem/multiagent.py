@@ -16,7 +16,7 @@ from rollenv.envs.multi import selector
 
 
 class AgentSelector(selector.AgentSelector):
-    """Turns of agents; an agent that is added twice or removed without being there changes nothing."""
+    """Turn order of agents; adding an agent twice or removing an absent one changes nothing."""
 
     def __init__(self, agents: list[str], mode: str = "sequential"):
         super().__init__(agents, mode if mode in selector.MODES else "sequential")
@@ -47,7 +47,7 @@ class AgentSelector(selector.AgentSelector):
             super().add_agent(agent)
 
     def remove_agent(self, agent: str) -> None:
-        """Take an agent out; the turn goes back to the one before it, for ``next`` to pass on."""
+        """Remove an agent; the turn goes back to the previous one, so that ``next`` selects the following one."""
         if agent not in self.agents:
             return
         index = self.agents.index(agent)
@@ -58,7 +58,7 @@ class AgentSelector(selector.AgentSelector):
 
 
 class MultiAgentEnv(Env):
-    """An environment in which agents act in turns or at once; ``observe`` and ``_process_actions`` are the author's.
+    """An environment with sequential or parallel agents; authors implement ``observe`` and ``_process_actions``.
 
     The author fills ``possible_agents`` and, for turns, ``agent_selector``, and sets ``terminations`` and
     ``truncations`` when an agent is done: it leaves ``agents`` after the step.
@@ -83,13 +83,13 @@ class MultiAgentEnv(Env):
 
     @abc.abstractmethod
     def _process_actions(self, actions: dict[str, str]) -> Any:
-        """Carry out the actions: observations, rewards, terminations, truncations and infos by agent."""
+        """Apply the actions; return observations, rewards, terminations, truncations and infos by agent."""
 
     def _make_np_random(self, seed: int) -> np.random.Generator:
         return np.random.default_rng(seed)
 
     def reset(self, seed: int | None = None) -> Any:  # type: ignore[override]
-        """Start an episode with all possible agents: observations and infos by agent."""
+        """Start an episode with all possible agents; return observations and infos by agent."""
         if seed is not None:
             self._np_random = self._make_np_random(seed)
         self.agents = list(self.possible_agents)

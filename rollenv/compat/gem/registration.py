@@ -1,4 +1,4 @@
-"""GEM's registry, with GEM's arguments and environments with GEM's manners, and its vectors of environments."""
+"""GEM's registry, with GEM's arguments and conventions, and its vector environments."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ class VectorEnv(vector.VectorEnv):
         for i, observation, info in zip(stepped, observations, infos, strict=True):
             self._env_obs[i], self._env_infos[i] = observation, info
         self._autoreset_envs = self._terminations | self._truncations
-        # an author's environment may go on writing into what it returned
+        # an author's environment may modify what it returned
         return copy.deepcopy(observations), rewards, terminated, truncated, copy.deepcopy(infos)
 
 
 class SyncVectorEnv(VectorEnv, vector.SyncVectorEnv):
-    """Its environments run one after another."""
+    """A vector whose environments run one after another."""
 
 
 class AsyncVectorEnv(VectorEnv, vector.AsyncVectorEnv):
-    """Its environments run in threads."""
+    """A vector whose environments run in threads."""
 
     @property
     def thread_pool_executer(self) -> ThreadPoolExecutor | None:
@@ -86,7 +86,7 @@ class AsyncVectorEnv(VectorEnv, vector.AsyncVectorEnv):
 
 
 def __getattr__(name: str) -> Any:
-    """``ENV_REGISTRY`` is whole when it is first read."""
+    """Fill ``ENV_REGISTRY`` on first use."""
     if name != "ENV_REGISTRY":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     registry.list_envs()
@@ -94,7 +94,7 @@ def __getattr__(name: str) -> Any:
 
 
 def register(env_id: str, entry_point: str | Callable[..., Any], **kwargs: Any) -> None:
-    """Make an id of any form known; every keyword is an argument for the constructor.
+    """Register an id of any form; every keyword is an argument of the constructor.
 
     Raises:
         UsageError: the id is taken.
@@ -106,7 +106,7 @@ def register(env_id: str, entry_point: str | Callable[..., Any], **kwargs: Any) 
 
 
 def print_envs() -> None:
-    """Print every id with what builds it."""
+    """Print every id with its entry point."""
     for spec in registry.list_envs():
         print(f"  - {spec.id}:\n      Entry Point: {spec.entry_point}\n      Kwargs: {dict(spec.kwargs)}")  # noqa: T201
 
@@ -133,12 +133,12 @@ def make(env_id: str, **kwargs: Any) -> Any:
 
 
 def _written_for_gem(cls: type[core.Env]) -> bool:
-    """Return whether it is an author's class over one of GEM's: of ``gem.Env``, or of a game or data environment."""
+    """Return whether a class is an author's subclass of ``gem.Env``, or of a game or data environment of GEM."""
     return Env in cls.__mro__ or (issubclass(cls, GemEnv) and not cls.__module__.startswith("rollenv."))
 
 
 def _of_an_author(spec: EnvSpec, factory: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    """Return what was registered under GEM: any callable."""
+    """Call an entry point that was registered with GEM: any callable."""
     seed = kwargs.get("seed")
     env = factory(**{name: value for name, value in kwargs.items() if name != "seed" or _takes_seed(factory)})
     if isinstance(env, core.Env):

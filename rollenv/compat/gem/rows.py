@@ -31,7 +31,7 @@ _RowFunction = Callable[[dict[str, Any]], Any]
 
 
 class NoSplit(UsageError, KeyError):
-    """A data set has no such split."""
+    """A data set lacks a split."""
 
     __str__ = Exception.__str__  # KeyError's puts the text in quotes
 
@@ -52,7 +52,7 @@ class Table(Sequence[Any]):
         return len(self._rows)
 
     def __getitem__(self, key: Any) -> Any:
-        """A row by number, a column by name, or columns of the rows of a slice or list."""
+        """Return a row by number, a column by name, or columns of the rows of a slice or list."""
         if isinstance(key, str):
             return [row[key] for row in self._rows]
         if isinstance(key, slice | list | tuple | range | np.ndarray):
@@ -80,7 +80,7 @@ class Table(Sequence[Any]):
 
 
 def chosen_split(dataset: Any, split: str | None) -> Any:
-    """The split of what may be a dict of splits.
+    """Return the split, if the data set is a dict of splits.
 
     Raises:
         UsageError: it has several splits, and none was asked for.
@@ -97,7 +97,7 @@ def chosen_split(dataset: Any, split: str | None) -> Any:
 
 
 def as_dataset(rows: DataRows, change: _RowFunction | None = None, **map_arguments: Any) -> Any:
-    """The rows as a ``datasets.Dataset``, or as a :class:`Table` where that cannot be.
+    """Return the rows as a ``datasets.Dataset``, or as a :class:`Table` if that is impossible.
 
     Args:
         change: makes of a row the one that is shown. Equal changes of the same rows are made once.
@@ -109,7 +109,7 @@ def as_dataset(rows: DataRows, change: _RowFunction | None = None, **map_argumen
 
 
 class _ById:
-    """A key for rows, which cannot be hashed: the same for the same object."""
+    """A hashable key of unhashable rows, by identity."""
 
     def __init__(self, rows: DataRows):
         self.rows = rows
@@ -123,7 +123,7 @@ class _ById:
 
 @functools.lru_cache(maxsize=16)
 def _built(key: _ById, change: _RowFunction | None) -> Any:
-    """Rows read from a file are shared by the environments of a process, and so is what is made of them."""
+    """Prepare rows once: environments of a process share rows from a file, and the prepared ones."""
     rows = [change(dict(row)) if change else dict(row) for row in key.rows]
     if importlib.util.find_spec("datasets") is None:
         return Table(rows)
@@ -135,7 +135,7 @@ def _built(key: _ById, change: _RowFunction | None) -> Any:
 
 
 class Answered(GemEnv):
-    """One question, and answers to it, each of which is judged for itself."""
+    """One question with answers that are graded independently."""
 
     seed: int
     _default_seed = 0
@@ -171,7 +171,7 @@ class Answered(GemEnv):
         return TERMINAL_STATE, reward, True, True, {**info, "success": info["correct"]}
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
-        """Another over the same rows: in the same state, or at the start of its own order."""
+        """Return a new environment over the same rows: in the same state, or at the start of its own order."""
         if same_state:
             return self._twin()
         if self.seed == kwargs.get("seed", self._default_seed):
@@ -185,11 +185,11 @@ class Answered(GemEnv):
         raise NotImplementedError(f"{type(self).__name__} has no _arguments()")
 
     def _has_answer(self) -> bool:
-        """Return whether there is something to judge by, which a program may have set without :meth:`reset`."""
+        """Return whether there is a reference answer, which a program may have set without :meth:`reset`."""
         raise NotImplementedError(f"{type(self).__name__} has no _has_answer()")
 
     def _mark(self, action: str) -> tuple[float, dict[str, Any]]:
-        """The reward of an answer, and what the info says of it."""
+        """Return the reward of an answer and entries for the info."""
         raise NotImplementedError(f"{type(self).__name__} has no _mark()")
 
 
@@ -197,9 +197,9 @@ class Rows(Answered):
     """Rows in GEM's order: shuffled by the seed, and again for every epoch."""
 
     dataset: Any
-    """The data set that is played, in order; another one may replace it."""
+    """The data set, in its order; it may be replaced."""
     idx: int
-    """The row that the next reset takes."""
+    """Index of the next reset's row."""
     epoch: int
     first_obs: Any
     rows: Sequence[Row]
@@ -267,7 +267,7 @@ class Rows(Answered):
         return copy.deepcopy({**{name: getattr(self, name) for name in names}, "row": dict(self._current)})
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go back to a state; GEM's own, of the question and answer alone, will do."""
+        """Restore a state; GEM's format, with question and answer only, is accepted."""
         state = copy.deepcopy(state)
         row = state.pop("row", None)
         for name, value in state.items():
@@ -281,7 +281,7 @@ class Rows(Answered):
 
 
 class _Items(Iterator[dict[str, Any]]):
-    """The items of the data set of a seed, from an index on."""
+    """Iterate over the items of a seed's data set, from an index on."""
 
     def __init__(self, source: rg.Source, seed: int, index: int = 0):
         self.source, self.seed, self.index = source, seed, index
@@ -307,11 +307,11 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
         rg.ReasoningGymEnv.__init__(self, name, size, dataset_seed=seed, seed=seed)
         self.seed, self.idx = seed, 0
         self._own_item = True
-        """Whether the item is the one at ``index`` of the data set of ``dataset_seed``."""
+        """True if the item is at ``index`` of the data set of ``dataset_seed``."""
         self._begin(seed)
 
     def _begin(self, seed: int) -> None:
-        """Use the data set of a seed from now on."""
+        """Switch to the data set of a seed."""
         self._ds_seed = seed
         self._given_ds: Any = None
         self.ds_iter: Iterator[dict[str, Any]] = _Items(self._source, seed)
@@ -327,7 +327,7 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
 
     @property
     def data(self) -> dict[str, Any]:
-        """The item that was asked."""
+        """The current item."""
         return self.item
 
     @data.setter
@@ -395,7 +395,7 @@ class ReasoningGymEnv(Answered, rg.ReasoningGymEnv):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go back to a state; GEM's own, of ``idx`` and ``data`` alone, will do."""
+        """Restore a state; GEM's format, with ``idx`` and ``data`` only, is accepted."""
         if "dataset_seed" in state:
             self._load(state["dataset_seed"], state["index"])
         else:

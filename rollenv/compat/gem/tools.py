@@ -1,4 +1,4 @@
-"""GEM's tools: rollenv's, with GEM's arguments, names and answers to an action that is not theirs."""
+"""GEM's tools: rollenv's, with GEM's arguments, names and results for actions without a call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BaseTool(base.BaseTool, metaclass=abc.ABCMeta):
 
 
 class AnyTool(base.BaseTool):
-    """A tool written for GEM as rollenv asks for it: such a tool tells how to call it and answers, nothing else."""
+    """An adapter of a tool written for GEM, which has instructions and results only, to rollenv's interface."""
 
     def __init__(self, tool: Any):
         self.tool = tool
@@ -61,12 +61,12 @@ class AnyTool(base.BaseTool):
 
 
 def as_tool(tool: Any) -> base.BaseTool:
-    """Adapt a tool of any origin to rollenv's wrapper."""
+    """Adapt a tool of GEM or rollenv to rollenv's wrapper."""
     return tool if isinstance(tool, base.BaseTool) and BaseTool not in type(tool).__mro__ else AnyTool(tool)
 
 
 class PythonCodeTool(python.PythonCodeTool):
-    """Runs code; a program that lacks a usual import is run once more with it. ``_parse_action`` may be replaced."""
+    """Runs code; a program that lacks a common import runs again with it. ``_parse_action`` may be replaced."""
 
     tool_type = "python_code"
 
@@ -112,12 +112,12 @@ class PythonCodeTool(python.PythonCodeTool):
         return result
 
 
-#: The marks around a program.
+#: Delimiters of a program.
 _AROUND = (("<python>", "</python>"), ("```python", "```"), ("```\npython", "```"))
 
 
 def _between(text: str, opening: str, closing: str) -> tuple[int, int, int] | None:
-    """Return start and end of the content between the two, and the end of the closing one."""
+    """Return start and end of the content between two delimiters, and the end of the second one."""
     start = text.find(opening) + len(opening)
     end = text.find(closing, start) if start >= len(opening) else -1
     return (start, end, end + len(closing)) if end >= 0 else None
@@ -160,7 +160,7 @@ class SearchTool(search.SearchTool):
         return ToolResult(True, _FAILED in text, f"\n\n<information>{text}</information>\n\n", parsed)
 
     def check(self) -> None:
-        """GEM looks for the server when it is first asked."""
+        """Do nothing: GEM checks the server on the first call."""
 
 
 class MCPTool(mcp.MCPTool):
