@@ -30,7 +30,7 @@ def test_overrides_reach_every_depth():
         ("algoritm.name=gigpo", "'algoritm'; did you mean 'algorithm'"),
         ("algorithm.nam=gigpo", "'algorithm.nam'; did you mean 'algorithm.name'"),
         ("group_size=4", "did you mean 'rollout.group_size'"),
-        ("model.lora.targets=[]", r"no layer is named; take \"all-linear\""),
+        ("model.lora.targets=[]", r"no layer is named; use \"all-linear\""),
         ("model.lora.targets=['']", r"no layer is named"),
         ("model.lora=8", r"a section, not 8: set model\.lora\.rank"),
         ("batches=stream", r"set batches\.kind, which is one of collect, stream"),

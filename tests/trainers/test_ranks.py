@@ -168,7 +168,7 @@ def test_shares_are_even_and_whole_and_equal_inputs_stay_together():
     [
         (["placement.ranks=2", "model.sync=in_place"], "model.sync cannot be in_place with placement.ranks above 1"),
         (["placement.ranks=2", "placement.min_ranks=3"], "placement.min_ranks: is more than placement.ranks"),
-        (["placement.ranks=2", "placement.backend=nccl", "placement.devices=cpu"], "take gloo"),
+        (["placement.ranks=2", "placement.backend=nccl", "placement.devices=cpu"], "use gloo"),
         (["placement.max_failures=2"], "placement.max_failures does nothing here"),
         (["placement.address=local", "placement.gradients=micro_batch"], "only with placement.ranks above 1"),
         (["placement.ranks=0"], "placement.ranks"),
@@ -189,8 +189,8 @@ def test_shares_are_even_and_whole_and_equal_inputs_stay_together():
                 ("num_cpus=true", "num_cpus must be a finite number"),
                 ("resources=3", "resources must be numbers by name"),
                 ("resources={ fast='yes' }", "fast must be a finite number"),
-                ("name='mine'", "name cannot be given"),
-                ("max_restarts=3", "max_restarts cannot be given"),
+                ("name='mine'", "name cannot be set"),
+                ("max_restarts=3", "max_restarts cannot be set"),
             )
         ),
         (["rollout.shards=2", "rollout.processes=2"], "rollout.processes does nothing here"),

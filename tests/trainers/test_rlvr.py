@@ -105,7 +105,7 @@ def test_a_line_that_is_no_row_is_named(tmp_path, row):
 
 def test_a_reward_that_others_leave_nothing_for_is_refused(tmp_path):
     first = 'domain="*s"\nkind="format"\npattern="x"'
-    with pytest.raises(UsageError, match="left for 'sums'"):
+    with pytest.raises(UsageError, match="'sums' matches no task"):
         configured(tmp_path, first, 'domain="sums"\nkind="format"\npattern="y"')
     assert configured(tmp_path, first, 'domain="code:*"\nkind="format"\npattern="y"')
 

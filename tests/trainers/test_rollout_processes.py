@@ -79,7 +79,7 @@ def test_the_groups_of_a_process_that_dies_are_played_by_the_others(player, proc
     assert play(player, processes) == expected
     player.version -= 1
     assert play(player, processes) == expected
-    assert caplog.text.count("its groups are played by the others") == 1
+    assert caplog.text.count("its groups are played by the main process") == 1
 
 
 @pytest.mark.parametrize("when", ["before", "while it plays"])

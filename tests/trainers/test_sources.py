@@ -302,7 +302,7 @@ def test_the_goals_of_a_shop_are_rows():
     ("make", "says"),
     [
         (lambda: Rows(LAKE), "not numbered"),
-        (lambda: Rows(TaskTemplate("math:GSM8K", options={"index": 1}), size=3), "fix the index"),
+        (lambda: Rows(TaskTemplate("math:GSM8K", options={"index": 1}), size=3), "set the index"),
         (lambda: Rows(ROWS, size=0), "at least 1"),
         (lambda: Seeds(LAKE, 0), "at least 1"),
         (lambda: Seeds(TaskTemplate("game:GuessTheNumber-v0"), 9, distinct=True), "leave out tasks.distinct"),
