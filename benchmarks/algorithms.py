@@ -36,13 +36,13 @@ ALGORITHMS = {
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained on; its recipe is ``algorithms_NAME.toml``."""
+    """A training task; its recipe is ``algorithms_NAME.toml``."""
 
     name: str
     success: str
-    """What its curve is labelled with."""
+    """Label of its curve."""
     first_seed: int = 0
-    """Earlier ones were looked at while its recipe was written."""
+    """First seed; earlier ones were used for tuning the recipe."""
 
     @property
     def recipe(self) -> str:
@@ -60,10 +60,10 @@ TASKS = {
     )
 }
 
-#: What the ablations compare, and what can have more seeds.
+#: Algorithms that the ablations compare and that can have more seeds.
 PAIR = ("GRPO", "GiGPO")
 
-#: Of the maze: what is changed at a time.
+#: Ablations on the maze: one change at a time.
 ABLATIONS = {
     "as above": [],
     "8 groups of 8": ["rollout.groups_per_batch=8", "rollout.group_size=8"],
@@ -97,7 +97,7 @@ def over_seeds(values: Sequence[float], digits: int = 3, sign: str = "") -> str:
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Of the 95 % interval of a mean."""
+    """Return the half width of the 95 % interval of a mean."""
     return float(_T[len(values)] * statistics.stdev(values) / len(values) ** 0.5)
 
 
@@ -133,7 +133,7 @@ def row(name: str, runs: Sequence[Rows], grpo: Sequence[Rows], episodes: int) ->
 
 
 def less(runs: Sequence[Rows], grpo: Sequence[Rows], of: Callable[[Rows], float]) -> str:
-    """What is left after taking away GRPO's number for the same seed; marked where the interval is without zero."""
+    """Format the difference to GRPO with the same seed; * marks intervals without zero."""
     pairs = [of(run) - of(other) for run, other in zip(runs, grpo, strict=False)]
     if runs is grpo or len(pairs) not in _T:
         return ""
@@ -142,7 +142,7 @@ def less(runs: Sequence[Rows], grpo: Sequence[Rows], of: Callable[[Rows], float]
 
 
 def repeated(kwargs: dict[str, float], members: int, groups: int = 50) -> tuple[float, float]:
-    """Of the turns of a random walk's groups, the share whose state another member met; and the walk's success."""
+    """Return the share of turns of random walks whose state another group member visited, and the success rate."""
     rng, met, turns, wins = random.Random(0), 0, 0, 0
     for group in range(groups):
         walks = []

@@ -58,7 +58,7 @@ LOSSES = {
 
 #: Batches of a run whose speed is measured, the first quarter of them unmeasured.
 _TIMED = 12
-#: How many times slower than in the long runs environments are then.
+#: Slowdowns of the environments in these runs, compared with the long runs.
 _SLOWER = (1, 5)
 
 _COLOURS = ("#57606a", "#1f6feb", "#d1570a", "#2da44e", "#8250df")
@@ -133,7 +133,7 @@ Speeds = dict[tuple[float, str], float]
 
 
 def speeds(given: argparse.Namespace) -> Speeds:
-    """What a batch takes, the ways in turns."""
+    """Measure the time of a batch, alternating between the ways."""
     ways = {"collect": ["batches.kind=collect"]}
     ways |= {str(s): ["batches.kind=stream", f"batches.max_staleness={s}"] for s in given.staleness}
     taken: dict[tuple[float, str], list[float]] = {}

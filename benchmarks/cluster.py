@@ -57,20 +57,20 @@ class Setting:
     sync: float = 2.0
     staleness: int = 1
     losses: float = PUBLISHED
-    """Of a node and hour."""
+    """Losses per node and hour."""
     back: float = 120.0
-    """Until a lost node is there again."""
+    """Seconds until a lost node is back."""
     extra: float = 0.0
-    """Groups and members begun besides, as a share."""
+    """Additional groups and members, as a share."""
 
     @property
     def mean_turn(self) -> float:
-        """Of a log-normal engine and environment."""
+        """Mean seconds of a turn with log-normal engine and environment."""
         return (self.engine + self.environment) * math.exp(self.sigma**2 / 2)
 
     @property
     def groups(self) -> int:
-        """Of a batch: half of what is in play is trained on in a step."""
+        """Groups of a batch: each step trains on half of the environments."""
         return max(1, self.environments // (2 * self.group_size))
 
     @property
@@ -157,22 +157,22 @@ class TimedEnv:
 
 @dataclass
 class Outcome:
-    """What a run of some steps took."""
+    """Results of a run."""
 
     step: float
     """Median virtual seconds of a step."""
     waiting: float
-    """Of those, waiting for the batch."""
+    """Seconds of these spent waiting for the batch."""
     played: float
-    """Episodes that were begun for each that was trained on."""
+    """Started episodes per trained episode."""
     lost: int
-    """Shards."""
+    """Lost shards."""
     again: int
-    """Groups that were begun again."""
+    """Restarted groups."""
     cpu_ms: float
-    """Processor milliseconds for a group, all of it."""
+    """Total processor milliseconds per group."""
     turns_a_second: float
-    """Of virtual time."""
+    """Turns per second of virtual time."""
 
 
 def simulate(setting: Setting, steps: int, seed: int = 0) -> Outcome:
@@ -286,7 +286,7 @@ def virtual(given: argparse.Namespace) -> str:
 
 
 def coordinator(groups: int) -> str:
-    """What the coordinator alone costs: shards that answer at once."""
+    """Measure the cost of the coordinator alone, with shards that respond immediately."""
     from rollenv.rollout.types import Trajectory
 
     class Instant(LocalShard):

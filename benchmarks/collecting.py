@@ -28,7 +28,7 @@ from rollenv.trainers.rollout_processes import RolloutProcesses
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer
 
-#: What is timed inside a batch: how it is called here, the class and its method.
+#: Timed parts of a batch: label, class and method.
 PARTS = (("levels", HostedEnv, "reset"), ("steps", HostedEnv, "step"), ("model", LocalEngine, "_next_logits"))
 
 

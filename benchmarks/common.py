@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-#: Where results and pictures go: into the repository, or where `make bench` wants them.
+#: Output folder of results and pictures: the repository, or the choice of `make bench`.
 _OUT = os.environ.get("ROLLENV_BENCH_OUT")
 RESULTS = Path(_OUT) if _OUT else Path(__file__).parent / "results"
 IMAGES = Path(_OUT) if _OUT else ROOT / "docs" / "images"

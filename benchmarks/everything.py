@@ -44,7 +44,7 @@ class Script:
 
     @property
     def missing(self) -> str:
-        """What it lacks here; empty if it can be run."""
+        """The missing requirement; empty if it can be run."""
         root = os.environ.get("ROLLENV_DATA", "")
         if self.data and not (root and Path(root, self.data).exists()):
             return f"$ROLLENV_DATA has no {self.data}"
@@ -118,7 +118,7 @@ SCRIPTS = (
 
 @dataclass
 class Done:
-    """How a benchmark went."""
+    """The outcome of a benchmark."""
 
     script: Script
     outcome: str

@@ -45,7 +45,7 @@ def fetch(name: str, folder: Path) -> str:
 
 
 def library_digest(task: Path) -> str:
-    """Of all files that an agent sees."""
+    """Return a digest of all files that an agent sees."""
     digest = hashlib.sha256()
     for path in sorted((task / "environment" / "app").rglob("*.py")):
         digest.update(f"{path.relative_to(task)}\0".encode() + path.read_bytes())

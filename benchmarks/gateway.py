@@ -57,7 +57,7 @@ class AtOnce:
         return Response(self.ids, [-0.5] * len(self.ids), [0] * len(self.ids), "stop")
 
     def release(self, session: int) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 def serve(pipe: Any, record: str | None) -> None:
@@ -121,7 +121,7 @@ def play(urls: list[str]) -> list[list[float]]:
 
 
 def row(name: str, times: list[list[float]]) -> list[object]:
-    """What is asked of a gateway."""
+    """Return a table row with the latencies of a gateway."""
 
     def middle(first: int, last: int) -> tuple[float, float]:
         some = [t for turn in times[first:last] for t in turn]

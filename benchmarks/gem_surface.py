@@ -23,7 +23,7 @@ GEM = ROOT / ".bench" / "gem" / "bin" / "python"
 DOCS = ROOT / "docs" / "gem" / "index.md"
 BEGIN, END = "<!-- surface: begin -->", "<!-- surface: end -->"
 
-#: What differs by intent, and why: modules, names, methods.
+#: Intended differences with reasons: modules, names, methods.
 INTENDED = {
     "gem.envs.mcpmark": "no MCPMark tasks; importing it says so",
     "gem.envs.terminal": "no Docker tasks by this name; importing it says so",

@@ -106,10 +106,10 @@ SIZES: dict[str, PreTrainedConfig] = {
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured."""
+    """The size of the measurements."""
 
     sizes: tuple[str, ...]
-    #: Tokens of the prompt and of a response, of groups of eight: little and much in common.
+    #: Tokens of prompt and response in groups of eight: a short and a long common prefix.
     shapes: tuple[tuple[int, int], ...]
     rows: int
     """Tokens of a micro-batch."""
@@ -118,7 +118,7 @@ class Scale:
     prompt: int
     response: int
     groups: int
-    """Of the whole iteration."""
+    """Groups of the whole iteration."""
     repeats: int = 3
 
 
@@ -201,8 +201,8 @@ def batch(scale: Scale, shape: tuple[int, int], vocabulary: int) -> Experience:
 
 
 def flops(config: PreTrainedConfig, data: Experience) -> float:
-    """Of a forward and a backward pass over the samples one by one, nothing computed twice: of the model, not of the
-    hardware (Chowdhery et al. 2022, appendix B). The head counts for response tokens only."""
+    """Return the model FLOPs of a forward and a backward pass over the samples one by one, without recomputation
+    (Chowdhery et al. 2022, appendix B). The head counts for response tokens only."""
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     queries, keys = config.num_attention_heads * head, config.num_key_value_heads * head
     layer = config.hidden_size * (2 * queries + 2 * keys + 3 * config.intermediate_size)
@@ -332,7 +332,7 @@ def vllm_per_second(folder: Path, scale: Scale) -> float | None:
 
 
 def vllm_offline(folder: str, prompts: int, prompt: int, response: int) -> None:
-    """What the process of :func:`vllm_per_second` does."""
+    """Run in the process of :func:`vllm_per_second`."""
     from vllm import LLM, SamplingParams
 
     llm = LLM(folder, skip_tokenizer_init=True, max_model_len=prompt + response, gpu_memory_utilization=0.6)

@@ -50,7 +50,7 @@ _ARGS = {
 }
 #: The share of demonstrations whose command is that of another task.
 _NOISE = 0.6
-#: What an evaluation plays through the harness.
+#: Episodes of an evaluation through the harness.
 _EPISODES = 100
 _SIZE = TinySize(hidden=96, layers=3, heads=4, intermediate=256, context=32_768, vocabulary=900)
 

@@ -17,7 +17,7 @@ from rollenv.registry import ABILITIES, register
 
 Cell = tuple[int, int]
 
-#: What cells are called, row by row: one token each.
+#: Names of the cells, row by row: one token each.
 NAMES = string.ascii_uppercase + string.ascii_lowercase + string.digits
 
 

@@ -83,7 +83,7 @@ def _row(split: str, kind: str, chosen: list[tuple[str, str, list[bool], float]]
 def play(
     env: Env, step: int, constants: Sequence[str], lost: list[tuple[str, str]]
 ) -> Iterator[tuple[str, str, list[bool], float]]:
-    """For each task: how it is graded, what came of the solution and of each constant, and seconds."""
+    """Yield the grading of each task, the outcomes of the solution and of each constant, and seconds."""
     inner = env.unwrapped
     assert isinstance(inner, AgentBenchOSEnv)
     for index in range(0, env.num_tasks(), step):

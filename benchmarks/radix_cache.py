@@ -47,22 +47,22 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Scene:
-    """What is played. Lengths are in tokens."""
+    """The workload. Lengths are in tokens."""
 
     tasks: int
     group_size: int
     turns: int
     at_once: int
-    """How many episodes play at the same time."""
+    """Concurrent episodes."""
     system: int = 128
     shortest: int = 256
-    """The first prompt is so long, or up to ``longest``."""
+    """Minimum length of the first prompt; ``longest`` is the maximum."""
     longest: int = 1024
     answers: tuple[int, int] = (16, 64)
     observation: int = 32
 
     def episodes(self) -> list[Episode]:
-        """Those of a group follow each other."""
+        """Return the episodes, group by group."""
         rng = random.Random(0)
         system = words(rng, self.system)
         starts = [

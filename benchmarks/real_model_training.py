@@ -12,7 +12,7 @@ from typing import Any
 from common import IMAGES, ROOT, header, save, table
 from training_runs import Picture, Rows, cost, draw, evaluations, interval, train
 
-#: From a name to a recipe and its settings.
+#: Recipe and settings of each run.
 RUNS = {
     "sums, all weights": ("smollm2_arithmetic", []),
     "sums, LoRA": ("smollm2_arithmetic", ["model.lora.rank=16", "optimizer.lr=4e-4"]),

@@ -10,7 +10,7 @@ import statistics
 from common import ROOT, header, save, table
 from training_runs import Rows, evaluations, interval, options, seconds, train
 
-#: What of the recipe is one domain alone, and the shortest settings that show a difference.
+#: Settings for one domain alone, and the shortest settings that show a difference.
 ALONE = ["tasks.kind=seeds", "eval.parts=[]", "rewards.domains=[]", "rollout.workers=inline", "threads=1"]
 SHORT = ["model.size.hidden=48", "model.warm_up.episodes=1000", "model.warm_up.lr=5e-3", "iterations=40"]
 SHORT += ["rollout.groups_per_batch=32", "rollout.group_size=16", "optimizer.minibatch_sequences=16"]
@@ -38,7 +38,7 @@ CASES = {
 }
 
 
-#: What an earlier version of this page showed, and what it came from.
+#: Result of an earlier version of this page, and its cause.
 COLLAPSE = """
 Why code once fell to 0 on two of three seeds: an optimizer step took 8 sequences at a learning rate of 2e-3, so that a
 batch of 64 made up to 7 steps. In the first iteration of seed 1 they moved the policy by a KL of 0.33 and carried 20 %

@@ -15,7 +15,7 @@ RECIPES = {"rlvr": ("math:Arithmetic-v0-digit", "code"), "rlvr_tools": ("tool:Ca
 
 
 def success(row: dict[str, float], domain: str) -> str:
-    """Of one domain; that of the main environment has no name in the metrics."""
+    """Format the success of one domain; the main environment has no name in the metrics."""
     prefix = f"eval/{domain}/"
     own = {f"eval/{key}": row.get(f"{prefix}{key}", row[f"eval/{key}"]) for key in ("success", "low", "high")}
     return interval(own)

@@ -15,7 +15,7 @@ SHORT += ["eval.every=8", "eval.episodes=200"]
 
 
 def mean(run: Rows, key: str) -> float:
-    """Of a metric over all iterations."""
+    """Return the mean of a metric over all iterations."""
     return statistics.fmean(row[key] for row in run if key in row)
 
 

@@ -19,7 +19,7 @@ from common import ROOT, header, save, table
 
 LIMIT_MB = 256
 _HOLD = "\ntime.sleep(9)"
-#: What is filled, and how; all of them go on until they are stopped.
+#: Kinds of memory with programs that fill them until they are stopped.
 PROGRAMS = {
     "private memory of one process": "x = []\nwhile True: x.append(bytearray(1 << 20))",
     "private memory of 20 processes": (
@@ -62,7 +62,7 @@ _DAEMON = (
 
 
 def play(name: str) -> str:
-    """In a process of its own: tell when it begins, run one program, and tell how it ended."""
+    """Run one program in this process, and print its start and outcome."""
     from rollenv.sandbox import Limits, Pool, Sandbox
 
     limits = Limits(memory_mb=LIMIT_MB, seconds=3, processes=48, disk_mb=1024)

@@ -34,7 +34,7 @@ WEIGHTS = {"good": 60, "writes files": 10, "raises": 10, "crashes": 5, "exits": 
 
 
 def resources() -> dict[str, int]:
-    """What this machine and this process have of everything that could leak."""
+    """Count the resources of this machine and process that could leak."""
     return {
         "processes on the machine": sum(p.name.isdigit() for p in Path("/proc").iterdir()),
         "open files of this process": len(os.listdir("/proc/self/fd")),

@@ -68,7 +68,7 @@ class TimedWorkers:
 
     def __init__(self, latencies: Latencies):
         self.latencies = latencies
-        #: Of every environment since the step began: how long its turns take together.
+        #: Total seconds of the turns of every environment since the start of the step.
         self.totals: list[float] = []
 
     async def open(self, task: Task, *, views: bool = False, avoid: Avoid = avoid_none) -> TimedEnv:
@@ -129,7 +129,7 @@ class Wait(Session):
 
 
 def played(shape: str, fault: str, seed: int, steps: int, deadline: float | None) -> list[tuple[float, float]]:
-    """Of each step under the manager: its seconds, and those of the best schedule of the same draws without hangs."""
+    """Return the seconds of each step under the manager, and of the best schedule of the same samples without hangs."""
     extra_groups, extra_members = SHAPES[shape]
     workers = TimedWorkers(Latencies(seed, *FAULTS[fault]))
     source = (Task("timed", n, {"turns": TURNS}) for n in itertools.count())

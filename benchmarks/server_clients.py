@@ -88,7 +88,7 @@ class Wire:
                 transport.resume_reading = lambda: None  # type: ignore[method-assign]
 
 
-#: What an agent does: it is called with each observation, and returns None when it has enough.
+#: An agent: a function from an observation to an action, or None to stop.
 Act = Callable[[str], str | None]
 #: Episodes one session.
 Play = Callable[[Wire, str, Act], Awaitable[None]]

@@ -105,7 +105,7 @@ class Fleet:
         self.servers = [Served(*self._args, workers=1) for _ in range(SERVERS)]
         self.address = "rollenv+ws://" + ",".join(f"127.0.0.1:{served.port}" for served in self.servers)
         self.ended: list[dict[str, int]] = []
-        """What servers had counted that are no more."""
+        """Counters of the servers that have ended."""
 
     def abuse(self, wait: float) -> None:
         """Kill one server, and have another one stand still."""

@@ -43,7 +43,7 @@ AT_ONCE, ANEW = 8, 15.0
 #: Seconds that an answer may take: more than any program of a valid request.
 ANSWER = 20.0
 
-#: What is written of requests that are none.
+#: Log messages about malformed requests.
 USUAL = ("Invalid HTTP request", "Unsupported upgrade request", "Expected boundary", "Found invalid", "Did not find")
 
 #: Ends of paths whose answers last as long as what they tell of.
@@ -85,7 +85,7 @@ print(json.dumps([steps, longest]))
 
 
 def allowed(path: str, status: int, headers: httpx.Headers) -> bool:
-    """Whether a status is one that clients are told of."""
+    """Return whether a status is documented for clients."""
     if status == 503:
         return "Retry-After" in headers or path.startswith(E2B)  # its clients know no such header
     of_e2b = path.startswith(E2B) or path.endswith("/files")  # a sandbox that has ended, is slow, or is full

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "tests" / "serve"))
 from serving import Served
 
 HONEST = {"echo": "test:Echo-v0", "Sokoban": "game:Sokoban-v0-easy"}
-#: What hostile sessions ask of their environments.
+#: Requests of hostile sessions.
 HOSTILE = {
     "hangs": "hang",
     "computes for ever": "spin",

@@ -268,7 +268,7 @@ def _fits(route: str, path: str) -> bool:
 
 
 def _schema(value: Any) -> dict[str, Any]:
-    """What a value like this one may be."""
+    """Return the schema of a value."""
     if isinstance(value, dict):
         return {"type": "object", "properties": {name: _schema(each) for name, each in value.items()}}
     if isinstance(value, list):

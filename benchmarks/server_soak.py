@@ -60,21 +60,21 @@ def player(rng: random.Random, env_id: str, turns: int, *, greedy: bool = False)
 
 
 class Clients:
-    """What one of the processes does.
+    """The clients of one process.
 
     Args:
-        port: of the server.
-        seed: of its random choices.
+        port: port of the server.
+        seed: seed of the random choices.
     """
 
     def __init__(self, port: int, seed: int):
         self.port, self.rng, self.room = port, random.Random(seed), asyncio.Semaphore(AT_ONCE)
         self.ends: Counter[str] = Counter()
         self.held: list[object] = []
-        """Connections that nobody reads from, and the tasks that wait for them."""
+        """Connections without a reader, and the tasks that wait for them."""
 
     async def all(self, sessions: int) -> None:
-        """Open so many sessions, and end each in one way or another."""
+        """Open sessions, and end each in a random way."""
         await asyncio.gather(*(self._one(number) for number in range(sessions)))
 
     async def _one(self, number: int) -> None:
@@ -125,7 +125,7 @@ def resident(pid: int) -> float:
 
 
 class Watch:
-    """What a server holds.
+    """Monitor of a server's resources.
 
     Args:
         served: the server.
@@ -135,7 +135,7 @@ class Watch:
         self.served, self.pid = served, served.process.pid
 
     def look(self) -> dict[str, Any]:
-        """What it holds now."""
+        """Return the current resources."""
         told = httpx.get(f"{self.served.http}/health", timeout=60).json()
         return {
             "sessions": told["sessions"]["open"],
@@ -148,7 +148,7 @@ class Watch:
         }
 
     def settled(self, start: dict[str, Any]) -> tuple[dict[str, Any], float]:
-        """What it holds once that is as at the start, or does not become so; and after how many seconds."""
+        """Wait for the resources to return to the start; return them and the seconds, also after a timeout."""
         began = time.monotonic()
         same = ("sessions", "environments", "tasks", "files", "processes")
         while True:

@@ -75,7 +75,7 @@ def ours(folder: Path, steps: int, prompts: int, group: int, run: Path) -> list[
 
 
 def theirs(python: str, folder: Path, steps: int, prompts: int, group: int) -> dict[str, Any]:
-    """What ``step_time_trl.py`` prints."""
+    """Return the output of ``step_time_trl.py``."""
     script = ROOT / "benchmarks" / "step_time_trl.py"
     command = [
         python,

@@ -29,14 +29,14 @@ _COLOURS = ("#1f6feb", "#d1570a", "#2da44e", "#8250df", "#57606a", "#bf8700")
 
 @dataclass(frozen=True)
 class Picture:
-    """What a drawing of curves shows besides the curves."""
+    """Settings of a figure with curves."""
 
     file: Path
     ylabel: str
     target: float
-    """Where the dotted line is."""
+    """Height of the dotted line."""
     low: float
-    """Where the axis of success starts."""
+    """Start of the axis of success."""
     against: tuple[str, ...] = ("iteration",)
     """A panel for each: "iteration", "episodes", "seconds of RL" or "processor seconds of RL"."""
     group_size: int = 8
@@ -91,24 +91,24 @@ def evaluations(run: Rows) -> Rows:
     return [row for row in run if "eval/success" in row]
 
 
-#: From the stages of a run to the names of their times.
+#: Names of the times of each stage.
 STAGES = {"warm-up": "begin", "playing": "collect", "updates": "update", "evaluations": "eval"}
 
 
 def seconds(run: Rows, stage: str = "", clock: str = "time") -> float:
-    """What the run took, all of it or one stage.
+    """Return the duration of a run or of one of its stages.
 
     Args:
         run: its metrics.
         stage: a value of :data:`STAGES`; all by default.
-        clock: "time" for the clock on the wall, "cpu" for that of the processors.
+        clock: "time" for wall time, "cpu" for processor time.
     """
     prefix = f"{clock}/{stage}"
     return float(sum(value for row in run for key, value in row.items() if key.startswith(prefix)))
 
 
 def cost(run: Rows, stage: str = "") -> str:
-    """Seconds on the wall, and of processors where the run noted them."""
+    """Format the wall time, and the processor time if the run recorded it."""
     worked = seconds(run, stage, "cpu")
     return f"{seconds(run, stage):.0f}" + (f" ({worked:.0f})" if worked else "")
 

@@ -83,7 +83,7 @@ def drawn(rng: random.Random, n: int) -> Ids:
 
 
 def turn(prompt: Ids, response: Ids) -> Turn:
-    """One without a reward."""
+    """Make a turn without a reward."""
     return Turn(prompt, response, (-1.0,) * len(response), 0.0, "", "")
 
 
@@ -118,7 +118,7 @@ class Ways:
         (scores.logprobs * weights).sum().backward()
 
     def of(self, data: Experience) -> dict[str, Callable[[], None]]:
-        """By name."""
+        """Return the ways by name."""
         return {
             "padded": lambda: self.padded(data),
             "packed": lambda: self.packed(data, share=False),
@@ -126,7 +126,7 @@ class Ways:
         }
 
     def gradients(self) -> torch.Tensor:
-        """Those since the last call."""
+        """Return the gradients since the last call."""
         found = torch.cat([p.grad.flatten() for p in self.model.parameters() if p.grad is not None])
         self.model.zero_grad()
         return found
@@ -140,7 +140,7 @@ def made(case: Case) -> Experience:
 
 
 def seconds(ways: Ways, data: Experience, rounds: int) -> tuple[dict[str, float], float]:
-    """Of each way the median; and the largest difference of gradients, by the norm of the padded rows'."""
+    """Return the median seconds of each way, and the largest relative difference of gradients to the padded rows."""
     found: dict[str, list[float]] = {}
     gradients = {}
     for _ in range(rounds):
@@ -171,7 +171,7 @@ def peaks(cases: list[Case]) -> None:
 
 
 def measured(small: bool) -> list[dict[str, float]]:
-    """What :func:`peaks` prints in a process that keeps no freed memory."""
+    """Return the output of :func:`peaks` in a process that returns freed memory to the system."""
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
     command = [sys.executable, __file__, "--peaks", *(["--small"] if small else [])]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)

@@ -48,7 +48,7 @@ class Timed(Rollout):
 
 
 def success(agent: LocalAgent, episodes: int) -> dict[str, float]:
-    """On rooms of the test split, with the model as it is now."""
+    """Evaluate the current model on rooms of the test split."""
     agent.model.eval()
     agent.weights_changed()
     result = evaluate(agent, ENV, {**ROOMS, "split": "test"}, n=episodes)

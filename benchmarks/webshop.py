@@ -26,7 +26,7 @@ from rollenv.envs.webshop.env import WebShopEnv
 
 #: Milliseconds of the original (1,000 products).
 ORIGINAL = {"reset": 3.5, "search": 12.5, "item": 16.7, "next": 19.2}
-#: What rules use to find nouns, so that the numbers do not depend on what is installed.
+#: Method to find nouns, fixed so that the numbers do not depend on installed packages.
 RULES = {"nouns": "simple"}
 
 
@@ -68,7 +68,7 @@ def reference() -> str:
 
 
 def replay(env: WebShopEnv) -> tuple[int, int]:
-    """How many steps of the original's trace come out the same, and how many there are."""
+    """Return the number of equal steps and of all steps in the original's trace."""
     trace = json.loads((folder() / "text_obs_trace.json").read_text())
     goals = env.goals.split("all").tolist()
     place = next(

@@ -54,7 +54,7 @@ def on_eval_split(given: argparse.Namespace, name: str, seed: int) -> Evaluation
 
 
 def comparison(curves: dict[str, list[Rows]]) -> str:
-    """Which algorithm came out ahead, beside the paper's ordering."""
+    """Compare the algorithms, beside the paper's ordering."""
     ends = {name: [evaluations(run)[-1]["eval/success"] for run in runs] for name, runs in curves.items()}
     ways = {name: [area(run) for run in runs] for name, runs in curves.items()}
     head = ("algorithm", "after RL, mean of seeds", "standard deviation", "mean over the curve", "paper, 1.5B")
