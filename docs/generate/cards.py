@@ -28,15 +28,11 @@ def pages() -> dict[str, str]:
         members = list(group)
         about = cards.family(namespace)
         rows.append(f"| [`{namespace}:`]({namespace}.md) | {len(members)} | {about} |")
-        found[f"envs/{namespace}.md"] = _page(namespace, about, members)
+        all_cards = "\n\n".join(_card(cards.card(env_spec)) for env_spec in members)
+        found[f"envs/{namespace}.md"] = f"# {namespace}:\n\n{about}\n\n{all_cards}\n"
     rows += ["", "The examples on the cards are what `reset(seed=0)` returned when this site was built."]
     found["envs/index.md"] = "\n".join(rows) + "\n"
     return found
-
-
-def _page(namespace: str, about: str, specs: list[EnvSpec]) -> str:
-    each = [_card(cards.card(env_spec)) for env_spec in specs]
-    return f"# {namespace}:\n\n{about}\n\n" + "\n\n".join(each) + "\n"
 
 
 def _card(card: cards.Card) -> str:
