@@ -53,7 +53,7 @@ def command(
     seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task of each category."),
     workers: str = typer.Option("inline", "--workers", "-w", help=WORKERS_HELP),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the episodes, a page and the numbers."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with what is in the folder."),
+    resume: bool = typer.Option(False, "--resume", help="Continue the run in the folder."),
     show: bool = typer.Option(False, "--list", help="List the suites, and what cannot be played here."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
@@ -121,7 +121,7 @@ def _folder(
 
     if out is None:
         if resume:
-            raise UsageError("--resume needs --out: the folder of the run to go on with")
+            raise UsageError("--resume needs --out: the folder of the run to continue")
         return None
     settings: dict[str, Any] = {"suite": chosen.name, "env": f"bench {chosen.name}", **about}
     settings |= {"parts": [{"env_id": part.env_id, "kwargs": dict(part.kwargs)} for part in chosen.parts]}

@@ -248,7 +248,7 @@ def _harness_agent(name: str, options: AgentOptions) -> Agent:
         try:
             name, *args = shlex.split(name)
         except ValueError as error:
-            raise UsageError(f"harness:{name}: these are no words of a shell: {error}") from None
+            raise UsageError(f"harness:{name}: cannot split the arguments as a shell does: {error}") from None
     kind, _, model = options.model.partition(":")
     if kind not in ("local", "vllm", "chat") or not model:
         raise UsageError(f"harness:{name} needs --model local:FOLDER, vllm:FOLDER, or chat:MODEL with --base-url")

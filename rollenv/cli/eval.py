@@ -72,7 +72,7 @@ def command(
     workers: str = typer.Option("inline", "--workers", "-w", help=WORKERS_HELP),
     step_deadline: float = typer.Option(120.0, min=0.001, help="Seconds for a step of an environment in a worker."),
     out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the episodes, a page and the numbers."),
-    resume: bool = typer.Option(False, "--resume", help="Go on with what is in the folder; -n may have grown."),
+    resume: bool = typer.Option(False, "--resume", help="Continue the evaluation in the folder; -n may be larger."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
 ) -> None:
@@ -120,7 +120,7 @@ def command(
         prints = {"rows": row_fingerprints(env, kwargs, tasks), "model": weights}
         folder = EvalFolder.begin(out, about | {k: v for k, v in prints.items() if v}, resume, accept)
     elif resume:
-        raise UsageError("--resume needs --out: the folder of the evaluation to go on with")
+        raise UsageError("--resume needs --out: the folder of the evaluation to continue")
     player = make_agent(agent, options)
     if form:
         _set_prompt(player, form, env, kwargs, around)

@@ -28,7 +28,7 @@ def command(
     admin_port: int = typer.Option(
         8901, min=0, max=65535, help="Port on 127.0.0.1 for opening and rewarding sessions."
     ),
-    record: Path = typer.Option(None, help="File that keeps all calls; sessions in it that are not over go on."),
+    record: Path = typer.Option(None, help="File that keeps all calls; unfinished sessions in it are continued."),
     chats: Path = typer.Option(
         None, help="File to which finished sessions are added as chats, for supervised training."
     ),
@@ -48,7 +48,7 @@ def command(
     from rollenv.agents.gateway.session import Caps
 
     if not model and not upstream:
-        raise UsageError("--model says whose answers are given: local:FOLDER, vllm:FOLDER, or a name at --upstream")
+        raise UsageError("name the model to serve with --model: local:FOLDER, vllm:FOLDER, or a name at --upstream")
     gateway = Gateway(
         _model(model, upstream, temperature, max_tokens),
         host=host,

@@ -38,7 +38,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         health: dict[str, Any] = json_module.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UsageError(f"there is no {file}: a rollout writes it into the folder that it was given") from None
+        raise UsageError(f"there is no {file}: a rollout writes it into its run folder") from None
     except ValueError as error:
         raise RollenvError(f"{file} is damaged: {error}") from error
     return health

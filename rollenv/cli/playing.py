@@ -32,7 +32,7 @@ SETTINGS_FILE, EPISODES_FILE = "eval.json", "episodes.jsonl"
 _SECONDS, _OPEN = "seconds", "open"
 #: Settings that detect changes of data and model.
 FINGERPRINTS = ("rows", "model")
-ACCEPT_HELP = "With --resume: go on although the data or the model have changed."
+ACCEPT_HELP = "With --resume: continue although the data or the model have changed."
 
 
 @dataclass
@@ -55,7 +55,7 @@ class EvalFolder:
 
         Args:
             settings: with ``rows``, a fingerprint of each row of a data set, and ``model``, of a model's weights.
-            accept: go on although rows or model have changed.
+            accept: continue although rows or model have changed.
 
         Raises:
             UsageError: it holds another evaluation, or one and ``resume`` is false.
@@ -69,7 +69,7 @@ class EvalFolder:
         if not resume:
             if before.get(_OPEN) or (episodes.exists() and episodes.stat().st_size):
                 raise UsageError(
-                    f"{path} holds an evaluation already: --resume goes on with it; or name another folder"
+                    f"{path} holds an evaluation already: continue it with --resume, or name another folder"
                 )
             file.unlink()  # the session failed before its first episode
             return cls(path, dict(settings), [], 0.0)
@@ -130,8 +130,8 @@ def writes(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(
-            f"cannot write {error.filename or folder}: {error.strerror or error}; mend that and try again "
-            "(--resume goes on with what was played)"
+            f"cannot write {error.filename or folder}: {error.strerror or error}; fix that and try again "
+            "(--resume keeps the finished episodes)"
         ) from error
 
 
@@ -154,12 +154,12 @@ def _check(path: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -
                 continue
             raise UsageError(
                 f"{path} holds an evaluation with other data: {len(changed)} rows have changed, the first is row "
-                f"{changed[0]}; name another folder, or go on all the same with --accept-changes"
+                f"{changed[0]}; name another folder, or continue anyway with --accept-changes"
             )
         if key == "model":
             raise UsageError(
-                f"{path} holds an evaluation with other weights under the same name; name another folder, or go on all "
-                "the same with --accept-changes"
+                f"{path} holds an evaluation with other weights under the same name; name another folder, or continue "
+                "anyway with --accept-changes"
             )
         if key != "n" or not isinstance(old, int) or not isinstance(new, int):
             raise UsageError(f"{path} holds an evaluation with {key}={old!r}, not {new!r}; name another folder")

@@ -35,7 +35,7 @@ def _list_algorithms(wanted: bool) -> None:
     for name, preset in PRESETS.items():
         table.add_row(name, preset.formula, preset.paper)
     console.print(table, markup=False)
-    console.print("Settings given besides, as in algorithm=dapo loss.clip_high=0.3, come on top.", markup=False)
+    console.print("Further settings override them, as in algorithm=dapo loss.clip_high=0.3.", markup=False)
     raise typer.Exit
 
 
@@ -46,9 +46,9 @@ def command(
     ),
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
     harness: str = typer.Option(
-        "", "--harness", help="Somebody else's agent that plays: pi, mini-swe-agent, codex, ... (harness.name=)."
+        "", "--harness", help="Existing agent program that plays: pi, mini-swe-agent, codex, ... (harness.name=)."
     ),
-    resume: bool = typer.Option(False, "--resume", help="Go on with the run in run_dir, or the recipe's latest."),
+    resume: bool = typer.Option(False, "--resume", help="Continue the run in run_dir, or the recipe's latest."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     dry_run: bool = typer.Option(
         False, "--dry-run", "--plan", help="Show settings, first prompt and needs; start nothing."
