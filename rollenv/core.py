@@ -68,14 +68,17 @@ StepResult = tuple[str, float, bool, bool, dict[str, Any]]
 ResetResult = tuple[str, dict[str, Any]]
 
 
-class Ability:
+class OptionalAbility:
     """Descriptor of an optional ability on :class:`Env`, which implements none.
 
     A ``__getattr__`` would do the same, but makes every attribute lookup of a step a third slower in Python 3.11.
     """
 
-    def __init__(self, name: str, lacking: str, *, part: str = "", whole: str = ""):
-        self.name, self.lacking, self.part, self.whole = name, lacking, part, whole
+    def __init__(self, lacking: str, *, part: str = "", whole: str = ""):
+        self.lacking, self.part, self.whole = lacking, part, whole
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
 
     def __get__(self, env: Any, owner: type) -> Any:
         """Return the method that completes the hook of the class (``part``), or the one of a base class behind Env.
@@ -225,12 +228,12 @@ class Env(gymnasium.Env[str, str]):
         def _set_state(self, state: dict[str, Any]) -> None: ...
 
     else:
-        get_state = Ability("get_state", "does not save its state", part="_get_state", whole="_whole_state")
-        set_state = Ability("set_state", "does not restore its state", part="_set_state", whole="_restore")
-        sample_random_action = Ability("sample_random_action", "has no random actions")
-        oracle_action = Ability("oracle_action", "has no oracle")
-        state_key = Ability("state_key", "has no state key")
-        num_tasks = Ability("num_tasks", "has no numbered tasks")
+        get_state = OptionalAbility("does not save its state", part="_get_state", whole="_whole_state")
+        set_state = OptionalAbility("does not restore its state", part="_set_state", whole="_restore")
+        sample_random_action = OptionalAbility("has no random actions")
+        oracle_action = OptionalAbility("has no oracle")
+        state_key = OptionalAbility("has no state key")
+        num_tasks = OptionalAbility("has no numbered tasks")
 
     def _whole_state(self) -> dict[str, Any]:
         version, words, gauss = self.action_rng.getstate()
@@ -359,8 +362,8 @@ class Wrapper(Env):
         self.env = env
 
     if not TYPE_CHECKING:  # without a part: __getattr__ looks both up in the inner environment
-        get_state = Ability("get_state", "does not save its state")
-        set_state = Ability("set_state", "does not restore its state")
+        get_state = OptionalAbility("does not save its state")
+        set_state = OptionalAbility("does not restore its state")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "env":

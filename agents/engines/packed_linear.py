@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from transformers import PreTrainedModel
 
 #: Maximum number of rows for packed weights: 2 times as fast for 4 rows, 1.2 times for 128.
-MAX_ROWS = 128
+_MAX_ROWS = 128
 #: Calls with few rows before weights are packed, which costs as much as a few calls save.
 _PLAIN_CALLS = 6
 #: Range of a model's size in bytes: smaller models are not faster; packing doubles the memory, too much for large ones.
@@ -40,8 +40,8 @@ class PackedLinears:
     @contextmanager
     def __call__(self, rows: int) -> Iterator[None]:
         """Use packed weights while the block runs, if ``rows`` is small."""
-        self._calls += rows <= MAX_ROWS
-        layers = self.layers if rows <= MAX_ROWS and self._calls > _PLAIN_CALLS else []
+        self._calls += rows <= _MAX_ROWS
+        layers = self.layers if rows <= _MAX_ROWS and self._calls > _PLAIN_CALLS else []
         for layer in layers:
             layer.module.__dict__["forward"] = layer
         try:
