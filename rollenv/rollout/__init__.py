@@ -1,4 +1,4 @@
-"""Playing tasks: trajectories, groups, the manager, evaluation."""
+"""Rollouts: trajectories, groups, the manager, evaluation."""
 
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Limits

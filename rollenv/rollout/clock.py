@@ -1,7 +1,7 @@
 """Real and virtual time for the same asyncio code.
 
 On the virtual clock nothing waits: when every coroutine sleeps, the time jumps to the next wake-up. A schedule of hours
-is played in seconds, to the same decisions.
+runs in seconds and takes the same decisions.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Deadlock(RuntimeError):
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Never waits; records how far the loop has to jump."""
+    """Never waits; adds each timeout to the current time instead."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 #: Workers that an episode may lose before it is played in a worker of its own.
 _LOSSES_WITH_OTHERS = 2
 
-#: Workers of its own that an episode may lose before it fails: one or two may be killed from outside.
+#: Workers of its own that an episode loses before it fails; one or two may be killed from outside.
 _LOSSES_ALONE = 3
 
 
@@ -36,27 +36,27 @@ class Limits:
     """Deadlines in seconds, and how many failures are tolerated. Environments' deadlines need interruptible workers."""
 
     reset: float | None = 300.0
-    """For building and resetting an environment."""
+    """Deadline for building and resetting an environment."""
     step: float | None = 120.0
-    """For every other call into it."""
+    """Deadline for every other call of an environment."""
     agent: float | None = 3600.0
-    """For one answer of the agent."""
+    """Deadline for one action of the agent."""
     reward: float | None = 3600.0
-    """For one answer of the reward function."""
+    """Deadline for one call of the reward function."""
     episode: float | None = None
-    """For the whole episode; one that takes longer has failed."""
+    """Deadline for the whole episode; one that takes longer has failed."""
     turns: int | None = None
-    """The most turns of an episode; one that would have more is truncated. Environments have limits of their own."""
+    """Maximum turns of an episode, after which it is truncated. Environments may have a lower limit of their own."""
     tokens: int | None = None
-    """The most response tokens of an episode: it is truncated after the answer that reaches them."""
+    """Maximum response tokens of an episode; it is truncated after the response that reaches them."""
     max_replays: int = 3
-    """How often an episode may be continued after its environment raised or hung."""
+    """Maximum replays of an episode after its environment raised or hung."""
     max_losses: int = 20
-    """How often it may be continued after its worker was lost, which is mostly the fault of other environments."""
+    """Maximum replays of an episode after its worker was lost, which is mostly the fault of other environments."""
     max_backoff: float = 10.0
-    """The longest pause, in seconds, before the next attempt at an environment or worker after failures in a row."""
+    """Longest pause, in seconds, before the next attempt at an environment or worker after failures in a row."""
     max_replacements: int = 2
-    """How many extra members may replace failed ones, for each member that a group needs."""
+    """Maximum replacements for failed members, for each member that a group needs."""
 
     def __post_init__(self) -> None:
         for name in ("reset", "step", "agent", "reward", "episode"):
@@ -73,11 +73,11 @@ class Limits:
 
 
 class _Lost(RollenvError):
-    """An environment failed that cannot be replayed."""
+    """An environment failed, and the episode cannot be replayed."""
 
 
 def never() -> bool:
-    """Never requested."""
+    """Return false: the default of the episode's callbacks."""
     return False
 
 
@@ -88,7 +88,7 @@ class PlaysTogether(Protocol):
         """Play an episode as far as possible.
 
         Returns:
-            The environment's last result, and the action that comes next, if there is one already.
+            The environment's last result, and the next action if the agent has already given it.
         """
         ...
 
@@ -97,13 +97,13 @@ class PlaysTogether(Protocol):
 class Episode:
     """Plays one trajectory.
 
-    The calls of the environment are recorded. When it raises, hangs or is lost with its worker, they are made again
-    in a new environment in another worker, which by the contract gives the same results, and the episode continues; the
-    agent does not notice. An environment whose worker ends again is replayed in a worker of its own. If three of
-    those end too, the episode has failed.
+    The calls of the environment are recorded. When it raises, hangs or is lost with its worker, they are repeated in a
+    new environment in another worker, which by the contract returns the same results, and the episode continues; the
+    agent does not notice. After a second lost worker the episode is replayed in a worker of its own. If three of
+    those are lost too, the episode has failed.
 
-    A session that does more in the environment than its calls tell (``replayable`` is false) begins anew instead, with
-    the same seeds: the turns so far are dropped.
+    A session that changes the environment other than by its calls (``replayable`` is false) restarts instead, with the
+    same seeds: the turns so far are dropped.
     """
 
     trajectory: Trajectory
@@ -113,29 +113,29 @@ class Episode:
     health: Health
     views: bool
     clock: Callable[[], float]
-    """Seconds; the event loop's time."""
+    """Returns the event loop's time, in seconds."""
     cancelled: Callable[[], bool] = never
     """Returns whether the rollout has cancelled the episode."""
     interrupted: Callable[[], bool] = never
-    """Returns whether a KeyboardInterrupt is the user's."""
+    """Returns whether the user pressed Ctrl-C."""
     lock_step: PlaysTogether | None = None
-    """Advances it together with others, as long as nothing unusual happens."""
+    """Advances the episode together with others until something unusual happens."""
     env: WorkerEnv | None = None
     records: tuple[Record, ...] = ()
-    """Where successes are noted: the environment id's and the worker's."""
+    """The health records of the environment id and of the worker."""
     log: ReplayLog = field(default_factory=ReplayLog)
-    """The calls that were answered, with which the episode is replayed elsewhere."""
+    """The calls that returned; a replay repeats them."""
     replayable: bool = True
-    """The session's calls are all that it does."""
+    """True if the session changes the environment only by its calls."""
     outcome: str = "failed"
-    """How it ended, as :meth:`Record.ended` counts it."""
+    """The end of the episode, as :meth:`Record.ended` counts it."""
     failures: Counter[str] = field(default_factory=Counter)
     phase: str = "waiting"
     alone: bool = False
-    """It gets a worker of its own."""
+    """True if the episode needs a worker of its own."""
     lost_alone: int = 0
     failed_in: set[str] = field(default_factory=set)
-    """The names of workers in which it failed."""
+    """Names of workers in which the episode failed."""
     since: float = field(init=False)
     watchdog: Watchdog = field(init=False)
 
@@ -144,7 +144,7 @@ class Episode:
 
     @property
     def env_id(self) -> str:
-        """The id of the environment that is played."""
+        """The id of the environment."""
         return self.trajectory.task.env_id
 
     async def play(self) -> Trajectory:
@@ -190,11 +190,11 @@ class Episode:
         self.trajectory.failure = kind
 
     def _fail_here(self, text: str, kind: str) -> None:
-        """The environment failed; the failure names it."""
+        """Fail because of the environment, and name it in the error."""
         self._fail(text if self.env_id in text else f"{self.env_id}: {text}", kind)
 
     def wanted(self, error: BaseException) -> bool:
-        """Return whether a BaseException comes from the user or the rollout, and so ends more than this episode."""
+        """Return whether a BaseException comes from the user or the rollout and so ends more than this episode."""
         if isinstance(error, asyncio.CancelledError):
             return self.cancelled()
         return isinstance(error, KeyboardInterrupt) and self.interrupted()
@@ -248,10 +248,10 @@ class Episode:
             action = None
         return result
 
-    # -- asking the agent --------------------------------------------------------------------------------------------
+    # -- calling the agent -------------------------------------------------------------------------------------------
 
     def _end_session(self, session: Session) -> None:
-        """Keep the session's record, and close it."""
+        """Store the session's record and close the session."""
         for name in ("record", "close"):
             try:
                 returned: Any = getattr(session, name, dict)()
@@ -263,7 +263,7 @@ class Episode:
                 logger.warning("%s: the agent's %s() raised %s", self.env_id, name, describe(error))
 
     async def _answer(self, session: Session, result: EnvResult) -> Action | None:
-        """The agent's action; None if its context is full."""
+        """Return the agent's action; None if its context is full."""
         began = self.enter("agent")
         try:
             oldest = self._version()
@@ -287,7 +287,7 @@ class Episode:
             self.trajectory.agent_seconds += self.clock() - began
 
     async def _await_answer(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
-        """Await the agent or the reward function within its time, also if it ignores its cancellation."""
+        """Await the agent or the reward function until its deadline, even if it ignores its cancellation."""
         self.watchdog.watch(seconds)
         answer = await Cancellable(awaitable, self._over)
         if self._over():
@@ -299,11 +299,11 @@ class Episode:
         return None if version is None else validation.whole(version, "the agent's version")
 
     def _over(self) -> bool:
-        """Return whether the task, or what it waits for, is to end."""
+        """Return whether a deadline passed or the rollout cancelled the episode."""
         return bool(self.watchdog.expired) or self.cancelled()
 
     def classify_agent_error(self, what: str, error: BaseException) -> BaseException:
-        """Classify an exception of the agent."""
+        """Convert an exception of the agent to AgentFailed, unless it ends the rollout or the episode."""
         if isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired():
             return AgentFailed(f"the agent did not answer within {self.limits.agent} s")
         if isinstance(error, BadValue):
@@ -318,21 +318,21 @@ class Episode:
         return error
 
     def _ends(self, error: BaseException) -> bool:
-        """Return whether an exception that is no Exception has to pass."""
+        """Return whether a BaseException must propagate."""
         return self.wanted(error) or bool(self.watchdog.expired)
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the environment; for agents."""
+        """Call a method of the environment for the agent."""
         before, due = self.phase, self.watchdog.due
         answer = await self._call_env("call", method, *args)
         self.watchdog.resume(due)
         self.enter(before)
         return answer
 
-    # -- asking the environment --------------------------------------------------------------------------------------
+    # -- calling the environment -------------------------------------------------------------------------------------
 
     async def _call_env(self, method: str, *args: Any) -> Any:
-        """Ask the environment; if it fails, ask another one, replayed to the same point."""
+        """Call the environment; if it fails, replay the episode in another one and repeat the call there."""
         while True:
             try:
                 if self.env is None:
@@ -356,7 +356,7 @@ class Episode:
                 return answer
 
     async def _begin(self) -> EnvResult:
-        """A new environment, brought to where the last one was."""
+        """Open a new environment and replay the recorded calls."""
         record = self.health.env(self.env_id)
         if record.backoff:
             self.enter("backoff")
@@ -381,7 +381,7 @@ class Episode:
         return first
 
     async def _ask(self, method: str, args: Sequence[Any], phase: str = "") -> Any:
-        """One call into the environment, within its deadline."""
+        """Call the environment, with a deadline."""
         assert self.env is not None
         began = self.enter(phase or method)
         seconds = None
@@ -412,17 +412,17 @@ class Episode:
         return answer
 
     async def _forget_deadline(self) -> None:
-        """A deadline that passed in the moment of the answer counts no more, nor is its cancellation felt later."""
+        """Ignore a deadline that passed at the moment of the answer, and absorb its cancellation."""
         pending = self.watchdog.cancelled_inside()
         if self.watchdog.call_expired() and pending and not self.cancelled():
             await self.watchdog.absorb()
 
     def _avoids(self, worker: str) -> bool:
-        """Workers that are in quarantine, or in which this episode failed: a neighbour may have changed them."""
+        """Return whether a worker is in quarantine or this episode failed in it: a neighbour may have changed it."""
         return worker in self.failed_in or self.health.avoids(worker)
 
     def _count(self, failure: EnvFailure) -> None:
-        """Record a failure and release the environment that had it."""
+        """Record a failure and release its environment."""
         self.health.failed(self.env_id, self.env.worker if self.env else "", failure.kind, str(failure))
         self.failures[failure.kind] += 1
         if self.env is not None:
@@ -435,7 +435,7 @@ class Episode:
         self._release()
 
     async def add_reward(self, reward: Callable[[Trajectory], Awaitable[float]]) -> None:
-        """Ask the reward function; its reward is added to the last turn. If it fails, so does the trajectory."""
+        """Add the reward function's value to the last turn's reward. If the function fails, so does the trajectory."""
         self.enter("reward")
         last = self.trajectory.turns[-1]
         self.watchdog = Watchdog(None)
@@ -485,17 +485,13 @@ def _check_version(answer: Action, oldest: int, newest: int) -> None:
     versions = answer.versions or (answer.policy_version,)
     if min(versions) < oldest or max(versions) > newest:
         raise BadValue(
-            f"an action says that versions {min(versions)} to {max(versions)} of the weights drew it, but the "
-            f"agent's version was {oldest} to {newest}; set policy_version"
+            f"an action reports versions {min(versions)} to {max(versions)} of the weights, but the agent's version "
+            f"was {oldest} to {newest}; set the action's policy_version"
         )
 
 
 def turns_of(before: EnvResult, action: Action, after: EnvResult) -> list[Turn]:
-    """Build the turns of an action: one, or one for each answer of a program that played by itself.
-
-    Args:
-        after: what the environment returned to it; its reward goes to the last turn.
-    """
+    """Build the turns of an action: one, or one for each model call of a program; the last one gets the reward."""
     if not action.calls:
         return [turn_of(before, action, after)]
     between = EnvResult("", 0.0)
@@ -525,7 +521,7 @@ def turn_of(before: EnvResult, action: Action, after: EnvResult) -> Turn:
 
 
 def fingerprint(answer: Any) -> int:
-    """Equal, within this process, for equal answers."""
+    """Return a hash of an answer, stable within this process."""
     if isinstance(answer, EnvResult):
         return answer.fingerprint
     try:
@@ -534,7 +530,7 @@ def fingerprint(answer: Any) -> int:
         return 0
 
 
-#: Shortens values, which may contain themselves.
+#: Shortens values and handles those that contain themselves.
 _shown = reprlib.Repr()
 _shown.maxlevel, _shown.maxlist, _shown.maxtuple, _shown.maxdict, _shown.maxstring = (
     4,

@@ -18,7 +18,7 @@ from rollenv.rollout.loops import refuse_running_loop
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 
-#: Tasks of an evaluation of what has no end of them.
+#: Default number of tasks where they are generated, not numbered.
 DEFAULT_TASKS = 100
 
 #: A value with the bounds of its 95 % interval.
@@ -39,28 +39,28 @@ class Evaluation:
     turns: float
     failed: int
     failures: dict[str, int]
-    """How many failed in which way: the values of :attr:`Trajectory.failure`."""
+    """Number of failed episodes by :attr:`Trajectory.failure`."""
     seconds: float
-    """Of this evaluation, with those that it continues."""
+    """Duration of this evaluation and of those that it continues."""
     pass_at: dict[int, Interval]
-    """For each j up to k: the chance that one of j episodes of a task succeeds."""
+    """Probability, for each j up to k, that at least one of j episodes of a task succeeds."""
     pass_all: dict[int, Interval]
-    """For each j up to k: the chance that all of j episodes of a task succeed (tau-bench's pass^k)."""
+    """Probability, for each j up to k, that all of j episodes of a task succeed (tau-bench's pass^k)."""
     trajectories: list[Trajectory] = field(repr=False)
     distinct: int = 0
-    """Tasks that differ: of one turn, those with the same observation are one; others are taken to differ."""
+    """Number of distinct tasks: one-turn tasks with the same observation count once; all others count as distinct."""
     tasks_low: float = 0.0
-    """The interval over distinct tasks, which counts each as one toss, however often it was played."""
+    """Lower bound of the interval that counts each distinct task once, however often it was played."""
     tasks_high: float = 1.0
 
     @property
     def repeats(self) -> bool:
-        """True if a task was played with several seeds."""
+        """True if some seeds gave the same task."""
         return self.distinct < self.n
 
     @property
     def wrong(self) -> int:
-        """Episodes that came to an end and were not successful."""
+        """Number of episodes that completed without success."""
         return sum(t.complete and not t.success for t in self.trajectories)
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,14 +85,14 @@ def evaluate(
 ) -> Evaluation:
     """Play the tasks with the seeds ``seed`` .. ``seed + n - 1``, ``k`` times each.
 
-    Where tasks are numbered (a data set), those are the first ``n``, each once and in order.
+    For a data set, the tasks are its first ``n`` rows, in order.
 
     Args:
-        n: tasks; by default all of a data set, and 100 of what is generated.
-        k: episodes of each task; they start in the same state and differ in the agent's draws.
-        manager: plays; a plain one by default.
-        played: episodes of an earlier, unfinished evaluation, which are not played again. Failed ones are.
-        seconds: that the episodes in ``played`` took; the time of the others is added.
+        n: number of tasks; by default all of a data set, and 100 generated tasks.
+        k: episodes of each task; they start in the same state and differ in the agent's random numbers.
+        manager: plays the episodes; a default one is made if omitted.
+        played: episodes of an earlier, unfinished evaluation; only those that failed are played again.
+        seconds: duration of the episodes in ``played``, to which the time of the others is added.
         watch: called with every trajectory that ends.
 
     Raises:
@@ -117,29 +117,29 @@ def evaluate(
 def to_play(
     tasks: Sequence[Task], k: int, played: Iterable[Trajectory] = ()
 ) -> tuple[list[Trajectory], list[Trajectory]]:
-    """Episodes of an evaluation, with those that were played already in their places.
+    """List the episodes of an evaluation, with those already played in their places.
 
     Args:
         tasks: each is played ``k`` times.
-        played: of an earlier evaluation; failed ones are played again.
+        played: episodes of an earlier evaluation; failed ones are played again.
 
     Returns:
-        All episodes, the ``k`` of a task next to each other; and those of them that are still to be played.
+        All episodes, the ``k`` of a task next to each other, and those still to be played.
     """
-    known = {(_named(t.task), t.member): t for t in played if t.complete}
+    known = {(_task_key(t.task), t.member): t for t in played if t.complete}
     trajectories, rest = [], []
     for number, task in enumerate(tasks):
-        name = _named(task) if known else ""
+        key = _task_key(task) if known else ""
         for member in range(k):
-            there = known.get((name, member))
-            trajectories.append(there or Trajectory(task, group=number, member=member))
-            if there is None:
+            earlier = known.get((key, member))
+            trajectories.append(earlier or Trajectory(task, group=number, member=member))
+            if earlier is None:
                 rest.append(trajectories[-1])
     return trajectories, rest
 
 
-def _named(task: Task) -> str:
-    """Equal for equal tasks, also where one was read from a file."""
+def _task_key(task: Task) -> str:
+    """Return a text that is equal for equal tasks, even if one was read from a file."""
     return json.dumps([task.env_id, task.seed, task.kwargs, task.options], sort_keys=True, default=str)
 
 
@@ -154,8 +154,8 @@ def tasks_of(
     """Build the tasks of an evaluation.
 
     Args:
-        n: number of tasks; by default all of a data set, and 100 of generated tasks.
-        seed: of the first task; the others count up.
+        n: number of tasks; by default all of a data set, and 100 generated tasks.
+        seed: seed of the first task; the others count up.
 
     Raises:
         UsageError: ``n`` is below 1, or above the number of tasks in the data set.
@@ -164,10 +164,10 @@ def tasks_of(
     numbered = env_spec.indexed and "index" not in options
     if numbered:
         with contextlib.closing(env_spec.make(**kwargs)) as env:
-            there = env.num_tasks()
-        n = there if n is None else n
-        if n > there:
-            raise UsageError(f"{env_id} has {there} tasks, fewer than the {n} requested")
+            available = env.num_tasks()
+        n = available if n is None else n
+        if n > available:
+            raise UsageError(f"{env_id} has {available} tasks, fewer than the {n} requested")
     if n is not None and n < 1:
         raise UsageError(f"an evaluation needs at least 1 task, got n={n}")
     return [
@@ -187,8 +187,8 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
     wins = [sum(t.success and t.complete for t in trajectories[i * k : (i + 1) * k]) for i in range(n)]
     success, low, high = mean_interval([c / k for c in wins])
     shown = [[turn.observation for turn in t.turns] for t in trajectories[::k]]
-    same = all(len(turns) == 1 for turns in shown) and _of_one_turn(trajectories[0].task)
-    times = Counter(turns[0] if same else i for i, turns in enumerate(shown))
+    one_turn = all(len(turns) == 1 for turns in shown) and _has_one_turn(trajectories[0].task)
+    times = Counter(turns[0] if one_turn else i for i, turns in enumerate(shown))
     tosses = n * n / sum(c * c for c in times.values())  # Kish's effective sample size
     tasks_low, tasks_high = wilson_interval(success * tosses, tosses)
     return Evaluation(
@@ -212,8 +212,8 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
     )
 
 
-def _of_one_turn(task: Task) -> bool:
-    """Return whether an agent is shown all of such a task at once. False if its environment cannot be made here."""
+def _has_one_turn(task: Task) -> bool:
+    """Return whether episodes of a task have exactly one turn; false if its environment cannot be built here."""
     try:
         with contextlib.closing(spec(task.env_id).make(**task.kwargs)) as env:
             return getattr(env, "max_turns", None) == 1
@@ -222,9 +222,9 @@ def _of_one_turn(task: Task) -> bool:
 
 
 def pass_at(n: int, c: int, k: int) -> float:
-    """The probability that one of ``k`` out of ``n`` episodes with ``c`` successes succeeds: 1 - C(n-c, k) / C(n, k).
+    """The probability that one of ``k`` out of ``n`` episodes, ``c`` of them successful, succeeds.
 
-    The unbiased estimator of Chen et al. 2021 (arXiv 2107.03374, equation 1).
+    1 - C(n-c, k) / C(n, k), the unbiased estimator of Chen et al. 2021 (arXiv 2107.03374, equation 1).
     """
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
@@ -235,9 +235,9 @@ def pass_all(n: int, c: int, k: int) -> float:
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """The mean of values in 0 .. 1, and bounds that contain it with at least 95 % confidence.
+    """The mean of values in 0 .. 1, and its bounds with at least 95 % confidence.
 
-    Wilson's interval for as many coin tosses: no distribution within 0 .. 1 varies more than the coin of its mean.
+    Wilson's interval for as many Bernoulli trials: no distribution on 0 .. 1 with the same mean has a larger variance.
     """
     mean = sum(values) / len(values)
     return mean, *wilson_interval(mean * len(values), len(values))

@@ -1,4 +1,4 @@
-"""Filters: which groups are worth training on. A filter returns true for a group that is kept."""
+"""Filters of groups for training. A filter returns true for a group to keep."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def varied(threshold: float = 0.0, *, success_only: bool = False) -> Filter:
     """Keep groups whose rewards have a standard deviation above ``threshold``: equal rewards give no advantage.
 
     Args:
-        success_only: whether success, not the environment's reward, is what teaches.
+        success_only: use success, 0 or 1, in place of the environment's reward.
     """
 
     def keep(group: Group) -> bool:
@@ -64,14 +64,13 @@ def mean_between(low: float, high: float, *, success_only: bool = False) -> Filt
 
 
 class Bounded:
-    """Another filter that drops no more than so many groups for every batch, and then keeps all.
+    """Limits how many groups another filter drops for each batch; at the limit, all groups are kept.
 
-    DAPO's dynamic sampling draws until a batch is full; where nearly all groups are equal, that never ends. With this,
-    the batch goes on with what is there.
+    DAPO's dynamic sampling continues until a batch is full, which never ends if nearly all groups have equal rewards.
 
     Args:
-        drops: the most that are dropped for a batch.
-        groups: the size of a batch: after so many kept groups, counting begins anew.
+        drops: maximum number of groups dropped for a batch.
+        groups: size of a batch: the count restarts after so many kept groups.
 
     Raises:
         UsageError: ``drops`` is negative, or ``groups`` below 1.
@@ -81,7 +80,7 @@ class Bounded:
         if drops < 0 or groups < 1:
             raise UsageError(f"drops must be at least 0 and groups at least 1, got drops={drops}, groups={groups}")
         self.keep, self.drops, self.groups = keep, drops, groups
-        #: Over all batches: groups that were dropped, and that were kept only because the bound was reached.
+        #: Over all batches: groups dropped, and groups kept only because the limit was reached.
         self.dropped, self.let_through = 0, 0
         self._dropped = self._kept = 0
 
@@ -94,10 +93,10 @@ class Bounded:
         if not kept:
             self.let_through += 1
             if self._dropped == self.drops:
-                self._dropped += 1  # so that it is logged once a batch
+                self._dropped += 1  # log once per batch
                 logger.warning(
-                    "%d groups were dropped for one batch, the most that are; it is filled with groups that the filter "
-                    "would drop too. Try easier tasks, larger groups, or more drops",
+                    "%d groups were dropped for one batch, which is the limit; the rest of the batch is not filtered. "
+                    "Try easier tasks, larger groups, or more drops",
                     self.drops,
                 )
         self._kept += 1

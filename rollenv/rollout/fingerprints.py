@@ -1,4 +1,4 @@
-"""Fingerprints of data sets and models, by which a continued run knows that they are what they were."""
+"""Fingerprints of data sets and models, with which a continued run checks that they have not changed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,12 @@ from rollenv.gguf import gguf_of
 from rollenv.registry import spec
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
-#: Bytes at the beginning and end of a file of weights that are read.
+#: Bytes that are hashed at the beginning and the end of a file of weights.
 _READ = 1 << 16
 
 
 def row_fingerprints(env_id: str, kwargs: Mapping[str, Any], n: int | None = None) -> list[str]:
-    """Return a fingerprint of each row of a data set; none for tasks that are not rows.
-
-    Args:
-        n: only of the first rows.
-    """
+    """Return a fingerprint of each row of a data set, or of its first ``n``; empty for tasks that are not rows."""
     if not spec(env_id).indexed:
         return []
     with contextlib.closing(spec(env_id).make(**kwargs)) as env:
@@ -39,7 +35,7 @@ def data_fingerprint(env_id: str, kwargs: Mapping[str, Any]) -> str:
 
 def model_fingerprint(path: str) -> str:
     """Return a fingerprint of the weights in a folder or file; empty where there are none."""
-    if not path:  # not the folder that a command is started in
+    if not path:  # Path("") would be the current folder
         return ""
     source = gguf_of(path) or Path(path).expanduser()
     files = [source] if source.is_file() else sorted(file for kind in _WEIGHTS for file in source.glob(kind))

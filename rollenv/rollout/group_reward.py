@@ -1,4 +1,4 @@
-"""Rewards that see a whole group: rankings, the best of several, diversity."""
+"""Rewards of whole groups: rankings, the best of several, diversity."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from rollenv.rollout.workers.base import describe
 Rewards = Sequence[float]
 GroupFunction = Callable[[list[Trajectory]], Rewards | Awaitable[Rewards]]
 
-#: Groups in a row for which the function may raise an exception.
+#: Consecutive groups for which the function may raise an exception.
 _PATIENCE = 3
 
 
 class GroupReward:
-    """Adds to the last reward of each member of a group what a function pays for it beside the others.
+    """Adds a reward to the last turn of each member of a group, computed by a function of all members.
 
     Args:
-        function: gets the episodes that were played to their end, by member number, and returns a finite number for
-            each. It may be a coroutine function; another one keeps the rollout waiting.
-        seconds: for an answer of a coroutine function; None for no limit.
+        function: gets the complete episodes by member number and returns a finite number for each. It may be a
+            coroutine function; a plain function blocks the rollout.
+        seconds: deadline of a coroutine function; None for no limit.
     """
 
     def __init__(self, function: GroupFunction, seconds: float | None = None):
@@ -36,10 +36,10 @@ class GroupReward:
         self._paid: list[float] = []
 
     async def __call__(self, group: Group) -> None:
-        """Pay the members of a group. If the function raises an exception, they have failed.
+        """Reward the members of a group. If the function raises an exception, they have failed.
 
         Raises:
-            UsageError: it returned something else than a finite number for each member, or raised one itself.
+            UsageError: it returned anything but a finite number for each member, or raised a UsageError itself.
             RewardUnhealthy: it raised exceptions for several groups in a row.
         """
         members = [t for t in group.complete if t.turns]
@@ -68,30 +68,30 @@ class GroupReward:
         self._paid += paid
 
     async def rewards(self, members: list[Trajectory], where: str) -> list[float]:
-        """The function's reward for each member.
+        """Return the function's reward for each member.
 
         Args:
-            where: what a refusal begins with.
+            where: the beginning of the error text.
 
         Raises:
-            UsageError: it returned something else than a finite number for each member.
+            UsageError: the function returned anything but a finite number for each member.
         """
-        got = self.function(members)
-        if inspect.isawaitable(got):
-            got = await asyncio.wait_for(got, self.seconds)
-        got = got.tolist() if hasattr(got, "tolist") else got
-        if not isinstance(got, list | tuple) or len(got) != len(members):
-            what = f"{len(got)} numbers" if isinstance(got, list | tuple) else validation.kind(got)
+        rewards = self.function(members)
+        if inspect.isawaitable(rewards):
+            rewards = await asyncio.wait_for(rewards, self.seconds)
+        rewards = rewards.tolist() if hasattr(rewards, "tolist") else rewards
+        if not isinstance(rewards, list | tuple) or len(rewards) != len(members):
+            what = f"{len(rewards)} numbers" if isinstance(rewards, list | tuple) else validation.kind(rewards)
             raise UsageError(
                 f"{where}, returned {what}; it has to return a list of {len(members)}, one for each episode"
             )
         try:
-            return [validation.number(each, f"number {i}") for i, each in enumerate(got)]
+            return [validation.number(each, f"number {i}") for i, each in enumerate(rewards)]
         except validation.BadValue as error:
             raise UsageError(f"{where}, cannot be added: {error}") from error
 
     def metrics(self) -> dict[str, float]:
-        """The mean that was added to an episode since the last call."""
+        """The mean reward added to an episode since the last call."""
         paid, self._paid = self._paid, []
         return {"added/group": sum(paid) / len(paid)} if paid else {}
 
@@ -100,7 +100,7 @@ def group_function(name: str) -> GroupFunction:
     """Load ``module:function``.
 
     Raises:
-        UsageError: it cannot be loaded, or is no function.
+        UsageError: it cannot be loaded or is not callable.
     """
     module, colon, attribute = name.partition(":")
     try:

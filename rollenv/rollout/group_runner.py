@@ -21,7 +21,7 @@ class RolloutBroken(RollenvError):
 
 
 class GroupRunner(Generic[T]):
-    """Runs coroutines concurrently. Those still running at the end of the block are cancelled and awaited."""
+    """Runs coroutines concurrently; at the end of the block, those still running are cancelled and awaited."""
 
     def __init__(self) -> None:
         self.running: set[asyncio.Task[T]] = set()
@@ -36,10 +36,10 @@ class GroupRunner(Generic[T]):
         return task
 
     async def next(self) -> T:
-        """Return the result of the next one to finish, or raise its exception.
+        """Return the result of the next coroutine to finish, or raise its exception.
 
         Raises:
-            RolloutBroken: it was cancelled, though not by this runner.
+            RolloutBroken: it was cancelled, but not by this runner.
         """
         while True:
             task = await self._finished.get()
@@ -51,7 +51,7 @@ class GroupRunner(Generic[T]):
             self._cancelled.discard(task)
 
     def cancel(self, task: asyncio.Task[T]) -> None:
-        """Cancel one of them; :meth:`next` skips it."""
+        """Cancel a coroutine; :meth:`next` skips it."""
         self._cancelled.add(task)
         cancel_until_done(task)
 
@@ -69,7 +69,7 @@ class GroupRunner(Generic[T]):
         while any(not task.done() for task in self.running):
             try:
                 await asyncio.wait(self.running)
-            except asyncio.CancelledError:  # they are being cancelled already
+            except asyncio.CancelledError:  # the tasks are already being cancelled
                 interrupted = True
         for task in self.running:
             if not task.cancelled():
@@ -79,17 +79,17 @@ class GroupRunner(Generic[T]):
 
 
 def cancel_until_done(task: asyncio.Task[Any]) -> None:
-    """Cancel a task, again after each grace period: agents may catch a cancellation, as retry loops do."""
+    """Cancel a task, and repeat it after each grace period: agents may catch a cancellation, as retry loops do."""
     if not task.done():
         task.cancel()
         task.get_loop().call_later(GRACE, cancel_until_done, task)
 
 
 class Cancellable(Generic[T]):
-    """Awaits something that may catch its cancellation. It is closed when its task is cancelled again.
+    """Awaits something that may catch its cancellation; a second cancellation closes it.
 
     Args:
-        is_ours: whether a cancellation is the rollout's; others belong to the awaitable.
+        is_ours: returns whether the rollout cancelled; any other cancellation belongs to the awaitable.
     """
 
     def __init__(self, awaitable: Awaitable[T], is_ours: Callable[[], bool]):
@@ -111,7 +111,7 @@ class Cancellable(Generic[T]):
             except BaseException as caught:
                 cancelled = isinstance(caught, asyncio.CancelledError) and self._is_ours()
                 if isinstance(caught, GeneratorExit) or (cancelled and cancelled_before):
-                    with contextlib.suppress(BaseException):  # it may catch this as well
+                    with contextlib.suppress(BaseException):  # the coroutine may also catch GeneratorExit
                         coroutine.close()
                     raise
                 cancelled_before, error = cancelled_before or cancelled, caught

@@ -18,37 +18,37 @@ if TYPE_CHECKING:
     from rollenv.agents.prompts.session import TokenSession
     from rollenv.rollout.episode import Episode
 
-#: What an engine drew for a row: the token and its log-probability; None where it could not.
+#: The token sampled for a row and its log-probability; None if the engine failed.
 SampledToken = tuple[int, float] | None
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """The state of an episode after some answers; members of a group that gave the same ones share it."""
+    """The state of an episode after some answers; members of a group with the same answers share it."""
 
     result: EnvResult
     session: TokenSession
-    """The agent's, before this turn's prompt was made."""
+    """The agent's session before this turn's prompt was built."""
     env: HostedEnv | None
-    """In this state; None once it has gone on to a child."""
+    """The environment in this state; None once a child has taken it over."""
     parent: Node | None = None
     action: Action | None = None
-    """What led here."""
+    """The action that led to this state."""
     session_after: TokenSession | None = None
-    """The agent's session after the prompt was made."""
+    """The agent's session after the prompt was built."""
     prompt: Ids = ()
     children: dict[int, Node] = field(default_factory=dict)
-    """By the token that was drawn."""
+    """Child nodes by sampled token."""
 
     def ask(self) -> None:
-        """Make the prompt, once."""
+        """Build the prompt, once."""
         if self.session_after is None:
             session = self.session.fork()
             self.prompt = session.ask(self.result.observation, self.result.info)
             self.session_after = session
 
     def path(self) -> list[Node]:
-        """The nodes from behind the root to this one."""
+        """The nodes from the root, exclusive, to this one."""
         nodes: list[Node] = []
         node: Node | None = self
         while node is not None and node.parent is not None:
@@ -57,11 +57,7 @@ class Node:
         return nodes[::-1]
 
     def turn(self, logprob: float, version: int) -> Turn:
-        """The turn that led here.
-
-        Args:
-            version: of the weights that drew it.
-        """
+        """Build the turn that led to this state, sampled with the given version of the weights."""
         before, after, action = self.parent, self.result, self.action
         assert before is not None
         assert action is not None
@@ -83,7 +79,7 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class Tree:
-    """The episodes of one task, or a single one where its environment cannot be copied."""
+    """The episodes of one task, or a single episode if its environment cannot be copied."""
 
     root: Node
     shared: bool
@@ -92,10 +88,10 @@ class Tree:
     """The environments to close."""
 
     def env_at(self, node: Node, *, last: bool) -> HostedEnv:
-        """An environment in the state of a node.
+        """Return an environment in the state of a node.
 
         Args:
-            last: the node may be left without one. If it is needed again, it is made again from the start.
+            last: the node may lose its own environment; if one is needed again, it is rebuilt from the root.
         """
         env = node.env
         if env is not None and (not self.shared or (last and node is not self.root)):
@@ -112,7 +108,7 @@ class Tree:
         return copy
 
     def lend(self, episode: Episode, env: HostedEnv | RaisingEnv) -> None:
-        """Give an environment to an episode, which closes it."""
+        """Hand an environment over to an episode, which closes it."""
         assert isinstance(episode.env, InlineEnv)
         episode.env.hosted = cast(HostedEnv, env)
         own = env.env if isinstance(env, RaisingEnv) else env
@@ -120,13 +116,13 @@ class Tree:
             self.copies.pop(own, None)
 
     def close(self, env: HostedEnv) -> None:
-        """Close an environment if it is one of the tree's own."""
+        """Close an environment if the tree made it."""
         if env in self.copies:
             del self.copies[env]
             env.close()
 
     def leave(self) -> None:
-        """One episode less; with the last one everything is closed."""
+        """Remove one episode; the last one closes all environments."""
         self.users -= 1
         if not self.users:
             for env in list(self.copies):
@@ -134,7 +130,7 @@ class Tree:
 
 
 class RaisingEnv:
-    """Stands for an environment whose call raised: the episode meets the error in its own call."""
+    """Stands in for an environment whose call raised: the episode's own call raises the same error."""
 
     def __init__(self, error: BaseException, env: HostedEnv | None):
         self.error, self.env = error, env
@@ -149,7 +145,7 @@ class RaisingEnv:
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """An episode on its way through a tree."""
+    """An episode with its position in a tree."""
 
     episode: Episode
     session: TokenSession
@@ -159,14 +155,14 @@ class Row:
 
 
 class LockStep:
-    """Advances all episodes by a turn at a time, where environments are in this process and an answer is one token.
+    """Advances all episodes turn by turn, where environments are in this process and an answer is one token.
 
-    A turn is one call of the engine for all of them. Members of a group that gave the same answers so far are in the
-    same state, because an episode is a function of its task and its actions: the environment's step, the prompt and the
-    action are worked out once for them. (Environments that cannot be copied, or depend on more than that, have each
-    their own.) Everything else stays with :class:`~rollenv.rollout.episode.Episode`, which waits here. Whatever is not
-    as usual (an environment that raises, a full context, an engine that is suspended or fails) goes back to it, and it
-    goes on from the same point; so trajectories are the same as without this.
+    A turn is one call of the engine for all episodes. An episode is a function of its task and its actions, so members
+    of a group with the same answers so far are in the same state: their step, prompt and action are computed once.
+    (Environments that cannot be copied or are not deterministic are not shared.) Meanwhile
+    :class:`~rollenv.rollout.episode.Episode` waits. In any unusual case (an environment that raises, a full context, an
+    engine that is suspended or fails) it continues by itself from the same point, so trajectories are the same as
+    without lock-step.
     """
 
     def __init__(self) -> None:
@@ -175,10 +171,10 @@ class LockStep:
         self._scheduled_in: asyncio.AbstractEventLoop | None = None
 
     async def play(self, episode: Episode, session: Any, result: EnvResult) -> tuple[EnvResult, Action | None]:
-        """Play an episode as far as it goes as usual.
+        """Play an episode until it ends or something unusual happens.
 
         Returns:
-            What the environment returned last, and the action that it is to carry out next, if there is one already.
+            The environment's last result, and the next action if the agent has already given it.
         """
         env = episode.env
         if type(env) is not InlineEnv or getattr(session, "at_once", False) is not True:
@@ -206,7 +202,7 @@ class LockStep:
                 self._trees.pop(key, None)
 
     def _wake(self) -> None:
-        """Take a turn once the event loop has nothing else to do."""
+        """Schedule a turn on the event loop, once."""
         loop = asyncio.get_running_loop()
         if self._scheduled_in is not loop:
             self._scheduled_in = loop
@@ -221,7 +217,7 @@ class LockStep:
             batches = engine.one_token_batches(ready, lambda row: len(row.node.prompt)) if ready else []
             for batch in batches:
                 self._answer(engine, batch)
-        except BaseException as error:  # none may wait for ever
+        except BaseException as error:  # no episode may wait for ever
             for row in rows:
                 _raise(row, error)
             return
@@ -230,16 +226,16 @@ class LockStep:
             asyncio.get_running_loop().call_soon(self._again, going)
 
     def _again(self, rows: list[Row]) -> None:
-        """Rows go on a round later, as episodes on their own do: who is first in a race stays the same."""
+        """Continue rows one iteration of the event loop later, as without lock-step, so that races end the same."""
         self._waiting.update((row, None) for row in rows if not row.outcome.done())
         if self._waiting:
             self._wake()
 
     def _can_answer(self, row: Row, engine: LocalEngine) -> bool:
-        """Return whether a row can be answered now; others go back to their episodes."""
+        """Return whether a row can be answered now; if not, its episode continues by itself."""
         try:
             row.node.ask()
-        except Exception:  # such as a full context: the session will say so again
+        except Exception:  # such as a full context: the session will raise it again
             self._leave(row)
             return False
         if row.session.engine is engine and row.node.prompt and not engine.suspended:
@@ -248,7 +244,7 @@ class LockStep:
         return False
 
     def _answer(self, engine: LocalEngine, rows: list[Row]) -> None:
-        """A turn of rows whose prompts the engine takes in one batch."""
+        """Take a turn with rows whose prompts form one batch of the engine."""
         clock = rows[0].episode.clock
         began = clock()
         number: dict[Node, int] = {}
@@ -258,10 +254,10 @@ class LockStep:
             drawn = engine.answer_now(
                 [node.prompt for node in number], numbers, [s.sampling for s in sessions], [s.rng for s in sessions]
             )
-        except Exception:  # the engine will fail the episodes' own requests, or not
+        except Exception:  # the episodes' own requests show whether the failure persists
             drawn = [None] * len(rows)
         answered = clock()
-        new: dict[Node, dict[int, tuple[Row, float]]] = {}  # the children to be made, each once
+        new: dict[Node, dict[int, tuple[Row, float]]] = {}  # the children to build, each once
         for row, answer in zip(rows, drawn, strict=True):
             if answer is not None and answer[0] not in row.node.children:
                 new.setdefault(row.node, {}).setdefault(answer[0], (row, answer[1]))
@@ -279,7 +275,7 @@ class LockStep:
                 record.ok("step", each, stepped[row.episode.env_id])
 
     def _advance(self, row: Row, answer: SampledToken, engine: LocalEngine) -> bool:
-        """Carry out the answer to a row; false if it has left without."""
+        """Apply the answer to a row; return false if its episode continues by itself."""
         if row.outcome.done():
             return False
         if answer is None:
@@ -295,7 +291,7 @@ class LockStep:
         return True
 
     def _child(self, row: Row, answer: tuple[int, float], engine: LocalEngine, *, last: bool) -> Node | None:
-        """The node behind an answer; None if the row has left because there is none."""
+        """Build the node behind an answer; return None if that failed and the episode continues by itself."""
         node, episode = row.node, row.episode
         assert node.session_after is not None
         session, (token, logprob) = node.session_after.fork(), answer
@@ -324,7 +320,7 @@ class LockStep:
         return child
 
     def _leave(self, row: Row) -> None:
-        """Let the episode ask its agent by itself, with an environment of its own."""
+        """Let the episode call its agent by itself, with an environment of its own."""
         try:
             env: HostedEnv | RaisingEnv = row.tree.env_at(row.node, last=False)
         except BaseException as error:
@@ -333,7 +329,7 @@ class LockStep:
         self._hand_over(row, row.node.session)
 
     def _hand_over(self, row: Row, session: TokenSession, action: Action | None = None) -> None:
-        """Let the episode go on by itself from where the row is."""
+        """Let the episode continue by itself from the row's position."""
         node, episode = row.node, row.episode
         row.session.become(session)
         episode.log.calls += [

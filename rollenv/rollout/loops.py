@@ -1,4 +1,4 @@
-"""The event loop of a manager: on demand in the thread of its caller, or all the time in a thread of its own."""
+"""The event loop of a manager: on demand in its caller's thread, or permanently in a thread of its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def refuse_running_loop(instead: str) -> None:
-    """Raise UsageError, with what to write instead, where an event loop is running: it would stand still."""
+    """Raise UsageError, with what to write instead, where an event loop is running: it would be blocked."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -41,7 +41,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """While inside, record each SIGINT before the previous handler runs."""
+        """Record each SIGINT before the previous handler runs."""
         before = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or not callable(before):
             yield
@@ -60,7 +60,7 @@ class Interrupts:
 
 
 class Loop:
-    """A runner that can be closed wherever the garbage collector happens to find it."""
+    """An event loop that runs on demand. The garbage collector may close it in any thread."""
 
     def __init__(self, clock: Clock):
         self.clock = clock
@@ -76,7 +76,7 @@ class Loop:
         return self.runner.run(coroutine)
 
     def reacts(self) -> bool:
-        """Return whether something can be run."""
+        """Return true: a coroutine can always be run."""
         return True
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class Loop:
             with contextlib.suppress(Deadlock):
                 self.loop.run_until_complete(_end_tasks())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-        self.loop.close()  # while another loop runs, nothing can be run on this one
+        self.loop.close()  # while another loop runs in this thread, this one cannot
 
 
 class ThreadLoop:
@@ -101,7 +101,7 @@ class ThreadLoop:
         self.thread.start()
 
     def _go_on(self) -> None:
-        """Run the loop until it is stopped. What ends a program ends its task alone: whoever awaits that gets it."""
+        """Run the loop until it is stopped; a SystemExit or KeyboardInterrupt ends only the task that raised it."""
         while True:
             try:
                 return self.loop.run_forever()
@@ -109,7 +109,7 @@ class ThreadLoop:
                 logger.debug("a task of the rollout raised %r", error)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine there and wait for it. If the waiting is interrupted, as by Ctrl-C, it is cancelled."""
+        """Run a coroutine in the thread and wait for it. An interrupt, such as Ctrl-C, cancels it."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
@@ -118,21 +118,20 @@ class ThreadLoop:
             raise
 
     def reacts(self) -> bool:
-        """Return whether something can be run: not while an environment or an agent there computes without end."""
+        """Return whether the thread responds; false while an environment or an agent blocks it."""
         turn = threading.Event()
         self.loop.call_soon_threadsafe(turn.set)
         return turn.wait(GRACE)
 
     def close(self) -> None:
-        """End what runs there, and the thread. If the thread computes without end it is left behind, for its process
-        to end."""
+        """Cancel all tasks and end the thread. A blocked thread is left running until the process ends."""
         if self.loop.is_closed():
             return
-        if threading.current_thread() is self.thread:  # the garbage collector found it here: the loop cannot wait
+        if threading.current_thread() is self.thread:  # called by the garbage collector: a loop cannot await itself
             self.loop.stop()
             return
         if not self.reacts():
-            logger.warning("an environment or agent did not return; its thread goes on until this process ends")
+            logger.warning("an environment or agent did not return; its thread keeps running until this process ends")
             return
         self.run(_end_tasks())
         self.run(self.loop.shutdown_asyncgens())
@@ -143,7 +142,7 @@ class ThreadLoop:
 
 
 async def _end_tasks() -> None:
-    """Cancel what agents and callbacks left running; a task that ignores it is abandoned."""
+    """Cancel tasks that agents and callbacks left running; a task that ignores it is abandoned."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()

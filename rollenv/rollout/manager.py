@@ -1,4 +1,4 @@
-"""Plays tasks in groups, with redundancy and recovery from failures: a coroutine for every trajectory."""
+"""The rollout manager: plays tasks in groups, with redundancy and recovery from failures."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ HEALTH_EVERY = 2.0
 
 
 class RolloutProcesses(Protocol):
-    """Plays groups elsewhere."""
+    """Plays groups in other processes."""
 
     async def play(self, manager: RolloutManager, group: Group, size: int) -> bool:
-        """Have a group played; false if it is to be played here."""
+        """Play a group elsewhere; return false if this process must play it."""
         ...
 
 
 class RolloutManager:
-    """Runs an agent over groups of environments.
+    """Plays groups of episodes with an agent, one coroutine for each trajectory.
 
     Args:
-        workers: where the environments run; by default in this process. The caller closes a pool that it passes.
-        max_concurrent: episodes that are played at the same time; the others wait in the order of their groups.
-        reward: returns an addition to the last turn's reward; called when a trajectory ends, while others still play.
-        group_reward: returns an addition for each episode of a group; see :class:`GroupReward`. Not called for
-            episodes that :meth:`play` plays, which have no groups.
-        on_trajectory: called with every trajectory that ends (not with those that are cancelled).
+        workers: where the environments run; by default in this process. The caller closes them.
+        max_concurrent: maximum episodes in play; the others wait in the order of their groups.
+        reward: returns an addition to the last turn's reward; called when a trajectory ends, while others continue.
+        group_reward: returns an addition for each episode of a group; see :class:`GroupReward`. :meth:`play`, which
+            has no groups, does not call it.
+        on_trajectory: called with every trajectory that ends, except cancelled ones.
         keep_views: store a drawing of the state with every turn.
         unhealthy_after: episodes of one environment id that may fail in a row before the rollout stops.
-        run_dir: a folder for ``health.json``, which is kept up to date; SIGUSR1 adds a flight record.
-        clock: virtual time works for workers and agents that only wait for timers.
-        thread: the event loop runs in a thread of its own, so that what was begun goes on between calls.
-        lock_step: let episodes in this process whose answers are one token advance together
-            (:class:`~rollenv.rollout.lockstep.LockStep`). The trajectories are the same, and cost less.
+        run_dir: folder for ``health.json``, which is kept up to date; SIGUSR1 adds a flight record.
+        clock: real or virtual time; virtual time works for workers and agents that only wait for timers.
+        thread: run the event loop in a thread of its own, so that started episodes continue between calls.
+        lock_step: advance episodes in this process whose answers are one token together
+            (:class:`~rollenv.rollout.lockstep.LockStep`): the same trajectories at a lower cost.
     """
 
     def __init__(
@@ -90,23 +90,23 @@ class RolloutManager:
         self.health = Health(unhealthy_after, self.limits.max_backoff)
         self.run_dir = Path(run_dir) if run_dir else None
         self.flight = FlightRecorder(self.health)
-        #: What the last batch, or the stream so far, kept and dropped.
+        #: Counts of groups and trajectories kept and dropped by the last batch, or by the stream so far.
         self.stats = RolloutStats()
         self.lock_step = LockStep() if lock_step and isinstance(self.workers, InlineWorkers) else None
-        #: Processes that play some groups of a batch.
+        #: Plays some groups of a batch in other processes.
         self.processes: RolloutProcesses | None = None
         self._slots: asyncio.Semaphore | None = None
         self._interrupts = Interrupts()
         self._loop: Loop | ThreadLoop = ThreadLoop(clock) if thread else Loop(clock)
         self._finalizer = weakref.finalize(self, self._loop.close)
 
-    # -- from ordinary code ------------------------------------------------------------------------------------------
+    # -- blocking methods --------------------------------------------------------------------------------------------
 
     def collect(self, tasks: Iterable[Task], group_size: int = 1, *, extra_members: int = 0) -> list[Group]:
         """Play every task ``group_size`` times and return the groups in the order of the tasks.
 
-        All members of a group start in the same state. A member whose environment fails permanently is replaced; if
-        there are too many of them, the group has trajectories with the status "failed".
+        All members of a group start in the same state. A member whose environment fails permanently is replaced; after
+        too many replacements, the group keeps trajectories with the status "failed".
 
         Args:
             extra_members: more episodes to start per task; the slowest are cancelled.
@@ -132,11 +132,11 @@ class RolloutManager:
         """Play tasks from ``source`` until ``groups`` groups are complete, and cancel the others.
 
         Args:
-            source: tasks; taken as needed, so it may be endless.
-            groups: how many are wanted. Fewer come back only if the source ends.
-            extra_groups: more groups to start, so that slow ones need not be awaited.
-            extra_members: more trajectories to start in each group.
-            keep: a group for which this is false is dropped, and another one is started.
+            source: tasks; may be endless, because they are taken as needed.
+            groups: number of groups to return; fewer only if the source ends.
+            extra_groups: groups to start in addition, so that slow ones need not be awaited.
+            extra_members: trajectories to start in addition in each group.
+            keep: filter of groups; a dropped group is replaced by a new one.
         """
         return self.run(
             self.batch_async(
@@ -148,18 +148,18 @@ class RolloutManager:
     def play(
         self, trajectories: Sequence[Trajectory], watch: Callable[[Trajectory], None] | None = None
     ) -> Sequence[Trajectory]:
-        """Play trajectories that have a task and a member number and nothing else yet; none is replaced or dropped.
+        """Play trajectories that have only a task and a member number so far; none is replaced or dropped.
 
         Args:
-            watch: called with each as it ends.
+            watch: called with each trajectory when it ends.
         """
         return self.run(self.play_async(trajectories, watch), "play")
 
     def run(self, coroutine: Coroutine[Any, Any, T], name: str = "") -> T:
-        """Run a coroutine on the manager's event loop, which it keeps, so that agents and workers may bind to it.
+        """Run a coroutine on the manager's event loop, always the same, so that agents and workers may bind to it.
 
         Args:
-            name: of the method that has an ``_async`` twin to await instead.
+            name: method whose ``_async`` twin can be awaited instead, for the error text.
 
         Raises:
             UsageError: an event loop is running here, as in a notebook.
@@ -172,11 +172,11 @@ class RolloutManager:
         return self._loop.run(coroutine)
 
     def reacts(self) -> bool:
-        """Return whether :meth:`run` would begin: not while what was begun before blocks the event loop's thread."""
+        """Return whether the event loop's thread responds; false while an environment or an agent blocks it."""
         return self._loop.reacts()
 
     def beside(self, agent: Agent, *, keep_views: bool = False) -> RolloutManager:
-        """A manager for another agent on the same loop, workers and health records; it need not be closed.
+        """Return a manager for another agent with the same loop, workers and health; it need not be closed.
 
         Args:
             keep_views: store a drawing of the state with every turn.
@@ -187,7 +187,7 @@ class RolloutManager:
         return other
 
     def close(self) -> None:
-        """Close the event loop. Optional: otherwise the garbage collector does it later."""
+        """Close the event loop; optional, since the garbage collector would do it later."""
         self._finalizer()
 
     def __enter__(self) -> RolloutManager:
@@ -196,7 +196,7 @@ class RolloutManager:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self.close()
 
-    # -- inside an event loop ----------------------------------------------------------------------------------------
+    # -- asynchronous methods ----------------------------------------------------------------------------------------
 
     async def collect_async(self, tasks: Sequence[Task], group_size: int = 1, *, extra_members: int = 0) -> list[Group]:
         """:meth:`collect` inside a running event loop."""
@@ -251,12 +251,7 @@ class RolloutManager:
     async def play_async(
         self, trajectories: Sequence[Trajectory], watch: Callable[[Trajectory], None] | None = None
     ) -> Sequence[Trajectory]:
-        """:meth:`play` inside a running event loop.
-
-        Args:
-            trajectories: not yet played; they are filled in place.
-            watch: called with each trajectory when it ends.
-        """
+        """:meth:`play` inside a running event loop."""
         self.stats = RolloutStats()
         async with self.watching(), GroupRunner[Trajectory]() as runner:
             following = iter(trajectories)
@@ -277,11 +272,7 @@ class RolloutManager:
         extra_members: int = 0,
         play: Callable[[Group, int, int], Awaitable[Group]] | None = None,
     ) -> Group:
-        """As :meth:`play_group`, with what :attr:`group_reward` adds.
-
-        Args:
-            play: in place of :meth:`play_group`.
-        """
+        """Play a group with ``play``, by default :meth:`play_group`, and add the group reward."""
         await (play or self.play_group)(group, size, extra_members)
         if self.group_reward:
             before = group.complete
@@ -292,7 +283,7 @@ class RolloutManager:
         return group
 
     async def _shared(self, group: Group, size: int, extra_members: int) -> Group:
-        """Let another process play a group, where there is one and nothing of this one is needed."""
+        """Let another process play a group, if there is one and no callback of this process is needed."""
         processes = None if self.reward or self.on_trajectory else self.processes
         if processes is None or not await processes.play(self, group, size):
             await self.play_group(group, size, extra_members)
@@ -301,11 +292,11 @@ class RolloutManager:
     async def play_group(self, group: Group, size: int, extra_members: int = 0) -> Group:
         """Fill a group with the first ``size`` trajectories that complete.
 
-        While it is played, the group holds every trajectory that was started.
+        Until then, the group holds every trajectory that was started.
 
         Args:
-            group: with its task, and no trajectories yet.
-            extra_members: more episodes to start; the slowest are cancelled.
+            group: a group with a task and no trajectories.
+            extra_members: episodes to start in addition; the slowest are cancelled.
         """
         spare = self.limits.max_replacements * size
         complete: list[Trajectory] = []
@@ -331,7 +322,7 @@ class RolloutManager:
         return group
 
     def oldest_version(self, group: Group) -> int | None:
-        """The oldest weights that a token of a group in play was drawn with; None before the first."""
+        """The oldest version of the weights that sampled a token of a group; None before the first token."""
         return group.oldest_version
 
     async def _play(self, trajectory: Trajectory, runner: GroupRunner[Trajectory]) -> Trajectory:
@@ -369,7 +360,7 @@ class RolloutManager:
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Hold the slots, the health file and the flight recorder while something is played."""
+        """Provide the slots, the health file and the flight recorder during play."""
         self._slots = asyncio.Semaphore(self.max_concurrent) if self.max_concurrent else None
         keeper = asyncio.create_task(self._keep_health()) if self.run_dir else None
         try:
@@ -386,7 +377,7 @@ class RolloutManager:
             await asyncio.sleep(HEALTH_EVERY)
 
     def condition(self) -> tuple[Health, list[dict[str, Any]]]:
-        """The health of what is played, and the report on its workers."""
+        """The health records and the report of the workers."""
         return self.health, self.workers.report()
 
     def save_health(self) -> None:

@@ -25,7 +25,7 @@ with extra("ray", "Playing in Ray"):
 if TYPE_CHECKING:
     from rollenv.agents.engines.adapters import Adapter
 
-#: Seconds after which a shard that waits for a place in the cluster is worth a warning.
+#: Seconds that a shard may wait for a place in the cluster before a warning.
 _PATIENCE = 60.0
 
 logger = logging.getLogger(__name__)
@@ -35,13 +35,13 @@ class RayShards(Fleet):
     """Shards on the Ray cluster that this process is connected to (``ray.init`` first).
 
     Args:
-        count: how many; they are spread over the nodes.
-        build: makes the manager of a shard, in its actor; it and what it holds can be pickled.
+        count: number of shards; they are spread over the nodes.
+        build: builds the manager of a shard in its actor; must be picklable.
         capacity: groups that a shard plays at the same time.
-        actor_options: for ``ray.remote``: ``num_cpus``, ``num_gpus``, ``resources``, ``runtime_env``, ...
+        actor_options: options of ``ray.remote``: ``num_cpus``, ``num_gpus``, ``resources``, ``runtime_env``, ...
 
     Raises:
-        UsageError: Ray is not connected, its cluster is too small, or it knows no such option.
+        UsageError: Ray is not connected, its cluster is too small, or an option is unknown.
     """
 
     def __init__(
@@ -74,19 +74,19 @@ class RayShards(Fleet):
         super().__init__([f"shard-{i}" for i in range(count)], start, capacity=capacity, **fleet)
 
     def packed(self, weights: Iterable[tuple[str, Any]] | Adapter | None) -> Any:
-        """Weights in Ray's object store, once for all shards of a node."""
+        """Put the weights into Ray's object store, once for all shards of a node."""
         return None if weights is None else [ray.put(on_host(weights))]
 
 
 class _Actor:
-    """The inside of an actor."""
+    """The Ray actor of a shard."""
 
     def __init__(self, build: Callable[[], RolloutManager]):
         self.build = build
         self.host: ShardHost | None = None
 
     def _host(self) -> ShardHost:
-        if self.host is None:  # made here, where the event loop runs
+        if self.host is None:  # built here because the event loop is running
             self.host = ShardHost(self.build)
         return self.host
 
@@ -122,19 +122,15 @@ class _Actor:
 
 
 class ActorShard:
-    """See :class:`rollenv.rollout.shards.Shard`."""
+    """A :class:`rollenv.rollout.shard.Shard` in a Ray actor."""
 
     def __init__(self, name: str, actor: Any):
         self.name, self.actor = name, actor
         self.node = ""
-        """The id of the node that it is on."""
+        """Id of the actor's node."""
 
     async def placed(self, patience: float) -> str:
-        """The id of its node, when it is there.
-
-        Args:
-            patience: seconds after which a warning says that it waits.
-        """
+        """Wait for the actor to start and return the id of its node; warn after ``patience`` seconds."""
         node: asyncio.Future[str] = asyncio.ensure_future(self._answer(self.actor.node.remote()))
         try:
             await asyncio.wait({node}, timeout=patience)
@@ -178,5 +174,5 @@ class ActorShard:
             kill_actor(self.actor)
 
     async def _answer(self, reference: Any) -> Any:
-        """Return the answer of the actor, or raise the exception that was raised there."""
+        """Return the actor's answer, or raise its exception."""
         return await result_of(reference, lambda why: ShardLost(f"{self.name}: {why}"))

@@ -15,34 +15,34 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.types import Group, Task, Trajectory
 
-#: The health of what a shard has played, and the report on its workers.
+#: The health records of a shard and the report of its workers.
 Condition = tuple[Health, list[dict[str, Any]]]
 
 
 class ShardLost(RollenvError):
-    """A shard is gone, with its process or its machine, or does not answer."""
+    """A shard ended with its process or machine, or does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The groups that a shard has played."""
+    """Trajectories that a shard has played."""
 
     trajectories: list[Trajectory]
     tokens: int = 0
-    """Computed or sampled by its engine since its last report."""
+    """Tokens computed or sampled by the shard's engine since its last report."""
 
 
 class Shard(Protocol):
-    """A manager somewhere else. Every method raises :class:`ShardLost` when it is lost."""
+    """A manager elsewhere. Every method raises :class:`ShardLost` when the shard is lost."""
 
     name: str
 
     async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
-        """Play a group under a key; see :meth:`RolloutManager.play_group`."""
+        """Play a group, identified by a key; see :meth:`RolloutManager.play_group`."""
         ...
 
     async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
-        """Play episodes; see :meth:`RolloutManager.play`. Without a sampling, the agent's own is used."""
+        """Play episodes; see :meth:`RolloutManager.play`. ``sampling=None`` means the agent's own."""
         ...
 
     def cancel(self, key: int) -> None:
@@ -55,18 +55,18 @@ class Shard(Protocol):
         """Give the agent new weights.
 
         Returns:
-            For every group in play the oldest version of its tokens; None before the first.
+            The oldest version of the tokens of every group in play; None before its first token.
         """
         ...
 
     async def resume(self) -> None: ...
 
     async def ping(self) -> Condition:
-        """Return its condition."""
+        """Return the shard's condition."""
         ...
 
     async def close(self) -> None:
-        """End it and free what it holds. Never raises."""
+        """End the shard and free its resources. Never raises."""
         ...
 
 
@@ -74,7 +74,7 @@ class ShardHost:
     """The program of a shard, in its own process.
 
     Args:
-        build: makes its manager, with the agent and the workers.
+        build: builds the manager, with its agent and workers.
     """
 
     def __init__(self, build: Callable[[], RolloutManager]):
@@ -136,7 +136,7 @@ class ShardHost:
         return self.manager.condition()
 
     async def end(self) -> None:
-        """Give up what is played, and free the workers."""
+        """Cancel all groups in play and close the workers."""
         for _, playing in list(self._playing.values()):
             playing.cancel()
         await asyncio.gather(*(playing for _, playing in self._playing.values()), return_exceptions=True)
@@ -162,7 +162,7 @@ class LocalShard(ShardHost):
         self._lost = False
 
     def kill(self) -> None:
-        """Be lost, at once."""
+        """Simulate the loss of the shard."""
         self._lost = True
         for _, playing in self._playing.values():
             playing.cancel()

@@ -1,7 +1,7 @@
-"""One rollout over several managers: each plays whole groups beside its own environments and engine.
+"""One rollout over several managers, for more than some ten thousand turns a second or for several machines.
 
-Beyond some ten thousand turns a second, or on several machines, each shard has a manager of its own. A coordinator with
-a manager's interface gives it another group whenever it has room, and plays the groups of a lost shard again.
+Each shard has a manager, which plays whole groups beside its own environments and engine. A coordinator with the same
+interface gives a shard another group whenever it has room, and plays the groups of a lost shard again.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ logger = logging.getLogger(__name__)
 #: Episodes of an evaluation that a shard gets at a time.
 _CHUNK = 32
 
-#: Seconds at most before a lost shard is started again, unless ``backoff`` alone is more.
+#: Maximum seconds before a lost shard is restarted, unless ``backoff`` is larger.
 _LONGEST_REST = 60.0
 
-#: Starts the shard of a name.
+#: Starts the shard with a given name.
 Start = Callable[[str], Coroutine[Any, Any, Shard]]
 
 
 @dataclass(slots=True, eq=False)
 class ShardSlot:
-    """The place of a shard, which may be lost and started again."""
+    """The place of a shard, which may be lost and restarted."""
 
     name: str
     shard: Shard | None = None
     work: dict[int, asyncio.Task[Any]] = field(default_factory=dict)
-    """What is in play there, by key."""
+    """Groups and chunks of episodes in play, by key."""
     placed: bool = False
-    """Whether there was a shard at some time."""
+    """True once a shard has started."""
     losses: int = 0
     why: str = ""
-    """Of the last loss."""
+    """Reason of the last loss."""
     groups: int = 0
-    """That were played there."""
+    """Number of pieces of work that were completed."""
     conditions: list[Condition] = field(default_factory=list)
-    """The last report of each of its shards."""
+    """Last condition of each shard that was in this slot."""
 
 
 class Fleet:
@@ -66,11 +66,11 @@ class Fleet:
 
     Args:
         capacity: groups that a shard plays at the same time.
-        max_losses: how often a shard may be lost and started again; after that it stays away.
-        backoff: seconds before a lost shard is started again, doubled with every loss, up to a minute.
+        max_losses: how often a shard is restarted after a loss; after that it is lost for good.
+        backoff: seconds before a lost shard is restarted, doubled with every loss, up to a minute.
         ping_every: seconds between two pings; 0 for none.
         lost_after: seconds after which a shard that does not answer a ping is lost.
-        version: of the weights that shards are built with.
+        version: version of the weights that shards are built with.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class Fleet:
         self.capacity, self.max_losses, self.backoff = capacity, max_losses, backoff
         self.ping_every, self.lost_after = ping_every, lost_after
         self.version = version
-        #: That were computed or drawn for what came back.
+        #: Tokens computed or sampled for the finished groups.
         self.tokens = 0
-        #: Groups that were begun again because their shard was lost.
+        #: Number of groups that were restarted because their shard was lost.
         self.begun_again = 0
         self._start = start
         self._weights: Any = None
@@ -104,10 +104,10 @@ class Fleet:
         self._keepers: set[asyncio.Task[None]] = set()
         self._updating: asyncio.Lock | None = None
 
-    # -- coming and going --------------------------------------------------------------------------------------------
+    # -- start and loss of shards ------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Start what has not been started."""
+        """Start the shards, once."""
         if self._updating is None:
             self._updating = asyncio.Lock()
             for slot in self.slots:
@@ -116,7 +116,7 @@ class Fleet:
                 self._keep(self._ping())
 
     async def ready(self) -> None:
-        """Start all shards, and wait until each is there or lost for good.
+        """Start all shards and wait until each is running or lost for good.
 
         Raises:
             Exception: a shard could not be built.
@@ -138,7 +138,7 @@ class Fleet:
             slot.shard = None
 
     async def _bring(self, slot: ShardSlot, delay: float) -> None:
-        """Start a shard, with the newest weights."""
+        """Start a shard with the newest weights."""
         await asyncio.sleep(delay)
         try:
             shard = await self._start(slot.name)
@@ -152,12 +152,12 @@ class Fleet:
         except Exception as error:
             if slot.placed:
                 self._away(slot, ShardLost(f"{slot.name} could not be built again: {error}"))
-            else:  # another try would not help
+            else:  # a retry would not help
                 self._failure = error
         self._changed.set()
 
     async def _install(self, slot: ShardSlot, shard: Shard) -> None:
-        """Let a new shard play, as the others do. It is pinged if that takes long."""
+        """Give a new shard the current weights and admit work to it; ping it if that takes long."""
 
         async def renewed() -> None:
             await shard.suspend()
@@ -178,11 +178,11 @@ class Fleet:
             slot.conditions.append((Health(), []))
 
     def lost(self, slot: ShardSlot, shard: Shard, why: ShardLost) -> None:
-        """A shard is gone: start it again, if that may help. Reported by each of its groups; only the first counts."""
+        """Restart a lost shard up to ``max_losses`` times. Each of its groups reports the loss; the first counts."""
         if slot.shard is not shard:
             return
         slot.shard = None
-        for work in slot.work.values():  # it may never answer
+        for work in slot.work.values():  # its calls may never return
             work.cancel()
         self._keep(shard.close())
         self._away(slot, why)
@@ -201,11 +201,11 @@ class Fleet:
             await self.look()
 
     async def look(self) -> None:
-        """Ask all shards how they are."""
+        """Ping all shards and store their conditions."""
         await asyncio.gather(*(self._ping_one(slot, slot.shard) for slot in self.slots if slot.shard))
 
     def condition(self) -> Condition:
-        """The health of all shards together, as last reported; names of workers begin with those of their shards."""
+        """The last reported health of all shards together; names of workers are prefixed with their shard's."""
         whole, reports = Health(), []
         for slot in self.slots:
             prefix = f"{slot.name}/"
@@ -227,7 +227,7 @@ class Fleet:
     async def _ping_shard(self, name: str, shard: Shard) -> Condition:
         ping = asyncio.ensure_future(shard.ping())
         try:
-            for _ in range(2):  # time also passes while the event loop does not run, and there may be an answer already
+            for _ in range(2):  # after a blocked event loop, the answer may be waiting when the first timeout expires
                 await asyncio.wait({ping}, timeout=self.lost_after / 2)
             if ping.done():
                 return ping.result()
@@ -247,7 +247,7 @@ class Fleet:
     # -- work --------------------------------------------------------------------------------------------------------
 
     async def room(self) -> tuple[ShardSlot, Shard]:
-        """The shard with most room, once there is one.
+        """Wait for a shard with room and return the one with most.
 
         Raises:
             RolloutBroken: none is left.
@@ -268,7 +268,7 @@ class Fleet:
             await self._changed.wait()
 
     async def do(self, key: int, work: Callable[[Shard], Coroutine[Any, Any, T]]) -> T:
-        """Have some shard do a piece of work; another one if that is lost."""
+        """Run a piece of work in a shard, and in another one if that is lost."""
         while True:
             slot, shard = await self.room()
             slot.work[key] = doing = asyncio.create_task(work(shard))
@@ -290,27 +290,23 @@ class Fleet:
             self.begun_again += 1
 
     def oldest_version(self, key: int) -> int | None:
-        """The oldest version that has drawn a token of a group in play, as of the last update."""
+        """The oldest version that sampled a token of a group in play, as of the last update."""
         return self._ages.get(key)
 
     # -- the interface of an agent ------------------------------------------------------------------------------------
 
     def start(self, env: EnvHandle, seed: int) -> NoReturn:
-        """Episodes begin in the shards alone.
-
-        Raises:
-            UsageError: always.
-        """
+        """Raise UsageError: episodes start only in the shards."""
         raise UsageError("shards play with agents of their own: give groups to their ShardedManager")
 
     async def suspend(self) -> None:
-        """Stop drawing tokens everywhere."""
+        """Suspend sampling in all shards."""
         async with self._lock():
             self._suspended = True
             await self._all(lambda shard: shard.suspend())
 
     async def update_weights(self, weights: Iterable[tuple[str, Any]] | None = None) -> None:
-        """Give all shards new weights; those that start later get them too."""
+        """Give new weights to all shards, including those that start later."""
         async with self._lock():
             self._weights, self._updated = self.packed(weights), True
             self.version += 1
@@ -318,23 +314,23 @@ class Fleet:
         self._ages = {key: oldest for each in ages for key, oldest in each.items()}
 
     async def resume(self) -> None:
-        """Draw again everywhere."""
+        """Resume sampling in all shards."""
         async with self._lock():
             self._suspended = False
             await self._all(lambda shard: shard.resume())
 
     def _lock(self) -> asyncio.Lock:
-        """Held by whoever changes what shards play with; so that none that is starting misses it."""
+        """The lock for changes of the weights or the suspension, so that a starting shard misses none."""
         if self._updating is None:
             raise UsageError("there is no shard yet: play something first, or await open()")
         return self._updating
 
     def packed(self, weights: Iterable[tuple[str, Any]] | None) -> Any:
-        """Weights as shards get them, all the same."""
+        """Prepare weights once for all shards."""
         return None if weights is None else list(weights)
 
     async def _all(self, work: Callable[[Shard], Coroutine[Any, Any, T]]) -> list[T]:
-        """Return the answers of all shards that are running."""
+        """Return the answers of all running shards."""
 
         async def one(slot: ShardSlot, shard: Shard) -> list[T]:
             try:
@@ -343,8 +339,8 @@ class Fleet:
                 self.lost(slot, shard, lost)
                 return []
 
-        there = [(slot, slot.shard) for slot in self.slots if slot.shard is not None]
-        answers = await asyncio.gather(*(one(*pair) for pair in there), return_exceptions=True)  # none is left at it
+        running = [(slot, slot.shard) for slot in self.slots if slot.shard is not None]
+        answers = await asyncio.gather(*(one(*pair) for pair in running), return_exceptions=True)  # await all of them
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -352,11 +348,11 @@ class Fleet:
 
 
 class ShardedManager(RolloutManager):
-    """A manager whose groups are played by others.
+    """A manager that plays its groups in shards.
 
     Args:
-        fleet: of shards. The manager ends them when it is closed.
-        run_dir: as of :class:`RolloutManager`; its ``health.json`` is of all shards.
+        fleet: the shards; closing the manager ends them.
+        run_dir: see :class:`RolloutManager`; ``health.json`` covers all shards.
     """
 
     def __init__(
@@ -369,17 +365,17 @@ class ShardedManager(RolloutManager):
         self._key_of: dict[int, int] = {}
 
     def beside(self, agent: Agent, *, keep_views: bool = False) -> ShardedManager:
-        """See :meth:`RolloutManager.beside`. The shards play with their own agents, and with this one's sampling.
+        """See :meth:`RolloutManager.beside`. The shards use their own agents with the sampling of the one given.
 
         Args:
-            keep_views: store a drawing of the state with every turn, which they do where a sampling is given.
+            keep_views: ignored; shards store drawings if the agent has a sampling.
         """
         other = copy.copy(self)
         other.stats, other.sampling = RolloutStats(), getattr(agent, "sampling", None)
         return other
 
     async def play_group(self, group: Group, size: int, extra_members: int = 0) -> Group:
-        """See :meth:`RolloutManager.play_group`; while it is played, the group is empty here."""
+        """See :meth:`RolloutManager.play_group`; the group stays empty until it is complete."""
         key = next(self._keys)
         self._key_of[group.number] = key
         try:
@@ -399,11 +395,7 @@ class ShardedManager(RolloutManager):
     async def play_async(
         self, trajectories: Sequence[Trajectory], watch: Callable[[Trajectory], None] | None = None
     ) -> Sequence[Trajectory]:
-        """See :meth:`RolloutManager.play`.
-
-        Args:
-            watch: called with each as it is known here.
-        """
+        """See :meth:`RolloutManager.play`; ``watch`` is called when a shard returns a chunk of trajectories."""
         self.stats = RolloutStats()
 
         async def some(chunk: Sequence[Trajectory]) -> None:
@@ -424,7 +416,7 @@ class ShardedManager(RolloutManager):
 
     @contextlib.asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Hold the shards while something is played."""
+        """Start the shards and poll their health at the end of play."""
         await self.fleet.open()
         async with super().watching():
             try:
@@ -439,7 +431,7 @@ class ShardedManager(RolloutManager):
         return self.fleet.condition()
 
     def close(self) -> None:
-        """End the shards, then as :meth:`RolloutManager.close`."""
+        """End the shards and close the event loop."""
         if not self._closed:
             self._closed = True
             self.run(self.fleet.close())

@@ -1,4 +1,4 @@
-"""Rollout and training side by side, under a bound on staleness; and long tasks batched together."""
+"""Rollout during training with bounded staleness, and batching of long tasks."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from rollenv.rollout.types import Group, Task
 class RolloutStream:
     """Keeps playing while the trainer trains; use it with ``async with``.
 
-    Groups are admitted as in AReaL (arXiv 2505.24298, equation 3): with ``v`` updates done, at most
-    ``(v + max_staleness + 1) * groups`` groups are begun, besides those that were dropped. What became staler all the
-    same, because it took long, is dropped and its task begun again: no token that :meth:`next_batch` returns is older
-    than ``max_staleness`` updates. A group that lacks complete members is dropped, and the next task begun.
+    Groups are admitted as in AReaL (arXiv 2505.24298, equation 3): after ``v`` updates, at most
+    ``(v + max_staleness + 1) * groups`` groups have been started, not counting dropped ones. A group that took so long
+    that it became staler is dropped and its task restarted: no token that :meth:`next_batch` returns is older than
+    ``max_staleness`` updates. A group with too few complete members is dropped, and the next task started.
 
     Args:
-        manager: plays; its agent is Updatable.
-        groups: the size of a batch.
-        extra_groups: groups played at the same time besides; slow ones are finished for a later batch.
-        extra_members: trajectories that are begun besides in each group; the slowest are cancelled.
-        max_staleness: in updates of the weights.
-        keep: a group for which this is false is dropped.
-        batches: how many are wanted in all; no group is begun that none of them needs.
+        manager: plays the groups; its agent is Updatable.
+        groups: size of a batch.
+        extra_groups: groups in play in addition; slow ones are finished for a later batch.
+        extra_members: trajectories to start in addition in each group; the slowest are cancelled.
+        max_staleness: maximum age of a token, in updates of the weights.
+        keep: filter of groups.
+        batches: total number of batches; no group is started that none of them needs.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class RolloutStream:
         await self._watching.__aexit__(None, None, None)
 
     async def next_batch(self) -> list[Group]:
-        """The next ``groups`` groups, those that were complete first; fewer only when the source has ended.
+        """Return the next ``groups`` complete groups; fewer only when the source has ended.
 
         Raises:
             UsageError: the bound on staleness allows no further group before the next update.
-            Exception: what ended the rollout.
+            Exception: the exception that ended the rollout.
         """
         while len(self._ready) < self.groups and (self._playing or self._pump.done()):
             if self._pump.done():
@@ -104,7 +104,7 @@ class RolloutStream:
         return batch
 
     async def update_weights(self, weights: Any = None) -> None:
-        """Give the agent new weights, between two tokens; unfinished responses continue after the tokens they have."""
+        """Give the agent new weights between two tokens; unfinished responses continue after their tokens so far."""
         agent: Any = self.manager.agent
         await renew(agent, weights)
         self.updates += 1
@@ -122,7 +122,7 @@ class RolloutStream:
         self._admit()
 
     def staleness(self, batch: Iterable[Group]) -> dict[str, float]:
-        """Mean and largest age, in updates, of the response tokens in a batch."""
+        """Compute the mean and maximum age, in updates, of the response tokens in a batch."""
         ages = [
             self.version - version
             for group in batch
@@ -134,14 +134,14 @@ class RolloutStream:
 
     @property
     def pending(self) -> list[Task]:
-        """Tasks that were taken from the source and are in no batch yet: those of this run's next batches."""
+        """Tasks that were taken from the source but are in no batch yet."""
         groups = [*self._ready, *(group for group, _ in self._playing.values())]
         return [*(group.task for group in sorted(groups, key=lambda g: g.number)), *self._again]
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Begin groups while there is room and they will not be too old when their turn comes."""
+        """Start groups while there is room and the bound on staleness allows it."""
         allowed = (self.updates + self.max_staleness + 1) * self.groups + self.extra_groups
         if self.batches is not None:
             allowed = min(allowed, self.batches * self.groups)
@@ -162,7 +162,7 @@ class RolloutStream:
         return bool(self._again)
 
     async def _collect(self) -> None:
-        """Take groups as they are complete."""
+        """Keep or drop each group when it is complete, and start new ones."""
         try:
             while True:
                 group = await self._runner.next()
@@ -186,7 +186,7 @@ class RolloutStream:
         return oldest is not None and oldest < self.version - self.max_staleness
 
     def _drop(self, group: Group) -> None:
-        """A complete group is too old: play its task again."""
+        """Drop a complete group that is too old, and play its task again."""
         for trajectory in group:
             self.manager.stats.expired(trajectory)
         self._again.append(group.task)
@@ -196,9 +196,9 @@ class RolloutStream:
 class TailBatches:
     """Batches in which long tasks wait for each other (RollPacker, NSDI 2026, section 4).
 
-    A short round begins more groups and members than it needs and keeps the first; the tasks of the others are put by.
-    When enough of them are there, or the source has ended, a long round plays those alone, all to the end. No task is
-    lost, and few rounds wait for a long one.
+    A short round starts more groups and members than it needs, keeps the first and defers the tasks of the others. When
+    enough tasks are deferred, or the source has ended, a long round plays only those, all to the end. No task is lost,
+    and few rounds wait for a long task.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class TailBatches:
         self.long: deque[Task] = deque()
 
     async def next_batch(self) -> list[Group]:
-        """The next batch, of a long round if enough long tasks wait, else of a short one."""
+        """Return the next batch: of a long round if enough tasks are deferred, else of a short one."""
         if len(self.long) >= self.groups:
             return await self._long_round()
         fresh = list(itertools.islice(self.source, self.groups + self.extra_groups))
@@ -239,7 +239,7 @@ class TailBatches:
         return batch
 
     async def _long_round(self) -> list[Group]:
-        """Those that wait, all to the end; others follow where groups are dropped."""
+        """Play the deferred tasks, all to the end; tasks of the source replace dropped groups."""
         return await self.manager.batch_async(self._waiting_first(), self.groups, self.group_size, keep=self.keep)
 
     def _waiting_first(self) -> Iterator[Task]:

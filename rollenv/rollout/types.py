@@ -10,28 +10,28 @@ from typing import Any, Literal
 from rollenv import notebook
 from rollenv.core import UsageError
 
-#: "terminated": the task ended. "truncated": a limit did, the environment's or the model's context. "failed": see
-#: ``error``. "cancelled": others were faster, or it became too stale.
+#: "terminated": the task ended. "truncated": a limit ended the episode, such as the environment's or the model's
+#: context. "failed": see ``error``. "cancelled": other members were faster, or it became too stale.
 Status = Literal["terminated", "truncated", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One episode to play: which environment, how it is set up, and its seed."""
+    """One episode to play: the environment, its arguments and the seed."""
 
     env_id: str
     seed: int
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Constructor arguments."""
     wrappers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What is put around the environment, the first innermost, with settings; see :func:`rollenv.wrappers.wrap`."""
+    """Wrappers of the environment with their settings, innermost first; see :func:`rollenv.wrappers.wrap`."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the reset, such as ``{"index": 3}``."""
     agent_seed: int | None = None
-    """Seed of the agent's random numbers, where a task is played again and should differ; None for ``seed``."""
+    """Seed of the agent's random numbers, if it should differ from ``seed``."""
 
     def __post_init__(self) -> None:
-        if type(self.env_id) is not str or type(self.seed) is not int:  # such as NumPy's: they become plain ones
+        if type(self.env_id) is not str or type(self.seed) is not int:  # convert subclasses and NumPy's types
             if not isinstance(self.env_id, str):
                 raise UsageError(f"a task's env_id must be a str, not {self.env_id!r:.80}")
             if isinstance(self.seed, bool) or not hasattr(type(self.seed), "__index__"):
@@ -51,35 +51,35 @@ class Turn:
     prompt_ids: tuple[int, ...]
     response_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Log-probability of each response token when it was drawn."""
+    """Log-probability of each response token when it was sampled."""
     reward: float
     text: str
-    """The action, as the environment got it."""
+    """The action that the environment received."""
     observation: str
-    """The environment's last observation before it."""
+    """The environment's last observation before the action."""
     state_key: str = ""
-    """The state the action was taken in, where the environment names its states."""
+    """Key of the state before the action, if the environment has state keys."""
     policy_version: int = 0
-    """The version of the weights that drew the first response token."""
+    """Version of the weights that sampled the first response token."""
     versions: tuple[int, ...] = ()
-    """The version for each response token, where the weights changed in between; else empty."""
+    """Version for each response token if the weights changed in between; else empty."""
     finish: str = "stop"
-    """The reason of the response's end: "stop", "length" or "unfinished" (inside a thought)."""
+    """Reason why the response ended: "stop", "length" or "unfinished" (inside a thought)."""
     view: str = ""
-    """The state as drawn for people, where that was asked for."""
+    """Drawing of the state, if requested."""
     raw: str = ""
-    """The response as the model gave it, thoughts and tool calls with it; empty where that is ``text``."""
+    """The model's whole response, with thoughts and tool calls; empty if it equals ``text``."""
     messages: tuple[dict[str, Any], ...] = ()
-    """What a chat had before it for the first time in this turn; empty where ``prompt_ids`` tell."""
+    """Messages that are new in this turn's chat; empty if there are ``prompt_ids``."""
     valid: bool = True
-    """Whether the environment understood the action, where it tells (``info["valid"]``)."""
+    """False if the environment rejected the action (``info["valid"]``)."""
     routes: str = ""
-    """The experts that each token but the last went to, prompt included: base64 of little-endian int16 of the shape
-    (tokens, layers k). Empty where nobody asked."""
+    """The experts of each token but the last, prompt included: base64 of little-endian int16 of the shape
+    (tokens, layers k). Empty if not requested."""
 
     @property
     def oldest_version(self) -> int:
-        """The oldest weights that a response token was drawn with."""
+        """The oldest version of the weights that sampled a response token."""
         return min(self.versions, default=self.policy_version)
 
     def __repr__(self) -> str:
@@ -96,29 +96,29 @@ class Trajectory:
     success: bool = False
     error: str = ""
     failure: str = ""
-    """What kind of failure ``error`` tells of: "agent", "reward", "episode" (its deadline passed), or what the
-    environment did: "raised", "wrong", "hung", "lost" or "differs". Empty where nothing failed."""
+    """Kind of failure: "agent", "reward", "episode" (its deadline passed), or, for the environment, "raised",
+    "wrong", "hung", "lost" or "differs". Empty if nothing failed."""
     final_observation: str = ""
     final_view: str = ""
     group: int = 0
-    """Which group of its rollout it belongs to."""
+    """Number of its group in the rollout."""
     member: int = 0
-    """Which member of the group it is; the agent's draws follow the task's seed and this number."""
+    """Its number in the group; with the task's seed, it seeds the agent's random numbers."""
     replays: int = field(default=0, compare=False)
-    """How often the environment was replaced and the episode played again up to where it was."""
+    """Number of replays of the episode in a new environment."""
     worker: str = field(default="", compare=False)
     seconds: float = field(default=0.0, compare=False)
     agent_seconds: float = field(default=0.0, compare=False)
-    """The part of ``seconds`` that the agent took; the rest is the environment's."""
+    """Time spent in the agent; the rest of ``seconds`` is the environment's."""
     record: dict[str, Any] = field(default_factory=dict, compare=False)
-    """How a program played by itself: the tree of its calls, and how it ended (see :mod:`rollenv.agents.harness`)."""
+    """Call tree and exit of a program that played the episode (see :mod:`rollenv.agents.harness`)."""
     metrics: dict[str, float] = field(default_factory=dict, compare=False)
-    """Numbers by name: the environment's own (``info["metrics"]`` of the last step) and what the agent's endpoint
-    counted (``prompt_tokens``, ``completion_tokens``, ``cost``)."""
+    """Numbers by name: the environment's (``info["metrics"]`` of the last step) and the usage of the agent's endpoint
+    (``prompt_tokens``, ``completion_tokens``, ``cost``)."""
 
     @property
     def reward(self) -> float:
-        """The sum of its turns' rewards."""
+        """The sum of the turns' rewards."""
         return sum(turn.reward for turn in self.turns)
 
     @property
@@ -128,7 +128,7 @@ class Trajectory:
 
     @property
     def oldest_version(self) -> int | None:
-        """The oldest weights that a token was drawn with; None before the first turn."""
+        """The oldest version of the weights that sampled a token; None before the first turn."""
         return min((turn.oldest_version for turn in self.turns), default=None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,12 +155,12 @@ class Group:
 
     @property
     def complete(self) -> list[Trajectory]:
-        """The trajectories that did not fail."""
+        """The trajectories that are complete."""
         return [t for t in self.trajectories if t.complete]
 
     @property
     def oldest_version(self) -> int | None:
-        """The oldest weights that any token was drawn with; None where no turn was played."""
+        """The oldest version of the weights that sampled a token; None before the first turn."""
         return min((v for t in self.trajectories if (v := t.oldest_version) is not None), default=None)
 
     def __repr__(self) -> str:

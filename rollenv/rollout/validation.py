@@ -1,6 +1,6 @@
-"""Validation of what environments and agents return: type, size and finiteness of every value, once.
+"""Validation of values that environments and agents return: type, size and finiteness.
 
-A wrong value is an error of its episode, which names it by ``what``; a valid one is plain Python afterwards.
+A wrong value fails its episode, with an error that names it by ``what``; a valid one is converted to plain Python.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ import numpy as np
 from rollenv.agents.base import Action
 from rollenv.core import RollenvError
 
-#: Characters of one observation, action, state's name or drawing.
+#: Maximum characters of one observation, action, state key or drawing.
 LARGEST_TEXT = 1 << 24
 
 #: The largest reward, so that sums of rewards stay finite.
 LARGEST_NUMBER = 1e100
 
-#: Bytes of plain data.
+#: Maximum bytes of plain data.
 LARGEST_DATA = 1 << 26
 
 _SMALL, _USUAL = frozenset({float, bool, type(None)}), 1 << 64
 
-#: Bytes that each list and mapping counts, for what it takes to look into it.
+#: Bytes that each list or mapping counts in addition to its values.
 _CONTAINER = 256
 _CONTAINERS = (list, tuple, set, frozenset, deque)
 
 _LARGEST_ID = (1 << 31) - 1
 _FINISHES = ("stop", "length", "unfinished")
 
-#: Numbers that an environment or an agent may report of an episode.
+#: Maximum numbers that an environment or an agent may report for an episode.
 _MOST_METRICS = 100
 
 #: The built-in conversions, which a subclass cannot replace.
@@ -46,11 +46,11 @@ _TO_FLOAT: tuple[tuple[Any, Callable[[Any], float]], ...] = (
 
 
 class BadValue(RollenvError):
-    """A value has the wrong type or range; the text names it, its type, and what is expected."""
+    """A value has the wrong type or range; the text names it, its type and the expected type."""
 
 
 def kind(value: Any) -> str:
-    """The type of a value, for people."""
+    """Name the type of a value for an error text."""
     return "None" if value is None else type(value).__name__
 
 
@@ -78,7 +78,7 @@ def number(value: Any, what: str) -> float:
     """Check a number and convert it to a finite ``float``.
 
     Args:
-        value: a number of Python, or a scalar of NumPy.
+        value: a Python number or a NumPy scalar.
 
     Raises:
         BadValue: not a real number, or not finite.
@@ -119,17 +119,17 @@ def info(value: Any) -> dict[str, Any]:
             checked[name] = text(checked[name], f"info[{name!r}]")
     success = checked.get("success")
     if success is not None and type(success) is not bool:
-        found = number(success, "info['success']")
-        if found not in (0.0, 1.0):
-            raise BadValue(f"info['success'] must be True or False, not {found!r}; put a score into the reward")
-        checked["success"] = bool(found)
+        success = number(success, "info['success']")
+        if success not in (0.0, 1.0):
+            raise BadValue(f"info['success'] must be True or False, not {success!r}; put a score into the reward")
+        checked["success"] = bool(success)
     if "metrics" in checked:
         checked["metrics"] = _metrics(checked["metrics"], "info['metrics']")
     return checked
 
 
 def _metrics(values: Any, what: str) -> dict[str, float]:
-    """Finite numbers by name."""
+    """Check a mapping of names to finite numbers."""
     if not isinstance(values, Mapping):
         raise BadValue(f"{what} must be a dict of numbers, not {kind(values)}")
     if len(values) > _MOST_METRICS:
@@ -138,10 +138,10 @@ def _metrics(values: Any, what: str) -> dict[str, float]:
 
 
 def bounded(value: Any, what: str) -> None:
-    """Check the size of plain data, as it is where nothing is shared: a small value may hold one list a million times.
+    """Check the size of plain data; a list that it contains a million times counts a million times.
 
     Raises:
-        BadValue: it is too large.
+        BadValue: the data is too large.
     """
     left, rest = LARGEST_DATA, [(value,)]
     while rest:
@@ -151,7 +151,7 @@ def bounded(value: Any, what: str) -> None:
                 continue
             left -= len(each) if kind_of is str else _size(each)
             if left < 0:
-                raise BadValue(f"{what} is too large: spelled out it has more than {LARGEST_DATA >> 20} MiB")
+                raise BadValue(f"{what} is too large: it has more than {LARGEST_DATA >> 20} MiB")
             if kind_of is str:
                 continue
             if isinstance(each, dict):
@@ -161,7 +161,7 @@ def bounded(value: Any, what: str) -> None:
 
 
 def _size(value: Any) -> int:
-    """About how many bytes it takes, without what is in it."""
+    """Estimate the bytes of a value without its contents."""
     if isinstance(value, (dict, range, *_CONTAINERS)):
         return _CONTAINER + 8 * len(value)
     if isinstance(value, str | bytes | bytearray):
@@ -186,7 +186,7 @@ def parts(value: Any, n: int, what: str) -> Sequence[Any]:
 
 
 def action(value: Any) -> Action:
-    """An action with its tokens, if it has any; a new one, which nothing else can change."""
+    """Check an action and return a copy that its agent cannot change."""
     if not isinstance(value, Action):
         raise BadValue(f"an answer must be an Action, not {kind(value)}")
     try:
@@ -225,7 +225,7 @@ def _action(value: Action) -> Action:
 
 
 def _messages(values: Any) -> tuple[dict[str, Any], ...]:
-    """Plain data for JSON; copies, so that later changes do not reach the record."""
+    """Check messages and copy them, so that later changes do not reach the record."""
     found = _sequence(values, "messages")
     if not all(isinstance(message, dict) for message in found):
         raise BadValue("an action's messages are dicts with a role and a content")
@@ -233,10 +233,10 @@ def _messages(values: Any) -> tuple[dict[str, Any], ...]:
 
 
 def plain(value: Any, what: str) -> Any:
-    """A copy of plain data for JSON.
+    """Copy JSON data.
 
     Raises:
-        BadValue: it is something else.
+        BadValue: the value is not JSON data.
     """
     try:
         return json.loads(json.dumps(value)) if value else value
@@ -245,7 +245,7 @@ def plain(value: Any, what: str) -> Any:
 
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:
-    """Whole numbers from 0 on that fit 32 bits."""
+    """Check non-negative integers that fit 32 bits."""
     found = _sequence(values, what)
     if not found:
         return ()
@@ -264,7 +264,7 @@ def whole(value: Any, what: str) -> int:
 
 
 def _integer(value: Any, what: str) -> int:
-    if isinstance(value, np.signedinteger | np.unsignedinteger) and value.dtype.kind in "iu":  # "m" is a time
+    if isinstance(value, np.signedinteger | np.unsignedinteger) and value.dtype.kind in "iu":  # "m" is timedelta64
         return int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise BadValue(f"{what} holds whole numbers, not {kind(value)}")

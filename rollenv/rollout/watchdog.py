@@ -1,4 +1,4 @@
-"""Deadlines of an episode and of the calls in it."""
+"""Deadlines of an episode and of its calls."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import math
 
 from rollenv.rollout.group_runner import GRACE
 
-#: Seconds that the event loop may be late before it counts as blocked.
+#: Delay of the event loop, in seconds, above which it counts as blocked.
 _LATE = 0.5
 
 
 class Watchdog:
-    """Deadlines of one task, for a call and for the whole episode: one timer, which is rarely moved."""
+    """Deadlines of one task, for a call and for the whole episode, with one timer that is rarely moved."""
 
     __slots__ = ("_loop", "_task", "_timer", "cancels", "due", "end", "expired")
 
@@ -25,31 +25,31 @@ class Watchdog:
         self.due = math.inf
         self.end = math.inf if end is None else self._loop.time() + end
         self.expired = ""
-        """Which deadline passed: "call" or "episode"."""
+        """The deadline that passed: "call" or "episode"."""
         self._set()
 
     def watch(self, seconds: float | None) -> None:
-        """A call begins."""
+        """Start the deadline of a call."""
         if seconds is not None:
             self.due = self._loop.time() + seconds
             self._set()
 
     def rest(self) -> None:
-        """The call is over."""
+        """End the deadline of a call."""
         self.due = math.inf
 
     def resume(self, due: float) -> None:
-        """Resume a call that another one interrupted, with its old deadline."""
+        """Restore the deadline of a call after a nested one."""
         self.due = due
         self._set()
 
     def stop(self) -> None:
-        """Nothing is watched any more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 
     def call_expired(self) -> bool:
-        """Return whether the task was cancelled because of the call; true once."""
+        """Return whether the call's deadline cancelled the task; true only once."""
         if self.expired != "call":
             return False
         self.expired = ""
@@ -60,7 +60,7 @@ class Watchdog:
         return True
 
     def cancelled_inside(self) -> bool:
-        """Return whether the task was cancelled by an agent or environment; it may take effect at its next pause."""
+        """Return whether a cancellation is pending, such as one by an agent or environment."""
         return bool(self._task and self._task.cancelling())
 
     async def absorb(self) -> None:
@@ -82,7 +82,7 @@ class Watchdog:
         now = self._loop.time()
         late = now - self._timer.when()
         self._timer = None
-        if late > _LATE:  # the event loop stood still: handle the messages that arrived meanwhile first
+        if late > _LATE:  # the event loop was blocked: handle the messages that arrived meanwhile first
             self.due, self.end = (max(when, now + min(late, GRACE)) for when in (self.due, self.end))
         if min(self.due, self.end) > now:
             self._set()
@@ -90,4 +90,4 @@ class Watchdog:
             self.expired = self.expired or ("call" if self.due <= now else "episode")
             self.cancels += 1
             self._task.cancel()
-            self._timer = self._loop.call_later(GRACE, self._fire)  # for those that do not heed it
+            self._timer = self._loop.call_later(GRACE, self._fire)  # the task may catch its cancellation

@@ -1,8 +1,8 @@
 """Trajectories in the Agent Trajectory Interchange Format (ATIF 1.8), which Harbor and its agents write.
 
-The first observation is a step of the user, each turn a step of the agent with what the environment answered. What ATIF
-has no field for goes into ``rollenv`` in ``extra``, so that a trajectory comes back as it was. What others have in
-``extra`` means whatever they like.
+The first observation is a step of the user; each turn is a step of the agent with the environment's next observation.
+Fields that ATIF lacks are stored under ``extra.rollenv``, so that a trajectory is read back unchanged. Other keys of
+``extra`` are ignored.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rollenv.tools.calls import find_calls
 VERSION = "ATIF-v1.8"
 Json = dict[str, Any]
 
-#: What is ours in ``extra``.
+#: Key of rollenv's own fields in ``extra``.
 _OURS = "rollenv"
-#: Fields of a turn that are kept as they are, and those of a trajectory.
+#: Fields of a turn and of a trajectory that are stored there unchanged.
 _OF_TURN = ("reward", "text", "raw", "state_key", "policy_version", "versions", "finish", "view", "messages", "valid")
 _OF_TRAJECTORY = (
     "status", "success", "error", "failure", "final_view", "group", "member", "replays", "worker", "seconds",
@@ -30,11 +30,11 @@ _OF_TRAJECTORY = (
 
 
 def to_atif(trajectory: Trajectory, *, agent: str = "rollenv", model: str = "", session: str = "") -> Json:
-    """A trajectory as an ATIF document.
+    """Convert a trajectory to an ATIF document.
 
     Args:
-        model: its name, where it is one.
-        session: what trajectories of one run have in common.
+        model: name of the agent's model, if it has one.
+        session: common id of the trajectories of one run.
     """
     from rollenv import __version__
 
@@ -87,13 +87,13 @@ def _step(turn: Turn, number: int, after: str) -> Json:
 
 
 def from_atif(data: Json) -> Trajectory:
-    """A trajectory from an ATIF document: our own as it was, another's as far as it tells.
+    """Convert an ATIF document to a trajectory. Only documents of rollenv are restored completely.
 
-    The turns of another's are its agent steps; a turn's action is the step's message, or its calls where that is empty.
-    What the user and the system say between them belongs to the next observation.
+    Each step of the agent becomes a turn; its action is the step's message, or its tool calls if that is empty.
+    Messages of the user and the system become part of the next observation.
 
     Raises:
-        UsageError: if it is no such document.
+        UsageError: the data is not an ATIF document.
     """
     if not isinstance(data, dict) or not str(data.get("schema_version", "")).startswith("ATIF-v1."):
         version = data.get("schema_version") if isinstance(data, dict) else data
@@ -146,12 +146,12 @@ def _table(data: Json, name: str) -> Json:
     return value or {}
 
 
-def _length(several: Any) -> int:
-    return len(several) if isinstance(several, list) else 0
+def _length(values: Any) -> int:
+    return len(values) if isinstance(values, list) else 0
 
 
 def _text(message: Any) -> str:
-    """Of a message: a text, or the texts of its parts."""
+    """Return the text of a message, or the joined texts of its parts."""
     if isinstance(message, list):
         return "\n".join(str(part.get("text") or "") for part in message if isinstance(part, dict))
     return "" if message is None else str(message)
@@ -161,16 +161,16 @@ def save_atif(trajectory: Trajectory, path: str | Path, **about: str) -> None:
     """Write a trajectory as a JSON file.
 
     Args:
-        path: of the file; it is overwritten.
+        path: file to write; an existing one is overwritten.
 
     Raises:
-        UsageError: if a number in it is not finite: JSON has none.
+        UsageError: a number is not finite, which JSON cannot represent.
     """
     try:
         text = json.dumps(to_atif(trajectory, **about), ensure_ascii=False, indent=1, allow_nan=False)
     except ValueError as error:
         raise UsageError(f"{path}: a reward, a log-probability or a metric is not finite: {error}") from error
-    # Halves of characters, as undecodable output has them, become escapes, which JSON knows too.
+    # Lone surrogates, as in undecodable output, become JSON escapes.
     Path(path).write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
 
 
@@ -178,7 +178,7 @@ def load_atif(path: str | Path) -> Trajectory:
     """Read a trajectory from a JSON file.
 
     Raises:
-        UsageError: if it is no ATIF document.
+        UsageError: the file is not an ATIF document.
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8-sig"))

@@ -1,4 +1,4 @@
-"""The flight recorder: what every episode is doing right now, and recent errors."""
+"""The flight recorder: the current phase of every episode, and recent errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FlightRecorder:
-    """Follows the episodes that are being played."""
+    """Tracks the episodes in play."""
 
     def __init__(self, health: Health):
         self.health = health
@@ -28,7 +28,7 @@ class FlightRecorder:
 
     @contextlib.contextmanager
     def following(self, episode: Episode) -> Iterator[None]:
-        """Follow an episode."""
+        """Track an episode during the block."""
         self._episodes[episode] = None
         try:
             yield
@@ -36,7 +36,7 @@ class FlightRecorder:
             del self._episodes[episode]
 
     def now(self) -> list[dict[str, Any]]:
-        """Every episode: its group, member, environment, worker, turn, phase, and seconds in that phase; longest first.
+        """List the episodes with group, member, environment, worker, turn, phase, and seconds in it; longest first.
 
         Phases: "waiting" (for a slot or a worker), "reset", "agent", "step", "call", "replay", "backoff", "reward".
         """
@@ -78,9 +78,9 @@ class FlightRecorder:
 
     @contextlib.contextmanager
     def on_signal(self, folder: Path | None) -> Iterator[None]:
-        """While inside, SIGUSR1 writes the record to standard error and to ``flight.txt`` in the folder.
+        """During the block, write the record to standard error and to ``flight.txt`` in the folder on SIGUSR1.
 
-        A plain signal handler, not the event loop's: it also works while an environment blocks the loop.
+        A plain signal handler, not the event loop's, so that it works while an environment blocks the loop.
         """
         if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGUSR1"):
             yield

@@ -15,24 +15,24 @@ import numpy as np
 
 from rollenv.core import RollenvError
 
-#: Latencies that are remembered of each kind of operation, for the quantiles.
+#: Number of recent latencies of each operation, for the quantiles.
 _REMEMBERED = 512
 
-#: Failed attempts in a row before the next one is delayed or the worker gets nothing new for a while, and episodes in a
-#: row in which an agent may fail.
+#: Consecutive failed attempts before an environment or worker is quarantined, and consecutive episodes in which the
+#: agent or the reward function may fail.
 _PATIENCE, _AGENT_PATIENCE = 3, 64
 
 
 class EnvUnhealthy(RollenvError):
-    """Every episode of an environment fails. The text says which, since when and why."""
+    """Every episode of an environment fails. The text has the id, the time of the first failure and the reasons."""
 
 
 class AgentUnhealthy(RollenvError):
-    """The agent fails in every episode. The text says since when and why."""
+    """The agent fails in every episode. The text has the time of the first failure and the reasons."""
 
 
 class RewardUnhealthy(RollenvError):
-    """The reward function fails for every trajectory. The text says since when and why."""
+    """The reward function fails for every trajectory. The text has the time of the first failure and the reasons."""
 
 
 @dataclass(slots=True)
@@ -41,30 +41,26 @@ class Record:
 
     name: str
     counts: Counter[str] = field(default_factory=Counter)
-    """Of operations ("reset", "step"), ends of episodes (see :meth:`ended`), and kinds of failure."""
+    """Counts of operations ("reset", "step"), ends of episodes (see :meth:`ended`) and kinds of failure."""
     latencies: dict[str, deque[float]] = field(default_factory=dict)
     streak: int = 0
-    """Failures since the last episode that was completed."""
+    """Number of failures since the last completed episode."""
     failed_episodes: int = 0
-    """Episodes given up since the last one that was completed."""
+    """Number of failed episodes since the last completed one."""
     failing_since: float = 0.0
-    """When the first of ``reasons`` happened, in seconds since 1970."""
+    """Time of the first of ``reasons``, in seconds since 1970."""
     max_backoff: float = 10.0
     resting_until: float = 0.0
-    """Nothing new is tried before, in seconds since 1970: after more than three failures in a row, each rest is twice
-    as long as the last, however many attempts fail meanwhile."""
+    """End of the quarantine, in seconds since 1970. After more than three failures in a row, each quarantine is twice
+    as long as the last, however many attempts fail during it."""
     rests: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
-    """What failed since the last episode that was completed."""
+    """Error texts since the last completed episode."""
     last_progress: float = 0.0
-    """When an operation last succeeded, in seconds since 1970."""
+    """Time of the last successful operation, in seconds since 1970."""
 
     def ok(self, operation: str, seconds: float, n: int = 1) -> None:
-        """Record successful operations.
-
-        Args:
-            n: how many were carried out together.
-        """
+        """Record ``n`` successful operations that took ``seconds`` each."""
         self.counts[operation] += n
         self.last_progress = time.time()
         recent = self.latencies.get(operation)
@@ -86,7 +82,7 @@ class Record:
                 self.rests += 1
 
     def ended(self, status: str) -> None:
-        """An episode ended: "completed", "failed", "cancelled", "agent_failed" or "reward_failed"."""
+        """Count the end of an episode: "completed", "failed", "cancelled", "agent_failed" or "reward_failed"."""
         self.counts[status] += 1
         if status == "completed":
             self.streak = self.failed_episodes = self.rests = 0
@@ -96,7 +92,7 @@ class Record:
             self.failed_episodes += 1
 
     def absorb(self, other: Record) -> None:
-        """Add what another process recorded, later than what is here."""
+        """Add the later record of another process."""
         self.counts += other.counts
         for operation, recent in other.latencies.items():
             self.latencies.setdefault(operation, deque(maxlen=_REMEMBERED)).extend(recent)
@@ -114,7 +110,7 @@ class Record:
         return max(0.0, self.resting_until - time.time())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; latencies as quantiles in seconds."""
+        """Plain data, with latencies as quantiles in seconds."""
         quantiles = {}
         for operation, recent in self.latencies.items():
             p50, p95, p99 = np.quantile(recent, (0.5, 0.95, 0.99)).tolist()
@@ -132,11 +128,11 @@ class Record:
 
 
 class Health:
-    """Records by environment id and by worker.
+    """Health records by environment id and by worker.
 
     Args:
         unhealthy_after: episodes of one environment that may fail in a row before :class:`EnvUnhealthy` is raised.
-        max_backoff: the longest rest, in seconds, after failures in a row.
+        max_backoff: longest quarantine, in seconds.
     """
 
     def __init__(self, unhealthy_after: int = 64, max_backoff: float = 10.0):
@@ -161,11 +157,7 @@ class Health:
         return record is not None and record.backoff > 0
 
     def failed(self, env_id: str, worker: str, kind: str, text: str) -> None:
-        """Record a failed operation.
-
-        Args:
-            worker: name of the worker, or empty if there was none yet.
-        """
+        """Record a failed operation; ``worker`` is empty if there was none yet."""
         self.events.append((time.time(), env_id, worker, kind, text))
         self.env(env_id).failure(kind, text)
         if worker:
@@ -198,11 +190,7 @@ class Health:
             raise RewardUnhealthy(f"the reward function is unhealthy: its last {self._row(self.reward)}")
 
     def absorb(self, other: Health, prefix: str = "") -> None:
-        """Add what another process recorded.
-
-        Args:
-            prefix: of the names of its workers here.
-        """
+        """Add the health of another process, with a prefix for the names of its workers."""
         for record in other.envs.values():
             self.env(record.name).absorb(record)
         for record in other.workers.values():
@@ -219,7 +207,7 @@ class Health:
         return f"{record.failed_episodes} episodes failed, since {since}. {reasons}"
 
     def snapshot(self, workers: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
-        """Everything as plain data; ``workers`` is the pool's report on its workers."""
+        """All records as plain data, merged with the pool's report of its workers."""
         reported = {w["worker"]: w for w in workers}
         records = {name: record.to_dict() for name, record in self.workers.items()}
         return {

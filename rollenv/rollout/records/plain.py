@@ -1,4 +1,4 @@
-"""Dataclasses to plain data and back, by their fields and annotations."""
+"""Conversion of dataclasses to plain data and back, by their fields and annotations."""
 
 from __future__ import annotations
 
@@ -13,19 +13,15 @@ from rollenv.core import UsageError
 T = TypeVar("T")
 
 
-def hints(cls: Any) -> dict[str, Any]:
-    """The annotation of every field of a dataclass, resolved."""
-    return _hints(cls)
-
-
 @functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
+def hints(cls: Any) -> dict[str, Any]:
+    """Resolve the annotation of every field of a dataclass."""
     annotations = get_type_hints(cls)
     return {f.name: annotations[f.name] for f in fields(cls)}
 
 
 def is_optional(hint: Any) -> bool:
-    """Return whether None is a value of the annotation."""
+    """Return whether the annotation allows None."""
     return get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint)
 
 
@@ -38,7 +34,7 @@ def bare(hint: Any) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """Dataclasses as dictionaries, tuples as lists; everything else unchanged."""
+    """Convert dataclasses to dictionaries and tuples to lists; leave everything else unchanged."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: to_plain(getattr(value, name)) for name in hints(type(value))}
     if isinstance(value, list | tuple):
@@ -49,14 +45,14 @@ def to_plain(value: Any) -> Any:
 def from_plain(cls: type[T], data: Any, where: str = "") -> T:
     """Rebuild a dataclass from the output of :func:`to_plain`, JSON or Parquet.
 
-    Keys that name a property of the class (a sum, say) are passed over.
+    Keys that name a property of the class, such as a sum, are ignored.
 
     Args:
         cls: a dataclass; fields may be dataclasses, lists and tuples of them, and plain data.
         data: a mapping with its fields; those with a default may be absent.
 
     Raises:
-        UsageError: for an unknown or missing key, or a value of another kind.
+        UsageError: a key is unknown or missing, or a value has the wrong type.
     """
     where = where or cls.__name__
     if not isinstance(data, Mapping):

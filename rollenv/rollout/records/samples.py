@@ -1,8 +1,8 @@
-"""From trajectories to training data: samples of token ids, packed without padding.
+"""Conversion of trajectories to training data: samples of token ids, packed without padding.
 
-Token ids come from the sampler alone. Turns of a trajectory are one sample as long as each prompt begins with all that
-was read and drawn before it; where one does not (a rebuilt prompt, a chat template that rewrote the history) the next
-sample begins. So every drawn token is trained on exactly once, after exactly the tokens it was drawn after.
+Token ids come only from the sampler. Turns of a trajectory form one sample as long as each prompt begins with all
+earlier tokens; otherwise (a rebuilt prompt, a chat template that rewrote the history) a new sample starts. So every
+sampled token is trained on exactly once, with exactly the context in which it was sampled.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Tokens:
 
     ids: Ints
     mask: Mask
-    """True for tokens that the policy drew."""
+    """True for tokens that the policy sampled."""
     logprobs: Floats
-    """When they were drawn; 0 where ``mask`` is not."""
+    """Log-probabilities at sampling; 0 where ``mask`` is false."""
     versions: Ints
-    """Of the weights that drew them; -1 where ``mask`` is not."""
+    """Versions of the weights that sampled the tokens; -1 where ``mask`` is false."""
     turns: Ints
-    """Which turn of its trajectory drew them; -1 where ``mask`` is not."""
+    """Number of the turn in its trajectory; -1 where ``mask`` is false."""
     rewards: Floats
-    """A turn's reward lies on its last token."""
+    """Reward of each turn, on its last token."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -50,41 +50,40 @@ class Sample(Tokens):
     group: int = 0
     trajectory: int = 0
     routes: NDArray[np.int16] | None = None
-    """(n - 1, layers k) the experts of all tokens but the last when each was read first; None where a turn tells none.
-    """
+    """(n - 1, layers k) experts of all tokens but the last at their first forward pass; None if a turn lacks them."""
 
 
 @dataclass(slots=True)
 class Batch(Tokens):
-    """Samples one after another, as attention kernels for variable-length sequences expect them."""
+    """Concatenated samples, as attention kernels for variable-length sequences expect them."""
 
     positions: Ints
-    """(n,) the position of each token in its sample."""
+    """(n,) position of each token in its sample."""
     cu_seqlens: NDArray[np.int32]
-    """(samples + 1,) where each sample begins, and the end."""
+    """(samples + 1,) start of each sample, and the end."""
     groups: Ints
     """(samples,)"""
     trajectories: Ints
     """(samples,)"""
     samples: Ints
-    """(samples,) where each sample was in what was packed."""
+    """(samples,) index of each sample in the input of :func:`pack`."""
 
 
 def make_samples(
     groups: Iterable[Group], mode: Literal["trajectory", "step"] = "trajectory", *, incomplete: bool = False
 ) -> list[Sample]:
-    """Samples of all trajectories, labelled with their group's number and their own, both counted from 0.
+    """Convert all trajectories to samples, labelled with the number of the group and of the trajectory, from 0 on.
 
     Args:
         mode: "trajectory" merges turns as far as prompts allow; "step" makes one sample of every turn.
-        incomplete: also take trajectories that failed or were cancelled.
+        incomplete: include trajectories that failed or were cancelled.
 
     Raises:
-        UsageError: for turns without tokens, or whose log-probabilities or versions do not match their tokens.
+        UsageError: a turn has no tokens, or its log-probabilities or versions do not match its tokens.
     """
     make = {"trajectory": trajectory_samples, "step": step_samples}.get(mode)
     if make is None:
-        raise UsageError(f"samples are made by 'trajectory' or by 'step', not {mode!r}")
+        raise UsageError(f"the mode of samples is 'trajectory' or 'step', not {mode!r}")
     samples: list[Sample] = []
     number = 0
     for label, group in enumerate(groups):
@@ -99,11 +98,11 @@ def trajectory_samples(trajectory: Trajectory, *, group: int = 0, number: int = 
     """Convert a trajectory to as few samples as possible: a new one starts where a prompt does not continue the last.
 
     Args:
-        group: label of its group, stored in the samples.
-        number: of the trajectory, stored in the samples.
+        group: number of the group, stored in the samples.
+        number: number of the trajectory, stored in the samples.
 
     Raises:
-        UsageError: as :func:`make_samples` does.
+        UsageError: see :func:`make_samples`.
     """
     samples: list[Sample] = []
     run = _Run()
@@ -117,15 +116,7 @@ def trajectory_samples(trajectory: Trajectory, *, group: int = 0, number: int = 
 
 
 def step_samples(trajectory: Trajectory, *, group: int = 0, number: int = 0) -> list[Sample]:
-    """Convert a trajectory to one sample per turn.
-
-    Args:
-        group: label of its group, stored in the samples.
-        number: of the trajectory, stored in the samples.
-
-    Raises:
-        UsageError: as :func:`make_samples` does.
-    """
+    """Convert a trajectory to one sample per turn; see :func:`trajectory_samples`."""
     samples = []
     for index, turn in enumerate(trajectory.turns):
         _check(trajectory, index, turn)
@@ -136,7 +127,7 @@ def step_samples(trajectory: Trajectory, *, group: int = 0, number: int = 0) -> 
 
 
 def drift(trajectory: Trajectory, samples: Sequence[Sample]) -> int:
-    """Count the turns whose tokens are not in the samples as they were played. Must be 0.
+    """Count the turns whose tokens are not unchanged in the samples. Must be 0.
 
     A turn counts as present if its prompt and response are a prefix of a sample's tokens, and the turn's number marks
     exactly the response.
@@ -151,12 +142,12 @@ def _holds(sample: Sample, index: int, turn: Turn) -> bool:
 
 
 def pack(samples: Sequence[Sample], max_tokens: int | None = None) -> list[Batch]:
-    """Pack samples into few batches, by first-fit decreasing.
+    """Pack samples into few batches by first-fit decreasing.
 
     Samples keep their order inside a batch; none is cut or dropped.
 
     Args:
-        max_tokens: tokens per batch; None puts all samples into one.
+        max_tokens: maximum tokens per batch; None puts all samples into one.
 
     Raises:
         UsageError: a single sample is longer than ``max_tokens``.
@@ -200,7 +191,7 @@ def _batch(samples: Sequence[Sample], members: Sequence[int]) -> Batch:
 
 
 class _Run:
-    """Turns that are about to become one sample."""
+    """Consecutive turns that become one sample."""
 
     def __init__(self) -> None:
         self.ids: tuple[int, ...] = ()
@@ -214,7 +205,7 @@ class _Run:
         self.ids = (*turn.prompt_ids, *turn.response_ids)
 
     def sample(self, group: int, number: int) -> list[Sample]:
-        """Nothing for no turns."""
+        """Build the sample; return an empty list if there are no turns."""
         if not self.turns:
             return []
         n = len(self.ids)
@@ -231,10 +222,10 @@ class _Run:
         )
         for index, turn in self.turns:
             end = len(turn.prompt_ids) + len(turn.response_ids)
-            drawn = slice(len(turn.prompt_ids), end)
-            sample.mask[drawn], sample.turns[drawn] = True, index
-            sample.logprobs[drawn] = turn.logprobs
-            sample.versions[drawn] = turn.versions or turn.policy_version
+            response = slice(len(turn.prompt_ids), end)
+            sample.mask[response], sample.turns[response] = True, index
+            sample.logprobs[response] = turn.logprobs
+            sample.versions[response] = turn.versions or turn.policy_version
             sample.rewards[end - 1] += turn.reward
         return [sample]
 

@@ -1,4 +1,4 @@
-"""Statistics of what a rollout kept and dropped: redundancy prefers short episodes, and these numbers show it."""
+"""Statistics of kept and dropped trajectories; they show the bias of redundancy towards short episodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Tally:
     replays: int = 0
 
     def add(self, trajectory: Trajectory) -> None:
-        """Count one."""
+        """Add a trajectory."""
         self.trajectories += 1
         self.turns += len(trajectory.turns)
         self.tokens += sum(len(turn.response_ids) for turn in trajectory.turns)
@@ -32,42 +32,42 @@ class Tally:
 
 @dataclass(slots=True)
 class RolloutStats:
-    """Tallies by the fate of trajectories. Cancelled ones are shorter than they would have been."""
+    """Tallies of trajectories by what became of them. Cancelled ones are shorter than they would have been."""
 
     of: dict[str, Tally] = field(default_factory=dict)
     replacements: int = 0
-    """Members that were started to replace failed ones."""
+    """Number of members that were started to replace failed ones."""
     unfinished: list[Task] = field(default_factory=list)
     """Tasks of groups that were cancelled."""
 
     def kept(self, group: Group) -> None:
-        """A group is part of the batch."""
+        """Count a group that is part of the batch."""
         for trajectory in group.complete:
             self._add("kept", trajectory)
 
     def filtered(self, group: Group) -> None:
-        """A filter dropped a group."""
+        """Count a group that a filter dropped."""
         for trajectory in group:
             self._add("filtered", trajectory)
 
     def expired(self, trajectory: Trajectory) -> None:
-        """A complete trajectory was too stale to be used."""
+        """Count a complete trajectory that was too stale."""
         self._add("expired", trajectory)
 
     def cancelled(self, trajectory: Trajectory) -> None:
-        """A trajectory lost its race."""
+        """Count a trajectory that was cancelled after it got a worker."""
         if trajectory.worker:
             self._add("cancelled", trajectory)
 
     def failed(self, trajectory: Trajectory) -> None:
-        """A trajectory failed."""
+        """Count a trajectory that failed."""
         self._add("failed", trajectory)
 
     def _add(self, fate: str, trajectory: Trajectory) -> None:
         self.of.setdefault(fate, Tally()).add(trajectory)
 
     def absorb(self, other: RolloutStats) -> None:
-        """Add what another rollout counted."""
+        """Add the statistics of another rollout."""
         self.replacements += other.replacements
         for fate, tally in other.of.items():
             own = self.of.setdefault(fate, Tally())
@@ -75,9 +75,9 @@ class RolloutStats:
                 setattr(own, f.name, getattr(own, f.name) + getattr(tally, f.name))
 
     def metrics(self) -> dict[str, float]:
-        """Counts, and means per trajectory of those kept and of those cancelled, for a log.
+        """Counts and means per trajectory, for a log.
 
-        ``bias/turns`` is the mean length of what was kept over that of all complete and cancelled: 1 without bias.
+        ``bias/turns`` is the mean length of kept trajectories over that of all that did not fail: 1 without bias.
         """
         out: dict[str, float] = {"replacements": self.replacements}
         for fate, tally in self.of.items():

@@ -1,4 +1,4 @@
-"""Trajectories and groups in files: JSONL, which grows a line at a time, and Parquet, small and quick to query.
+"""Files of trajectories and groups: JSONL, to which records are appended, and Parquet, small and fast to query.
 
 >>> with JsonlWriter("episodes.jsonl") as out:          # doctest: +SKIP
 ...     manager = RolloutManager(agent, on_trajectory=out.write)
@@ -62,17 +62,17 @@ def read(path: str | Path, kind: type[Record]) -> Iterator[Record]: ...
 
 
 def read(path: str | Path, kind: type[Any] = Trajectory) -> Iterator[Any]:
-    """The records of a file, one at a time.
+    """Iterate over the records of a file.
 
-    A last line of JSONL that a crash cut short is passed over with a warning.
+    A last line of JSONL that a crash cut short is skipped with a warning.
 
     Args:
         path: a ``.jsonl`` or ``.parquet`` file.
 
     Raises:
-        StorageError: if the file is absent or damaged; the text says where.
-        UsageError: if a record is none of ``kind``.
-        MissingExtra: for Parquet without pyarrow.
+        StorageError: the file is absent or damaged; the text has the place.
+        UsageError: a record is not of type ``kind``.
+        MissingExtra: pyarrow, which Parquet needs, is not installed.
     """
     parquet = _is_parquet(path)
     if not Path(path).is_file():
@@ -91,12 +91,12 @@ def _is_parquet(path: str | Path) -> bool:
 
 
 class JsonlWriter:
-    """Appends records to a file, each as one line written at once, so that a crash loses at most the last one.
+    """Appends records to a file, each with one write of a whole line, so that a crash loses at most the last one.
 
-    If an earlier writer was cut off in the middle of a line, that line is removed, with a warning.
+    If an earlier writer was interrupted in the middle of a line, that line is removed with a warning.
 
-    All text is ASCII with JSON's escapes. Two surrogates that Python keeps apart are read back as the character that
-    they mean together; other text comes back as it was.
+    The file is ASCII with JSON escapes. Two adjacent surrogates are read back as the character that they encode; all
+    other text is read back unchanged.
     """
 
     def __init__(self, path: str | Path):
@@ -108,21 +108,21 @@ class JsonlWriter:
         """Append a record.
 
         Raises:
-            UsageError: if something in it is no JSON data.
-            StorageError: it cannot be written, because the disk is full, say.
+            UsageError: the record is not JSON data.
+            StorageError: the record cannot be written, for example because the disk is full.
         """
         try:
             rest = memoryview(json.dumps(to_plain(record), separators=(",", ":")).encode() + b"\n")
         except (TypeError, ValueError) as error:
             raise UsageError(f"a record of {record.task.env_id} is not JSON data: {error}") from error
         try:
-            while rest:  # a disk that fills up takes a part
+            while rest:  # a write to a full disk may be partial
                 rest = rest[self._file.write(rest) :]
         except OSError as error:
-            raise StorageError(f"cannot write {self.path}: {error.strerror}; what is whole in it is kept") from error
+            raise StorageError(f"cannot write {self.path}: {error.strerror}; its complete records are kept") from error
 
     def close(self) -> None:
-        """Close the file; calling it again does nothing."""
+        """Close the file; further calls have no effect."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -133,7 +133,7 @@ class JsonlWriter:
 
 
 def _mend(path: Path) -> None:
-    """Make the file end with a whole line."""
+    """Remove or complete an incomplete last line."""
     if not path.exists() or path.stat().st_size == 0:
         return
     with open(path, "r+b") as file:
@@ -152,7 +152,7 @@ def _mend(path: Path) -> None:
 
 
 def _last_line(file: Any) -> int:
-    """Return where the last line begins."""
+    """Return the offset of the last line."""
     end = at = file.seek(0, 2)
     while at > 0:
         at = max(0, at - (1 << 16))
@@ -184,7 +184,7 @@ def _cut_text(path: Path, size: int, what: str) -> str:
 
 # -- Parquet -----------------------------------------------------------------------------------------------------------
 
-#: Stands before four hexadecimal digits in the place of what Parquet's UTF-8 has no bytes for, and of itself.
+#: Prefix of four hexadecimal digits that replace a lone surrogate, which UTF-8 cannot encode, or this character itself.
 _ESCAPE = "\uffff"
 _TO_ESCAPE = re.compile("[\ud800-\udfff\uffff]")
 _ESCAPED = re.compile("\uffff([0-9a-f]{4})")
@@ -223,7 +223,7 @@ def _arrow() -> tuple[Any, Any]:
 
 
 def _arrow_type(hint: Any) -> Any:
-    """Columns for plain fields; fields without a fixed shape are kept as JSON text."""
+    """Return the Arrow type of a field; fields without a fixed shape are stored as JSON text."""
     pa, _ = _arrow()
     hint = bare(hint)
     if is_dataclass(hint):

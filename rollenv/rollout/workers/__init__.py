@@ -1,4 +1,4 @@
-"""Workers: environments in this process, in worker processes, in Ray actors."""
+"""Workers: environments in this process, in worker processes, in Ray actors or on servers."""
 
 from rollenv.rollout.workers.base import EnvFailure, InlineWorkers, WorkerEnv, Workers
 

@@ -1,4 +1,4 @@
-"""The interface of workers, and the simplest kind, inside this process.
+"""The interface of workers, and the simplest kind: this process.
 
 Worker processes are in :mod:`.processes`, Ray actors in :mod:`.ray`.
 """
@@ -28,7 +28,7 @@ class EnvFailure(RollenvError):
     Args:
         kind: "raised" (it raised), "wrong" (its result has the wrong type), "hung" (a deadline passed), "lost" (its
             process or machine is gone) or "differs" (a replay did not give the same results as the first play).
-        blamed: it was the only environment in its worker when that ended.
+        blamed: whether it was the only environment in its worker when that ended.
     """
 
     def __init__(self, kind: str, text: str, *, blamed: bool = False):
@@ -38,7 +38,7 @@ class EnvFailure(RollenvError):
 
 @dataclass(slots=True)
 class EnvResult:
-    """The result of a reset or step, with the key and drawing of the new state (empty where not wanted)."""
+    """The result of a reset or step, with the key and drawing of the new state (empty if not requested)."""
 
     observation: str
     reward: float = 0.0
@@ -50,7 +50,7 @@ class EnvResult:
 
     @property
     def fingerprint(self) -> int:
-        """Equal, within this process, for equal results."""
+        """A hash of the result, stable within this process."""
         return hash((self.observation, self.reward, self.terminated, self.truncated, self.state_key))
 
 
@@ -73,7 +73,7 @@ def validated(
     )
 
 
-#: Whether to render after every turn; "board" is JSON of a drawing (:func:`rollenv.drawing.board`).
+#: Render after every turn: no, as text, or as JSON of a drawing (:func:`rollenv.drawing.board`).
 Views = bool | Literal["board"]
 
 Avoid = Callable[[str], bool]
@@ -105,33 +105,34 @@ class WorkerEnv(Protocol):
         ...
 
     async def overdue(self, failure: EnvFailure) -> EnvFailure:
-        """A deadline passed during a call: ``failure``, or what it was instead (another one held the worker)."""
+        """Handle a deadline that passed during a call; return ``failure``, or the cause if another environment blocked
+        the worker."""
         ...
 
     def close(self) -> None:
-        """Give it back. Returns immediately and never raises, even during a call."""
+        """Close the environment. Returns immediately and never raises, even during a call."""
         ...
 
     def abandon(self) -> None:
-        """As :meth:`close`, for an environment that hangs: its resources are released by force."""
+        """Close an environment that hangs, by force."""
         ...
 
 
 class Workers(Protocol):
-    """A pool of workers, in which environments run."""
+    """A pool of workers for environments."""
 
     interruptible: bool
-    """Whether a deadline can be kept while an environment computes."""
+    """True if a deadline can interrupt an environment that computes."""
 
     async def open(
         self, task: Task, *, views: bool = False, avoid: Avoid = avoid_none, alone: bool = False
     ) -> WorkerEnv:
-        """Wait for a free slot for a task's environment, which is made at its first reset.
+        """Wait for a free slot for a task's environment, which is built at its first reset.
 
         Args:
-            views: whether to render after every turn.
-            avoid: of a worker's name, whether to avoid that worker where there is another one.
-            alone: let no other environment share the worker, where workers can be lost.
+            views: render after every turn.
+            avoid: returns whether to prefer other workers to the one with a given name.
+            alone: share the worker with no other environment, if workers can be lost.
 
         Raises:
             UsageError: the task's id is unknown.
@@ -139,7 +140,7 @@ class Workers(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """End all workers and free what they hold."""
+        """End all workers and free their resources."""
         ...
 
     def report(self) -> list[dict[str, Any]]:
@@ -148,7 +149,7 @@ class Workers(Protocol):
 
 
 def make_env(env_spec: EnvSpec, task: Task) -> Env:
-    """Make the environment of a task, with its wrappers; used by every kind of worker.
+    """Build the environment of a task, with its wrappers.
 
     Raises:
         UsageError: the task's arguments, wrappers or options are wrong.
@@ -157,7 +158,7 @@ def make_env(env_spec: EnvSpec, task: Task) -> Env:
         raise UsageError(f"{task.env_id}: a task's seed cannot be negative, got {task.seed}")
     env = replace(env_spec, wrappers={**env_spec.wrappers, **task.wrappers}).make(**task.kwargs)
     inner: Any = env.unwrapped
-    if task.options and type(inner).reset is Env.reset:  # others may take options that they do not declare
+    if task.options and type(inner).reset is Env.reset:  # an overridden reset() may take undeclared options
         try:
             inner._checked_options(task.options)
         except UsageError:
@@ -167,10 +168,9 @@ def make_env(env_spec: EnvSpec, task: Task) -> Env:
 
 
 class HostedEnv:
-    """An environment inside any kind of worker: plain calls, checked results as :class:`EnvResult`, every
-    failure as :class:`EnvFailure` with the environment's name.
+    """An environment inside any kind of worker: validates its results and converts its exceptions to EnvFailure.
 
-    Nothing that an environment raises passes, but for KeyboardInterrupt, which may be the user's.
+    Only KeyboardInterrupt propagates, because the user may have pressed Ctrl-C.
     """
 
     def __init__(self, env_spec: EnvSpec, task: Task, views: Views):
@@ -178,37 +178,37 @@ class HostedEnv:
         with self._guarded("the constructor", (UsageError, MissingExtra)):
             self.env = make_env(env_spec, task)
         self.views = views
-        self.named = "state_key" in env_spec.abilities
+        self.has_state_key = "state_key" in env_spec.abilities
 
     def reset(self) -> EnvResult:
         try:
             return self.restart(self.task.seed, dict(self.task.options))
-        except UsageError as error:  # no replay helps where settings are wrong
+        except UsageError as error:  # a replay would not help
             raise UsageError(f"{self.task.env_id}: {error_text(error)}") from error
 
     def restart(self, seed: int | None, options: dict[str, Any]) -> EnvResult:
-        """Reset with another seed, or none, and other options than the task's.
+        """Reset with a seed or None, and with options in place of the task's.
 
         Raises:
-            UsageError: there is no such option.
+            UsageError: an option is unknown.
         """
-        given = {"options": options} if options else {}  # an environment's reset() may not take them
+        optional = {"options": options} if options else {}  # reset() may not have the parameter
         with self._guarded("reset", (UsageError,)):
-            observation, info = validation.parts(self.env.reset(seed, **given), 2, "its result")
+            observation, info = validation.parts(self.env.reset(seed, **optional), 2, "its result")
             return self._seen(observation, 0.0, False, False, info)
 
     def about(self) -> dict[str, Any]:
-        """Return what a client elsewhere has to know of the environment."""
+        """Return the environment's properties for a remote client."""
         with self._guarded("its attributes"):
             return {"reset_options": sorted(map(str, getattr(self.env, "reset_options", ())))}
 
     def card(self) -> dict[str, Any]:
-        """Return what a person has to know to play it. Two short episodes are played in another one of its kind."""
+        """Return the environment's card for human players. Plays two short episodes in a new environment."""
         with self._guarded("an example"), contextlib.closing(make_env(self._spec, self.task)) as env:
-            found = cards.card_of(env, self._spec, dict(self.task.kwargs))
-            reader = found.reader
+            card = cards.card_of(env, self._spec, dict(self.task.kwargs))
+            reader = card.reader
             return {
-                **{name: getattr(found, name) for name in _ON_CARDS},
+                **{name: getattr(card, name) for name in _ON_CARDS},
                 "template": reader.template,
                 "moves": dict(reader.moves),
                 "few": list(reader.few),
@@ -236,7 +236,7 @@ class HostedEnv:
             logger.warning("%s could not be closed: %s", self.task.env_id, describe(error))
 
     def twin(self) -> HostedEnv:
-        """A copy in the same state."""
+        """Copy the environment in its current state."""
         twin = copy.copy(self)
         with self._guarded("spawn"):
             twin.env = self.env.spawn(True)
@@ -246,7 +246,7 @@ class HostedEnv:
 
     def _seen(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> EnvResult:
         terminated, truncated = validation.flag(terminated, "terminated"), validation.flag(truncated, "truncated")
-        key = self.env.state_key() if self.named and not (terminated or truncated) else ""
+        key = self.env.state_key() if self.has_state_key and not (terminated or truncated) else ""
         view = self.env.render() if self.views else ""
         if self.views == "board":
             view = drawing.board(self.env.picture, view)
@@ -263,7 +263,7 @@ class HostedEnv:
             raise failed(self.task.env_id, what, error) from error
 
 
-#: What :meth:`HostedEnv.card` tells of a :class:`~rollenv.cards.Card`.
+#: Attributes of :class:`~rollenv.cards.Card` in :meth:`HostedEnv.card`.
 _ON_CARDS = ("about", "source", "arguments", "prompt", "action", "rewards", "limit", "legend")
 
 #: Methods that return an action.
@@ -278,7 +278,7 @@ def failed(env_id: str, what: str, error: BaseException) -> EnvFailure:
 
 
 def error_text(error: BaseException) -> str:
-    """The text of an exception; it may be missing, endless, not a text, or raise."""
+    """Return the text of an exception, whose ``__str__`` may raise or return anything."""
     try:
         return "".join((str(error),))[:2000].encode("utf-8", "replace").decode()
     except BaseException:
@@ -286,15 +286,16 @@ def error_text(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line."""
+    """Describe an exception by its class and text."""
     name = type.__getattribute__(type(error), "__name__")
     return f"{name}: {text}" if (text := error_text(error)) else str(name)
 
 
 class InlineWorkers:
-    """Environments in this process, stepped in its event loop: for environments that compute little and never block.
+    """Environments in this process, stepped in its event loop: for those that compute little and never block.
 
-    Nothing can interrupt them. Members of a group are copies of one that was reset, where its kind can be copied.
+    Deadlines cannot interrupt them. Members of a group are copies of one environment after its reset, if it can be
+    copied.
     """
 
     interruptible = False
@@ -318,7 +319,7 @@ class InlineWorkers:
         return InlineEnv(self, original, key)
 
     def closed(self, key: int) -> None:
-        """Record that an environment was closed; the last of its group closes the original too."""
+        """Record that an environment was closed; the last one of a group closes the original too."""
         self.open_now -= 1
         if key:
             original = self._originals[key]
@@ -329,7 +330,7 @@ class InlineWorkers:
                     original.started[0].close()
 
     async def aclose(self) -> None:
-        """Nothing to do: only open environments hold resources."""
+        """Do nothing: only open environments hold resources."""
 
     def report(self) -> list[dict[str, Any]]:
         return [{"worker": "inline", "state": "up", "envs": self.open_now}]
@@ -347,16 +348,16 @@ class Original:
     started: tuple[HostedEnv, EnvResult] | None = None
 
     def start(self) -> tuple[HostedEnv | None, EnvResult]:
-        """An environment after its reset, and what that returned; None where it is a copy, made when it is needed."""
+        """Return an environment after its reset and the result; None for a copy, which is made when needed."""
         if not self.shared:
             return self._reset()
         if self.started is None:
             self.started = self._reset()
-        seen = self.started[1]
-        return None, replace(seen, info=dict(seen.info))
+        result = self.started[1]
+        return None, replace(result, info=dict(result.info))
 
     def copy(self) -> HostedEnv:
-        """One more in the state after the reset."""
+        """Copy the environment in its state after the reset."""
         assert self.started is not None
         return self.started[0].twin()
 
@@ -391,8 +392,8 @@ class InlineEnv:
         self._hosted = env
 
     async def reset(self) -> EnvResult:
-        self._hosted, seen = self.original.start()
-        return seen
+        self._hosted, result = self.original.start()
+        return result
 
     async def step(self, action: str) -> EnvResult:
         return self.hosted.step(action)

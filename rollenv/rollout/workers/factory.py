@@ -1,4 +1,4 @@
-"""Workers by name, as in command lines and recipes."""
+"""Workers by name, for command lines and recipes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ WORKERS_HELP = (
 
 
 def workers_of(name: str) -> tuple[str, int]:
-    """("inline", 0), ("processes", how many), ("ray", how many) or ("servers", how many).
+    """Parse a name to "inline", "processes", "ray" or "servers" and their number.
 
     Raises:
-        UsageError: for an unknown name.
+        UsageError: the name is unknown.
     """
     kind, _, number = name.rpartition(":")
     count = int(number) if number.isascii() and number.isdecimal() and len(number) < 6 else 0
@@ -34,10 +34,10 @@ def workers_of(name: str) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def make_workers(name: str) -> Iterator[Workers | None]:
-    """The workers that a name stands for (None for this process), closed when the block ends.
+    """Build workers by name (None for this process) and close them when the block ends.
 
     Raises:
-        UsageError: for an unknown name, or there is no Ray cluster.
+        UsageError: the name is unknown, or there is no Ray cluster.
     """
     kind, count = workers_of(name)
     with contextlib.ExitStack() as stack:
@@ -52,10 +52,10 @@ def make_workers(name: str) -> Iterator[Workers | None]:
 
 
 def new_workers(name: str) -> Workers | None:
-    """As :func:`make_workers`, where Ray is connected; whoever plays with them ends them.
+    """Build workers by name; for Ray, it must be connected. The caller closes them.
 
     Raises:
-        UsageError: for an unknown name.
+        UsageError: the name is unknown.
     """
     kind, count = workers_of(name)
     if kind == "inline":

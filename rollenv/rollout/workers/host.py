@@ -1,4 +1,4 @@
-"""The inside of a worker process: environments by number, one call at a time each."""
+"""The program of a worker process: environments by number, with one call at a time each."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ from rollenv.rollout.workers.base import EnvFailure, HostedEnv
 
 logger = logging.getLogger(__name__)
 
-#: Seconds in which a fast environment plays a turn.
+#: Maximum seconds of a step of a fast environment.
 _FAST = 0.002
 
-#: Seconds without a request after which nobody looks whether the player is held up.
+#: Seconds without a request after which the check of the leader pauses.
 _QUIET = 0.1
 
-#: Seconds that a thread computes before another one may: beside an environment that computes for long, each turn of a
-#: fast one waits for several of these.
+#: The interpreter's switch interval: while a slow environment computes, each step of a fast one waits for several.
 _SWITCH = 0.0005
 
-#: The most answers that are sent together.
+#: Maximum answers that are sent together.
 _MOST_ANSWERS = 64
 
-#: The most bytes that are read at a time.
+#: Maximum bytes that are read at a time.
 _READ = 1 << 18
 
 #: The exit code of a worker whose connection an environment broke.
@@ -42,7 +41,7 @@ BROKEN = 70
 #: A request: its number, the operation, the number of the environment, arguments.
 _Request = tuple[int, str, int, tuple[Any, ...]]
 
-#: The numbers of requests, their encoded answers, and the seconds of processor time that they took.
+#: Numbers of requests, their encoded answers, and their processor time in seconds.
 _Answers = list[tuple[int, bytes, float]]
 
 
@@ -58,8 +57,8 @@ class EnvHost:
 
         Args:
             operation: "reset", "about", "card", "restart", "step", "call" or "close".
-            args: (spec, task, views) for "reset" and "about", which build it on first use; (seed, options) for
-                "restart"; (action,) for "step"; (method, ...) for "call".
+            args: (spec, task, views) for "reset" and "about", which build the environment on first use; (seed,
+                options) for "restart"; (action,) for "step"; (method, ...) for "call".
         """
         with self._locks[number]:
             env_id = ""
@@ -85,41 +84,41 @@ class EnvHost:
 def serve(connection: socket.socket, threads: int) -> None:
     """Run a worker process: answer requests until the connection ends.
 
-    A request is (request, operation, number, args). "ping" is answered at once, so a process whose interpreter is held
-    by an environment differs from one with slow environments.
+    A request is (request, operation, number, args). "ping" is answered at once, which distinguishes a process with slow
+    environments from one whose interpreter is blocked.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     os.dup2(2, 1)  # what an environment prints must not mix with the parent's output
     faulthandler.enable()
     sys.setswitchinterval(_SWITCH)
-    line = _Connection(connection)
-    line.send([(0, b"", 0.0)])
-    _Players(EnvHost(), line, threads).watch()
+    connected = _Connection(connection)
+    connected.send([(0, b"", 0.0)])
+    _Threads(EnvHost(), connected, threads).watch()
 
 
-class _Players:
+class _Threads:
     """Threads that carry out requests.
 
-    One of them, the player, reads requests, plays the steps of fast environments in their order, and sends the answers
-    together: a thread that only read would have to wake another one for each step. When an environment holds it up,
-    another thread becomes the player. Other requests, and steps of environments that were slow, get a thread for each
+    One of them, the leader, reads requests, runs the steps of fast environments in their order, and sends the answers
+    together: a thread that only reads would have to wake another one for each step. When an environment blocks the
+    leader, another thread becomes the leader. Other requests, and steps of slow environments, get a thread for each
     call.
     """
 
-    def __init__(self, host: EnvHost, line: _Connection, threads: int):
-        self._host, self._line = host, line
+    def __init__(self, host: EnvHost, connection: _Connection, threads: int):
+        self._host, self._connection = host, connection
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="env")
         self._lock = threading.Lock()
         self._queue: collections.deque[_Request] = collections.deque()
         self._answers: _Answers = []
         self._slow: set[int] = set()
-        self._player, self._began, self._last = 0, 0.0, 0.0
-        """The number of the player; when the step began that it plays, 0 for none; when the last one began."""
+        self._leader, self._began, self._last = 0, 0.0, 0.0
+        """The leader's number; the start of its current step, 0 for none; the time of the last requests."""
         self._busy = threading.Event()
 
     def watch(self) -> None:
-        """Start a player, and another one whenever an environment holds it up. Never returns."""
-        self._pool.submit(self._play, self._player)
+        """Start a leader, and another one whenever an environment blocks it. Never returns."""
+        self._pool.submit(self._lead, self._leader)
         while True:
             self._busy.wait()
             self._busy.clear()
@@ -128,24 +127,24 @@ class _Players:
                 self._replace()
 
     def _idle(self) -> bool:
-        with self._lock:  # a player that has just become it has not begun yet with what is in the queue
+        with self._lock:  # a new leader may not have started with the queue yet
             return not self._began and not self._queue and time.monotonic() > self._last + _QUIET
 
     def _replace(self) -> None:
-        """Let another thread play if an environment holds up the one that does."""
+        """Make another thread the leader if an environment blocks the current one."""
         with self._lock:
             if not self._began or time.monotonic() < self._began + _FAST:
                 return
             answers, self._answers = self._answers, []
-            self._player, self._began = self._player + 1, 0.0
-            self._pool.submit(self._play, self._player)
-        self._line.send(answers)
+            self._leader, self._began = self._leader + 1, 0.0
+            self._pool.submit(self._lead, self._leader)
+        self._connection.send(answers)
 
-    def _play(self, player: int) -> None:
-        """Carry out what is in the queue, and what comes, until another thread does."""
+    def _lead(self, leader: int) -> None:
+        """Carry out the requests in the queue and new ones until another thread is the leader."""
         while True:
             with self._lock:
-                if player != self._player:
+                if leader != self._leader:
                     return
                 request = self._queue.popleft() if self._queue else None
                 self._began = time.monotonic() if request else 0.0
@@ -153,32 +152,32 @@ class _Players:
                     answers, self._answers = self._answers, []
                 else:
                     answers = []
-            self._line.send(answers)
+            self._connection.send(answers)
             if request is None:
                 self._read()
                 continue
             answer = self._carry_out(request)
             with self._lock:
-                if player == self._player:
+                if leader == self._leader:
                     self._answers.append(answer)
                     continue
-            self._line.send([answer])
+            self._connection.send([answer])
 
     def _read(self) -> None:
-        """Wait for requests, and add them to the queue or give them to threads of their own."""
-        for request in self._line.receive():
+        """Wait for requests, and queue them or submit them to other threads."""
+        for request in self._connection.receive():
             if request[1] == "ping":
-                self._line.send([(0, b"", 0.0)])
+                self._connection.send([(0, b"", 0.0)])
             elif request[1] == "step" and request[2] not in self._slow:
                 self._queue.append(request)
             else:
-                self._pool.submit(self._play_apart, request)
+                self._pool.submit(self._answer, request)
         self._last = time.monotonic()
         if not self._busy.is_set():
             self._busy.set()
 
-    def _play_apart(self, request: _Request) -> None:
-        self._line.send([self._carry_out(request)])
+    def _answer(self, request: _Request) -> None:
+        self._connection.send([self._carry_out(request)])
 
     def _carry_out(self, request: _Request) -> tuple[int, bytes, float]:
         number, operation, env, args = request
@@ -214,27 +213,27 @@ class _Connection:
             os._exit(BROKEN)
 
     def receive(self) -> list[_Request]:
-        """Return the next requests. The process ends with the connection."""
+        """Return the next requests. Exit if the connection has ended."""
         try:
             data = self._connection.recv(_READ)
         except OSError:
             data = b""
         if not data:
             sys.stderr.flush()
-            os._exit(0)  # threads that still run an environment are not waited for
+            os._exit(0)  # do not wait for threads that still run an environment
         self._buffer += data
-        found: list[_Request] = []
+        requests: list[_Request] = []
         at, head = 0, messages.REQUEST
         while len(self._buffer) >= at + head.size:
             end = at + head.size + head.unpack_from(self._buffer, at)[0]
             if len(self._buffer) < end:
                 break
             try:
-                found.append(pickle.loads(self._buffer[at + head.size : end]))
+                requests.append(pickle.loads(self._buffer[at + head.size : end]))
             except Exception as error:
                 logger.error("a request cannot be read: %r", error)
                 sys.stderr.flush()
                 os._exit(0)
             at = end
         del self._buffer[:at]
-        return found
+        return requests

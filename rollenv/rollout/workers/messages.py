@@ -1,7 +1,7 @@
 """Messages between a worker process and its pool.
 
-Requests come from the pool and are pickled. Answers come from environments: the reader takes plain data only, and never
-imports or runs code of an environment.
+Requests come from the pool and are pickled. Answers come from environments: the pool unpickles only plain data and
+never imports or runs an environment's code.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from rollenv.core import MissingExtra, RollenvError, UnknownEnv, Unsolvable, Usa
 from rollenv.rollout import validation
 from rollenv.rollout.workers.base import EnvFailure, EnvResult, describe, error_text, validated
 
-#: Before a request: its length. Before an answer: its length, the request's number, and the processor time that it took
-#: in microseconds.
+#: Header of a request: its length. Header of an answer: its length, the request's number, and its processor time in
+#: microseconds.
 REQUEST, ANSWER = struct.Struct("!I"), struct.Struct("!IQI")
 
-#: The most bytes of an answer.
+#: Maximum bytes of an answer.
 LARGEST_ANSWER = 1 << 26
 
-#: Errors that are the caller's or the agent's business and not a failure of the environment.
+#: Errors that the caller or the agent handles; all others are failures of the environment.
 _PASSED_ON = {cls.__name__: cls for cls in (UsageError, UnknownEnv, MissingExtra, Unsolvable)}
 
 #: Classes and functions that pickled plain data may name.
@@ -40,7 +40,7 @@ _PLAIN = {
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads plain data."""
+    """Unpickles plain data only."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in _PLAIN.get(module, ()):
@@ -49,17 +49,13 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def pack_request(message: Any) -> bytes:
-    """Pack a request for sending."""
+    """Pickle a request with its header."""
     data = pickle.dumps(message, protocol=5)
     return REQUEST.pack(len(data)) + data
 
 
 def pack_answer(request: int, payload: bytes, seconds: float = 0.0) -> bytes:
-    """Pack an answer for sending.
-
-    Args:
-        seconds: of processor time that it took.
-    """
+    """Add the header to an encoded answer; ``seconds`` is its processor time."""
     return ANSWER.pack(len(payload), request, min(int(1e6 * seconds), 2**32 - 1)) + payload
 
 
@@ -77,7 +73,7 @@ def encode(env_id: str, value: Any) -> bytes:
 
 
 def encode_error(error: BaseException) -> bytes:
-    """Encode an exception: the nearest known class and the text."""
+    """Encode an exception by its nearest known class and its text."""
     name = next((c.__name__ for c in type(error).__mro__ if c is _PASSED_ON.get(c.__name__)), "")
     if name:
         return pickle.dumps(("error", name, error_text(error)), protocol=5)
@@ -90,12 +86,12 @@ def decode(data: bytes) -> Any:
     """Decode an answer.
 
     Raises:
-        RollenvError: the answer is this error, or (EnvFailure) it cannot be read.
+        RollenvError: the answer is an error, or it cannot be read (EnvFailure).
     """
     try:
         tag, *rest = _PlainUnpickler(io.BytesIO(data)).load()
         if tag == "result":
-            return validated(*rest)  # again: the environment can change anything in its process
+            return validated(*rest)  # again, because the environment can change anything in its process
         if tag == "value":
             return rest[0]
         kind, text = (validation.text(value, "a failure") for value in rest)

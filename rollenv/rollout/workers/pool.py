@@ -18,22 +18,22 @@ from rollenv.rollout.types import Task
 from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.base import Avoid, EnvFailure, EnvResult, Views, avoid_none
 
-#: Starts of one worker that may fail in a row before the pool gives up.
+#: Consecutive failed starts of a worker after which the pool gives up.
 _START_ATTEMPTS = 5
 
-#: Seconds that the first environments wait for the last worker, so that they are spread over all.
+#: Maximum seconds that the first environments wait for all workers, so that they are spread evenly.
 _SETTLE_SECONDS = 5.0
 
-#: Seconds that a worker has for an answer when a deadline passed in it.
+#: Minimum seconds for the answer to a ping after a deadline passed.
 _ANSWER_SECONDS = 1.0
 
-#: Seconds that a worker may take to start, at least.
+#: Minimum seconds for the start of a worker.
 _START_SECONDS = 120.0
 
-#: Called with an answer, or with the error.
+#: Callback for an answer or error.
 Answered = Callable[[Any], None]
 
-#: A caller of :meth:`WorkerPool.open`: the future of its worker, and the workers to avoid.
+#: A call of :meth:`WorkerPool.open`: the future of its worker, and the workers to avoid.
 _Waiter = tuple["asyncio.Future[Worker]", Avoid]
 
 
@@ -42,8 +42,10 @@ class WorkersBroken(RollenvError):
 
 
 class Worker(ABC):
-    """A running worker. A subclass starts it in its constructor, and calls :meth:`on_message` when it answers anything,
-    :meth:`answered` with every answer, :meth:`seen` when it is known to be alive, and :meth:`over` when it has ended.
+    """A running worker.
+
+    A subclass starts it in its constructor and calls :meth:`on_message` for every message, :meth:`answered` for every
+    answer, :meth:`seen` for a sign of life, and :meth:`over` when it has ended.
     """
 
     def __init__(self, pool: WorkerPool, slot: Slot):
@@ -51,7 +53,7 @@ class Worker(ABC):
         self.load = self.stuck = 0
         self.ready = False
         self.death = ""
-        """Why it ended, or is being ended; empty while it runs."""
+        """Reason of its end; empty while it runs."""
         self.ended = False
         self.up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.last_message = self.last_seen = asyncio.get_running_loop().time()
@@ -69,25 +71,25 @@ class Worker(ABC):
 
     @abstractmethod
     def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Send a ping."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End it by force; :meth:`over` is called later."""
+        """Kill the worker; :meth:`over` is called later."""
 
     def computed(self, number: int) -> float:
-        """Return the seconds of processor time that an environment took since the last call, where that is known."""
+        """Return an environment's processor time since the last call, in seconds; 0 if unknown."""
         return 0.0
 
     @property
     def pid(self) -> int | None:
-        """The process id if it is on this machine."""
+        """The process id, if it runs on this machine."""
         return None
 
     # -- called by subclasses ------------------------------------------------------------------------------------------
 
     def on_message(self) -> None:
-        """Record that it answered."""
+        """Record a message of the worker."""
         self.last_message = self.last_seen = self.pool.time()
         if not self.ready and not self.death:
             self.ready = True
@@ -97,11 +99,11 @@ class Worker(ABC):
             self.pool.wake()
 
     def seen(self) -> None:
-        """Record that it is alive; it may be busy."""
+        """Record that the worker is alive; it may be busy."""
         self.last_seen = self.pool.time()
 
     def answered(self, request: int, payload: bytes) -> None:
-        """Hand an encoded answer to the caller.
+        """Pass an encoded answer to the caller.
 
         Raises:
             KeyError: there is no such request.
@@ -114,10 +116,10 @@ class Worker(ABC):
         done(value)
 
     def over(self, how: str, *, env_fault: bool = True) -> None:
-        """Handle its end: fail all open requests.
+        """Handle the worker's end: fail all open requests.
 
         Args:
-            env_fault: it may be an environment's fault, not its machine's.
+            env_fault: whether an environment may be the cause.
         """
         if self.ended:
             return
@@ -154,7 +156,7 @@ class Worker(ABC):
             raise
 
     def ask(self, operation: str, number: int, args: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """Send a request, and return a future of the answer; see :meth:`request`."""
+        """Send a request and return a future of the answer; see :meth:`request`."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(answer: Any) -> None:
@@ -169,7 +171,7 @@ class Worker(ABC):
         return future
 
     async def answers(self) -> bool:
-        """Return whether it answers a ping now: not if an environment holds its interpreter or it is stopped."""
+        """Return whether the worker answers a ping: false if it is stopped or an environment blocks its interpreter."""
         began = self.pool.time()
         while self.pool.time() < began + max(_ANSWER_SECONDS, 2 * self.pool.ping_every) and not self.death:
             self.ping()
@@ -179,14 +181,14 @@ class Worker(ABC):
         return False
 
     def lost(self, number: int) -> EnvFailure:
-        """Return the error of an environment that is lost with it."""
+        """Build the error of an environment that is lost with the worker."""
         return EnvFailure("lost", f"worker {self.name} is gone: {self.death}", blamed=self._blamed)
 
     def end(self, why: str, *, env_fault: bool = False) -> None:
-        """Kill it if it still runs, and let the pool replace it.
+        """Kill the worker if it still runs, and let the pool replace it.
 
         Args:
-            env_fault: it is the fault of an environment in it.
+            env_fault: whether an environment is the cause.
         """
         if not self.death:
             self.death = why or "it ended"
@@ -201,7 +203,7 @@ class Worker(ABC):
             self.up.set_result(None)
 
     def leave(self, *, stuck: bool = False) -> None:
-        """Record that an environment was closed, or is stuck in it forever."""
+        """Record that an environment was closed, or is stuck forever."""
         if stuck:
             self.stuck += 1
         else:
@@ -212,13 +214,13 @@ class Worker(ABC):
 
 
 class Slot:
-    """The place of a worker in its pool, through all its restarts."""
+    """The place of a worker in its pool, which outlives it."""
 
     def __init__(self, name: str, *, alone: bool = False):
         self.name, self.alone = name, alone
         self.worker: Worker | None = None
         self.retired: list[Worker] = []
-        """Former workers that still have environments."""
+        """Replaced workers that still have environments."""
         self.deaths = 0
         self.failed_starts = 0
         self.last_death = ""
@@ -226,11 +228,11 @@ class Slot:
 
     @property
     def running(self) -> list[Worker]:
-        """The worker, and the retired ones."""
+        """The worker and the retired ones."""
         return [*self.retired, *([self.worker] if self.worker else [])]
 
     def report(self) -> dict[str, Any]:
-        """Return its state as plain data."""
+        """Return the state as plain data."""
         worker = self.worker
         return {
             "worker": self.name,
@@ -245,13 +247,13 @@ class Slot:
 class WorkerPool(ABC):
     """Workers with many environments each; used by one event loop at a time.
 
-    A worker that dies, is stopped, or holds an environment that hangs is replaced; the manager replays its episodes on
+    A worker that dies, is stopped, or has an environment that hangs is replaced, and its episodes are replayed on
     others.
 
     Args:
-        envs_per_worker: how many environments a worker holds at the same time.
+        envs_per_worker: maximum environments of a worker.
         ping_every: seconds between two pings.
-        lost_after: a worker that was silent for so many seconds is ended.
+        lost_after: seconds of silence after which a worker is killed.
         close_deadline: seconds that closing an environment may take before its worker is replaced.
     """
 
@@ -283,7 +285,7 @@ class WorkerPool(ABC):
     async def open(
         self, task: Task, *, views: Views = False, avoid: Avoid = avoid_none, alone: bool = False
     ) -> PooledEnv:
-        """As :meth:`.base.Workers.open`; ``views`` may also be "board"."""
+        """See :meth:`.base.Workers.open`; ``views`` may also be "board"."""
         self._attach()
         how = (spec(task.env_id), task, views)
         found: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
@@ -308,7 +310,7 @@ class WorkerPool(ABC):
     def close(self) -> None:
         """End all workers now."""
         if self._watcher is not None:
-            with contextlib.suppress(RuntimeError):  # its loop is closed already
+            with contextlib.suppress(RuntimeError):  # its loop is closed
                 self._watcher.cancel()
         self._waiting.clear()
         self._waiting_alone.clear()
@@ -330,11 +332,11 @@ class WorkerPool(ABC):
         self.close()
 
     def time(self) -> float:
-        """Return the seconds of the event loop."""
+        """Return the event loop's time in seconds."""
         return self._loop.time() if self._loop is not None else 0.0
 
     def wake(self) -> None:
-        """Give workers to the waiting callers, in their order."""
+        """Assign workers to the waiting callers, in order."""
         if not self._settled:
             return
         for waiting, choose in ((self._waiting, self._choose), (self._waiting_alone, self._start_alone)):
@@ -353,12 +355,12 @@ class WorkerPool(ABC):
                 waiting.popleft()
 
     def settle(self) -> None:
-        """Stop holding callers back if no worker is still starting."""
+        """Let callers have workers once all have started."""
         if all(slot.worker and slot.worker.ready for slot in self.slots):
             self._settled = True
 
     def retire(self, worker: Worker) -> None:
-        """Replace a worker in which an environment hangs: it gets no new ones, and ends when the others are done."""
+        """Replace a worker with a hanging environment; it gets no new ones and ends when its others are closed."""
         slot = worker.slot
         if slot.worker is worker and not slot.alone:
             slot.retired.append(worker)
@@ -383,14 +385,14 @@ class WorkerPool(ABC):
         elif slot.failed_starts:
             slot.restart_at = self._loop.time() + min(30.0, 0.1 * 2.0**slot.failed_starts)
             self._settled = True
-            self.wake()  # waiting callers may have to learn that nothing starts
+            self.wake()  # it may have to fail the waiting callers
         else:
             self._start(slot)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _attach(self) -> None:
-        """Start the workers, in the event loop that asks first."""
+        """Start the workers in the current event loop."""
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
@@ -417,7 +419,7 @@ class WorkerPool(ABC):
         slot.worker = self.start_worker(slot)
 
     def _choose(self, avoid: Avoid) -> Worker | None:
-        """Return the least busy worker with room; one to avoid only if there is no other."""
+        """Return the least loaded worker with room; one to avoid only if there is no other."""
         if all(slot.failed_starts >= _START_ATTEMPTS for slot in self.slots):
             raise WorkersBroken(
                 f"no worker starts: each ended {_START_ATTEMPTS} times, {self.slots[0].last_death} the last. What "
@@ -429,7 +431,7 @@ class WorkerPool(ABC):
         return min(room, key=lambda worker: (avoid(worker.name), worker.load), default=None)
 
     def _start_alone(self, avoid: Avoid) -> Worker | None:
-        """Start a worker for one environment, if there are not too many of them."""
+        """Start a worker for one environment; return None if there are too many of them."""
         if len(self._alone) >= len(self.slots):
             return None
         slot = Slot(f"alone-{next(self.numbers)}", alone=True)
@@ -438,7 +440,7 @@ class WorkerPool(ABC):
         return slot.worker
 
     async def _watch(self) -> None:
-        """Ping the workers; end those that are stopped or out of reach; restart those whose pause is over."""
+        """Ping the workers, kill those that are silent, and restart those whose delay is over."""
         loop = asyncio.get_running_loop()
         while True:
             asleep = loop.time()
@@ -448,7 +450,7 @@ class WorkerPool(ABC):
                 if slot.restart_at is not None and loop.time() >= slot.restart_at:
                     self._start(slot)
             for worker in self._running():
-                if late > self.ping_every:  # the event loop stood still, so no answer was read
+                if late > self.ping_every:  # the event loop was blocked, so no answer was read
                     worker.last_seen = min(loop.time(), worker.last_seen + late)
                 silent = loop.time() - worker.last_seen
                 if silent > (self.lost_after if worker.ready else max(_START_SECONDS, self.lost_after)):
@@ -474,15 +476,15 @@ class PooledEnv:
         return result
 
     def send(self, operation: str, args: Sequence[Any], done: Answered) -> None:
-        """Send a request; the environment is built on first use by "about".
+        """Send a request; "about" builds the environment on first use.
 
         Args:
-            done: called once with the answer or the error, perhaps at once.
+            done: called once with the answer or the error, perhaps before this returns.
         """
         self._worker.request(operation, self._number, self._how if operation == "about" else tuple(args), done)
 
     def computed(self) -> float:
-        """Return the seconds of processor time that it took since the last call."""
+        """Return the environment's processor time since the last call, in seconds."""
         return self._worker.computed(self._number)
 
     async def call(self, method: str, *args: Any) -> Any:
@@ -502,11 +504,11 @@ class PooledEnv:
         return lost
 
     def close(self, spent: Callable[[float], None] = lambda seconds: None) -> None:
-        """Give it back.
+        """Close the environment.
 
         Args:
-            spent: called once it is closed, with the seconds of processor time that :meth:`computed` has not returned;
-                if it does not close in time, with the deadline.
+            spent: called after the close with the processor time that :meth:`computed` has not returned; with the
+                deadline if the environment does not close in time.
         """
         if not self._is_open:
             return

@@ -1,4 +1,4 @@
-"""Environments in worker processes: a crash, a native hang or a kill costs a replay and nothing else."""
+"""Environments in worker processes: a crash, a hang in native code or a kill costs only a replay."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.pool import Slot, Worker, WorkerPool
 from rollenv.rollout.workers.template import Template
 
-#: The most requests that are sent together: the worker begins with the first ones while others are made.
+#: Maximum requests that are sent together, so that the worker can start with the first ones.
 _MOST_REQUESTS = 16
 
 
 class ProcessWorkers(WorkerPool):
-    """A pool of processes on this machine, each with many environments, each in its own thread.
+    """A pool of processes on this machine; each runs many environments in threads.
 
-    What an environment started ends with its process at the latest.
+    Processes that an environment started end with its worker process at the latest.
 
     Args:
-        processes: how many; by default one for each CPU core.
-        envs_per_process: how many environments a process holds at the same time.
+        processes: number of processes; by default one for each CPU core.
+        envs_per_process: maximum environments of a process.
         ping_every: seconds between two pings.
-        lost_after: a process that was stopped for so many seconds is killed. One that runs and does not answer is busy:
-            the deadlines of its environments hold for it.
+        lost_after: seconds after which a stopped process is killed. One that runs but does not answer is busy, and
+            only the deadlines of its environments apply.
         close_deadline: seconds that closing an environment may take before its process is replaced.
     """
 
@@ -89,7 +89,7 @@ class WorkerProcess(Worker):
 
     def _answered(self, request: int, payload: bytes, microseconds: int) -> None:
         number, _ = self._open[request]
-        self._link.computed[number] += microseconds  # before the caller gets the answer, and counts the time
+        self._link.computed[number] += microseconds  # before the caller gets the answer and reads the time
         self.answered(request, payload)
 
 
@@ -97,9 +97,9 @@ class Link(asyncio.Protocol):
     """The connection to a worker process, in an event loop.
 
     Args:
-        threads: of the process that run environments.
-        answered: called with the number of a request, the encoded answer, and the microseconds of processor time.
-        over: called once, when it has ended, with how.
+        threads: number of threads for environments in the process.
+        answered: called with the number of a request, the encoded answer, and its processor time in microseconds.
+        over: called once with the reason when the process has ended.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Link(asyncio.Protocol):
     ):
         self.pid: int | None = None
         self.computed: Counter[int] = Counter()
-        """Microseconds of processor time of each environment, by number."""
+        """Processor time of each environment in microseconds, by number."""
         self._template, self._on_message, self._answered, self._over = template, on_message, answered, over
         self._writer: asyncio.Transport | None = None
         self._unsent: list[bytes] = []
@@ -138,7 +138,7 @@ class Link(asyncio.Protocol):
         self._write(data)
 
     def ping(self) -> None:
-        """Ask for an answer from the process's main thread."""
+        """Send a ping, which the process answers unless its interpreter is blocked."""
         self._write(messages.pack_request((0, "ping", 0, ())))
 
     def is_running(self) -> bool:
@@ -150,7 +150,7 @@ class Link(asyncio.Protocol):
             return False
 
     def kill(self) -> None:
-        """Kill the process and what it started."""
+        """Kill the process and its descendants."""
         self._template.kill(self._number)
 
     def ended(self, how: str) -> None:
@@ -163,7 +163,7 @@ class Link(asyncio.Protocol):
         self._over(self._problem or how)
 
     def _write(self, data: bytes) -> None:
-        """Send data, together with whatever else is sent before the event loop turns to something else."""
+        """Send data, together with other data of the same iteration of the event loop."""
         if not self._unsent and self._writer is not None:
             self._loop.call_soon(self._flush)
         self._unsent.append(data)
@@ -179,7 +179,7 @@ class Link(asyncio.Protocol):
     # -- called by the event loop --------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._writer = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self._writer = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
         self._flush()
 
     def data_received(self, data: bytes) -> None:

@@ -21,23 +21,22 @@ with extra("ray", "Playing in Ray"):
 
     from rollenv import ray_calls
 
-#: Seconds that an actor is given to end its process.
+#: Seconds that an actor may take to end its process.
 _END_SECONDS = 15.0
 
 
 class RayWorkers(WorkerPool):
     """A pool of actors on the Ray cluster that this process is connected to (``ray.init`` first).
 
-    An actor that is lost, with its node or alone, is started again wherever the cluster has room.
+    A lost actor is restarted wherever the cluster has room.
 
     Args:
-        envs_per_actor: how many environments an actor holds at the same time, each in its own thread, in a process
-            that the actor starts.
-        actor_options: for ``ray.remote``: ``num_cpus``, ``resources``, ``scheduling_strategy`` ("SPREAD" by default:
-            over as many nodes as there are), ``runtime_env``, ...
+        envs_per_actor: maximum environments of an actor; they run in threads of a process that the actor starts.
+        actor_options: options of ``ray.remote``: ``num_cpus``, ``resources``, ``scheduling_strategy`` (by default
+            "SPREAD", over all nodes), ``runtime_env``, ...
         ping_every: seconds between two pings.
-        lost_after: an actor that was out of reach, or its process stopped, for so many seconds is killed. One that runs
-            and does not answer is busy: the deadlines of its environments hold for it.
+        lost_after: seconds after which an unreachable actor, or one whose process is stopped, is killed. One that runs
+            but does not answer is busy, and only the deadlines of its environments apply.
         close_deadline: seconds that closing an environment may take before its actor is replaced.
 
     Raises:
@@ -73,7 +72,7 @@ class RayWorkers(WorkerPool):
         return ActorProcess(self, slot)
 
     def actor_for(self, slot: Slot) -> tuple[str, Any]:
-        """Return the actor of a slot, and its name; a worker for one environment uses the least busy actor."""
+        """Return the actor of a slot and its name; a worker for one environment uses the least loaded actor."""
         name = slot.name
         if slot.alone:
             name = min(self.slots, key=lambda s: (s.name not in self.actors, s.worker.load if s.worker else 0)).name
@@ -82,11 +81,11 @@ class RayWorkers(WorkerPool):
         return name, self.actors[name]
 
     def close(self) -> None:
-        there = {worker.actor for worker in self._running() if isinstance(worker, ActorProcess) and worker.node}
+        started = {worker.actor for worker in self._running() if isinstance(worker, ActorProcess) and worker.node}
         super().close()
-        if there and ray.is_initialized():  # an actor that is killed may leave processes that environments started
+        if started and ray.is_initialized():  # a killed actor may leave processes that environments started
             with contextlib.suppress(RayError):
-                ray.wait([actor.close.remote() for actor in there], num_returns=len(there), timeout=_END_SECONDS)
+                ray.wait([actor.close.remote() for actor in started], num_returns=len(started), timeout=_END_SECONDS)
         while self.actors:
             ray_calls.kill_actor(self.actors.popitem()[1])
 
@@ -112,9 +111,9 @@ class _Process:
 
 
 class _Actor:
-    """The inside of an actor: it passes requests on to worker processes on its machine.
+    """The Ray actor: forwards requests to worker processes on its machine.
 
-    So an environment is as isolated as in :class:`~rollenv.rollout.workers.processes.ProcessWorkers`.
+    Environments are as isolated as in :class:`~rollenv.rollout.workers.processes.ProcessWorkers`.
     """
 
     def __init__(self, threads: int) -> None:
@@ -123,14 +122,14 @@ class _Actor:
         self.processes: dict[int, _Process] = {}
 
     async def start(self, number: int) -> str:
-        """Start a process under a number, and return the id of the node."""
+        """Start a process with a given number, and return the id of the node."""
         self.processes[number] = process = _Process(self.template, self.threads)
         awaited: set[asyncio.Future[Any]] = {process.up, process.over}
         await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         return str(ray.get_runtime_context().get_node_id())
 
     async def request(self, number: int, *request: Any) -> tuple[bytes, str]:
-        """Send a request to a process; return the encoded answer, or how the process ended."""
+        """Send a request to a process; return the encoded answer, or the reason of the process's end."""
         process = self.processes[number]
         if not process.over.done():
             answer = process.answers[request[0]] = asyncio.get_running_loop().create_future()
@@ -141,14 +140,14 @@ class _Actor:
         return b"", process.over.result()
 
     async def ping(self, number: int) -> tuple[float, bool, str]:
-        """Return the seconds since a process answered, whether it is running, and how it ended."""
+        """Return the seconds since a process's last message, whether it is running, and the reason of its end."""
         process = self.processes[number]
         process.link.ping()
         over = process.over.result() if process.over.done() else ""
         return time.monotonic() - process.last_message, process.link.is_running(), over
 
     async def end(self, number: int) -> str:
-        """Kill a process, and return how it ended."""
+        """Kill a process and return the reason of its end."""
         process = self.processes[number]
         process.link.kill()
         how = await asyncio.shield(process.over)
@@ -156,12 +155,12 @@ class _Actor:
         return how
 
     async def close(self) -> None:
-        """End all processes and what they started."""
+        """End all processes and their descendants."""
         self.template.close()
 
 
 class ActorProcess(Worker):
-    """A process of an actor. Its successors run on the same actor while that exists."""
+    """A process of an actor; its successors run on the same actor while that exists."""
 
     def __init__(self, pool: RayWorkers, slot: Slot):
         super().__init__(pool, slot)
@@ -233,7 +232,7 @@ class ActorProcess(Worker):
 
     @contextlib.contextmanager
     def _actor_may_be_lost(self) -> Iterator[None]:
-        """Handle the loss of the actor or its machine, for which no environment in it is to blame."""
+        """Handle the loss of the actor or its machine, which is not an environment's fault."""
         try:
             yield
         except RayError as error:

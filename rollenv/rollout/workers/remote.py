@@ -1,4 +1,4 @@
-"""Environments on servers (``rollenv serve``): weighted least load, health checks, one connection for each server."""
+"""Environments on servers (``rollenv serve``): weighted least load, health checks, one connection per server."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ with extra("serve", "Playing on servers"):
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that the first episodes wait for the last server, so that they are spread over all.
+#: Maximum seconds that the first episodes wait for all servers, so that they are spread evenly.
 _SETTLE = 5.0
 
-#: Seconds to connect, and between two tries to.
+#: Timeout of a connection attempt, and delay between two attempts, in seconds.
 _CONNECT, _AGAIN = 10.0, 0.5
 
-#: Seconds that a server gets to take the last requests.
+#: Seconds that a server may take to receive the last requests.
 _GOODBYE = 1.0
 
 
 class RemoteWorkers:
-    """Servers as workers. An episode whose server is lost is replayed on another by the rollout manager.
+    """Servers as workers. The rollout manager replays the episodes of a lost server on another one.
 
     Args:
         servers: ``rollenv+ws://HOST:PORT[,HOST:PORT ...]``.
-        weights: how much each server can carry in proportion; the same for all by default.
-        envs_per_server: how many environments one holds for this client at the same time.
-        ping_every: seconds between two looks whether a server answers.
-        lost_after: seconds without an answer after which a server is lost. Its connection may be cut for less.
+        weights: relative capacity of each server; equal by default.
+        envs_per_server: maximum environments of this client on a server.
+        ping_every: seconds between two pings.
+        lost_after: seconds without an answer after which a server is lost; shorter interruptions are bridged.
 
     Raises:
-        UsageError: the address is wrong, or there are not as many weights as servers.
+        UsageError: the address is wrong, or the number of weights differs from the number of servers.
     """
 
     interruptible = True
@@ -61,7 +61,7 @@ class RemoteWorkers:
     ):
         addresses, env_id = parse(servers)
         if env_id:
-            raise UsageError(f"{servers} names an environment; workers are servers alone")
+            raise UsageError(f"{servers} contains an environment id; give the address of a server only")
         weights = list(weights) or [1.0] * len(addresses)
         if len(weights) != len(addresses) or min(weights) <= 0:
             raise UsageError(f"there are {len(addresses)} servers and the weights {weights}; each needs one above 0")
@@ -84,7 +84,7 @@ class RemoteWorkers:
         return RemoteWorkerEnv(await self.reserve(avoid), task, views, avoid)
 
     async def reserve(self, avoid: Avoid) -> Server:
-        """Wait for a server with room, and reserve it for an environment.
+        """Wait for a server with room and reserve it for an environment.
 
         Raises:
             NotAllowed: all servers refuse the token.
@@ -112,29 +112,28 @@ class RemoteWorkers:
         return [server.report() for server in self.servers]
 
     def changed(self) -> None:
-        """There may be room now."""
+        """Wake waiting callers, because there may be room now."""
         if self._changed is not None:
             self._changed.set()
 
     def _choose(self, avoid: Avoid) -> Server | None:
-        """The server with the least load for its weight; one to avoid only if there is no other."""
+        """Return the server with the least load for its weight; one to avoid only if there is no other."""
         now = asyncio.get_running_loop().time()
         room = [s for s in self.servers if s.up and s.load < self.envs_per_server and s.full_until <= now]
         return min(room, key=lambda server: (avoid(server.name), server.load / server.weight), default=None)
 
 
 class Server:
-    """One server and the connection to it, which is made again when it is lost.
+    """One server and its connection, which is restored when it is lost.
 
-    Requests stay until they are answered, and are sent again over a new connection: the server knows which of them it
-    has carried out.
+    Unanswered requests are sent again over the new connection; the server detects duplicates.
     """
 
     def __init__(self, workers: RemoteWorkers, address: Address, weight: float):
         self.workers, self.address, self.weight, self.name = workers, address, weight, str(address)
         self.up, self.load, self.deaths, self.last_death = False, 0, 0, ""
         self.tried = False
-        """Whether it has answered, or could not be reached, for the first time."""
+        """True after the first answer or failed connection."""
         self.refusal: RollenvError | None = None
         self.full_until = 0.0
         self._pending: dict[int, tuple[list[Any], asyncio.Future[Any]]] = {}
@@ -146,13 +145,13 @@ class Server:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Connect, in the running event loop."""
+        """Connect in the running event loop."""
         self._pending.clear()
         self._unsent.clear()
         self._task = asyncio.get_running_loop().create_task(self._live())
 
     async def aclose(self) -> None:
-        """Close the connection once the server has all that was sent."""
+        """Close the connection once the server has received all requests."""
         if self._task is not None and self._task.get_loop() is asyncio.get_running_loop() and self.up:
             await self.answers(_GOODBYE)
         if self._task is not None and not self._task.get_loop().is_closed():
@@ -169,11 +168,7 @@ class Server:
         return about | {"deaths": self.deaths, "last_death": self.last_death}
 
     def ask(self, *request: Any) -> asyncio.Future[Any]:
-        """Send a request.
-
-        Returns:
-            A future of the answer.
-        """
+        """Send a request and return a future of the answer."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         if self._task is None:
@@ -187,11 +182,11 @@ class Server:
         return future
 
     def tell(self, *request: Any) -> None:
-        """Send a request whose answer does not matter."""
+        """Send a request and ignore the answer."""
         self.ask(*request).add_done_callback(lambda future: future.cancelled() or future.exception())
 
     async def answers(self, seconds: float) -> bool:
-        """Return whether it answers within so many seconds."""
+        """Return whether the server answers within so many seconds."""
         with contextlib.suppress(TimeoutError, RollenvError):
             await asyncio.wait_for(self.ask("hello", protocol.VERSION), seconds)
             return True
@@ -200,7 +195,7 @@ class Server:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     async def _live(self) -> None:
-        """Be connected, for as long as this runs."""
+        """Keep the server connected until cancelled."""
         loop = asyncio.get_running_loop()
         silent_since = loop.time()
         while True:
@@ -255,9 +250,9 @@ class Server:
             async for message in connection:
                 try:
                     answers = protocol.unpack_all(message if isinstance(message, bytes) else b"")
-                except UsageError as error:  # it would come again if it was asked again
+                except UsageError as error:  # a repeated request would give the same answer
                     self.deaths += 1
-                    self._fail(f"it answers {error}")
+                    self._fail(f"its answer is wrong: {error}")
                     raise
                 self._last_answer = asyncio.get_running_loop().time()
                 if not self.up:
@@ -276,14 +271,14 @@ class Server:
             connection.transport.abort()
 
     async def _watch(self, connection: ClientConnection) -> None:
-        """Ask whether it answers; drop the connection if it has been silent for too long."""
+        """Ping the server; drop the connection if it has been silent for too long."""
         loop = asyncio.get_running_loop()
         while True:
             self.tell("hello", protocol.VERSION)
             asleep = loop.time()
             await asyncio.sleep(self.workers.ping_every)
             late = loop.time() - asleep - self.workers.ping_every
-            if late > self.workers.ping_every:  # the event loop stood still, so nothing was asked or read
+            if late > self.workers.ping_every:  # the event loop was blocked, so nothing was sent or read
                 self._last_answer = min(loop.time(), self._last_answer + late)
             if loop.time() - self._last_answer > self.workers.lost_after:
                 self.last_death = f"it was silent for {loop.time() - self._last_answer:.1f} s"
@@ -293,7 +288,7 @@ class Server:
                 return
 
     def _flush(self) -> None:
-        """Send what was asked for meanwhile, in one message."""
+        """Send the collected requests in one message."""
         numbers, self._unsent = self._unsent, []
         messages = []
         for number in numbers:
@@ -306,18 +301,18 @@ class Server:
                 del self._pending[number]
                 if not future.done():
                     future.set_exception(error)
-        if self._connection is not None and messages:  # else all is sent when there is a connection
+        if self._connection is not None and messages:  # otherwise all are sent after the connection
             task = asyncio.get_running_loop().create_task(self._send(self._connection, messages))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
     async def _send(self, connection: ClientConnection, messages: list[bytes]) -> None:
-        with contextlib.suppress(WebSocketException, OSError):  # it is sent again over the next connection
+        with contextlib.suppress(WebSocketException, OSError):  # the next connection sends the requests again
             for _, data in protocol.pack_all(messages, protocol.LARGEST_REQUEST):
                 await connection.send(data)
 
     def _fail(self, why: str) -> None:
-        """Let all that wait know that the server is lost."""
+        """Fail all pending requests because the server is lost."""
         pending, self._pending = self._pending, {}
         for _, future in pending.values():
             if not future.done():
@@ -335,13 +330,13 @@ class RemoteWorkerEnv:
     async def reset(self) -> EnvResult:
         if not self._begun:
             task = self._task
-            name = self._session = self._session or protocol.session_name()  # known to close(), should that come first
+            name = self._session = self._session or protocol.session_name()  # before the request, for close()
             settings = {"kwargs": task.kwargs, "wrappers": task.wrappers, "views": self._views}
             while True:
                 try:
                     await self._request("open", name, task.env_id, settings)
                     break
-                except ServerFull as error:  # or about to stop: go to another
+                except ServerFull as error:  # full or about to stop
                     await self._move(error)
             self._begun = True
         observation, info, key, view = await self._call("reset", self._task.seed, self._task.options)

@@ -1,7 +1,7 @@
 """A process that forks worker processes.
 
-It has imported what workers need and never runs an environment, so a new worker takes milliseconds. It reports how each
-worker ended and kills what its environments left running. All of them end with the process that started the template.
+It imports the modules of workers and never runs an environment, so a new worker starts in milliseconds. It reports the
+end of each worker and kills processes that its environments left. All of them end with the template's parent process.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from rollenv.rollout.workers.host import BROKEN, serve
 
 _SET_PDEATHSIG, _SET_SUBREAPER = 1, 36
 
-#: Seconds that killed processes are waited for.
+#: Maximum seconds to wait for killed processes.
 _END_SECONDS = 10.0
 
 
 class Forked(Protocol):
-    """The owner of a forked worker, which the template's reports go to."""
+    """The owner of a forked worker, which receives the template's reports."""
 
     pid: int | None
 
@@ -43,7 +43,7 @@ class Forked(Protocol):
 
 
 class Template:
-    """The template process; started on first use, and again if it has ended. Used in an event loop."""
+    """The template process, started on first use and restarted if it has ended. Used in an event loop."""
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
@@ -58,7 +58,7 @@ class Template:
         """Start a worker.
 
         Returns:
-            Its number, for :meth:`kill`, and the connection to it.
+            The worker's number, for :meth:`kill`, and its connection.
         """
         if self._socket is None:
             self._start()
@@ -66,20 +66,20 @@ class Template:
         number = next(self._numbers)
         self._owners[number] = owner
         ours, theirs = socket.socketpair()
-        with theirs, contextlib.suppress(OSError):  # if the template has ended, _read() finds out
+        with theirs, contextlib.suppress(OSError):  # if the template has ended, _read() handles it
             socket.send_fds(self._socket, [json.dumps([number, threads]).encode()], [theirs.fileno()])
         return number, ours
 
     def kill(self, number: int) -> None:
-        """Kill a worker; its owner hears of its end."""
+        """Kill a worker; its owner gets a report of its end."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.send(json.dumps([number, 0]).encode())
 
     def close(self) -> None:
-        """End all workers and what they started, and wait until they are gone."""
+        """End all workers and their descendants, and wait for them."""
         if self._socket is not None and self._loop is not None and not self._loop.is_closed():
-            self._loop.remove_reader(self._socket)  # uvloop keeps a socket open as long as it reads from it
+            self._loop.remove_reader(self._socket)  # uvloop keeps a socket open while it has a reader
         self._close()
 
     def _start(self) -> None:
@@ -95,7 +95,7 @@ class Template:
         self._loop.add_reader(self._socket, self._read)
 
     def _read(self) -> None:
-        """Pass a report on to the owner of the worker."""
+        """Pass a report to the owner of the worker."""
         assert self._socket is not None
         assert self._process is not None
         try:
@@ -135,11 +135,11 @@ def _close(resources: list[socket.socket | SpawnProcess]) -> None:
 
 
 def _run(requests: socket.socket, parent: int) -> None:
-    """Fork and kill workers as the requests say, until the requests or the parent process end."""
+    """Fork and kill workers on request until the requests or the parent process end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setsid()
-    _prctl(_SET_SUBREAPER, 1)  # what a worker leaves becomes a child of this process
+    _prctl(_SET_SUBREAPER, 1)  # orphans of a worker become children of this process
     child_ended, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
@@ -185,15 +185,14 @@ def _run(requests: socket.socket, parent: int) -> None:
 
 
 def _work(connection: int, threads: int) -> None:
-    """Be a worker, to the end of this process."""
-    status = 1
+    """Run a worker to the end of this process."""
     try:
         with contextlib.suppress(OSError):
             os.setsid()
         _prctl(_SET_PDEATHSIG, signal.SIGKILL)
         _prctl(_SET_SUBREAPER, 1)
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-            file.write("500")  # if memory runs out, this process is killed before the training process
+            file.write("500")  # if memory runs out, kill this process before the training process
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
         serve(socket.socket(fileno=connection), threads)
@@ -201,11 +200,11 @@ def _work(connection: int, threads: int) -> None:
         sys.excepthook(*sys.exc_info())
     finally:
         sys.stderr.flush()
-        os._exit(status)
+        os._exit(1)
 
 
 def _reap(workers: dict[int, int], requests: socket.socket) -> None:
-    """Report the workers that ended, and kill what they left."""
+    """Report the workers that ended and kill their orphans."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             number = workers.pop(ended[0], None)
@@ -218,10 +217,9 @@ def _reap(workers: dict[int, int], requests: socket.socket) -> None:
 
 
 def _kill_children(keep: Iterable[int] = ()) -> None:
-    """Kill all descendants, apart from the children to keep and theirs."""
+    """Kill all descendants except the children to keep and their descendants."""
     while children := [child for child in psutil.Process().children() if child.pid not in keep]:
-        found = [*children, *(each for child in children for each in child.children(recursive=True))]
-        for process in found:
+        for process in [*children, *(each for child in children for each in child.children(recursive=True))]:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         if psutil.wait_procs(children, _END_SECONDS)[1]:
