@@ -486,7 +486,7 @@ def _check_version(answer: Action, oldest: int, newest: int) -> None:
     if min(versions) < oldest or max(versions) > newest:
         raise BadValue(
             f"an action reports versions {min(versions)} to {max(versions)} of the weights, but the agent's version "
-            f"was {oldest} to {newest}; set the action's policy_version"
+            f"was {oldest} to {newest}; set policy_version"
         )
 
 

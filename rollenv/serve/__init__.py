@@ -1,4 +1,4 @@
-"""``rollenv serve``: environments and sandboxes for any client, from one process in front of worker processes."""
+"""``rollenv serve``: environments and sandboxes for any client, with one server process and worker processes."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from rollenv.serve.cluster import Options, build
     from rollenv.serve.server import Settings
 
-#: The module of each public name; it is imported when the name is first used.
+#: The module of each public name, which is imported when the name is first used.
 _MODULES = {
     "Options": "rollenv.serve.cluster",
     "build": "rollenv.serve.cluster",

@@ -32,7 +32,7 @@ with extra("serve", "rollenv serve"):
     from starlette.routing import BaseRoute, Route, WebSocketRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-#: Bytes of the body of a request, and seconds in which it has to arrive.
+#: Maximum bytes of a request's body, and maximum seconds for its arrival.
 LARGEST_BODY, BODY_SECONDS = protocol.LARGEST_REQUEST, 60.0
 
 
@@ -40,7 +40,7 @@ def make_app(server: EnvServer) -> ASGIApp:
     """Return the web application of a server.
 
     Raises:
-        UsageError: there is no such protocol.
+        UsageError: a protocol is unknown.
     """
     native_class = Native
     if server.settings.traces:
@@ -56,11 +56,11 @@ def make_app(server: EnvServer) -> ASGIApp:
         return PlainTextResponse("alive\n")
 
     async def readyz(request: Request) -> Response:
-        """Return whether it works: environments of every family and a sandbox are tried."""
+        """Report whether an environment of every family and a sandbox work."""
         problems = await server.readiness.problems()
         if not problems:
             return PlainTextResponse("ready\n")
-        try:  # probes have no token; what an error says is for whoever runs the server
+        try:  # probes have no token; only administrators may read the errors
             server.client(request, "admin")
         except NotAllowed:
             problems = dict.fromkeys(problems, "failed")
@@ -75,7 +75,7 @@ def make_app(server: EnvServer) -> ASGIApp:
         return Response(server.metrics.text(), media_type=CONTENT_TYPE)
 
     async def sessions(request: Request) -> Response:
-        """Go on with a session of a server that stops."""
+        """Import a session of a server that stops."""
         server.client(request, "admin")
         if server.sessions.draining:
             raise stopping()
@@ -101,8 +101,8 @@ def make_app(server: EnvServer) -> ASGIApp:
         server.sandboxes.start()
         if server.settings.hand_over and not is_url(server.settings.hand_over):
             import_file(server.sessions, Path(server.settings.hand_over))
-        for begin in server.opening:
-            begin()
+        for start in server.opening:
+            start()
         try:
             yield
         finally:
@@ -120,11 +120,10 @@ def make_app(server: EnvServer) -> ASGIApp:
 
 
 class Guard:
-    """Checks of every request: the name by which the server is called, the page that asks, the size of the body.
+    """Checks the Host and Origin headers and the size of the body of every request.
 
-    A page on another site can make a browser send requests to this machine, and with a name of its own (DNS rebinding)
-    read the answers. So a request has to call the server by a name it knows, and one that comes from a page has to
-    come from the server's own.
+    A page on another site can make a browser send requests to this machine, and with DNS rebinding read the answers. So
+    the host must be one of the server's names, and the origin, if any, the server's own.
     """
 
     def __init__(self, app: ASGIApp, server: EnvServer):
@@ -139,11 +138,11 @@ class Guard:
         try:
             name = SANDBOX_HOST.sub("", urlsplit(f"//{host}").hostname or "")
             if self._settings.local and not (is_local(name) or name in self._settings.hosts):
-                problem = f"this server is not {name!r:.80}; whoever runs it can allow the name with --allow-host"
+                problem = f"this server is not {name!r:.80}; its administrator can allow the name with --allow-host"
             elif origin and urlsplit(origin).netloc != host:
                 problem = f"pages of {origin!r:.80} may not use this server"
         except ValueError as error:
-            problem = f"the headers Host and Origin make no sense: {error}"
+            problem = f"the Host or Origin header is invalid: {error}"
         length, most = headers.get("content-length", "0"), LARGEST_BODY
         if scope["path"] in self._uploads:
             most += self._settings.sandboxes.limits.disk_mb << 20
@@ -159,19 +158,19 @@ class Guard:
 
     @staticmethod
     def _limited(receive: Receive, most: int) -> Receive:
-        left, whole = most, False
+        left, complete = most, False
         end = asyncio.get_running_loop().time() + BODY_SECONDS
 
         async def limited() -> Any:
-            nonlocal left, whole
-            if whole:
-                return await receive()  # the end of the connection, which takes its time
+            nonlocal left, complete
+            if complete:
+                return await receive()  # the disconnect, which has no deadline
             try:
                 async with asyncio.timeout_at(end):
                     message = await receive()
             except TimeoutError:
                 raise UsageError(f"the body did not arrive within {BODY_SECONDS:g} s") from None
-            whole = not message.get("more_body", False)
+            complete = not message.get("more_body", False)
             left -= len(message.get("body", b""))
             if left < 0:
                 raise UsageError(f"the body has more than {most} bytes")

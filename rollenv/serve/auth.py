@@ -1,4 +1,4 @@
-"""Tokens: who a client is and what it may use. A file holds their hashes, never the tokens."""
+"""Authentication and authorization by tokens. A file holds their hashes, never the tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rollenv.remote.protocol import NotAllowed
 from rollenv.serve.quotas import Quota
 from rollenv.serve.responses import wrong_fields
 
-#: What a token may be for.
+#: All scopes of tokens.
 SCOPES = ("environments", "sandboxes", "admin")
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
@@ -36,21 +36,21 @@ class Client:
     name: str
     scopes: frozenset[str]
     expires: datetime.datetime | None = None
-    """When its token does."""
+    """Expiry of its token."""
 
     @property
     def left(self) -> float | None:
-        """Seconds until its token expires."""
+        """Seconds until the token expires."""
         return (self.expires - datetime.datetime.now(datetime.UTC)).total_seconds() if self.expires else None
 
     def needs(self, scope: str) -> None:
-        """Refuse what the client's token is not for."""
+        """Raise NotAllowed unless the client's token has a scope."""
         if scope not in self.scopes:
             raise NotAllowed(f"the token of {self.name!r} is not for {scope}")
 
 
 def _moment(value: Any) -> datetime.datetime:
-    """A date is its beginning, and a time without a zone is in UTC."""
+    """Convert a date or time to a time; without a zone it is in UTC."""
     if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
         value = datetime.datetime(value.year, value.month, value.day)
     if not isinstance(value, datetime.datetime):
@@ -59,7 +59,7 @@ def _moment(value: Any) -> datetime.datetime:
 
 
 class Entry(BaseModel):
-    """The stored facts about a token. It is 32 random bytes, so a plain hash is enough."""
+    """The entry of a token in the file. A token is 32 random bytes, so a plain hash is enough."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     hash: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -71,15 +71,15 @@ class Entry(BaseModel):
     compute: float = Field(0.0, ge=0, allow_inf_nan=False)
 
 
-#: Whoever asks a server without tokens, which listens on this machine only.
+#: The client of a server without tokens, which listens on this machine only.
 ANYONE = Client("anyone", frozenset(SCOPES))
 
 
 class Tokens:
-    """The tokens that a server knows.
+    """The tokens of a server.
 
     Args:
-        hashes: by the names of clients. Empty: everybody may do everything.
+        hashes: entries by the names of clients; if empty, every request is allowed.
     """
 
     def __init__(self, hashes: Mapping[str, Entry]):
@@ -87,17 +87,17 @@ class Tokens:
             name: (entry, Client(name, frozenset(entry.scopes), entry.expires)) for name, entry in hashes.items()
         }
         self.quotas = {name: Quota(entry.sessions, entry.rate, entry.compute) for name, entry in hashes.items()}
-        """What clients may take, by name."""
+        """The quotas of clients by name."""
 
     def __bool__(self) -> bool:
         return bool(self._hashes)
 
     @classmethod
     def read(cls, file: Path) -> Tokens:
-        """Read ``[NAME]`` tables: ``hash``, ``scopes``, and if need be ``expires`` (a date or a time) and limits.
+        """Read ``[NAME]`` tables with ``hash``, ``scopes`` and optionally ``expires`` (a date or time) and limits.
 
         Raises:
-            UsageError: the file cannot be read, or is not of this form.
+            UsageError: the file cannot be read or is malformed.
         """
         try:
             tables = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -112,10 +112,10 @@ class Tokens:
         return cls(entries)
 
     def client(self, authorization: str) -> Client:
-        """Return the client that sent this ``Authorization`` header. All hashes are compared, each in constant time.
+        """Return the client of an ``Authorization`` header. All hashes are compared, each in constant time.
 
         Raises:
-            NotAllowed: there is no token in it, or none that is known.
+            NotAllowed: the token is missing, unknown or expired.
         """
         if not self._hashes:
             return ANYONE
@@ -123,17 +123,17 @@ class Tokens:
         if not token:
             raise NotAllowed("a token is needed: send the header 'Authorization: Bearer TOKEN'")
         digest = digest_of(token).encode()
-        found = [both for both in self._hashes.values() if hmac.compare_digest(both[0].hash.encode(), digest)]
-        if not found:
+        matching = [pair for pair in self._hashes.values() if hmac.compare_digest(pair[0].hash.encode(), digest)]
+        if not matching:
             raise NotAllowed("the token is wrong")
-        entry, client = found[0]
+        entry, client = matching[0]
         if entry.expires is not None and entry.expires <= datetime.datetime.now(datetime.UTC):
             raise NotAllowed(f"the token of {client.name!r} has expired")
         return client
 
 
 def _token(authorization: str) -> str:
-    """The token of a bearer, or the password of whoever can only write it into an address."""
+    """Return the token of a bearer, or the password of a URL for clients that cannot send other headers."""
     kind, _, rest = authorization.strip().partition(" ")
     if kind.lower() == "basic":
         with contextlib.suppress(ValueError):
@@ -142,12 +142,12 @@ def _token(authorization: str) -> str:
 
 
 def digest_of(token: str) -> str:
-    """Return the hash of a token that is stored."""
+    """Return the hash of a token for storage."""
     return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
 def new_token(name: str, scopes: list[str]) -> tuple[str, str]:
-    """A token, and the lines for the file.
+    """Create a token.
 
     Args:
         scopes: some of :data:`SCOPES`.

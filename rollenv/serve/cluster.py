@@ -1,7 +1,7 @@
-"""Servers on the nodes of a Ray cluster: Ray Serve starts them, watches over them and tells where they are.
+"""Servers on the nodes of a Ray cluster: Ray Serve starts and supervises them and serves a directory of them.
 
-A session lives in one server, and Ray Serve's own proxy knows no sessions. So clients do not go through it: they ask
-the directory, which it serves, for the addresses of all servers, and talk to those.
+A session belongs to one server, and Ray Serve's proxy does not support sessions. So clients get the addresses of all
+servers from the directory and connect to them directly.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ with extra("cluster", "Serving on a Ray cluster"):
     import ray
     from ray import serve
 
-#: Seconds between two checks of a server; one that was not seen for three of them is left out.
+#: Seconds between two health checks of a server; after three missed ones it is removed from the directory.
 CHECK = 5.0
 
-#: Seconds that a server gets to start, and to answer a check.
+#: Maximum seconds for the start of a server, and for the answer to a check.
 _START, _ANSWER = 120.0, 10.0
 
-#: Ports of a node that are tried, from the first one on.
+#: Number of ports to try on a node.
 _PORTS = 100
 
 
@@ -43,37 +43,37 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid")
     servers: int = 2
     cpus: float = 1.0
-    """Of each, for Ray's placement."""
+    """CPUs of each server, for Ray's placement."""
     port: int = 8800
-    """The first that is tried on each node."""
+    """First port to try on each node."""
     options: str = ""
-    """Of ``rollenv serve``. Files that they name, such as tokens, have to be on every node."""
+    """Options of ``rollenv serve``. Files in them, such as tokens, must exist on every node."""
 
 
 def build(options: Options | dict[str, Any]) -> Any:
-    """The application for ``serve run`` and ``serve.run``.
+    """Build the application for ``serve run`` and ``serve.run``.
 
     Args:
-        options: of the servers; ``serve run`` passes texts.
+        options: options of the servers; ``serve run`` passes them as texts.
 
     Raises:
-        ValidationError: there is no such option, or it is not of its type.
+        ValidationError: an option is unknown or has the wrong type.
     """
     chosen = Options.model_validate(options)
-    deploy: Any = serve.deployment  # its types do not tell what it makes of a class
+    deploy: Any = serve.deployment  # its annotations do not cover classes
     times = {"health_check_period_s": CHECK, "health_check_timeout_s": 2 * _ANSWER, "graceful_shutdown_timeout_s": 60}
     server = deploy(Server, num_replicas=chosen.servers, ray_actor_options={"num_cpus": chosen.cpus}, **times)
     return deploy(Directory, num_replicas=1).bind(server.bind(chosen.port, shlex.split(chosen.options)))
 
 
 class Server:
-    """A ``rollenv serve`` on this replica's node. Ray Serve replaces the replica when the server is gone.
+    """A ``rollenv serve`` on this replica's node. Ray Serve replaces the replica when the server has ended.
 
     Args:
-        port: the first that is tried.
+        port: first port to try.
 
     Raises:
-        RuntimeError: the server does not start; its words are in Ray's log of the replica.
+        RuntimeError: the server does not start; its output is in Ray's log of the replica.
     """
 
     def __init__(self, port: int, options: list[str]) -> None:
@@ -86,7 +86,7 @@ class Server:
         raise RuntimeError(f"no server started on {self.host}, ports {port} to {port + _PORTS - 1}")
 
     def _started(self, options: list[str]) -> bool:
-        """Start it; it ends with this process, which holds its standard input. False where the port was taken."""
+        """Start the server, which ends with this process; return false if the port was taken."""
         command = [sys.executable, "-m", "rollenv.cli.attached", "--host", self.host, "--port", str(self.port)]
         self.process = subprocess.Popen([*command, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -102,29 +102,29 @@ class Server:
         raise RuntimeError(f"`rollenv serve {shlex.join(options)}` does not start; Ray's log of this replica says why")
 
     async def check_health(self) -> None:
-        """Called by Ray Serve: see that the server answers, and tell the directory."""
+        """Check that the server answers, and report it to the directory. Called by Ray Serve."""
         if self.process.poll() is not None:
             raise RuntimeError(f"the server on {self.host}:{self.port} ended with {self.process.returncode}")
-        async with httpx.AsyncClient(verify=False, timeout=_ANSWER) as client:  # its own; the name is an address
+        async with httpx.AsyncClient(verify=False, timeout=_ANSWER) as client:  # certificates have names, not addresses
             (await client.get(f"{self.url}/livez")).raise_for_status()
         app = serve.get_replica_context().app_name
-        with contextlib.suppress(Exception):  # a directory that is not there yet hears of it next time
+        with contextlib.suppress(Exception):  # if the directory has not started, the next check reports again
             serve.get_deployment_handle("Directory", app).seen.remote(f"{self.host}:{self.port}", self.url)
 
     async def __del__(self) -> None:
-        """Called by Ray Serve before the replica ends: sessions get the time of ``--drain``."""
+        """Stop the server within the time of ``--drain``. Called by Ray Serve before the replica ends."""
         self.process.terminate()
         await asyncio.to_thread(self.process.wait)
 
 
 class Directory:
-    """Tells clients where the servers are: ``GET /`` as text, ``GET /servers`` as JSON."""
+    """The addresses of the servers: ``GET /`` as text, ``GET /servers`` as JSON."""
 
     def __init__(self, servers: Any) -> None:
         self._seen: dict[str, tuple[float, str]] = {}
 
     def seen(self, address: str, url: str) -> None:
-        """A server works."""
+        """Record that a server works."""
         self._seen[address] = (time.monotonic(), url)
 
     async def __call__(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Sessions go on in another server: through a file, or in a request to it."""
+"""Export of sessions to another server, through a file or a request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 #: The path at which a server imports sessions.
 IMPORT_PATH = "/sessions"
 
-#: Sessions that are sent to another server at the same time, and seconds for all that have stopped in time.
+#: Concurrent requests to another server, and seconds to send sessions after the deadline for stopping them.
 _AT_ONCE, _SECONDS = 16, 30.0
 
 
@@ -43,7 +43,7 @@ class ExportedSession(BaseModel):
     """A session on its way to another server."""
 
     model_config = ConfigDict(strict=True)
-    name: InstanceOf[str]  # clients choose it, and pydantic takes no halves of characters
+    name: InstanceOf[str]  # chosen by clients; pydantic's str would reject lone surrogates
     owner: str
     env_id: str
     settings: dict[str, Any]
@@ -59,10 +59,10 @@ class ExportedSession(BaseModel):
 
 
 async def export_session(session: Session) -> ExportedSession:
-    """Suspend a session, and return what another server needs to go on with it. Cancelling it keeps the session.
+    """Suspend a session and return its data for another server. Cancelling this resumes the session.
 
     Raises:
-        SessionGone: its environment could not be built.
+        SessionGone: the environment could not be built.
     """
     await session.suspend()
     env = session.env
@@ -89,19 +89,19 @@ async def export_session(session: Session) -> ExportedSession:
 
 
 def import_session(sessions: SessionManager, data: Any) -> None:
-    """Go on with a session.
+    """Import a session.
 
     Raises:
-        UsageError: it is no session, or there is one of its name.
+        UsageError: the data is malformed, or a session with this name exists.
         ServerFull: there is no room.
-        UnknownEnv: there is no such environment.
+        UnknownEnv: the environment id is unknown.
     """
     try:
         exported = ExportedSession.model_validate(data)
     except ValidationError as error:
-        raise UsageError(f"this is no session of another server: {wrong_fields(error):.500}") from error
+        raise UsageError(f"this is not an exported session: {wrong_fields(error):.500}") from error
     if exported.name in sessions.by_name:
-        raise UsageError("there is such a session already")
+        raise UsageError("a session with this name already exists")
     session = sessions.add(exported.name, exported.owner, exported.env_id, exported.settings)
     session.via = exported.via
     session.restore(exported.count, exported.last)
@@ -111,19 +111,18 @@ def import_session(sessions: SessionManager, data: Any) -> None:
 
 
 def is_url(target: str) -> bool:
-    """Return whether sessions go to another server, and not into a file."""
+    """Return whether the target of an export is a server, not a file."""
     return target.startswith(("http://", "https://"))
 
 
 async def export_sessions(sessions: SessionManager, target: str, seconds: float) -> int:
-    """Have the sessions that outlast a connection go on elsewhere. They take no more calls here; those that are too
-    busy stay.
+    """Export the sessions that outlast a connection. They accept no more calls here; those that are too busy stay.
 
     Args:
         target: a file, or the URL of a server; the variable ``ROLLENV_TOKEN`` holds its token for ``admin``.
 
     Returns:
-        How many sessions were handed over.
+        The number of exported sessions.
     """
     sessions.draining = True
     file = None if is_url(target) else Path(target)
@@ -150,13 +149,13 @@ async def export_sessions(sessions: SessionManager, target: str, seconds: float)
 
 
 def import_file(sessions: SessionManager, file: Path) -> int:
-    """Go on with the sessions in a file, which is removed: a session must not go on twice.
+    """Import the sessions in a file and remove it, so that no session continues twice.
 
     Args:
-        file: written by :func:`export_sessions`; it need not be there.
+        file: a file of :func:`export_sessions`; it may be absent.
 
     Returns:
-        How many sessions go on.
+        The number of imported sessions.
 
     Raises:
         UsageError: the file cannot be read.
@@ -165,27 +164,27 @@ def import_file(sessions: SessionManager, file: Path) -> int:
         data = _read(file)
         if data is None:
             return 0
-        every = protocol.unpack(data)
-        if not isinstance(every, list):
+        exported = protocol.unpack(data)
+        if not isinstance(exported, list):
             raise UsageError(f"{file} holds no sessions")
         file.unlink()
     except OSError as error:
-        raise UsageError(f"the sessions in {file} cannot be taken up: {error}") from error
+        raise UsageError(f"the sessions in {file} cannot be imported: {error}") from error
     imported = 0
-    for session in every:
+    for session in exported:
         try:
             import_session(sessions, session)
             imported += 1
-        except Exception as error:  # the others go on
-            logger.warning("a session cannot go on: %s", error)
+        except Exception as error:  # continue with the others
+            logger.warning("a session cannot be imported: %s", error)
     return imported
 
 
 def _read(file: Path) -> bytes | None:
-    """Return what this user wrote into the file; None if it is not there.
+    """Read a file that belongs to this user; return None if it is absent.
 
     Raises:
-        OSError: it cannot be read, or is another user's, who could have made up sessions, or is no file at all.
+        OSError: the file cannot be read, is not a regular file, or is another user's, who may have forged sessions.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
@@ -194,12 +193,12 @@ def _read(file: Path) -> bytes | None:
     with os.fdopen(descriptor, "rb") as opened:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
-            raise PermissionError("it is not a file of the user who runs this server")
+            raise PermissionError("it does not belong to the user who runs this server")
         return opened.read()
 
 
 def _write(file: Path, exported: list[bytes]) -> None:
-    """For this user alone: who knows a session's name may play it. All of it or nothing."""
+    """Write the file atomically and readable by this user only: a session's name is its password."""
     new = file.with_name(f".{file.name}.{os.getpid()}-{time.time_ns()}")
     try:
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:

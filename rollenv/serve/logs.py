@@ -1,4 +1,4 @@
-"""The server's logs: a line for each request, and an audit of who opened and closed what."""
+"""The server's logs: a line for each request, and an audit log of what clients opened and closed."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ FORMS = ("off", "text", "json")
 #: The path of the request that is being answered; empty outside of one.
 request_path: ContextVar[str] = ContextVar("request_path", default="")
 
-_NUMBER = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 
 
 def audit(event: str, client: str, **fields: Any) -> None:
-    """Write down what a client did.
+    """Log an event of a client.
 
     Args:
-        fields: more of it; no tokens, and no more than some letters of what only the owner may know.
+        fields: details, without tokens and with only the first letters of secret names.
     """
     _audit.info("%s by %s", event, client, extra={"fields": {"event": event, "client": client, **fields}})
 
 
 class Requests:
-    """Gives every request an id, which its answer tells in ``X-Request-ID``, and writes a line when it has ended."""
+    """Gives every request an id, sent in the header ``X-Request-ID`` of the answer, and logs its end."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -46,24 +46,24 @@ class Requests:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-        number = given if _NUMBER.fullmatch(given) else secrets.token_hex(8).encode()
+        sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        request_id = sent if _REQUEST_ID.fullmatch(sent) else secrets.token_hex(8).encode()
         request_path.set(scope["path"])
         state, began, status = scope.setdefault("state", {}), time.monotonic(), 0
 
-        async def numbered(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] in ("http.response.start", "websocket.http.response.start", "websocket.accept"):
                 status = message.get("status", 101)
-                message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", number)]}
+                message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", request_id)]}
             await send(message)
 
         try:
-            await self._app(scope, receive, numbered)
+            await self._app(scope, receive, send_with_id)
         finally:
             if _requests.isEnabledFor(logging.INFO):
                 fields = {
-                    "request": number.decode(),
+                    "request": request_id.decode(),
                     "method": scope.get("method", "WS"),
                     "path": scope["path"],
                     "status": status,
@@ -89,7 +89,7 @@ class _Text(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         first, *more = super().format(record).splitlines() or [""]
-        line = first.encode("unicode_escape").decode()  # a path cannot write a line of its own
+        line = first.encode("unicode_escape").decode()  # so that a path cannot forge a line
         return "\n".join([line, *more]) if record.exc_info else "\\n".join([line, *more])
 
 
@@ -97,10 +97,10 @@ def write_to_stderr(form: str) -> None:
     """Write the server's log to standard error.
 
     Args:
-        form: one of :data:`FORMS`; "off" leaves things as they are.
+        form: one of :data:`FORMS`; "off" changes nothing.
 
     Raises:
-        UsageError: there is no such form.
+        UsageError: the form is unknown.
     """
     if form not in FORMS:
         raise UsageError(f"there is no log of the form {form!r}; there are {', '.join(FORMS)}")

@@ -38,24 +38,24 @@ logger = logging.getLogger(__name__)
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
-#: Seconds, from a cheap step to a slow reset.
+#: Buckets of call times in seconds, from a cheap step to a slow reset.
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
-#: The most times of calls that wait to be taken away.
+#: Maximum number of recent call times.
 _RECENT = 2000
 
 
 class Metrics(Collector):
-    """The metrics of one server, read when they are asked for."""
+    """The metrics of one server, collected on request."""
 
     def __init__(self, sessions: SessionManager, sandboxes: SandboxManager):
         self._sessions, self._sandboxes = sessions, sandboxes
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self._times = {name: [0.0] * (len(_BUCKETS) + 2) for name in ("reset", "step", "other")}
-        """By method, the calls of each bucket, and the sum of their seconds."""
+        """Number of calls in each bucket and the sum of their seconds, by method."""
         self.recent: deque[float] = deque(maxlen=_RECENT)
-        """Seconds of the last calls, for whoever takes them away."""
+        """Seconds of the last calls; a reader clears it."""
         sessions.on_call_time = self._add_time
 
     def _add_time(self, method: str, seconds: float) -> None:
@@ -69,13 +69,13 @@ class Metrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         sessions, sandboxes = self._sessions, self._sandboxes
-        yield InfoMetricFamily("rollenv_server", "What runs.", {"version": __version__})
+        yield InfoMetricFamily("rollenv_server", "Version of the server.", {"version": __version__})
         for name, value, help_text in (
             ("sessions_open", len(sessions.by_name), "Sessions of environments."),
-            ("sessions_max", sessions.limits.sessions, "Sessions that there may be."),
-            ("calls_waiting", sessions.queue.waiting, "Calls into environments that wait for their turn."),
+            ("sessions_max", sessions.limits.sessions, "Maximum number of sessions."),
+            ("calls_waiting", sessions.queue.waiting, "Calls of environments that wait for their turn."),
             ("sandboxes_open", len(sandboxes.by_name), "Sandboxes of clients."),
-            ("sandboxes_max", sandboxes.limits.sandboxes, "Sandboxes that there may be."),
+            ("sandboxes_max", sandboxes.limits.sandboxes, "Maximum number of sandboxes."),
             ("programs_waiting", sandboxes.queue.waiting, "Programs that wait for the pool."),
             ("draining", int(sessions.draining), "1 when the server is about to stop."),
         ):
@@ -83,7 +83,7 @@ class Metrics(Collector):
         for what, counts in (("session", asdict(sessions.counters)), ("sandbox", asdict(sandboxes.counters))):
             for name, value in counts.items():
                 yield CounterMetricFamily(f"rollenv_{what}_{name}", f"{name} of {what} since the start.", value)
-        help_text = "Time of calls into environments that succeeded, with the way to their workers."
+        help_text = "Time of successful calls of environments, including communication with workers."
         calls = HistogramMetricFamily("rollenv_env_call_seconds", help_text, labels=["method"])
         for name, (*each, total) in self._times.items():
             bounds = [*map(str, _BUCKETS), "+Inf"]
@@ -93,9 +93,9 @@ class Metrics(Collector):
         yield from self._envs()
 
     def _workers(self) -> Iterator[Metric]:
-        up = GaugeMetricFamily("rollenv_worker_up", "1 where a worker process is up.", labels=["worker"])
+        up = GaugeMetricFamily("rollenv_worker_up", "1 if a worker process is up.", labels=["worker"])
         envs = GaugeMetricFamily("rollenv_worker_envs", "Environments in a worker process.", labels=["worker"])
-        deaths = CounterMetricFamily("rollenv_worker_deaths", "How often a worker died.", labels=["worker"])
+        deaths = CounterMetricFamily("rollenv_worker_deaths", "Deaths of a worker.", labels=["worker"])
         for row in self._sessions.workers.report():
             name = [str(row["worker"])]
             up.add_metric(name, float(row["state"] == "up"))
@@ -105,7 +105,7 @@ class Metrics(Collector):
 
     def _envs(self) -> Iterator[Metric]:
         events = CounterMetricFamily(
-            "rollenv_env_events", "Calls that succeeded, ends of episodes and failures.", labels=["env", "event"]
+            "rollenv_env_events", "Successful calls, ends of episodes and failures.", labels=["env", "event"]
         )
         for record in self._sessions.health.envs.values():
             for event, count in record.counts.items():
@@ -113,10 +113,10 @@ class Metrics(Collector):
         yield events
 
 
-#: Seconds for which a round's findings hold, and for one check.
+#: Seconds for which results of checks are reused, and timeout of one check.
 _FRESH, _SECONDS = 30.0, 20.0
 
-#: The owner of what is checked.
+#: The owner of the sessions and sandboxes of checks.
 OWNER = "(canary)"
 
 _PROGRAM, _PRINTED = "print(6 * 7)", "42\n"
@@ -130,14 +130,11 @@ class Check:
     detail: str
     seconds: float
     at: float
-    """When it ended, in seconds since 1970."""
+    """End of the check, in seconds since 1970."""
 
 
 def families() -> dict[str, str]:
-    """By namespace, the first environment that needs nothing that is missing here.
-
-    Namespaces of tests and of examples that come with a plug-in are included: they are served as well.
-    """
+    """Map each namespace to its first environment whose needs are met, including namespaces of plug-ins."""
     found: dict[str, str] = {}
     for env_spec in list_envs():
         if env_spec.namespace not in found and not env_spec.missing and not env_spec.nondeterministic:
@@ -146,7 +143,7 @@ def families() -> dict[str, str]:
 
 
 class ReadinessChecks:
-    """Checks them all when somebody asks, at most every half minute."""
+    """Runs the checks on request, at most every half minute."""
 
     def __init__(self, sessions: SessionManager, sandboxes: SandboxManager):
         self._sessions, self._sandboxes = sessions, sandboxes
@@ -156,9 +153,7 @@ class ReadinessChecks:
         self._task: asyncio.Task[None] | None = None
 
     async def problems(self) -> dict[str, str]:
-        """Return the checks that fail, and why. The first caller waits for the checks; later ones get the last
-        results.
-        """
+        """Return the failed checks with their errors. Only the first caller waits; others get the last results."""
         if self._sessions.draining:
             return {"server": "it is about to stop"}
         if self._task is None or (self._task.done() and time.monotonic() - self._began > _FRESH):
@@ -188,14 +183,14 @@ class ReadinessChecks:
                 async with asyncio.timeout(_SECONDS):
                     ok, detail = True, await call()
             except ServerFull as error:
-                ok, detail = True, f"not checked: {error}"  # who is busy works
+                ok, detail = True, f"not checked: {error}"  # a busy server works
             except TimeoutError:
                 ok, detail = False, f"it took longer than {_SECONDS:g} s"
             except (RollenvError, OSError) as error:
                 ok, detail = False, str(error)
-            self.checks[name] = found = Check(ok, detail, time.monotonic() - began, time.time())
-            if not found.ok:
-                logger.warning("the check of %s failed: %s", name, found.detail)
+            self.checks[name] = Check(ok, detail, time.monotonic() - began, time.time())
+            if not ok:
+                logger.warning("the check of %s failed: %s", name, detail)
 
     async def _plays(self, env_id: str) -> str:
         async with self._sessions.brief(OWNER, env_id) as session:
@@ -206,7 +201,7 @@ class ReadinessChecks:
         return f"{env_id} was reset and played a turn"
 
     async def _runs(self) -> str:
-        done = await self._sandboxes.run(OWNER, _PROGRAM)
-        if done.stdout != _PRINTED:
-            raise RollenvError(f"a program that prints {_PRINTED!r} printed {done.stdout!r:.80} {done.stderr!r:.200}")
+        ran = await self._sandboxes.run(OWNER, _PROGRAM)
+        if ran.stdout != _PRINTED:
+            raise RollenvError(f"a program that prints {_PRINTED!r} printed {ran.stdout!r:.80} {ran.stderr!r:.200}")
         return "a program ran"

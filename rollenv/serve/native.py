@@ -24,12 +24,12 @@ from rollenv.serve.websocket import WebSocket
 
 logger = logging.getLogger(__name__)
 
-#: Requests of one connection that are carried out at the same time; more are not read.
+#: Maximum concurrent requests of one connection; more are not read.
 _AT_ONCE = 1024
 
 
 class Native:
-    """Talks with one client until the connection ends. Its sessions go on without it.
+    """The connection of one client. Its sessions outlast it.
 
     Args:
         silence: seconds without a message after which the connection is closed.
@@ -62,15 +62,15 @@ class Native:
             for session in self._used:
                 session.left = time.monotonic()
             for task, operation in self._running.values():
-                if operation not in ("call", "close"):  # whose answer waits for the client to come back
+                if operation not in ("call", "close"):  # whose answers are kept for a reconnected client
                     task.cancel()
 
     def _take(self, message: str | bytes) -> bool:
-        """Begin the requests of a message, as far as there is room for them, unless others wait for that already."""
+        """Queue the requests of a message and start them while there is room; false if others already wait."""
         if self._waiting:
             return False
         try:
-            self._waiting.extend(protocol.unpack_all(message))  # type: ignore[arg-type]  # a text is refused
+            self._waiting.extend(protocol.unpack_all(message))  # type: ignore[arg-type]  # text is an error
         except UsageError as error:
             self._socket.end(1007, str(error)[:100])
         self._begin_waiting()
@@ -82,7 +82,7 @@ class Native:
             await self._room.wait()
 
     def _begin_waiting(self) -> None:
-        """Start requests while there is room. Each keeps its room until its answer is sent."""
+        """Start requests while there is room. Each occupies it until its answer is sent."""
         while self._waiting and self._begun < _AT_ONCE:
             number, operation, *args = self._waiting.popleft()
             self._begun += 1
@@ -92,20 +92,20 @@ class Native:
                 self._running[number] = (task, operation)
 
     def _start_step(self, number: int, args: list[Any]) -> bool:
-        """Send a step to its worker at once; return False if that is not possible."""
+        """Send a step to its worker at once; return false if that is not possible."""
         if len(args) != 4 or args[2] != "step" or self._limited or number in self._steps:
             return False
-        name, count, _, given = args  # a match statement takes a tenth of a step's time
-        if type(name) is not str or type(count) is not int or type(given) is not list or [*map(type, given)] != [str]:
+        name, count, _, call = args  # a match statement takes a tenth of a step's time
+        if type(name) is not str or type(count) is not int or type(call) is not list or [*map(type, call)] != [str]:
             return False
-        action, session = given[0], self.sessions.by_name.get(name)
+        action, session = call[0], self.sessions.by_name.get(name)
         if session is None or session.owner != self.client.name:
             return False
         self._steps[number] = session, count
         if not session.start_step(count, action, functools.partial(self._finish_step, number)):
             del self._steps[number]
             return False
-        self._uses(session)
+        self._mark_used(session)
         return True
 
     def _finish_step(self, number: int, outcome: list[Any] | RollenvError) -> None:
@@ -115,14 +115,14 @@ class Native:
         except Exception:
             logger.exception("an answer to %s cannot be sent", self.client.name)
             data = _refusal(number, ServerError(FAILED))
-        self._say(data)
+        self._send(data)
 
-    def _uses(self, session: Session) -> None:
+    def _mark_used(self, session: Session) -> None:
         session.left = 0.0
         self._used.add(session)
 
-    def _say(self, data: bytes) -> None:
-        """Send an answer, with whatever else there is to send in the same moment."""
+    def _send(self, data: bytes) -> None:
+        """Send an answer, together with others of the same iteration of the event loop."""
         if not self._answers:
             asyncio.get_running_loop().call_soon(self._flush)
         self._answers.append(data)
@@ -130,7 +130,7 @@ class Native:
     async def _answer(self, number: int, operation: Any, args: list[Any]) -> None:
         try:
             try:
-                data = _packed(number, await self._carried_out(operation, args))
+                data = _packed(number, await self._carry_out(operation, args))
             except RollenvError as error:
                 data = _refusal(number, error)
             except asyncio.CancelledError:
@@ -140,15 +140,13 @@ class Native:
             except Exception:
                 logger.exception("a request of %s failed", self.client.name)
                 data = _refusal(number, ServerError(FAILED))
-            self._say(data)
+            self._send(data)
         finally:
             if self._running.get(number, (None,))[0] is asyncio.current_task():
                 del self._running[number]
 
     def _flush(self) -> None:
-        """Send the answers that are there by now, and make room for as many requests: a client that reads no answers is
-        not read either.
-        """
+        """Send the collected answers, which makes room for as many requests: clients that do not read must wait."""
         sent = 0
         for count, data in protocol.pack_all(self._answers, protocol.LARGEST_MESSAGE):
             if not self._socket.writable.is_set():
@@ -165,7 +163,7 @@ class Native:
         await self._socket.writable.wait()
         self._flush()
 
-    async def _carried_out(self, operation: Any, args: list[Any]) -> Any:
+    async def _carry_out(self, operation: Any, args: list[Any]) -> Any:
         handler = _OPERATIONS.get(operation) if isinstance(operation, str) else None
         if handler is None:
             raise UsageError(f"there is no operation {operation!r:.40}; there are {', '.join(_OPERATIONS)}")
@@ -181,43 +179,43 @@ class Native:
 
     async def _spec(self, env_id: str) -> dict[str, Any]:
         self.client.needs("environments")
-        found = served(env_id)
+        env_spec = served(env_id)
         return {
-            "abilities": sorted(found.abilities),
-            "nondeterministic": found.nondeterministic,
-            "oracle_success": found.oracle_success,
-            "indexed": found.indexed,
-            "levels": list(found.levels),
-            "summary": found.summary,
+            "abilities": sorted(env_spec.abilities),
+            "nondeterministic": env_spec.nondeterministic,
+            "oracle_success": env_spec.oracle_success,
+            "indexed": env_spec.indexed,
+            "levels": list(env_spec.levels),
+            "summary": env_spec.summary,
         }
 
-    async def _open(self, session: str, env_id: str, settings: dict[str, Any]) -> dict[str, Any]:
+    async def _open(self, name: str, env_id: str, settings: dict[str, Any]) -> dict[str, Any]:
         self.client.needs("environments")
         self.sessions.limiter.take(self.client.name)
-        found = await self.sessions.open(session, self.client.name, env_id, settings, lasting=True)
-        return found.env.about
+        session = await self.sessions.open(name, self.client.name, env_id, settings, lasting=True)
+        return session.env.about
 
-    async def _resume(self, session: str) -> int:
-        found = self.sessions.get(session, self.client.name)
-        self._uses(found)
-        return found.count
+    async def _resume(self, name: str) -> int:
+        session = self.sessions.get(name, self.client.name)
+        self._mark_used(session)
+        return session.count
 
-    async def _call(self, session: str, count: int, method: str, args: list[Any]) -> Any:
-        found = self.sessions.get(session, self.client.name)
+    async def _call(self, name: str, count: int, method: str, args: list[Any]) -> Any:
+        session = self.sessions.get(name, self.client.name)
         self.sessions.limiter.take(self.client.name)
-        self._uses(found)
+        self._mark_used(session)
         try:
-            return await found.numbered(count, method, args)
+            return await session.numbered(count, method, args)
         except asyncio.CancelledError:
-            if self._connected:  # it was the client who gave up, and not its connection
-                found.cancel(count)
+            if self._connected:  # the client cancelled the request
+                session.cancel(count)
             raise
 
-    async def _close(self, session: str) -> None:
-        with contextlib.suppress(ServerError):  # it is closed already
-            found = self.sessions.get(session, self.client.name)
-            self._used.discard(found)
-            self.sessions.close(found)
+    async def _close(self, name: str) -> None:
+        with contextlib.suppress(ServerError):  # it is already closed
+            session = self.sessions.get(name, self.client.name)
+            self._used.discard(session)
+            self.sessions.close(session)
 
     async def _cancel(self, number: int) -> None:
         if number in self._running:

@@ -1,4 +1,4 @@
-"""Limits, fair turns and counters that all sessions share: who asks for much does not keep others waiting."""
+"""Quotas, fair queues and counters that all sessions share, so that a busy client does not delay others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollenv.rollout.workers.pool import WorkerPool
 #: Seconds between two checks of time limits.
 _CHECK_EVERY = 0.05
 
-#: Seconds after which somebody who is inside no longer keeps others out: an environment that hangs takes no slot.
+#: Seconds after which a call frees its slot, so that an environment that hangs does not occupy one.
 PATIENCE = 1.0
 
 _MINUTE = 60.0
@@ -27,11 +27,11 @@ class Quota:
     """The limits of one owner; 0 is no limit."""
 
     sessions: int = 0
-    """At the same time; as many sandboxes."""
+    """Maximum open sessions, and maximum open sandboxes."""
     rate: float = 0.0
-    """Requests a second, and twice as many at once after a pause."""
+    """Requests per second; a burst may have twice as many."""
     compute: float = 0.0
-    """Seconds a minute: of processor time in environments, and that programs run in sandboxes."""
+    """Seconds per minute: processor time in environments and wall-clock time in sandboxes."""
 
     def __or__(self, usual: Quota) -> Quota:
         return Quota(self.sessions or usual.sessions, self.rate or usual.rate, self.compute or usual.compute)
@@ -50,7 +50,7 @@ class RateLimiter:
         return self._usual if own is None else own | self._usual
 
     def is_limited(self, owner: str) -> bool:
-        """Return whether it matters how much an owner asks for."""
+        """Return whether an owner has a limit of requests or compute."""
         allowed = self.quota(owner)
         return bool(allowed.rate or allowed.compute)
 
@@ -58,20 +58,20 @@ class RateLimiter:
         """Count a request.
 
         Raises:
-            TooFast: that is too often, or what was asked before took too long.
+            TooFast: the owner has exceeded its rate or its compute.
         """
         allowed, now = self.quota(owner), time.monotonic()
         if allowed.compute and (wait := self._worked.get(owner, 0.0) - now) > 0:
             text = f"{owner} has used its {allowed.compute:g} seconds of computing in a minute"
             raise TooFast(text, retry_after=wait)
         if allowed.rate:
-            ready = max(self._ready.get(owner, 0.0), now - 2.0) + 1 / allowed.rate  # when it would be in an even flow
+            ready = max(self._ready.get(owner, 0.0), now - 2.0) + 1 / allowed.rate  # its time at an even rate
             if ready > now:
                 raise TooFast(f"{owner} asks more than {allowed.rate:g} times a second", retry_after=ready - now)
             self._ready[owner] = ready
 
     def spend(self, owner: str, seconds: float) -> None:
-        """Count what was computed for an owner."""
+        """Count the compute of an owner."""
         allowed = self.quota(owner)
         if allowed.compute:
             minute = time.monotonic() - _MINUTE
@@ -79,8 +79,9 @@ class RateLimiter:
 
 
 class TimeLimits:
-    """Time limits of many short calls, kept to within a twentieth of a second by one timer: a timer for each step costs
-    a fifth of the server's time.
+    """Time limits of many short calls, checked every twentieth of a second by one timer.
+
+    A timer for each step would cost a fifth of the server's time.
     """
 
     def __init__(self) -> None:
@@ -88,7 +89,7 @@ class TimeLimits:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, limit: TimeLimit, seconds: float) -> None:
-        """Begin a limit, which expires unless it is stopped before."""
+        """Start a limit, which expires unless it is stopped before."""
         limit._running, limit.end = self._running, time.monotonic() + seconds
         self._running.add(limit)
         if self._timer is None:
@@ -98,35 +99,35 @@ class TimeLimits:
         self._timer = asyncio.get_running_loop().call_later(_CHECK_EVERY, self._check) if self._running else None
         now = time.monotonic()
         for limit in [each for each in self._running if now > each.end]:
-            if limit.stop():  # no other has stopped it meanwhile
+            if limit.stop():  # unless another expired limit has stopped it
                 limit.expire()
 
 
 class TimeLimit:
-    """A limit that :class:`TimeLimits` keep; a subclass says what happens when it expires."""
+    """A limit of :class:`TimeLimits`; a subclass defines :meth:`expire`."""
 
     __slots__ = ("_running", "end")
     _running: set[TimeLimit]
     end: float
 
     def stop(self) -> bool:
-        """Stop it before it expires; return False if it has expired or was stopped."""
+        """Stop the limit before it expires; return false if it has expired or was stopped."""
         if self not in self._running:
             return False
         self._running.discard(self)
         return True
 
     def expire(self) -> None:
-        """Called once, when the time is over."""
+        """Handle the end of the time. Called once."""
         raise NotImplementedError
 
 
 class FairQueue:
-    """Lets so many in at a time; owners that wait take turns.
+    """Admits a fixed number of calls at a time; owners that wait take turns.
 
     Args:
-        width: how many are inside at the same time, apart from those that have been there for long.
-        patience: seconds after which one counts as such; None for never.
+        width: maximum number of admitted calls, not counting long ones.
+        patience: seconds after which a call counts as long; None for never.
     """
 
     def __init__(self, width: int, patience: float | None = PATIENCE):
@@ -139,31 +140,31 @@ class FairQueue:
         return sum(map(len, self._waiting.values()))
 
     def turn(self, owner: str) -> Turn:
-        """Wait for a turn, and hold it for an ``async with`` block."""
+        """Return a turn, which an ``async with`` block waits for and holds."""
         return Turn(self, owner)
 
     def enter(self) -> bool:
-        """Take a slot, which :meth:`leave` gives back; return False if one has to wait for it."""
+        """Take a slot, which :meth:`leave` frees; return false if none is free."""
         if not self._free or self._waiting:
             return False
         self._free -= 1
         return True
 
     def leave(self) -> None:
-        """Give a slot back."""
+        """Free a slot."""
         self._free += 1
         while self._free and self._waiting:
             owner, turns = self._waiting.popitem(last=False)
             turn = turns.popleft()
             if turns:
-                self._waiting[owner] = turns  # to the end of the line
+                self._waiting[owner] = turns  # at the end of the queue
             if not turn.done():
                 turn.set_result(None)
                 self._free -= 1
 
 
 class Turn(TimeLimit):
-    """One turn: for an ``async with`` block, or from :meth:`begin` to :meth:`leave`."""
+    """One turn, for an ``async with`` block or from :meth:`begin` to :meth:`leave`."""
 
     __slots__ = ("_inside", "_owner", "_queue")
 
@@ -171,13 +172,13 @@ class Turn(TimeLimit):
         self._queue, self._owner, self._inside = queue, owner, False
 
     def begin(self) -> bool:
-        """Begin it; return False if one has to wait for it."""
+        """Start the turn; return false if no slot is free."""
         if self._queue.enter():
             self._hold()
         return self._inside
 
     def leave(self) -> None:
-        """End it, if it has not ended."""
+        """End the turn, if it has not ended."""
         if self._inside:
             self._inside = False
             if self._queue.patience is not None:
@@ -195,7 +196,7 @@ class Turn(TimeLimit):
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    queue.leave()  # it was given a turn in the same moment
+                    queue.leave()  # the turn was granted at the same moment
                 raise
         self._hold()
 
@@ -208,8 +209,8 @@ class Turn(TimeLimit):
             self._queue.time_limits.start(self, self._queue.patience)
 
 
-#: An owner's sessions with an environment get workers of their own once this number of them ended their workers or
-#: hung, if that is at least this share of them. The counts are halved after so many sessions.
+#: An owner's sessions with an environment get workers of their own once this number of sessions, and this share, killed
+#: their workers or hung. The counts are halved after so many sessions.
 _HARM, _SHARE, _OPENED = 3, 0.2, 100
 
 
@@ -218,25 +219,25 @@ class SessionLimits:
     """Limits of all sessions."""
 
     sessions: int = 1024
-    """Sessions at the same time."""
+    """Maximum open sessions."""
     each: Quota = field(default_factory=Quota)
-    """The quota of an owner whose token sets none."""
+    """Quota of an owner whose token sets none."""
     idle: float = 1800.0
     """Seconds without a call after which a session ends."""
     gone: float = 300.0
-    """Seconds without a connection after which a session ends, if it had one."""
+    """Seconds after which a session ends whose connection has ended."""
     total: float = 86_400.0
     """Seconds after which a session ends in any case."""
     reset: float = 300.0
-    """Seconds for building and for each reset of an environment."""
+    """Deadline for building and for each reset of an environment, in seconds."""
     step: float = 120.0
-    """Seconds for every other call."""
+    """Deadline for every other call, in seconds."""
     replays: int = 3
-    """Repetitions of a call whose worker was lost."""
+    """Maximum repetitions of a call whose worker was lost."""
     running: int = 256
-    """Calls into environments at the same time."""
+    """Maximum concurrent calls of environments."""
     any_arguments: bool = False
-    """Take every constructor argument, also those that name files and programs."""
+    """Accept all constructor arguments, including those that name files and programs."""
 
 
 @dataclass
@@ -245,22 +246,22 @@ class EnvRecord:
 
     opened: float = 0.0
     harm: float = 0.0
-    """The number of those that ended their worker or hung in it."""
+    """Number of sessions that killed their worker or hung in it."""
 
     @property
     def needs_own_worker(self) -> bool:
-        """True if they harm their workers again and again."""
+        """True if the sessions harm their workers repeatedly."""
         return self.harm >= _HARM and self.harm >= _SHARE * self.opened
 
     def add(self) -> None:
-        """Count one more session. Old ones count less and less."""
+        """Count a session; old ones lose weight."""
         if self.opened > _OPENED:
             self.opened, self.harm = self.opened / 2, self.harm / 2
         self.opened += 1
 
 
 def stopping() -> ServerFull:
-    """Return the error for what would begin while the server stops."""
+    """Build the error for new sessions and sandboxes while the server stops."""
     return ServerFull("the server is about to stop", retry_after=5.0, draining=True)
 
 
@@ -283,8 +284,8 @@ class SessionContext:
         self.queue = FairQueue(limits.running)
         self.counters, self.health = SessionCounters(), Health(max_backoff=0.0)
         self.on_call_time: Callable[[str, float], None] = lambda method, seconds: None
-        """Called with the method and the seconds of each call that succeeded."""
+        """Called with the method and the seconds of each successful call."""
         self.on_call: Callable[[Any, str, list[Any], Any], None] = lambda env, method, args, answer: None
-        """Called with the :class:`.ReplayedEnv`, method, arguments and answer of each call that succeeded."""
+        """Called with the :class:`.ReplayedEnv`, method, arguments and answer of each successful call."""
         self.records: defaultdict[tuple[str, str], EnvRecord] = defaultdict(EnvRecord)
-        """By owner and environment id."""
+        """Records by owner and environment id."""

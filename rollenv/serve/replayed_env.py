@@ -23,15 +23,15 @@ from rollenv.serve.quotas import SessionContext, TimeLimit
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that an environment that may harm others waits for a worker of its own.
+#: Seconds that a potentially harmful environment waits for a worker of its own.
 _ALONE_SECONDS = 2.0
 
-#: Bytes of a state that is handed over: a session is one request.
+#: Maximum bytes of an exported state: a session is one request.
 _LARGEST_STATE = protocol.LARGEST_REQUEST // 2
 
 
 class ReplayedEnv:
-    """An environment, its episode so far, and what rebuilds it in another worker.
+    """An environment with its replay log, which rebuilds it in another worker.
 
     Args:
         alone: whether it gets a worker of its own.
@@ -46,48 +46,48 @@ class ReplayedEnv:
         self._context, self.session, self.owner, self.task, self.views = context, session, owner, task, views
         self._is_limited = context.limiter.is_limited(owner)
         self.pooled: PooledEnv | None = None
-        """Its part in a worker, while there is one."""
+        """The environment in a worker, if there is one."""
         self._alone, self._losses = alone, 0
         self.closed = False
-        """True once it has ended for good."""
+        """True once the session has ended."""
         self.about: dict[str, Any] = {}
         self.history = ReplayLog()
         self.over, self.turns = True, 0
         self.last_step: list[Any] = []
-        """The answer to the last step of this episode."""
+        """Answer to the last step of this episode."""
 
     async def build(self) -> None:
-        """Build it, unless a call was faster."""
+        """Build the environment, unless a call has done so."""
         if self.pooled is None:
             await self._with_replay(self._open)
 
     async def card(self) -> dict[str, Any]:
-        """Return what a person has to know to play it; the episode stays as it is."""
+        """Return the environment's card for human players; the episode does not change."""
         card: dict[str, Any] = await self._with_replay(functools.partial(self._perform, "card", []))
         return card
 
     async def call(self, method: str, args: list[Any], failure: EnvFailure | None = None) -> Any:
-        """Make a call, and record it.
+        """Call a method and record the call.
 
         Args:
-            failure: of the first attempt, if there was one; then the call is made again, in another worker.
+            failure: failure of the first attempt, if any; the call is then repeated in another worker.
 
         Raises:
-            EnvBroke: a replay is no remedy.
-            SessionGone: it was closed meanwhile.
+            EnvBroke: a replay did not help or cannot help.
+            SessionGone: the session was closed meanwhile.
         """
         answer = await self._with_replay(functools.partial(self._perform, method, args), failure)
         self._record(method, args, answer)
         return answer
 
     def send(self, method: str, args: list[Any], done: Callable[[Any], object]) -> None:
-        """Send a call into the environment.
+        """Send a call to the worker.
 
         Args:
-            done: called once, with the worker's result or an error, in its time.
+            done: called once with the worker's result or an error, within the deadline.
 
         Raises:
-            SessionGone: it was released during a replay.
+            SessionGone: the environment was released during a replay.
         """
         pooled = self.pooled
         if pooled is None:
@@ -102,36 +102,36 @@ class ReplayedEnv:
             pooled.send("call", [method, *args], call.answered)
 
     def finish_step(self, action: str, result: EnvResult) -> list[Any]:
-        """Record a step that was sent, and return its answer."""
+        """Record a step of :meth:`send` and return its answer."""
         answer: list[Any] = self._answer_of("step", result)
         self._record("step", [action], answer)
         return answer
 
     async def save_state(self) -> None:
-        """Let the history begin with the state, where there is one: to restore it is quicker than a replay."""
+        """Start the history with the state, if there is one, because restoring it is faster than a replay."""
         if self.pooled is not None and self.history.calls and "state" in spec(self.task.env_id).abilities:
-            with contextlib.suppress(EnvFailure, UsageError):  # else it is replayed
+            with contextlib.suppress(EnvFailure, UsageError):  # the episode can still be replayed
                 state = await self._ask("get_state", [])
                 if len(protocol.pack(state)) <= _LARGEST_STATE:
                     self.history.add("set_state", [state], protocol.fingerprint("set_state", None))
 
     def release(self, *, hung: bool = False) -> None:
-        """Give the worker's environment back; the next call begins with a replay."""
+        """Close the environment in the worker; the next call starts with a replay."""
         pooled, self.pooled = self.pooled, None
         if pooled is not None and hung:
             pooled.abandon()
-        elif pooled is not None:  # the time of a call that failed counts, too
+        elif pooled is not None:  # the time of a failed call counts, too
             pooled.close(functools.partial(self._context.limiter.spend, self.owner))
 
-    # -- used by calls that are on their way ---------------------------------------------------------------------------
+    # -- used by calls in flight ---------------------------------------------------------------------------------------
 
     def hung(self, method: str) -> EnvFailure:
-        """Return the failure of a call that got no answer in its time."""
+        """Build the failure of a call whose deadline passed."""
         seconds = self._seconds_of(method)
         return EnvFailure("hung", f"{self.task.env_id}: {method} did not return within {seconds:g} s")
 
     def record_time(self, method: str, pooled: PooledEnv, seconds: float) -> None:
-        """Record the time of a call that succeeded."""
+        """Record the time of a successful call."""
         context = self._context
         if self._is_limited:
             context.limiter.spend(self.owner, pooled.computed())
@@ -142,7 +142,7 @@ class ReplayedEnv:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     async def _with_replay(self, call: Callable[[], Awaitable[Any]], failure: EnvFailure | None = None) -> Any:
-        """Make a call. If its worker is lost, replay the episode in another one and make it again."""
+        """Make a call; if the worker is lost, replay the episode in another one and repeat the call."""
         context = self._context
         for left in range(context.limits.replays, -1, -1):
             try:
@@ -170,14 +170,14 @@ class ReplayedEnv:
                 self.release()
                 raise EnvBroke(str(error), kind="differs") from error
             except asyncio.CancelledError:
-                self.release()  # what it did is unknown
+                self.release()  # the state of the environment is unknown
                 raise
         raise AssertionError
 
     async def _perform(self, method: str, args: list[Any]) -> Any:
         if self.pooled is None:
             await self._open()
-            if not (method == "set_state" or (method == "reset" and args[0] is not None)):  # which begin anew
+            if not (method == "set_state" or (method == "reset" and args[0] is not None)):  # these need no history
                 for number, (recorded, its_args, _) in enumerate(self.history.calls):
                     answer = await self._ask(recorded, list(its_args))
                     self.history.check(number, protocol.fingerprint(recorded, answer), self.task.env_id)
@@ -198,7 +198,7 @@ class ReplayedEnv:
         self.about = await self._ask("about", [])
 
     async def _open_in_worker(self) -> PooledEnv:
-        """Open it in a worker; in one of its own if it is to be alone and such a worker starts soon."""
+        """Open the environment in a worker; if it should be alone, in one of its own that starts in time."""
         open_in = functools.partial(self._context.workers.open, self.task, views=self.views)
         if self._alone:
             with contextlib.suppress(TimeoutError):
@@ -207,7 +207,7 @@ class ReplayedEnv:
         return await open_in()
 
     async def _ask(self, method: str, args: list[Any]) -> Any:
-        """Send a call, and wait for its answer."""
+        """Send a call and await its answer."""
         result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def done(answer: Any) -> None:
@@ -225,23 +225,23 @@ class ReplayedEnv:
         return limits.reset if method in ("reset", "about", "card") else limits.step
 
     async def _overdue(self, error: RollenvError) -> RollenvError:
-        """Return an error, or if it is a deadline that passed, what it was instead."""
+        """Return an error; if a deadline passed, return the failure that caused it."""
         if isinstance(error, EnvFailure) and error.kind == "hung" and self.pooled is not None:
             return await self.pooled.overdue(error)
         return error
 
     def _answer_of(self, method: str, result: Any) -> Any:
-        """Return what a client gets of a result."""
-        r = result
+        """Convert a worker's result to the client's answer."""
         if method == "step":
-            info = self._bounded(method, r.info)
-            return [r.observation, r.reward, r.terminated, r.truncated, info, r.state_key, r.view]
+            info = self._bounded(method, result.info)
+            ended = result.terminated, result.truncated
+            return [result.observation, result.reward, *ended, info, result.state_key, result.view]
         if method == "reset":
-            return [r.observation, self._bounded(method, r.info), r.state_key, r.view]
+            return [result.observation, self._bounded(method, result.info), result.state_key, result.view]
         return result if method in ("about", "card") else self._bounded(method, result)
 
     def _bounded(self, method: str, value: Any) -> Any:
-        """Return what an environment returned, if it is small enough to be spelled out for a client."""
+        """Return a value of the environment, unless it is too large to send."""
         try:
             validation.bounded(value, f"what {method} returned")
         except validation.BadValue as error:
@@ -249,7 +249,7 @@ class ReplayedEnv:
         return value
 
     def _record(self, method: str, args: list[Any], answer: Any) -> None:
-        """Record the effects of a call that succeeded."""
+        """Record the effects of a successful call."""
         self._context.counters.calls += 1
         if protocol.METHODS[method]:
             self.history.add(method, args, protocol.fingerprint(method, answer))
@@ -266,10 +266,10 @@ class ReplayedEnv:
 
 
 class Call(TimeLimit):
-    """A call that was sent to its worker: timed, within a limit, without a task of its own.
+    """A call in flight, timed and limited without a task of its own.
 
     Args:
-        done: called once: with the answer, the error, or the failure "hung" when the limit expires.
+        done: called once with the answer or the error, which is the failure "hung" when the limit expires.
     """
 
     __slots__ = ("_began", "_done", "_env", "_method", "_pooled")
@@ -279,7 +279,7 @@ class Call(TimeLimit):
         self._began = time.monotonic()
 
     def answered(self, answer: Any) -> None:
-        """Hand on what the worker answered, unless it comes too late."""
+        """Pass the worker's answer on, unless it is too late."""
         if self.stop():
             if not isinstance(answer, RollenvError):
                 self._env.record_time(self._method, self._pooled, time.monotonic() - self._began)

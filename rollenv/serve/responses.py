@@ -1,4 +1,4 @@
-"""Requests and answers of HTTP, as all protocols read and write them."""
+"""HTTP requests and responses of all protocols."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from rollenv.sandbox.errors import ContextBusy, NotFound, SandboxDied, SandboxFi
 
 T = TypeVar("T")
 
-#: Half of a character of UTF-16, or a half of two, in JSON.
-_HALVES = re.compile(r"\\u[dD][89a-fA-F]")
+#: An escaped surrogate in JSON.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
-#: HTTP statuses of errors that clients are to tell apart, the narrower classes first.
+#: HTTP statuses of errors, subclasses first.
 _STATUSES: tuple[tuple[type[RollenvError], int], ...] = (
     (NotAllowed, 401),
     (TooFast, 429),
@@ -45,34 +45,34 @@ _STATUSES: tuple[tuple[type[RollenvError], int], ...] = (
 
 
 def status_of(error: RollenvError) -> int:
-    """The status of HTTP for an error."""
+    """Return the HTTP status for an error."""
     return next((status for cls, status in _STATUSES if isinstance(error, cls)), 500)
 
 
 def retry_after(error: RollenvError) -> dict[str, str]:
-    """The header that says when to ask again, where the error does."""
+    """Return the header ``Retry-After`` if the error has one."""
     if not isinstance(error, ServerFull):
         return {}
     return {"Retry-After": str(max(1, math.ceil(float(error.details.get("retry_after", 1)))))}
 
 
 async def refused(request: Request, error: RollenvError) -> Response:
-    """The answer of a protocol without one of its own."""
+    """Answer an error; the default of all protocols."""
     return Json({"detail": str(error)}, status_of(error), retry_after(error))
 
 
 async def left(request: Request, error: ClientDisconnect) -> Response:
-    """The answer to a client that is no longer there."""
-    return Response(status_code=499)  # nobody reads it
+    """Answer a client that has disconnected."""
+    return Response(status_code=499)
 
 
 async def body_of(request: Request) -> dict[str, Any]:
-    """The JSON object in the body of a request."""
+    """Return the JSON object in the body of a request."""
     try:
         body = (await request.body()).decode()
         data = json.loads(body or "{}")
-        if _HALVES.search(body):
-            json.dumps(data, ensure_ascii=False).encode()  # half a character is none; nothing else could take it
+        if _SURROGATE.search(body):
+            json.dumps(data, ensure_ascii=False).encode()  # raises for a lone surrogate
     except (ValueError, RecursionError) as error:
         raise UsageError(f"the body is not JSON: {error}") from error
     if not isinstance(data, dict):
@@ -86,10 +86,10 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def validated(kind: Any, value: Any) -> Any:
-    """A value that a client sent, as an instance of a model, or of another type that pydantic knows.
+    """Validate a client's value against a model or another type of pydantic.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the value does not match.
     """
     try:
         return _adapter(kind).validate_python(value)
@@ -98,16 +98,16 @@ def validated(kind: Any, value: Any) -> Any:
 
 
 def wrong_fields(error: ValidationError) -> str:
-    """Return what is wrong with which field."""
+    """Describe the invalid fields."""
     each = [(".".join(map(str, one["loc"])), one["msg"]) for one in error.errors(include_input=False)]
     return "; ".join(f"{where}: {what}" if where else what for where, what in each)
 
 
 async def while_connected(receive: Receive, work: Awaitable[T]) -> T:
-    """Do something, but no longer than the client waits for it. The body of the request has to be read before.
+    """Await ``work`` and cancel it if the client disconnects. The request's body must have been read.
 
     Raises:
-        ClientDisconnect: the client left.
+        ClientDisconnect: the client disconnected.
     """
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect(receive))
     try:
@@ -127,11 +127,11 @@ async def _disconnect(receive: Receive) -> None:
 
 
 class Streamed(Response):
-    """A response of pieces. The generator is closed as soon as the client has gone.
+    """A streaming response. The generator is closed as soon as the client disconnects.
 
     Args:
-        pieces: of the body; when it raises :class:`RollenvError`, the connection ends without an end of the body.
-        held: is entered now and left at the end.
+        pieces: the pieces of the body; if it raises :class:`RollenvError`, the body stays incomplete.
+        held: a context manager that is entered now and exited at the end.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Streamed(Response):
         self.init_headers()
 
     async def begin(self) -> None:
-        """Make the first piece, so that what goes wrong before it is an answer of its own."""
+        """Generate the first piece, so that an error before it becomes a response of its own."""
         try:
             self._first = await anext(self._pieces, b"")
         except BaseException:
@@ -172,9 +172,9 @@ class Streamed(Response):
 
 
 class Json(JSONResponse):
-    """A JSON response of what environments and programs return: arrays become lists.
+    """A JSON response with values of environments and programs: arrays become lists.
 
-    It is in ASCII: texts may hold halves of characters, which UTF-8 has no bytes for.
+    It is ASCII, because texts may have lone surrogates, which UTF-8 cannot encode.
     """
 
     def render(self, content: Any) -> bytes:
@@ -189,5 +189,5 @@ _ENCODER = json.JSONEncoder(default=_plain, skipkeys=True, separators=(",", ":")
 
 
 def json_of(content: Any) -> str:
-    """Return what environments return, as JSON: keys that it does not have are left out."""
+    """Encode values of environments as JSON; keys that JSON does not support are skipped."""
     return _ENCODER.encode(content)

@@ -1,4 +1,4 @@
-"""Runs a server in this process until a signal stops it, with worker processes or environments of its own."""
+"""Runs a server until a signal stops it, with environments in worker processes or in this process."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ with extra("serve", "rollenv serve"):
 
 logger = logging.getLogger(__name__)
 
-#: Seconds of a step, of computing and by the clock, after which an id plays in workers from then on: nothing else is
-#: served meanwhile.
+#: Seconds of a step, in processor time and in wall-clock time, after which an id moves to workers: a step in this
+#: process blocks the server.
 SLOW, LATE = 0.1, 1.0
 
 
 class ServedWorkers(ProcessWorkers):
     """Worker processes, and the server's own process for some ids.
 
-    A call into an environment of this process cannot be interrupted, and holds up all others.
+    A call of an environment in this process cannot be interrupted and blocks all others.
 
     Args:
         inline: patterns of ids, such as ``game:*``.
@@ -59,21 +59,21 @@ class ServedWorkers(ProcessWorkers):
     async def open(
         self, task: Task, *, views: Views = False, avoid: Avoid = avoid_none, alone: bool = False
     ) -> PooledEnv:
-        """As :meth:`.pool.WorkerPool.open`."""
-        named = any(fnmatch.fnmatchcase(task.env_id, pattern) for pattern in self.inline)
-        if not named or alone or task.env_id in self.slow:
+        """See :meth:`.pool.WorkerPool.open`."""
+        inline = any(fnmatch.fnmatchcase(task.env_id, pattern) for pattern in self.inline)
+        if not inline or alone or task.env_id in self.slow:
             return await super().open(task, views=views, avoid=avoid, alone=alone)
         self._attach()
         return cast(PooledEnv, InlineEnv(self, task, views))
 
     def report(self) -> list[dict[str, Any]]:
-        """The state of every worker, and of this process where it plays."""
+        """The state of every worker, and of this process if it may have environments."""
         here = [{"worker": "server", "state": "up", "envs": self.inline_envs}] if self.inline else []
         return [*here, *super().report()]
 
 
 class InlineEnv:
-    """An environment in this process; as :class:`.pool.PooledEnv`."""
+    """An environment in this process, with the interface of :class:`.pool.PooledEnv`."""
 
     worker = "server"
 
@@ -84,7 +84,7 @@ class InlineEnv:
         pool.inline_envs += 1
 
     def send(self, operation: str, args: Sequence[Any], done: Answered) -> None:
-        """Carry out an operation, and hand on its answer or its error."""
+        """Carry out an operation and pass its answer or error on."""
         try:
             answer = self._carry_out(operation, args)
         except RollenvError as error:
@@ -92,12 +92,12 @@ class InlineEnv:
         done(answer)
 
     def computed(self) -> float:
-        """Return the seconds of processor time since the last call."""
+        """Return the processor time since the last call, in seconds."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
     async def overdue(self, failure: EnvFailure) -> EnvFailure:
-        """Return the failure: the call has come to its end."""
+        """Return the failure: the call has ended."""
         return failure
 
     def close(self, spent: Callable[[float], None] = lambda seconds: None) -> None:
@@ -123,28 +123,30 @@ class InlineEnv:
                 env_id = self._how[1].env_id
                 self._pool.slow.add(env_id)
                 logger.warning(
-                    "a step of %s took %.2f s in the server: it plays in workers from now on", env_id, seconds
+                    "a step of %s took %.2f s in the server; from now on its environments run in workers",
+                    env_id,
+                    seconds,
                 )
 
 
-# uvicorn says this of every WebSocket that is refused, of every answer that is cut off with its sandbox, and, with a
-# traceback, of every text that is not UTF-8.
+# uvicorn logs these for every refused WebSocket, every response that ends with its sandbox, and, with a traceback,
+# every text that is not UTF-8.
 _USUAL = ("without completing handshake", "without completing response", "Invalid UTF-8 sequence")
 logging.getLogger("uvicorn.error").addFilter(lambda record: not any(text in record.getMessage() for text in _USUAL))
 
 
-#: Seconds for the head of a request.
+#: Maximum seconds for the head of a request.
 _HEAD = 10.0
 
-#: Bytes of a block of memory that is returned to the system, and the number of that setting in malloc.h.
+#: Minimum bytes of a block that is returned to the system at once, and the number of that option in malloc.h.
 _LARGE, _M_MMAP_THRESHOLD = 1 << 20, -3
 
-#: Seconds after which a client is given up that reads nothing; its answers would stay in memory.
+#: Seconds after which a client that reads nothing is disconnected, because its answers stay in memory.
 UNREAD = 60.0
 
 
 class _Prompt(H11Protocol):
-    """Closes connections whose requests do not begin in time: many slow ones would keep others out."""
+    """Closes connections whose requests do not start in time: many slow ones would block other clients."""
 
     _late: asyncio.TimerHandle | None = None
 
@@ -166,19 +168,19 @@ class _Prompt(H11Protocol):
 
     def _give_up(self, before: object) -> None:
         self._late = None
-        if self.cycle is before and self.transport.get_protocol() is self:  # else it is a WebSocket now
+        if self.cycle is before and self.transport.get_protocol() is self:  # unless it has become a WebSocket
             self.transport.close()
 
 
 def listen(host: str, port: int, unread: float = UNREAD) -> socket.socket:
-    """A socket that listens.
+    """Open a listening socket.
 
     Args:
-        port: 0 for any free one.
-        unread: seconds after which a connection ends whose client takes none of what was sent to it.
+        port: 0 for any free port.
+        unread: seconds after which a connection ends whose client reads nothing.
 
     Raises:
-        UsageError: it cannot be had.
+        UsageError: the socket cannot be opened.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -191,9 +193,9 @@ def listen(host: str, port: int, unread: float = UNREAD) -> socket.socket:
 
 
 def return_memory() -> None:
-    """Have the C library return large blocks to the system as soon as they are freed, here and in processes to come.
+    """Let the C library return large blocks to the system as soon as they are freed, here and in child processes.
 
-    Otherwise a few large answers leave hundreds of megabytes in each process, between smaller blocks that stay.
+    Otherwise a few large answers leave hundreds of megabytes of fragmented memory in each process.
     """
     os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", str(_LARGE))
     with contextlib.suppress(OSError, AttributeError):  # another C library
@@ -201,7 +203,7 @@ def return_memory() -> None:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in uvloop's event loop where that is installed, which is faster, else in asyncio's."""
+    """Run a coroutine in uvloop's faster event loop if it is installed, else in asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -214,10 +216,10 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 async def serve(
     settings: Settings, workers: ProcessWorkers, sock: socket.socket, ready: Callable[[], None] = lambda: None
 ) -> None:
-    """Serve until SIGTERM or SIGINT. The first lets sessions end, the second ends them.
+    """Serve until SIGTERM or SIGINT. The first signal lets sessions end, the second ends them.
 
     Args:
-        ready: called when clients can come.
+        ready: called when the server accepts clients.
     """
     server = EnvServer(settings, workers)
     config = uvicorn.Config(
@@ -254,7 +256,7 @@ async def serve(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
-    gc.freeze()  # modules stay; without them, collections take a tenth of the time
+    gc.freeze()  # collections without the modules take a tenth of the time
     gc.set_threshold(20_000, 20, 20)
     loop.call_soon(ready)
     await web.serve(sockets=[sock])

@@ -1,4 +1,4 @@
-"""Sandboxes of clients: by name, with leases; and a pool for programs that run alone."""
+"""Sandboxes of clients by name, with leases, and a pool for single programs."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks for sandboxes whose lease is over.
+#: Seconds between two checks for expired sandboxes.
 _REAP_EVERY = 1.0
 
-#: Programs that run alone at the same time; their own limits end them.
+#: Maximum concurrent single programs.
 _CORES = os.cpu_count() or 1
 
-#: Calls into one sandbox at the same time; each holds a thread. Threads for whatever else is in the default executor.
+#: Maximum concurrent calls of one sandbox, each with a thread, and threads of the default executor for other work.
 _CALLS, _OTHERS = 8, 32
 
-#: Threads that end sandboxes: however many calls run, there is one to end them.
+#: Threads that end sandboxes, separate from those of calls so that one is always free.
 _ENDING = 8
 
-#: Seconds that the sandboxes of a server that stops have to end.
+#: Maximum seconds to end all sandboxes when the server stops.
 _STOP_SECONDS = 20.0
 
 
@@ -46,17 +46,17 @@ class SandboxLimits:
     """The limits of clients' sandboxes."""
 
     sandboxes: int = 64
-    """How many there are at the same time; 0 for none at all."""
+    """Maximum open sandboxes; 0 disables them."""
     idle: float = 1800.0
-    """Seconds without a call after which one ends."""
+    """Seconds without a call after which a sandbox ends."""
     total: float = 86_400.0
-    """Seconds after which it ends in any case; clients may ask for less."""
+    """Seconds after which a sandbox ends in any case; clients may request less."""
     limits: Limits = field(default_factory=Limits)
-    """Of each."""
+    """Limits of each sandbox."""
     longest: float = 600.0
-    """Seconds that one call may ask for."""
+    """Maximum seconds that a client may request for one call."""
     waiting: int = 1000
-    """Programs that may wait for the pool."""
+    """Maximum programs that wait for the pool."""
 
 
 class SandboxSession:
@@ -73,7 +73,7 @@ class SandboxSession:
     ):
         self.name, self.owner, self.metadata, self._limiter = name, owner, dict(metadata), limiter
         self.brief = brief
-        """Whether it ends with the call that it was made for."""
+        """True if the sandbox serves a single call."""
         self.sandbox = AsyncSandbox(sandbox)
         self.started = time.time()
         """Seconds since 1970."""
@@ -87,7 +87,7 @@ class SandboxSession:
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[AsyncSandbox]:
-        """Hold it for a call: :class:`AsyncSandbox`. It is not idle meanwhile."""
+        """Hold the sandbox for a call; meanwhile it is not idle."""
         if not self.alive:
             raise SessionGone("the sandbox has ended")
         with self.hold():
@@ -100,7 +100,7 @@ class SandboxSession:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """It is not idle meanwhile."""
+        """Keep the sandbox from being idle."""
         self.busy += 1
         try:
             yield
@@ -110,7 +110,7 @@ class SandboxSession:
 
 
 class PerSandbox(Generic[T]):
-    """A value for each sandbox, made when it is first asked for, and forgotten with the sandbox."""
+    """A value for each sandbox, created on first access and dropped with the sandbox."""
 
     def __init__(self, make: Callable[[], T]):
         self._make = make
@@ -161,14 +161,14 @@ class SandboxManager:
         """Start a sandbox.
 
         Args:
-            lifetime: seconds until it ends, at most those of the limits.
-            snapshot: files of another one.
-            brief: whether it ends with the call that it is made for.
+            lifetime: seconds until the sandbox ends, capped by the limits.
+            snapshot: files of another sandbox.
+            brief: whether it serves a single call.
 
         Raises:
             ServerFull: there is no room.
-            SandboxError: this machine cannot isolate one.
-            UsageError: wrong arguments.
+            SandboxError: this machine cannot isolate sandboxes.
+            UsageError: an argument is wrong.
         """
         self._admit(owner)
         seconds = self.lifetime(lifetime)
@@ -181,7 +181,7 @@ class SandboxManager:
         try:
             sandbox = await asyncio.shield(starting)
         except asyncio.CancelledError:
-            starting.add_done_callback(self._discard)  # nobody would end it
+            starting.add_done_callback(self._discard)
             raise
         finally:
             self._opening.remove(owner)
@@ -195,26 +195,26 @@ class SandboxManager:
         return session
 
     def lifetime(self, seconds: float | None) -> float:
-        """Return the seconds of life that a client gets that asks for so many; None for as many as there are."""
+        """Return the lifetime of a sandbox for a requested one; None requests the maximum."""
         return _seconds(seconds, self.limits.total, self.limits.total)
 
     def seconds(self, seconds: float | None) -> float:
-        """Return the seconds that a call gets that asks for so many; None for what the limits say."""
+        """Return the timeout of a call for a requested one; None requests the default."""
         return _seconds(seconds, self.limits.limits.seconds, self.limits.longest)
 
     def get(self, name: str, owner: str) -> SandboxSession:
-        """A sandbox by its name.
+        """Return a sandbox by name.
 
         Raises:
-            SessionGone: there is none of this owner.
+            SessionGone: this owner has no such sandbox.
         """
-        found = self.by_name.get(name)
-        if found is not None and found.owner == owner and found.alive:
-            return found
+        session = self.by_name.get(name)
+        if session is not None and session.owner == owner and session.alive:
+            return session
         raise SessionGone("there is no such sandbox: it was ended, its time is over, or the server was restarted")
 
     def of(self, owner: str) -> list[SandboxSession]:
-        """The sandboxes of an owner, the oldest first."""
+        """Return the sandboxes of an owner, oldest first."""
         return [
             session
             for session in self.by_name.values()
@@ -222,20 +222,20 @@ class SandboxManager:
         ]
 
     async def close(self, session: SandboxSession) -> None:
-        """End a sandbox, whatever runs in it."""
+        """End a sandbox and everything in it."""
         if self.by_name.pop(session.name, None) is not None:
             audit("close", session.owner, sandbox=session.name[:6])
             await asyncio.get_running_loop().run_in_executor(self._ending, session.sandbox.sync.kill)
 
     async def run(self, owner: str, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
-        """Run a Python program alone, in a warm sandbox of the pool. Owners take turns.
+        """Run a single Python program in a warm sandbox of the pool. Owners take turns.
 
         Args:
             timeout: seconds; see :meth:`seconds`.
         """
         seconds = self.seconds(timeout)
         self._admit_program()
-        async with self._pool_lock:  # it is made when somebody first needs it
+        async with self._pool_lock:  # the pool is started on first use
             if self._pool is None:
                 create = functools.partial(Pool, _CORES, "local", limits=self.limits.limits)
                 self._pool = await asyncio.get_running_loop().run_in_executor(self._programs, create)
@@ -257,13 +257,13 @@ class SandboxManager:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-            if not began:  # else it keeps its turn until its own limits end it
+            if not began:  # a running program keeps its turn until its own limits end it
                 task.cancel()
             raise
 
     @contextlib.asynccontextmanager
     async def brief(self, owner: str, limits: Limits | None = None) -> AsyncIterator[AsyncSandbox]:
-        """A sandbox for one call; it ends with the block. Owners take turns, also with callers of :meth:`run`."""
+        """Open a sandbox for the block. Owners take turns, also with callers of :meth:`run`."""
         self._admit_program()
         async with self.queue.turn(owner):
             self.counters.runs += 1
@@ -279,7 +279,7 @@ class SandboxManager:
         return {"open": len(self.by_name), "most": self.limits.sandboxes, "pool": pool}
 
     def start(self) -> None:
-        """Begin to end sandboxes whose lease is over."""
+        """Start to end expired sandboxes."""
         loop = asyncio.get_running_loop()
         threads = _OTHERS + _CALLS * self.limits.sandboxes
         loop.set_default_executor(ThreadPoolExecutor(threads, thread_name_prefix="sandbox"))
@@ -340,7 +340,7 @@ class SandboxManager:
                     logger.exception("a sandbox could not be ended")
 
     def _discard(self, starting: asyncio.Future[Sandbox]) -> None:
-        """End a sandbox that nobody waits for any more."""
+        """End a sandbox whose client has given up."""
         if not starting.cancelled() and starting.exception() is None:
             asyncio.get_running_loop().run_in_executor(self._ending, starting.result().kill)
 

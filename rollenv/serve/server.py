@@ -1,4 +1,4 @@
-"""The state that all protocols of a server share, and its settings."""
+"""The settings of a server and the state that its protocols share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ with extra("serve", "rollenv serve"):
     from starlette.routing import BaseRoute
     from starlette.types import Receive, Scope, Send
 
-#: The name of a host that is a port of a sandbox, before the server's own.
+#: The prefix of a host name that stands for a port of a sandbox.
 SANDBOX_HOST = re.compile(r"(\d{1,5})-([0-9a-f]{36})\.", re.IGNORECASE)
 
 
@@ -43,31 +43,31 @@ class Settings:
     host: str = "127.0.0.1"
     protocols: tuple[str, ...] = PROTOCOLS
     hosts: tuple[str, ...] = ()
-    """Names by which clients may call it, besides its own address and those of this machine."""
+    """Additional host names that clients may use."""
     tokens: Path | None = None
     tls: tuple[Path, Path] | None = None
-    """Files of the certificate and its key."""
+    """Files of the certificate and of its key."""
     drain: float = 30.0
-    """Seconds that sessions get to end before the server stops."""
+    """Seconds that sessions may take to end before the server stops."""
     hand_over: str = ""
-    """A file or the URL of a server where sessions go on when this one stops."""
+    """A file or the URL of a server to which sessions are exported when this one stops."""
     silence: float = 900.0
     """Seconds without a message after which a connection is closed."""
     group_reward: str = ""
     """``module:function`` that scores groups for the protocol ``ors``."""
     traces: bool = False
-    """Send traces to a collector of OpenTelemetry."""
+    """Send traces to an OpenTelemetry collector."""
     sessions: SessionLimits = field(default_factory=SessionLimits)
     sandboxes: SandboxLimits = field(default_factory=SandboxLimits)
 
     @property
     def local(self) -> bool:
-        """True if only this machine can reach it."""
+        """True if only this machine can reach the server."""
         return is_local(self.host)
 
 
 def is_local(host: str) -> bool:
-    """Return whether a host is this machine, seen from itself."""
+    """Return whether a host is a loopback address."""
     if host == "localhost":
         return True
     try:
@@ -80,7 +80,7 @@ class EnvServer:
     """The state that all protocols share.
 
     Raises:
-        UsageError: it would listen to other machines without tokens.
+        UsageError: other machines could reach the server without tokens.
     """
 
     def __init__(self, settings: Settings, workers: WorkerPool):
@@ -98,9 +98,9 @@ class EnvServer:
         if settings.group_reward:
             self.group_reward = GroupReward(group_function(settings.group_reward), settings.sessions.step)
         self.uploads: set[str] = set()
-        """Paths whose bodies are files for sandboxes."""
+        """Paths whose request bodies are files for sandboxes."""
         self.hosts: list[BaseRoute] = []
-        """Routes of other hosts than the server's own."""
+        """Routes of host names other than the server's own."""
         self.metrics = Metrics(self.sessions, self.sandboxes)
         self.readiness = ReadinessChecks(self.sessions, self.sandboxes)
         self.started = time.time()
@@ -110,14 +110,14 @@ class EnvServer:
         """Called when the server stops."""
 
     def client(self, connection: HTTPConnection, scope: str | None = None) -> Client:
-        """Return the client of a request: its token is in the header ``X-API-Key`` or ``Authorization``.
+        """Return the client of a request by the token in the header ``X-API-Key`` or ``Authorization``.
 
         Args:
-            scope: what its token has to be for, if anything.
+            scope: the scope that the token needs, if any.
 
         Raises:
-            NotAllowed: it is not for that, or there is none that is known.
-            TooFast: the client asks too often.
+            NotAllowed: the token is missing, wrong, expired or lacks the scope.
+            TooFast: the client has exceeded its quota.
         """
         key = connection.headers.get("x-api-key")
         try:
@@ -131,7 +131,7 @@ class EnvServer:
         return client
 
     def count_request(self, connection: HTTPConnection, name: str) -> None:
-        """Count a request of a client, and note for the log that it is this client's."""
+        """Count a request of a client and store its name for the log."""
         connection.scope.setdefault("state", {})["client"] = name
         self.sessions.limiter.take(name)
 
@@ -154,11 +154,11 @@ class EnvServer:
 
 
 class Endpoint:
-    """A WebSocket for clients that the server knows.
+    """A WebSocket endpoint with authentication.
 
     Args:
-        talk: called with (client, the request to connect, the connection) once that stands.
-        scope: what the client's token has to be for, if anything.
+        talk: called with the client, the opening request and the accepted connection.
+        scope: the scope that the client's token needs, if any.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class Endpoint:
         self._server, self._talk, self._scope, self._subprotocol = server, talk, scope, subprotocol
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()  # the request to connect
+        await receive()  # the opening request
         connection = HTTPConnection(scope)
         try:
             client = self._server.client(connection, self._scope)
@@ -191,7 +191,7 @@ class Endpoint:
 
 
 async def denied(send: Send, status: int, text: str) -> None:
-    """Refuse a WebSocket before it is one."""
+    """Refuse the handshake of a WebSocket."""
     start = {"status": status, "headers": [(b"content-type", b"text/plain; charset=utf-8")]}
     await send({"type": "websocket.http.response.start", **start})
     await send({"type": "websocket.http.response.body", "body": text.encode()})

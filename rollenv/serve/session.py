@@ -1,4 +1,4 @@
-"""One client's environment: its calls run one after another, each once however often it is sent."""
+"""One client's environment. Its calls run one after another, each once even if it is sent repeatedly."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from rollenv.serve.replayed_env import ReplayedEnv
 
 logger = logging.getLogger(__name__)
 
-#: Calls of one session that may wait for their turn.
+#: Maximum waiting calls of one session.
 _QUEUE = 64
 
-#: Called with the answer of a step, or with the error.
+#: Callback for the answer of a step or the error.
 Callback = Callable[[list[Any] | RollenvError], object]
 
 
 class Session:
-    """One client's environment. Its calls are carried out one after another."""
+    """One client's environment. Its calls run one after another."""
 
     __slots__ = (
         "__weakref__", "_building", "_callers", "_context", "_last", "_lock", "_openers", "_step", "busy", "count",
@@ -42,28 +42,28 @@ class Session:
         self.env = self.env_class(context, name, owner, task, views, alone)
         self._lock = asyncio.Lock()
         self._last: asyncio.Future[Any] | None = None
-        """The outcome of the last call, for a request that is sent again."""
+        """The outcome of the last call, for a repeated request."""
         self._callers: dict[int, asyncio.Task[Any]] = {}
         self._step: Step | None = None
         self._building: asyncio.Future[None] | None = None
         self._openers = 0
         self.busy, self.count = 0, 0
-        """The calls that run or wait; the number of the last call."""
+        """The number of calls that run or wait; the count of the last call."""
         self.lasting = False
-        """Whether it outlasts its connection, and so can go on in another server."""
+        """True if the session outlasts its connection and can be exported to another server."""
         self.opened = self.used = time.monotonic()
         self.left = 0.0
-        """When the connection ended that was the last to use it; 0 while there is one, or there was none."""
+        """End of the last connection that used it; 0 if there is one or never was one."""
         self.via = request_path.get()
         """The path of the request that opened it."""
 
-    # -- its beginning and its end -------------------------------------------------------------------------------------
+    # -- start and end -------------------------------------------------------------------------------------------------
 
     async def built(self) -> None:
         """Build the environment, which checks its arguments, or wait until it is built.
 
         Raises:
-            UsageError: they are wrong.
+            UsageError: the arguments are wrong.
             EnvBroke: the environment failed.
             SessionGone: the session was closed meanwhile.
         """
@@ -87,11 +87,11 @@ class Session:
 
     @property
     def failed_to_build(self) -> bool:
-        """True if nobody waits for the environment any more, and it is not there."""
+        """True if the environment was not built and no caller waits for it."""
         return not self._openers and not (self._building is not None and _succeeded(self._building))
 
     def end(self) -> None:
-        """Give up what runs, and the environment, for good."""
+        """Cancel running calls and close the environment for good."""
         self.env.closed = True
         self.cancel()
         if self._building is not None:
@@ -104,17 +104,17 @@ class Session:
         """Call a method of the environment.
 
         Args:
-            args: of the call; ``[seed, options]`` of a reset.
+            args: arguments of the method; ``[seed, options]`` of a reset.
 
         Returns:
             ``[observation, info, state key, view]`` of a reset, ``[observation, reward, terminated, truncated, info,
-            state key, view]`` of a step, else what the method returned.
+            state key, view]`` of a step, else the method's result.
 
         Raises:
             EnvBroke: the environment failed.
             EpisodeOver: a step before the first reset or after the end.
             SessionGone: the session was closed meanwhile.
-            UsageError: wrong arguments.
+            UsageError: an argument is wrong.
         """
         args = _checked(method, args)
         env = self.env
@@ -128,15 +128,15 @@ class Session:
             return await env.call(method, args)
 
     async def card(self) -> dict[str, Any]:
-        """Return what a person has to know to play the environment; the session's episode stays as it is."""
+        """Return the environment's card for human players; the episode does not change."""
         async with self._turn():
             return await self.env.card()
 
     async def numbered(self, count: int, method: str, args: list[Any]) -> Any:
-        """Carry out a call once, however often it is sent. Cancelling whoever sent it first cancels the call.
+        """Carry out a call once, even if it is sent repeatedly. Cancelling its first caller cancels the call.
 
         Args:
-            count: of the session's calls, from 1.
+            count: number of the call in the session, from 1.
 
         Raises:
             SessionGone: the session was closed meanwhile.
@@ -165,13 +165,13 @@ class Session:
         return await asyncio.shield(self._last)
 
     def start_step(self, count: int, action: str, callback: Callback) -> bool:
-        """Send a step without a task, if it has nothing to wait for.
+        """Send a step without a task, unless it would have to wait.
 
         Args:
-            callback: called with the answer or the error, perhaps at once.
+            callback: called with the answer or the error, perhaps before this returns.
 
         Returns:
-            False if it was not sent; then :meth:`numbered` or :meth:`call` do it.
+            False if it was not sent; use :meth:`numbered` or :meth:`call` then.
         """
         env = self.env
         if env.pooled is None or self.busy or env.over or count != self.count + 1:
@@ -185,13 +185,13 @@ class Session:
         return True
 
     async def step_over(self) -> None:
-        """Wait for the end of a step that was sent without a task."""
+        """Wait for the end of a step of :meth:`start_step`."""
         while self._step is not None:
             await asyncio.wait((self._step.answer,))
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """The turn of a call; the session is not idle until it is over."""
+        """Hold the turn of a call; meanwhile the session is not idle."""
         self.busy += 1
         try:
             async with self._lock, self._context.queue.turn(self.owner):
@@ -202,11 +202,7 @@ class Session:
             self.used = time.monotonic()
 
     def cancel(self, count: int | None = None) -> None:
-        """Give up the calls that run, if any do.
-
-        Args:
-            count: of the one to give up; by default all are.
-        """
+        """Cancel the running call with a count, or all running calls."""
         step = self._step
         if step is not None and count in (None, step.count):
             closed = SessionGone("the session was closed")
@@ -215,15 +211,15 @@ class Session:
             if task is not asyncio.current_task() and count in (None, number):
                 task.cancel()
 
-    # -- its way to another server -------------------------------------------------------------------------------------
+    # -- export and import ---------------------------------------------------------------------------------------------
 
     async def suspend(self) -> None:
-        """Wait for the end of what runs. From then on, calls wait in vain for their turn, until :meth:`resume`.
+        """Wait for the end of the running call and block further ones until :meth:`resume`.
 
         Raises:
-            SessionGone: its environment could not be built.
+            SessionGone: the environment could not be built.
         """
-        self.busy += 1  # so that no step begins meanwhile
+        self.busy += 1  # so that no step starts meanwhile
         try:
             if self._building is not None:
                 if not self._building.done():
@@ -246,11 +242,9 @@ class Session:
         self._lock.release()
 
     def position(self) -> tuple[int, list[Any]]:
-        """Return how far a suspended session came; calls that wait do not count.
+        """Return the number and the outcome of a suspended session's last finished call.
 
-        Returns:
-            (number of the last call, its outcome: ``[answer]``, ``[None, kind, text, details]`` of an error, or
-            nothing).
+        The outcome is ``[answer]``, ``[None, kind, text, details]`` of an error, or empty.
         """
         last = self._last
         if last is None or last.cancelled():
@@ -264,7 +258,7 @@ class Session:
         return self.count, [None, *protocol.error_answer(known)]
 
     def restore(self, count: int, outcome: list[Any]) -> None:
-        """Go on from the :meth:`position` of a session of another server. The next call builds the environment."""
+        """Continue from the :meth:`position` of an exported session. The next call builds the environment."""
         loop = asyncio.get_running_loop()
         self.count, self.lasting, self.left = count, True, time.monotonic()
         self._building = loop.create_future()
@@ -279,7 +273,7 @@ class Session:
 
 
 class Step(Turn):
-    """A step in its turn, without a task, whose answer is handed to a callback. Every failure is handled in a task.
+    """A step without a task, whose answer is passed to a callback. Only failures are handled in a task.
 
     Args:
         session: starts no other call meanwhile.
@@ -293,24 +287,24 @@ class Step(Turn):
         self._session, self.count, self._action, self._callback = session, count, action, callback
         self._task: asyncio.Task[None] | None = None
         self.answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        """For a request that is sent again, and for calls that wait for the end of the step."""
+        """The outcome, for a repeated request and for calls that wait for the end of the step."""
 
     def answered(self, answer: Any) -> None:
-        """End it with what came back, or repeat it."""
-        if self.answer.done():  # it was cancelled
+        """End the step with the worker's answer, or repeat it."""
+        if self.answer.done():  # the step was cancelled
             return
         try:
             if isinstance(answer, EnvFailure):
                 raise answer
             env = self._session.env
             self._end(answer if isinstance(answer, RollenvError) else env.finish_step(self._action, answer))
-        except EnvFailure as failure:  # also of an answer that cannot be sent
+        except EnvFailure as failure:  # also for an answer that is too large
             self._task = asyncio.get_running_loop().create_task(self._repeat(failure))
         except Exception:
             self._fail()
 
     def cancel(self, problem: RollenvError) -> None:
-        """Give it up, and the environment with it, whose state is unknown."""
+        """Cancel the step and release the environment, whose state is unknown."""
         if self._task is not None:
             self._task.cancel()
         self._session.env.release()
@@ -319,7 +313,7 @@ class Step(Turn):
     # -- inside --------------------------------------------------------------------------------------------------------
 
     async def _repeat(self, failure: EnvFailure) -> None:
-        """Replay the episode, if the failure was a lost worker."""
+        """Replay the episode if the worker was lost, and repeat the step."""
         try:
             self._end(await self._session.env.call("step", [self._action], failure))
         except RollenvError as error:
@@ -339,7 +333,7 @@ class Step(Turn):
             return
         self.leave()
         session = self._session
-        session._step = None  # from here on other calls begin
+        session._step = None  # other calls can start now
         session.busy -= 1
         session.used = time.monotonic()
         if isinstance(outcome, RollenvError):
@@ -355,10 +349,10 @@ def _succeeded(future: asyncio.Future[Any]) -> bool:
 
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
     future.set_exception(error)
-    future.exception()  # it need not be asked for again
+    future.exception()  # avoid asyncio's warning if the exception is never retrieved
 
 
-#: The types of what methods take, apart from a reset.
+#: Types of the arguments of methods other than reset.
 _TAKES: dict[str, tuple[type, ...]] = {
     "step": (str,),
     "set_state": (dict,),
@@ -369,7 +363,7 @@ _TAKES: dict[str, tuple[type, ...]] = {
 
 def _checked(method: str, args: list[Any]) -> list[Any]:
     if method not in protocol.METHODS:
-        raise NoSuchAbility(f"environments have no {method!r:.40} that can be called from elsewhere")
+        raise NoSuchAbility(f"environments have no method {method!r:.40} that clients can call")
     if method == "reset":
         seed, options = [*args, *[None, {}][len(args) :]] if len(args) <= 2 else (False, {})
         if isinstance(seed, bool) or not isinstance(seed, int | None) or not isinstance(options, dict | None):

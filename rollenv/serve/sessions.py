@@ -1,4 +1,4 @@
-"""Sessions: environments in worker processes, by name, with leases."""
+"""Sessions: environments in worker processes by name, with leases."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from rollenv.serve.logs import audit
 from rollenv.serve.quotas import RateLimiter, SessionContext, SessionLimits, stopping
 from rollenv.serve.session import Session
 
-#: Arguments whose texts choose among what an environment has built in.
+#: Arguments whose texts choose among built-in variants of an environment.
 _CHOICES = (
     "action_format", "answer_key", "goals", "metric", "observation", "operators", "render_mode", "rewards", "rules",
     "separator", "size", "split", "variant",
 )  # fmt: skip
 
-#: Wrappers that only change what is seen. All others could run programs, load files or ask servers; a name of the form
+#: Wrappers that only change observations. Others could run programs, read files or contact servers; a name of the form
 #: "module:function" would import any module.
 _WRAPPERS = frozenset(["concat", "concat_with_action", "episode_tracking"])
 
 
 def _check(env_spec: EnvSpec, kwargs: Mapping[str, Any], wrappers: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse arguments that could make the server read, run or ask something: files, programs, servers, data sets."""
+    """Refuse arguments that could make the server use files, programs, other servers or data sets."""
     for name, value in kwargs.items():
         if not _plain(value, texts=name in _CHOICES) and value != env_spec.kwargs.get(name):
             raise UsageError(
                 f"{env_spec.id}: this server takes no {name}={value!r:.60} from clients: only numbers, and texts that "
-                "choose among built-in variants; whoever runs it can allow others with --any-arguments"
+                "choose among built-in variants; its administrator can allow others with --any-arguments"
             )
     for name, settings in wrappers.items():
         if name not in _WRAPPERS or not isinstance(settings, Mapping) or not _plain([*settings.values()], texts=False):
@@ -53,7 +53,7 @@ def _plain(value: Any, *, texts: bool) -> bool:
     return isinstance(value, dict) and texts and all(_plain(each, texts=texts) for each in value.values())
 
 
-#: Seconds between two looks for sessions whose lease is over.
+#: Seconds between two checks for expired sessions.
 _REAP_EVERY = 1.0
 
 
@@ -70,38 +70,38 @@ class SessionManager(SessionContext):
     async def open(
         self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None, *, lasting: bool = False
     ) -> Session:
-        """Open a session, or return the one of this name and owner.
+        """Open a session, or return the owner's session with this name.
 
         Args:
-            name: of the session; nobody else should be able to guess it.
+            name: name of the session, which must be hard to guess.
             settings: "kwargs" (constructor arguments), "wrappers" and "views" (draw after each turn; "board" as data).
-            lasting: whether it outlasts its connection. It is so before it is built, for it may be handed over first.
+            lasting: whether it outlasts its connection. Set before the build, because it may be exported during it.
 
         Raises:
             ServerFull: there is no room.
-            UnknownEnv: there is no such environment.
-            UsageError: wrong arguments.
+            UnknownEnv: the environment id is unknown.
+            UsageError: an argument is wrong.
             EnvBroke: the environment could not be built.
         """
         if name in self.by_name:
-            found = self.get(name, owner)
+            session = self.get(name, owner)
         else:
             if self.draining:
                 self.counters.refused += 1
                 raise stopping()
-            found = self.add(name, owner, env_id, settings)
-        found.lasting = found.lasting or lasting
+            session = self.add(name, owner, env_id, settings)
+        session.lasting = session.lasting or lasting
         try:
-            await found.built()
+            await session.built()
         except BaseException:
-            if found.failed_to_build:
-                self.close(found)
+            if session.failed_to_build:
+                self.close(session)
             raise
-        return found
+        return session
 
     @contextlib.asynccontextmanager
     async def brief(self, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> AsyncIterator[Session]:
-        """A session that ends with the block; see :meth:`open`."""
+        """Open a session for the block; see :meth:`open`."""
         session = await self.open(session_name(), owner, env_id, settings)
         try:
             yield session
@@ -109,12 +109,12 @@ class SessionManager(SessionContext):
             self.close(session)
 
     def add(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> Session:
-        """Begin a session. Its environment is built by :meth:`Session.built`, or the first call.
+        """Add a session. :meth:`Session.built` or the first call builds its environment.
 
         Raises:
             ServerFull: there is no room.
-            UnknownEnv: there is no such environment.
-            UsageError: wrong arguments.
+            UnknownEnv: the environment id is unknown.
+            UsageError: an argument is wrong.
         """
         try:
             task, views = self._task(env_id, dict(settings or {}), name)
@@ -130,29 +130,29 @@ class SessionManager(SessionContext):
             raise ServerFull(f"all {most} sessions of this client are taken", retry_after=1.0)
         record = self.records[owner, env_id]
         record.add()
-        found = self.by_name[name] = self.session_class(self, name, owner, task, views, record.needs_own_worker)
+        session = self.by_name[name] = self.session_class(self, name, owner, task, views, record.needs_own_worker)
         audit("open", owner, session=name[:6], env=env_id)
-        return found
+        return session
 
     def get(self, name: str, owner: str) -> Session:
-        """A session by its name.
+        """Return a session by name.
 
         Raises:
-            SessionGone: there is none of this owner.
+            SessionGone: this owner has no such session.
         """
-        found = self.by_name.get(name)
-        if found is not None and found.owner == owner:
-            return found
+        session = self.by_name.get(name)
+        if session is not None and session.owner == owner:
+            return session
         raise SessionGone("there is no such session: it was closed, its lease is over, or the server was restarted")
 
     def close(self, session: Session) -> None:
-        """End a session; a call that runs is given up."""
+        """End a session and cancel its running calls."""
         if self.by_name.pop(session.name, None) is not None:
             session.end()
             audit("close", session.owner, session=session.name[:6], env=session.env.task.env_id, calls=session.count)
 
     def start(self) -> None:
-        """Begin to end sessions whose lease is over."""
+        """Start to end expired sessions."""
         self._reaper = asyncio.get_running_loop().create_task(self._reap())
 
     async def stop(self) -> None:
@@ -164,7 +164,7 @@ class SessionManager(SessionContext):
             self.close(session)
 
     async def drain(self, seconds: float) -> None:
-        """Take no new sessions, and wait until the others have ended."""
+        """Accept no new sessions, and wait until the open ones have ended."""
         self.draining = True
         end = time.monotonic() + seconds
         while self.by_name and time.monotonic() < end:
@@ -198,13 +198,13 @@ class SessionManager(SessionContext):
 
 
 def served(env_id: str) -> EnvSpec:
-    """Return the spec registered under an id; never another server's, or one of a folder or package of this host.
+    """Return the spec registered under an id, but not of another server, folder or package of this host.
 
     Raises:
-        UnknownEnv: there is no such environment.
-        UsageError: it is no id.
+        UnknownEnv: the id is unknown.
+        UsageError: it is not an id.
     """
-    wrong = not isinstance(env_id, str) or "://" in env_id or len(env_id) > 200  # looking for near ones takes time
+    wrong = not isinstance(env_id, str) or "://" in env_id or len(env_id) > 200  # suggestions for long ones take time
     if wrong or is_elsewhere(env_id):
         raise UsageError(f"{env_id!r:.80} is not an id of an environment of this server")
     return spec(env_id)

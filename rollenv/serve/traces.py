@@ -1,9 +1,9 @@
-"""Traces for OpenTelemetry (``rollenv serve --traces``): spans of requests and calls, and of what workers do for them.
+"""OpenTelemetry traces (``rollenv serve --traces``): spans of requests, calls, and the work of workers.
 
-Without ``--traces`` nothing here is imported, and no class below is used: the server is the same as without traces.
+Without ``--traces`` this module is not imported.
 
-OpenTelemetry's own package for ASGI is not used: its spans hold whole paths, with the names of sandboxes in them, and
-one lasts as long as a WebSocket, whose calls have spans of their own here.
+OpenTelemetry's own ASGI package is not used: its spans hold whole paths, with the names of sandboxes, and one span
+lasts as long as a WebSocket, whose calls have spans of their own here.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ with extra("otel", "rollenv serve --traces"):
 
 _tracer = trace.get_tracer("rollenv")
 
-#: Paths that are asked for all the time and tell nothing.
+#: Paths of frequent requests without interest.
 _PROBES = ("/livez", "/readyz", "/metrics")
 
-#: Seconds that the last spans get to be sent when the server stops.
+#: Maximum seconds to send the last spans when the server stops.
 _LAST = 5.0
 
 
 def start_exporting() -> list[Callable[[], Awaitable[None]]]:
-    """Send spans to the provider that this process has, or by OTLP over HTTP to ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+    """Send spans to this process's provider, or by OTLP over HTTP to ``OTEL_EXPORTER_OTLP_ENDPOINT``.
 
     Returns:
-        Calls to make when the server stops.
+        Functions to call when the server stops.
     """
     if isinstance(trace.get_tracer_provider(), TracerProvider):
         return []
@@ -53,7 +53,7 @@ def start_exporting() -> list[Callable[[], Awaitable[None]]]:
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
 
-    async def send_last() -> None:  # a collector that does not answer keeps nobody waiting
+    async def send_last() -> None:  # a collector that does not answer must not block the server
         last = threading.Thread(target=provider.shutdown, daemon=True)
         last.start()
         await asyncio.to_thread(last.join, _LAST)
@@ -62,7 +62,7 @@ def start_exporting() -> list[Callable[[], Awaitable[None]]]:
 
 
 class TracedRequests:
-    """A span for each request of HTTP; a child of the caller's, where the header ``traceparent`` names one."""
+    """A span for each HTTP request, with the parent of the header ``traceparent``."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
@@ -74,17 +74,17 @@ class TracedRequests:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         status = 0
 
-        async def noted(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
 
-        above = propagate.extract(headers)
-        with _span(scope["method"], {"http.request.method": scope["method"]}, trace.SpanKind.SERVER, above) as span:
+        parent = propagate.extract(headers)
+        with _span(scope["method"], {"http.request.method": scope["method"]}, trace.SpanKind.SERVER, parent) as span:
             try:
-                await self._app(scope, receive, noted)
+                await self._app(scope, receive, send_and_record)
             finally:
-                route = getattr(scope.get("route"), "path", "")  # of a request that found one
+                route = getattr(scope.get("route"), "path", "")
                 span.update_name(f"{scope['method']} {route}".strip())
                 attributes = {
                     "http.route": route,
@@ -98,9 +98,9 @@ class TracedRequests:
 
 
 class TracedNative(Native):
-    """A connection whose requests have spans."""
+    """A connection with a span for each request."""
 
-    async def _carried_out(self, operation: Any, args: list[Any]) -> Any:
+    async def _carry_out(self, operation: Any, args: list[Any]) -> Any:
         method = f" {args[2]:.40}" if operation == "call" and len(args) == 4 and isinstance(args[2], str) else ""
         name = f"{operation:.40}{method}" if isinstance(operation, str) else "nothing"
         about = {"rollenv.owner": self.client.name}
@@ -109,11 +109,11 @@ class TracedNative(Native):
             if session := self.sessions.by_name.get(args[0]):
                 about["rollenv.env"] = session.env.task.env_id
         with _span(name, about, trace.SpanKind.SERVER):
-            return await super()._carried_out(operation, args)
+            return await super()._carry_out(operation, args)
 
 
 class TracedEnv(ReplayedEnv):
-    """An environment with a span for each call into its worker; those of a replay are there as well."""
+    """An environment with a span for each call in its worker, including those of a replay."""
 
     __slots__ = ()
 
@@ -132,7 +132,7 @@ class TracedEnv(ReplayedEnv):
 
 
 class TracedSession(Session):
-    """A session whose steps have tasks, to which their spans belong."""
+    """A session whose steps run in tasks, because spans belong to tasks."""
 
     __slots__ = ()
     env_class = TracedEnv
@@ -143,18 +143,18 @@ class TracedSession(Session):
 
 @contextlib.contextmanager
 def _span(
-    name: str, about: Mapping[str, str], kind: trace.SpanKind = trace.SpanKind.INTERNAL, above: Any = None
+    name: str, about: Mapping[str, str], kind: trace.SpanKind = trace.SpanKind.INTERNAL, parent: Any = None
 ) -> Iterator[trace.Span]:
-    """A span that tells how it ended, and no more: what errors say can quote what an agent wrote."""
-    span = _tracer.start_span(name, above, kind, dict(about))
+    """Open a span that records the class of an error but not its text, which can quote an agent."""
+    span = _tracer.start_span(name, parent, kind, dict(about))
     with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
         outcome = "ok"
         try:
             yield span
         except BaseException as error:
             outcome = type(error).__name__
-            is_ours = status_of(error) >= 500 if isinstance(error, RollenvError) else isinstance(error, Exception)
-            if is_ours:  # not the client's, which may also give up
+            is_fault = status_of(error) >= 500 if isinstance(error, RollenvError) else isinstance(error, Exception)
+            if is_fault:  # a fault of the server, not an error or cancellation of the client
                 span.set_status(trace.StatusCode.ERROR)
             raise
         finally:

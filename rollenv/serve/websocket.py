@@ -1,4 +1,4 @@
-"""The server's WebSockets: uvicorn's, with a way to answer a message without waking the task of its connection."""
+"""uvicorn's WebSockets, with callbacks that answer a message without waking the task of its connection."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ with extra("serve", "rollenv serve"):
     from websockets.frames import Frame, Opcode
     from websockets.protocol import State
 
-#: The name by which an application finds it among the extensions of ASGI.
+#: Key of the connection in the extensions of ASGI's scope.
 EXTENSION = "rollenv.websocket"
 
 
 class WebSocket(WebSocketsSansIOProtocol):
-    """A connection. Its application reads with :meth:`receive`, and takes what it can answer at once as it arrives."""
+    """A connection. Its application calls :meth:`receive`, and gets messages that it can answer at once by callback."""
 
     _take: Callable[[str | bytes], bool] | None = None
     _silence = _active = 0.0
@@ -30,16 +30,16 @@ class WebSocket(WebSocketsSansIOProtocol):
 
         Args:
             silence: seconds without a message in either direction after which the connection is closed, unless
-                ``is_busy()``: then an answer is still to come.
-            take: called with a message while no other waits for :meth:`receive`, and the client reads its answers; a
-                message for which it returns False waits there. It must not raise.
+                ``is_busy()`` because an answer is pending.
+            take: called with a message if no other waits for :meth:`receive` and the client reads its answers; if it
+                returns false, the message waits for :meth:`receive`. It must not raise.
         """
         self._silence, self._take, self._is_busy = silence, take, is_busy
         self._active = self.loop.time()
         self._check_silence()
 
     def write(self, message: str | bytes) -> None:
-        """Send a message; nothing happens if the client has gone. Callers that send much wait for ``writable``."""
+        """Send a message unless the client has disconnected. Callers that send much wait for ``writable``."""
         if self.close_sent or self.transport.is_closing() or self.conn.state is not State.OPEN:
             return
         self._active = self.loop.time()
@@ -47,7 +47,7 @@ class WebSocket(WebSocketsSansIOProtocol):
         self.transport.write(frame.serialize(mask=False))
 
     def end(self, code: int, reason: str) -> None:
-        """Close it, if nothing else has; the application hears of it as of a client that has gone."""
+        """Close the connection; for the application this is like a disconnect of the client."""
         if self._ending is None:
             self._ending = self.loop.create_task(self._close(code, reason))
 
@@ -79,7 +79,7 @@ class WebSocket(WebSocketsSansIOProtocol):
         if self._watch is not None:
             self._watch.cancel()
         super().connection_lost(exc)
-        self.writable.set()  # old versions of uvicorn leave those waiting who send to a client that has gone
+        self.writable.set()  # old versions of uvicorn leave senders waiting after a disconnect
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -90,11 +90,11 @@ class WebSocket(WebSocketsSansIOProtocol):
         return self._take(message)
 
     def _check_silence(self) -> None:
-        """Look whether it is silent, once in a while: a timer for each message would cost more than the message."""
+        """Close a silent connection. One timer is enough; one per message would cost more than the message."""
         now = self.loop.time()
         if self._is_busy():
             self._active = now
         if now < (end := self._active + self._silence):
             self._watch = self.loop.call_at(end, self._check_silence)
         else:
-            self.end(1001, "nothing was asked for long")
+            self.end(1001, "no message for too long")

@@ -517,12 +517,12 @@ def test_only_a_file_of_this_user_is_taken_up(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "theirs").write_bytes(protocol.pack([told_of()]))
     for name in ("pipe", "."):
-        with pytest.raises(UsageError, match="cannot be taken up"):
+        with pytest.raises(UsageError, match="cannot be imported"):
             asyncio.run(take(tmp_path / name))
     another = os.geteuid() + 1
     with monkeypatch.context() as patched:
         patched.setattr(os, "geteuid", lambda: another)
-        with pytest.raises(UsageError, match="not a file of the user"):
+        with pytest.raises(UsageError, match="not belong to the user"):
             asyncio.run(take(tmp_path / "theirs"))
     assert asyncio.run(take(tmp_path / "theirs")) == 1
 

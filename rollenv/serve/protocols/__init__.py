@@ -1,4 +1,4 @@
-"""Protocols of other projects; each is a module with ``routes(server)``."""
+"""Wire protocols of other projects; each is a module with ``routes(server)``."""
 
-#: Their names, for the command line.
+#: Names of the protocols, for the command line.
 PROTOCOLS = ("gem", "openenv", "rock", "e2b", "fusion", "mcp", "ors", "page")

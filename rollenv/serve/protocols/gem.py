@@ -1,4 +1,4 @@
-"""GEM over HTTP, as ROCK's clients speak it: ``rock.make(ENV_ID)`` with ``ROCK_BASE_URL`` set to the server."""
+"""GEM over HTTP for ROCK's clients: ``rock.make(ENV_ID)`` with ``ROCK_BASE_URL`` set to the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATH = "/apis/v1/envs/gem"
 
 
 def routes(server: EnvServer) -> list[BaseRoute]:
-    """make, reset, step, close and list."""
+    """Routes of make, reset, step, close and list."""
 
     async def make(request: Request) -> Response:
         client = server.client(request, "environments")
@@ -28,7 +28,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         return Json({"sandbox_id": session.name})
 
     async def session_and_body(request: Request) -> tuple[Session, dict[str, Any]]:
-        client = server.client(request, "environments")  # first, for a body is read for clients alone
+        client = server.client(request, "environments")  # authenticate before the body is read
         body = await body_of(request)
         return server.sessions.get(_text(body, "sandbox_id"), client.name), body
 

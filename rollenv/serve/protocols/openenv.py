@@ -52,7 +52,7 @@ class State(BaseModel):
     step_count: int = 0
 
 
-#: What an agent may call.
+#: Tools for agents.
 _TOOLS = [
     {
         "name": "reset",
@@ -65,19 +65,19 @@ _TOOLS = [
 #: ``type`` of the actions of ``MCPToolClient``.
 _TOOL_ACTIONS = ("list_tools", "call_tool")
 
-#: Methods of JSON-RPC, and those that need a session of their own over HTTP.
+#: Methods of JSON-RPC over a WebSocket, and over HTTP, which needs explicit sessions.
 _METHODS = ("tools/list", "tools/call")
 _HTTP_METHODS = ("openenv/session/create", "openenv/session/close", *_METHODS)
 
 
 class _Play:
-    """A client's session and what OpenEnv counts in it."""
+    """A client's session with OpenEnv's state."""
 
     def __init__(self, session: Session):
         self.session, self.state = session, State()
 
     async def reset(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Begin an episode; "seed", "episode_id" and "options" may be missing."""
+        """Start an episode; "seed", "episode_id" and "options" are optional."""
         observation, info, *_ = await self.session.call("reset", [data.get("seed"), data.get("options") or {}])
         self.state = State(episode_id=data.get("episode_id") or session_name())
         return _result({"text": observation, "terminated": False, "truncated": False, "info": info})
@@ -86,48 +86,48 @@ class _Play:
         """Play a turn with the fields of an :class:`Action`."""
         action = Action.model_validate(data).action
         last = self.session.env.last_step
-        if self.session.env.over and last:  # their environments may be stepped after the end
+        if self.session.env.over and last:  # OpenEnv allows steps after the end
             return _turn([last[0], 0.0, *last[2:]])
         return self.stepped(await self.session.call("step", [action]))
 
     def stepped(self, answer: list[Any]) -> dict[str, Any]:
-        """Count a step, and return its result."""
+        """Count a step and return its result."""
         self.state.step_count += 1
         return _turn(answer)
 
-    async def call_tool(self, name: Any, given: Any) -> dict[str, Any]:
-        """Return the result of a tool: that of a reset or a step."""
-        if name not in ("reset", "step") or not isinstance(given, dict):
+    async def call_tool(self, name: Any, arguments: Any) -> dict[str, Any]:
+        """Call a tool and return the result of the reset or step."""
+        if name not in ("reset", "step") or not isinstance(arguments, dict):
             raise UsageError(f"there is no tool {name!r:.40}; there are reset and step, which take an object")
-        return await (self.reset(given) if name == "reset" else self.step(given))
+        return await (self.reset(arguments) if name == "reset" else self.step(arguments))
 
     async def act(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of a step of ``MCPToolClient``. A call that fails is reported in the observation."""
+        """Return the result of a step of ``MCPToolClient``; the observation reports a failed call."""
         if data["type"] == "list_tools":
             return _result({"tools": [{**tool, "input_schema": tool["inputSchema"]} for tool in _TOOLS]})
         name = data.get("tool_name")
-        seen: dict[str, Any] = {"tool_name": f"{name!s:.200}", "result": None, "error": None}
+        observation: dict[str, Any] = {"tool_name": f"{name!s:.200}", "result": None, "error": None}
         try:
-            found = await self.call_tool(name, data.get("arguments") or {})
+            result = await self.call_tool(name, data.get("arguments") or {})
         except (RollenvError, ValueError) as error:
             kind = "execution_error" if isinstance(error, RollenvError) else "invalid_args"
             if name not in ("reset", "step"):
                 kind = "tool_not_found"
-            return _result(seen | {"error": {"error_type": kind, "message": str(error)}})
-        return found | {"observation": seen | {"result": found["observation"]}}
+            return _result(observation | {"error": {"error_type": kind, "message": str(error)}})
+        return result | {"observation": observation | {"result": result["observation"]}}
 
-    async def tools(self, method: str, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the result of one of the methods of JSON-RPC."""
+    async def tools(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the result of a JSON-RPC method."""
         if method == "tools/list":
             return {"tools": _TOOLS}
-        found = await self.call_tool(given.get("name"), given.get("arguments") or {})
-        return {"content": [{"type": "text", "text": json_of(found)}], "structuredContent": found, "isError": False}
+        result = await self.call_tool(params.get("name"), params.get("arguments") or {})
+        return {"content": [{"type": "text", "text": json_of(result)}], "structuredContent": result, "isError": False}
 
 
 def _turn(answer: list[Any]) -> dict[str, Any]:
     observation, reward, terminated, truncated, info, *_ = answer
-    seen = {"text": observation, "terminated": terminated, "truncated": truncated, "info": info}
-    return _result(seen, reward, terminated or truncated)
+    fields = {"text": observation, "terminated": terminated, "truncated": truncated, "info": info}
+    return _result(fields, reward, terminated or truncated)
 
 
 def _result(observation: dict[str, Any], reward: float | None = None, done: bool = False) -> dict[str, Any]:
@@ -137,15 +137,15 @@ def _result(observation: dict[str, Any], reward: float | None = None, done: bool
 async def _rpc(
     call: dict[str, Any], methods: tuple[str, ...], result: Callable[[str, dict[str, Any]], Awaitable[Any]]
 ) -> dict[str, Any]:
-    """Answer a request of JSON-RPC with the result of a method and its parameters."""
-    number, method, given = call.get("id"), call.get("method"), call.get("params")
+    """Answer a JSON-RPC request with the result of ``result(method, params)``."""
+    number, method, params = call.get("id"), call.get("method"), call.get("params")
     if call.get("jsonrpc") != "2.0" or not isinstance(method, str):
         return _refusal(number, -32600, "not a request of JSON-RPC 2.0")
     if method not in methods:
         return _refusal(number, -32601, f"there is no method {method!r:.40}; there are {', '.join(methods)}")
     try:
-        found = await result(method, given if isinstance(given, dict) else {})
-        return {"jsonrpc": "2.0", "id": number, "result": found}
+        answer = await result(method, params if isinstance(params, dict) else {})
+        return {"jsonrpc": "2.0", "id": number, "result": answer}
     except (RollenvError, ValueError) as error:
         return _refusal(number, -32602, str(error))
 
@@ -155,7 +155,7 @@ def _refusal(number: Any, code: int, message: str) -> dict[str, Any]:
 
 
 def routes(server: EnvServer) -> list[BaseRoute]:
-    """The WebSocket, and what is asked over HTTP."""
+    """Routes of the WebSocket and of HTTP requests."""
     service = _Service(server)
     http: dict[str, tuple[str, Any]] = {
         "reset": ("POST", service.reset),
@@ -172,9 +172,9 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         about = {"title": service.spec(request).id, "version": "1.0.0"}
         return Json({"openapi": "3.1.0", "info": about, "paths": paths})
 
-    found: list[BaseRoute] = [Route(f"{_PATH}/{name}", f, methods=[verb]) for name, (verb, f) in http.items()]
+    routes: list[BaseRoute] = [Route(f"{_PATH}/{name}", f, methods=[verb]) for name, (verb, f) in http.items()]
     socket = WebSocketRoute(f"{_PATH}/ws", Endpoint(server, service.talk, scope="environments"))
-    return [*found, Route(f"{_PATH}/openapi.json", openapi), socket]
+    return [*routes, Route(f"{_PATH}/openapi.json", openapi), socket]
 
 
 class _Service:
@@ -182,11 +182,11 @@ class _Service:
         self.server = server
 
     async def reset(self, request: Request) -> Response:
-        """The first observation of an environment that lives as long as this request."""
+        """Return the first observation of an environment that ends with this request."""
         return await self._once(request, lambda play, body: play.reset(body))
 
     async def step(self, request: Request) -> Response:
-        """The first turn of an environment that lives as long as this request."""
+        """Return the first turn of an environment that ends with this request."""
 
         async def call(play: _Play, body: dict[str, Any]) -> dict[str, Any]:
             await play.reset({})
@@ -196,7 +196,7 @@ class _Service:
         return await self._once(request, call)
 
     async def state(self, request: Request) -> Response:
-        """Of an environment that was just made; a page of another site can ask for it, so none is."""
+        """Return the initial state. No environment is built, because pages of other sites can send this request."""
         self.spec(request)
         return Json(State().model_dump())
 
@@ -235,7 +235,7 @@ class _Service:
         return Json(await _rpc(call, _HTTP_METHODS, result))
 
     async def talk(self, client: Client, connection: HTTPConnection, socket: WebSocket) -> None:
-        """A session that lasts as long as its WebSocket."""
+        """Serve a session that ends with its WebSocket."""
         try:
             session = await self._opened(client, connection)
         except RollenvError as error:
@@ -260,8 +260,8 @@ class _Service:
         return await self.server.sessions.open(session_name(), client.name, connection.path_params["env_id"])
 
     async def _once(self, request: Request, call: Callable[[_Play, dict[str, Any]], Awaitable[Any]]) -> Response:
-        """A request without a session: an environment of its own, as in OpenEnv."""
-        client = self.server.client(request, "environments")  # first, for a body is read for clients alone
+        """Answer a request without a session in an environment of its own, as in OpenEnv."""
+        client = self.server.client(request, "environments")  # authenticate before the body is read
         body = await body_of(request)
         async with self.server.sessions.brief(client.name, request.path_params["env_id"]) as session:
             try:
@@ -271,7 +271,7 @@ class _Service:
 
 
 class _Talk:
-    """Answers the messages of a WebSocket in their order."""
+    """Answers the messages of a WebSocket in order."""
 
     def __init__(self, play: _Play, socket: WebSocket):
         self._play, self._session, self._socket = play, play.session, socket
@@ -286,12 +286,12 @@ class _Talk:
             if answer is None:
                 await self._socket.send({"type": "websocket.close", "code": 1000})
                 return
-            self._say(answer)
+            self._send(answer)
             await self._socket.writable.wait()
             self._busy = False
 
     def _take(self, message: str | bytes) -> bool:
-        """Begin a step that has nothing to wait for; other messages are left to :meth:`talk`."""
+        """Start a step that need not wait; leave other messages to :meth:`talk`."""
         if self._busy:
             return False
         try:
@@ -304,11 +304,11 @@ class _Talk:
 
     def _stepped(self, outcome: list[Any] | RollenvError) -> None:
         if isinstance(outcome, RollenvError):
-            self._say(_error("EXECUTION_ERROR", str(outcome)))
+            self._send(_error("EXECUTION_ERROR", str(outcome)))
         else:
-            self._say({"type": "observation", "data": self._play.stepped(outcome)})
+            self._send({"type": "observation", "data": self._play.stepped(outcome)})
 
-    def _say(self, value: dict[str, Any]) -> None:
+    def _send(self, value: dict[str, Any]) -> None:
         try:
             text = json_of(value)
         except (ValueError, TypeError, RecursionError) as error:

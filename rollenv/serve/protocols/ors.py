@@ -1,10 +1,10 @@
 """OpenReward's environments (ORS): ``OpenReward().environments.get(ENV_ID)`` with ``OPENREWARD_SESSION_URL`` and
 ``OPENREWARD_API_URL`` set to ``http://HOST:PORT``.
 
-``OPENREWARD_API_KEY`` is a token of the server; without tokens any text will do. The client leaves out a path in these
-URLs, so the protocol has none of its own. An environment has one tool, ``step``. Its tasks are the numbered ones, or
-seeds: those of the split ``test`` are what ``rollenv eval`` plays. Groups are scored by the function that the server
-was started with (``--group-reward``): the same one as ``rewards.group`` of a recipe.
+``OPENREWARD_API_KEY`` is a token of the server, or any text if the server has no tokens. The client ignores the path of
+these URLs, so the protocol has no prefix. An environment has one tool, ``step``. Its tasks are numbered, or they are
+seeds; ``rollenv eval`` plays the tasks of the split ``test``. The server's function (``--group-reward``) scores groups,
+as ``rewards.group`` does in a recipe.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ logger = logging.getLogger(__name__)
 #: Seeds of the splits of an environment whose tasks are not numbered.
 _SEEDS = {"train": range(1_000_000, 1_010_000), "test": range(DEFAULT_TASKS)}
 
-#: Splits of data sets that clients know; rows of any other are for tests.
+#: Names of splits that clients support; any other split is called "test".
 _SPLITS = ("train", "validation", "test")
 
-#: Seconds between signs of life in the answer to a call; clients give up after 30.
+#: Seconds between keepalives in the answer to a call; clients time out after 30.
 _ALIVE = 10.0
 
-#: Characters of a piece of an answer; clients read no longer lines than 128 KiB.
+#: Characters of a piece of an answer; clients read lines up to 128 KiB.
 _PIECE = 4096
 
-#: Calls of a session that are kept, to be asked for again, and seconds that they are; as many may run.
+#: Maximum calls of a session, running or finished, and seconds for which finished ones are kept for a repeated request.
 _CALLS, _KEPT = 8, 60.0
 
-#: Parts of messages besides texts that candidates may have.
+#: Types of message blocks, besides text, that candidates may have.
 _RICH = ("reasoning", "tool_call", "tool_result")
 
 _TOOL = {
@@ -86,10 +86,10 @@ class Play:
         self.calls: dict[str, asyncio.Task[tuple[str, str]]] = {}
 
     async def begun(self, server: EnvServer, name: str) -> Session:
-        """Open the session and begin its task, or wait for whoever does already.
+        """Open the session and start its task, or wait for a concurrent call that does.
 
         Raises:
-            SessionGone: it was ended meanwhile.
+            SessionGone: the session was ended meanwhile.
         """
         if self.beginning is None:
             self.beginning = asyncio.get_running_loop().create_task(self._begin(server, name))
@@ -113,13 +113,13 @@ class Play:
         return session
 
     def call(self, work: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> str:
-        """Start a call, which goes on if its client does not wait for it.
+        """Start a call, which continues if its client disconnects.
 
         Returns:
             The name of the call.
 
         Raises:
-            UsageError: too many run.
+            UsageError: too many calls are running.
         """
         old = [key for key, call in self.calls.items() if call.done()]
         for key in old[: max(0, len(self.calls) - _CALLS + 1)]:
@@ -133,7 +133,7 @@ class Play:
 
 
 async def _called(owner: str, work: Coroutine[Any, Any, dict[str, Any]]) -> tuple[str, str]:
-    """The last event of a call, and its data."""
+    """Return the last event of a call, and its data."""
     try:
         return "end", json_of(await work)
     except RollenvError as error:
@@ -145,13 +145,13 @@ async def _called(owner: str, work: Coroutine[Any, Any, dict[str, Any]]) -> tupl
         return "error", FAILED
 
 
-async def _output(session: Session, name: str, given: dict[str, Any]) -> dict[str, Any]:
+async def _output(session: Session, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if name != _TOOL["name"]:
         return _wrong("not_found", f"{name!r:.40} is not a valid tool; there is step")
-    if given.keys() != {"action"} or not isinstance(given["action"], str):
+    if arguments.keys() != {"action"} or not isinstance(arguments["action"], str):
         return _wrong("input_validation", "step takes an action, which is a text")
     try:
-        observation, reward, terminated, truncated, info, *_ = await session.call("step", [given["action"]])
+        observation, reward, terminated, truncated, info, *_ = await session.call("step", [arguments["action"]])
     except EpisodeOver:
         return _wrong("episode_finished", "the episode is over; another session begins another one")
     except UsageError as error:
@@ -174,10 +174,9 @@ def _block(observation: str, info: dict[str, Any], detail: dict[str, Any] | None
 
 
 def routes(server: EnvServer) -> list[BaseRoute]:
-    """Return the client's routes; those about an environment also below its id, as the client does with a
-    ``variant``."""
+    """Routes of the protocol; those about an environment also below its id, for a client's ``variant``."""
     service = _Service(server)
-    plainly: dict[str, tuple[str, _Handler]] = {
+    general: dict[str, tuple[str, _Handler]] = {
         "list_environments": ("GET", service.every),
         "version": ("GET", service.version),
         "create_session": ("POST", service.create_session),
@@ -199,11 +198,11 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         "call": ("POST", service.call),
         "score_group": ("POST", service.score_group),
     }
-    found: list[BaseRoute] = [service.route(f"/{name}", *how) for name, how in (plainly | of_environments).items()]
-    return found + [service.route(f"/{{env_id}}/{name}", *how) for name, how in of_environments.items()]
+    routes: list[BaseRoute] = [service.route(f"/{name}", *how) for name, how in (general | of_environments).items()]
+    return routes + [service.route(f"/{{env_id}}/{name}", *how) for name, how in of_environments.items()]
 
 
-#: Answers a request of a client that is known.
+#: Answers a request of an authenticated client.
 _Handler = Callable[[Client, Request], Awaitable[Response]]
 
 
@@ -214,7 +213,7 @@ class _Service:
         self._rows: dict[str, int] = {}
 
     def route(self, path: str, verb: str, handler: _Handler) -> Route:
-        """A route whose refusals the client understands."""
+        """Build a route with error responses that the client understands."""
 
         async def answered(request: Request) -> Response:
             try:
@@ -222,7 +221,7 @@ class _Service:
                 return await handler(client, request)
             except SessionGone as error:  # the client takes a 404 for a server that lacks the path
                 return Json({"detail": str(error)}, 410)
-            except ServerFull as error:  # nothing has happened, so the client may ask again until there is room
+            except ServerFull as error:  # nothing has happened, so the client may retry until there is room
                 headers = retry_after(error) | {"X-Backend-State": "starting"}
                 return Json({"detail": str(error)}, status_of(error), headers)
 
@@ -235,11 +234,11 @@ class _Service:
         return Json({"version": __version__, "build_sha": None})
 
     async def create_session(self, client: Client, request: Request) -> Response:
-        """A name for a session, which :meth:`create` opens."""
+        """Return a name for a session, which :meth:`create` opens."""
         return _stream(_pieces([("task_id", session_name()), ("end", "")]))
 
     async def create(self, client: Client, request: Request) -> Response:
-        """Open a session and begin its task. Asking twice is asking once."""
+        """Open a session and start its task. The request is idempotent."""
         body, name = await body_of(request), _name(request)
         if body.get("toolset_name") is not None:
             raise UsageError("this server adds no toolsets to environments")
@@ -254,7 +253,7 @@ class _Service:
         }
         play = self._plays.get(name)
         if (play is None and name in self.server.sessions.by_name) or (play is not None and play.about != about):
-            raise UsageError("there is such a session already")
+            raise UsageError("a session with this name already exists")
         play = self._plays.setdefault(name, Play(*about))
         try:
             await play.begun(self.server, name)
@@ -265,7 +264,7 @@ class _Service:
         return Json({"sid": name})
 
     async def ping(self, client: Client, request: Request) -> Response:
-        """Keep a session."""
+        """Keep a session alive."""
         _, session = await self._play(client, request)
         session.used = time.monotonic()
         return Json({"status": "ok"})
@@ -302,7 +301,7 @@ class _Service:
         return Json({"task": _task(spec, number), "env_name": spec.id})
 
     async def tasks(self, client: Client, request: Request) -> Response:
-        """The tasks of a split, from "start" to "stop" where they are given."""
+        """Return the tasks of a split, from the optional "start" to the optional "stop"."""
         spec, body = self._env(request), await body_of(request)
         start, stop = (_whole(body, name) for name in ("start", "stop"))
         numbers = (await self._numbers(client, spec, body))[start:stop]
@@ -313,23 +312,23 @@ class _Service:
         return Json(play.prompt)
 
     async def messages(self, client: Client, request: Request) -> Response:
-        """The same as a conversation."""
+        """Return the prompt as a conversation."""
         play, _ = await self._play(client, request)
         return Json([{"role": "user", "blocks": play.prompt, "detail": None}])
 
     async def call(self, client: Client, request: Request) -> Response:
-        """Call the tool, or come back for the answer to a call."""
+        """Call the tool, or fetch the answer to an earlier call."""
         play, session = await self._play(client, request)
         body = await body_of(request)
-        key, name, given = body.get("task_id"), body.get("name"), body.get("input")
+        key, name, arguments = body.get("task_id"), body.get("name"), body.get("input")
         if key is None:
-            if not isinstance(name, str) or not isinstance(given, dict):
+            if not isinstance(name, str) or not isinstance(arguments, dict):
                 raise UsageError("a call has a name, which is a text, and an input, which is an object")
-            key = play.call(functools.partial(_output, session, name, given))
+            key = play.call(functools.partial(_output, session, name, arguments))
         return _stream(_answer(str(key), play.calls.get(str(key))))
 
     async def score_group(self, client: Client, request: Request) -> Response:
-        """The rewards of the server's function for each of several conversations about the session's task."""
+        """Return the group reward of each of several conversations about the session's task."""
         if (reward := self.server.group_reward) is None:
             return Json({"detail": "this server was started without --group-reward module:function"}, 404)
         play, _ = await self._play(client, request)
@@ -337,11 +336,11 @@ class _Service:
         if (key := params.task_id) is None:
             _, env_id, task = play.about
             played = Task(env_id, task["seed"], options={"index": task["index"]} if "index" in task else {})
-            members = [_trajectory(played, number, given) for number, given in enumerate(params.candidates)]
+            members = [_trajectory(played, number, each) for number, each in enumerate(params.candidates)]
             where = f"the group reward {reward.name}, for {env_id}"
 
             async def scores() -> dict[str, Any]:
-                # in a thread and a loop of its own: functions may take their time without being coroutines
+                # in a thread with its own loop, because a plain function may take long
                 paid = await asyncio.to_thread(lambda: asyncio.run(reward.rewards(members, where)))
                 return {"scores": [{"reward": each, "metadata": None} for each in paid]}
 
@@ -349,7 +348,7 @@ class _Service:
         return _stream(_answer(key, play.calls.get(key)))
 
     def _env(self, request: Request, name: Any = None) -> EnvSpec:
-        """The environment that is asked about: as it is named, in the path, or as the client's deployment."""
+        """Return the environment of a request: by name, by its path, or by the client's deployment."""
         deployment = request.headers.get("x-deployment", "").rpartition("/")[2]
         return served(name if name is not None else request.path_params.get("env_id", deployment))
 
@@ -381,12 +380,12 @@ def _splits(spec: EnvSpec) -> tuple[str, ...]:
 
 
 def _task(spec: EnvSpec, number: int) -> dict[str, int]:
-    """Return what ``rollenv eval`` plays as well."""
+    """Return a task as in ``rollenv eval``."""
     return {"seed": number} | ({"index": number} if spec.indexed else {})
 
 
 class _Task(BaseModel):
-    """A task as a client sends it; the index is of an environment that numbers its tasks."""
+    """A task of a client; environments with numbered tasks need the index."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
     seed: int = Field(ge=0)
@@ -394,7 +393,7 @@ class _Task(BaseModel):
 
 
 class _Block(BaseModel):
-    """A part of a message; pictures are not taken."""
+    """A part of a message; pictures are not supported."""
 
     type: Literal["text", "reasoning", "tool_call", "tool_result"]
     text: str = ""
@@ -404,7 +403,7 @@ class _Block(BaseModel):
 
     @property
     def words(self) -> str:
-        """The text of a block; a call of the tool ``step`` says its action."""
+        """The text of a block, which for a call of the tool ``step`` is its action."""
         if self.type == "tool_call":
             return str(self.input["action"]) if [*self.input] == ["action"] else json_of(self.input)
         return self.text or _words(self.blocks)
@@ -420,7 +419,7 @@ class _Candidate(BaseModel):
 
 
 class _Group(BaseModel):
-    """Conversations to be scored, or the name of a call that scores some already."""
+    """Conversations to score, or the name of a call that is already scoring some."""
 
     candidates: list[_Candidate] = Field(min_length=1, max_length=1024)
     task_id: str | None = None
@@ -430,22 +429,22 @@ def _words(blocks: list[_Block]) -> str:
     return "\n".join(filter(None, (block.words for block in blocks)))
 
 
-def _trajectory(task: Task, number: int, given: _Candidate) -> Trajectory:
-    """A conversation as an episode without rewards: a turn for each message of the assistant."""
-    found, observed = Trajectory(task, status="terminated", member=number), ""
-    for message in given.messages:
+def _trajectory(task: Task, number: int, candidate: _Candidate) -> Trajectory:
+    """Convert a conversation to a trajectory without rewards, with a turn for each message of the assistant."""
+    trajectory, observed = Trajectory(task, status="terminated", member=number), ""
+    for message in candidate.messages:
         if message.role == "assistant":
             calls = [block for block in message.blocks if block.type == "tool_call"]
             texts = calls or [block for block in message.blocks if block.type == "text"]
             raw = _words(message.blocks)
-            found.turns.append(Turn((), (), (), 0.0, _words(texts), observed, raw=raw))
+            trajectory.turns.append(Turn((), (), (), 0.0, _words(texts), observed, raw=raw))
             observed = ""
         elif message.role == "user":
             observed = "\n".join(filter(None, (observed, _words(message.blocks))))
-    if not found.turns:
+    if not trajectory.turns:
         raise UsageError(f"candidate {number} has no message of the assistant, so there is nothing to score")
-    found.final_observation = observed
-    return found
+    trajectory.final_observation = observed
+    return trajectory
 
 
 def _chosen(numbers: range, body: dict[str, Any]) -> int:
@@ -456,10 +455,10 @@ def _chosen(numbers: range, body: dict[str, Any]) -> int:
 
 
 def _whole(body: dict[str, Any], name: str) -> int | None:
-    found = body.get(name)
-    if isinstance(found, bool) or not isinstance(found, int | None):
-        raise UsageError(f"{name} is a whole number, not {found!r:.40}")
-    return found
+    value = body.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | None):
+        raise UsageError(f"{name} is a whole number, not {value!r:.40}")
+    return value
 
 
 def _name(request: Request) -> str:
@@ -483,7 +482,7 @@ async def _answer(key: str, call: asyncio.Task[tuple[str, str]] | None) -> Async
 
 
 async def _pieces(events: list[tuple[str, str]]) -> AsyncIterator[str]:
-    """Events, large ones in pieces."""
+    """Format events, large ones in pieces."""
     for event, data in events:
         while event == "end" and len(data) > _PIECE:
             yield _event("chunk", data[:_PIECE])
@@ -492,7 +491,7 @@ async def _pieces(events: list[tuple[str, str]]) -> AsyncIterator[str]:
 
 
 def _event(event: str, data: str) -> str:
-    if data.startswith(" "):  # the client drops it; it is within a text, as the JSON has no others
+    if data.startswith(" "):  # the client drops a leading space, which here is always part of a JSON string
         data = "\\u0020" + data[1:]
     return f"event: {event}\ndata: {' '.join(data.splitlines())}\n\n"
 

@@ -1,7 +1,7 @@
-"""Connect's messages, and events from threads that reach a client piece by piece.
+"""Messages of Connect, and streams of events from threads to a client.
 
-A stream of Connect (https://connectrpc.com/docs/protocol, with JSON) is a row of envelopes: a byte of flags, the length
-in four bytes, and a message. The last one of an answer has the flag 2 and says whether something went wrong.
+A stream of Connect (https://connectrpc.com/docs/protocol, with JSON) is a sequence of envelopes: a byte of flags, the
+length in four bytes, and a message. The last envelope of an answer has the flag 2 and contains the error, if any.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rollenv.serve.protocols.e2b.service import E2BService
 from rollenv.serve.responses import Json, Streamed, validated
 from rollenv.serve.sandboxes import SandboxSession
 
-#: Events that wait for a client, and seconds that what makes them waits for it.
+#: Maximum events that wait for a client, and maximum seconds that their producer waits for it.
 _WAITING, _PATIENCE = 32, 300.0
 
 
@@ -45,18 +45,18 @@ class TooSlow(RollenvError):
 
 
 class Feed:
-    """Events from threads for one client, which may read slower than they come: then what makes them waits."""
+    """Events from threads for one client. If it reads too slowly, the producer waits."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self._loop = asyncio.get_running_loop()
         self._room = threading.Semaphore(_WAITING)
         self._events: deque[Any] = deque()
-        self._there = asyncio.Event()
+        self._available = asyncio.Event()
         self.closed = False
 
     def put(self, event: Any) -> None:
-        """Add an event, from a thread. Blocks while too many wait, unless that takes long or the sandbox ends."""
+        """Add an event from a thread. Blocks while too many wait, until a timeout or the end of the sandbox."""
         end = time.monotonic() + _PATIENCE
         while not self.closed:
             if self._room.acquire(timeout=1.0):
@@ -66,7 +66,7 @@ class Feed:
         self._wake()
 
     def finish(self, event: Any) -> None:
-        """Add the last event; it always has room."""
+        """Add the last event, which never blocks."""
         self._events.append(event)
         self._wake()
 
@@ -78,28 +78,28 @@ class Feed:
         async with asyncio.timeout(seconds):
             while not self._events:
                 if self.closed:
-                    raise TooSlow("the client did not read what came, and some of it is lost")
-                self._there.clear()
-                await self._there.wait()
+                    raise TooSlow("the client read too slowly, and some events are lost")
+                self._available.clear()
+                await self._available.wait()
         self._room.release()
         return self._events.popleft()
 
     def _wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # the server has stopped
-            self._loop.call_soon_threadsafe(self._there.set)
+            self._loop.call_soon_threadsafe(self._available.set)
 
 
 Message = dict[str, Any]
 
-#: Seconds for an answer, and between two signs of life in a stream, where a client says nothing of it.
+#: Default timeout of an answer, and default interval of keepalives in a stream, in seconds.
 _SECONDS, _PING = 60.0, 50.0
-#: Seconds for an answer at most.
+#: Maximum timeout of an answer in seconds.
 _LONGEST = 600.0
-#: Bytes of a message.
+#: Maximum bytes of a message.
 _LARGEST = 1 << 22
 _STREAM = "application/connect+json"
 
-#: Codes of errors, the narrower classes first.
+#: Codes of errors, subclasses first.
 _CODES: tuple[tuple[type[Exception], str], ...] = (
     (TooFast, "resource_exhausted"),
     (TooSlow, "resource_exhausted"),
@@ -128,7 +128,7 @@ _STATUSES = {
 def unary(
     service: E2BService, name: str, model: type[BaseModel], method: Callable[[SandboxSession, Any], Awaitable[Message]]
 ) -> Route:
-    """A method with one message, of the model, and one answer."""
+    """Build the route of a method with one message and one answer."""
 
     async def answer(session: SandboxSession, request: Request) -> Response:
         try:
@@ -148,7 +148,7 @@ def server_stream(
     model: type[BaseModel],
     method: Callable[[SandboxSession, Any, Request], AsyncGenerator[Message, None]],
 ) -> Route:
-    """A method with one message, of the model, and many answers."""
+    """Build the route of a method with one message and many answers."""
 
     async def answers(session: SandboxSession, request: Request) -> AsyncGenerator[bytes, None]:
         last: Message = {}
@@ -164,7 +164,7 @@ def server_stream(
         yield _envelope(last, 2)
 
     async def answer(session: SandboxSession, request: Request) -> Response:
-        await request.body()  # what comes from then on is that the client has gone
+        await request.body()  # after this, the only message is a disconnect
         return Streamed(answers(session, request), _STREAM, service.request(session))
 
     return _route(service, name, _STREAM, answer)
@@ -176,7 +176,7 @@ def client_stream(
     model: type[BaseModel],
     method: Callable[[SandboxSession, AsyncIterator[Any]], Awaitable[Message]],
 ) -> Route:
-    """A method with many messages, of the model, and one answer."""
+    """Build the route of a method with many messages and one answer."""
 
     async def answer(session: SandboxSession, request: Request) -> Response:
         try:
@@ -193,7 +193,7 @@ def client_stream(
 def _route(
     service: E2BService, name: str, media_type: str, answer: Callable[[SandboxSession, Request], Awaitable[Response]]
 ) -> Route:
-    """A route for requests of one media type to a sandbox."""
+    """Build a route for requests of one media type to a sandbox."""
 
     async def handle(request: Request) -> Response:
         session = service.session(request)
@@ -205,14 +205,14 @@ def _route(
 
 
 async def followed(feed: Feed, ping: float, seconds: float | None = None) -> AsyncGenerator[Any, None]:
-    """The events of a feed; and None, so that the client hears something, after silence.
+    """Iterate over the events of a feed; after silence yield None, for a keepalive.
 
     Args:
-        ping: seconds of silence.
-        seconds: until the stream ends; None for no end.
+        ping: seconds of silence before a keepalive.
+        seconds: timeout of the stream; None for no limit.
 
     Raises:
-        TimeoutError: the time is over.
+        TimeoutError: the timeout has passed.
         TooSlow: the client did not read in time.
     """
     now = asyncio.get_running_loop().time
@@ -229,12 +229,12 @@ async def followed(feed: Feed, ping: float, seconds: float | None = None) -> Asy
 
 
 def ping_of(request: Request) -> float:
-    """Seconds of silence after which a client wants a sign of life in a stream."""
+    """Return the interval of keepalives in seconds that a client requests."""
     return max(1.0, _number_of(request, "keepalive-ping-interval") or _PING)
 
 
 def timeout_of(request: Request) -> float | None:
-    """Seconds that the client gives a stream; None for no limit."""
+    """Return the timeout of a stream in seconds that a client requests; None for no limit."""
     return _number_of(request, "connect-timeout-ms") / 1e3 or None
 
 
@@ -243,7 +243,7 @@ def _limit(request: Request) -> float:
 
 
 def _number_of(request: Request, name: str) -> int:
-    """A header with a whole number; 0 if it is not there, or makes no sense."""
+    """Parse a header with a whole number; 0 if it is absent or malformed."""
     text = request.headers.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
@@ -259,7 +259,7 @@ def _envelope(message: Message, flags: int = 0) -> bytes:
 
 
 async def _envelopes(request: Request) -> AsyncIterator[Message]:
-    """The messages of a request, as they come."""
+    """Iterate over the messages of a request."""
     buffer = bytearray()
     async for piece in request.stream():
         buffer += piece
@@ -273,11 +273,11 @@ async def _envelopes(request: Request) -> AsyncIterator[Message]:
             del buffer[: 5 + size]
             yield message
     if buffer:
-        raise UsageError("the last message is cut")
+        raise UsageError("the last message is incomplete")
 
 
 def _message(data: bytes) -> Message:
-    """A message; null stands for a field that is left out."""
+    """Parse a message; a field that is null counts as absent."""
     try:
         message = json.loads(data or b"{}", object_hook=lambda each: {k: v for k, v in each.items() if v is not None})
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The service that makes sandboxes, lists and ends them, and keeps snapshots of files and variables."""
+"""The service that creates, lists and ends sandboxes and stores snapshots of files and variables."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from rollenv.serve.protocols.e2b.service import VERSION, E2BService, Variables
 from rollenv.serve.responses import Json, body_of, status_of, validated
 from rollenv.serve.sandboxes import SandboxSession
 
-#: Snapshots of one client, and forks that one request makes.
+#: Maximum snapshots of one client, and maximum forks of one request.
 _SNAPSHOTS, _FORKS = 16, 20
-#: Seconds of life of a fork where a client asks for none, as E2B's service has it.
+#: Default lifetime of a fork in seconds, as in E2B's service.
 _FORK_LIFETIME = 15
-#: Begins the names of snapshots, so that one that was deleted is not taken for a template.
+#: Prefix of the names of snapshots, so that a deleted one is not mistaken for a template.
 _PREFIX = "snapshots/"
 
 
@@ -44,10 +44,10 @@ class _Fork(BaseModel):
 
 @dataclass
 class Snapshot:
-    """The files of a sandbox, in a file that ends with the server."""
+    """The files of a sandbox, in a temporary file."""
 
     source: str
-    """Name of the sandbox."""
+    """Name of the sandbox that it was taken from."""
     env: dict[str, str]
     file: Any = field(default_factory=tempfile.TemporaryFile, repr=False)
 
@@ -64,7 +64,7 @@ class Snapshots:
         self._by_owner: dict[str, dict[str, Snapshot]] = {}
 
     async def open(self, owner: str, template: str, env: dict[str, str], **settings: Any) -> SandboxSession:
-        """Start a sandbox, with the files and variables of a snapshot where the template is one.
+        """Start a sandbox, with the files and variables of a snapshot if the template is one.
 
         Raises:
             UsageError: there is no such snapshot.
@@ -82,10 +82,10 @@ class Snapshots:
         return session
 
     async def make(self, request: Request) -> Response:
-        """Keep the files of a sandbox, under a name or instead of the snapshot of that name."""
+        """Store the files of a sandbox as a snapshot, which replaces one of the same name."""
         session, params = self.service.own_sandbox(request), validated(_Snapshot, await body_of(request))
         if params.memory:
-            raise UsageError("snapshots of this server keep files, not memory: ask for mode='filesystem', or no mode")
+            raise UsageError("snapshots of this server keep files, not memory: pass mode='filesystem', or no mode")
         snapshot, name = Snapshot(session.name, self.service.details(session).env), params.name or secrets.token_hex(10)
         mine = self._by_owner.setdefault(session.owner, {})
         if len(mine) >= _SNAPSHOTS and _PREFIX + name not in mine:
@@ -97,12 +97,12 @@ class Snapshots:
         return Json(_snapshot_info(_PREFIX + name), 201)
 
     async def every(self, request: Request) -> Response:
-        """Those of the client, of one sandbox where the query has its id."""
+        """List the client's snapshots, of one sandbox if the query has its id."""
         mine = self._by_owner.get(self.service.client(request).name, {})
         params = request.query_params
         source, name = params.get("sandboxID"), params.get("name", "").removeprefix(_PREFIX)
-        found = [key for key, snapshot in mine.items() if source in (None, snapshot.source)]
-        return Json([_snapshot_info(key) for key in found if name in ("", key.removeprefix(_PREFIX))])
+        keys = [key for key, snapshot in mine.items() if source in (None, snapshot.source)]
+        return Json([_snapshot_info(key) for key in keys if name in ("", key.removeprefix(_PREFIX))])
 
     async def delete(self, request: Request) -> Response:
         mine, name = self._by_owner.get(self.service.client(request).name, {}), request.path_params["name"]
@@ -111,7 +111,7 @@ class Snapshots:
         return Response(status_code=204)
 
     async def fork(self, request: Request) -> Response:
-        """Start sandboxes with the files of one that goes on; each starts, or fails, by itself."""
+        """Start sandboxes with the files of a running one; each starts or fails by itself."""
         session, params = self.service.own_sandbox(request), validated(_Fork, await body_of(request))
         details = self.service.details(session)
         settings: dict[str, Any] = {"lifetime": self.service.sandboxes.lifetime(params.timeout)}
@@ -132,13 +132,13 @@ def _snapshot_info(key: str) -> dict[str, Any]:
     return {"snapshotID": key, "names": [key]}
 
 
-#: Seconds of life where a client asks for none.
+#: Default lifetime of a sandbox in seconds.
 _LIFETIME = 300
-#: Sandboxes on a page of the list.
+#: Maximum sandboxes on a page of the list.
 _PAGE = 100
-#: Metadata of a sandbox: entries, and characters of all of them.
+#: Maximum entries of a sandbox's metadata, and maximum characters of all of them.
 _ENTRIES, _CHARACTERS = 100, 20_000
-#: What else a client may want of a new sandbox, and cannot have.
+#: Options of new sandboxes that this server does not support.
 _MISSING = {
     "volumeMounts": "volumes",
     "mcp": "a gateway to MCP servers",
@@ -174,11 +174,11 @@ class _Query(BaseModel):
 
 
 def routes(service: E2BService) -> list[BaseRoute]:
-    """Return the routes of the service."""
+    """Routes of the service."""
     snapshots = Snapshots(service)
     control = _Control(service, snapshots)
     one = "/sandboxes/{name}"
-    found = [
+    handlers = [
         ("POST", "/v2/sandboxes", control.make),
         ("GET", "/v2/sandboxes", control.every),
         ("GET", one, control.info),
@@ -187,7 +187,7 @@ def routes(service: E2BService) -> list[BaseRoute]:
         ("GET", f"{one}/metrics", control.metrics),
         ("POST", f"/v2{one}/connect", control.connect),
         ("POST", f"{one}/pause", control.pause),
-        ("POST", "/sandboxes", control.make),  # from here on as older clients ask
+        ("POST", "/sandboxes", control.make),  # from here on paths of older clients
         ("GET", "/sandboxes", control.every),
         ("POST", f"{one}/connect", control.connect),
         ("POST", f"{one}/resume", control.connect),
@@ -197,7 +197,7 @@ def routes(service: E2BService) -> list[BaseRoute]:
         ("GET", "/snapshots", snapshots.every),
         ("DELETE", "/templates/{name:path}", snapshots.delete),
     ]
-    return [service.route(method, path, handler) for method, path, handler in found]
+    return [service.route(method, path, handler) for method, path, handler in handlers]
 
 
 class _Control:
@@ -220,20 +220,20 @@ class _Control:
     async def every(self, request: Request) -> Response:
         owner = self.service.client(request).name
         params: _Query = validated(_Query, dict(request.query_params))
-        found = [session for session in self.sandboxes.of(owner) if self._wanted(session, params)]
+        sessions = [session for session in self.sandboxes.of(owner) if self._matches(session, params)]
         newest_first = params.order == "desc"
-        found.sort(key=_position, reverse=newest_first)
+        sessions.sort(key=_position, reverse=newest_first)
         if params.nextToken:
             if (cursor := _CURSOR.fullmatch(params.nextToken)) is None:
-                raise UsageError("nextToken is none of this server's")
+                raise UsageError("nextToken is not a token of this server's list")
             after = float(cursor[1]), cursor[2]
-            found = [
+            sessions = [
                 session
-                for session in found
+                for session in sessions
                 if (_position(session) < after if newest_first else _position(session) > after)
             ]
-        page = found[: min(params.limit, _PAGE)]
-        headers = {"x-next-token": "{:.6f}_{}".format(*_position(page[-1]))} if len(page) < len(found) else {}
+        page = sessions[: min(params.limit, _PAGE)]
+        headers = {"x-next-token": "{:.6f}_{}".format(*_position(page[-1]))} if len(page) < len(sessions) else {}
         return Json([self._info(session) for session in page], headers=headers)
 
     async def info(self, request: Request) -> Response:
@@ -256,7 +256,7 @@ class _Control:
         return Response(status_code=204)
 
     async def metrics(self, request: Request) -> Response:
-        """Return the current use of resources: nothing is recorded."""
+        """Return the current use of resources; there is no history."""
         session = self.service.own_sandbox(request)
         if self.service.details(session).paused:
             return Json([])
@@ -275,7 +275,7 @@ class _Control:
         return Json([metrics])
 
     async def connect(self, request: Request) -> Response:
-        """Resume it, and let it live for so many more seconds, if that is longer."""
+        """Resume a sandbox, and extend its life to the requested seconds from now."""
         session = self.service.own_sandbox(request)
         seconds = (await body_of(request)).get("timeout")
         more = None if seconds is None else self.sandboxes.lifetime(seconds)
@@ -326,7 +326,7 @@ class _Control:
         last = session.started + self.sandboxes.limits.total
         return min(session.sandbox.sync.expires_at or last, last)
 
-    def _wanted(self, session: SandboxSession, params: _Query) -> bool:
+    def _matches(self, session: SandboxSession, params: _Query) -> bool:
         details, states = self.service.details(session), set(filter(None, params.state.split(",")))
         if not states <= {"running", "paused"}:
             raise UsageError(f"{params.state!r:.40} are no states: there are running and paused")

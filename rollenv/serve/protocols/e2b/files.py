@@ -1,4 +1,4 @@
-"""Folders and what is in them (``filesystem.Filesystem``), the contents of files, and whether a sandbox runs."""
+"""Folders (``filesystem.Filesystem``), contents of files, and the health of a sandbox."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from rollenv.serve.protocols.e2b.service import FILES, HOME, E2BService, Path
 from rollenv.serve.responses import Json, Streamed, validated
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 
-#: Entries of a listing, and folders of one sandbox that are watched at the same time.
+#: Maximum entries of a listing, and maximum watched folders of one sandbox.
 _ENTRIES, _WATCHES = 10_000, 16
-#: Bytes of a piece of a file, files in one request, and requests that bring files to one sandbox at the same time: the
-#: server holds each file until it is whole.
+#: Bytes of a piece of a file, maximum files in one request, and maximum concurrent uploads to one sandbox, since the
+#: server buffers whole files.
 _PIECE, _FILES, _UPLOADS = 1 << 20, 1000, 2
 _TYPES = {"file": "FILE_TYPE_FILE", "dir": "FILE_TYPE_DIRECTORY", "link": "FILE_TYPE_SYMLINK"}
 _EVENTS = {kind: f"EVENT_TYPE_{kind.upper()}" for kind in ("create", "write", "remove", "rename", "chmod")}
@@ -64,7 +64,7 @@ class _Watcher(BaseModel):
 
 
 def routes(service: E2BService) -> list[BaseRoute]:
-    """Folders, contents, and a sign of life."""
+    """Routes of folders, contents and health."""
     files, contents, name = _Filesystem(service), _Contents(service), "filesystem.Filesystem"
     service.server.uploads.update(FILES)
     return [
@@ -110,12 +110,12 @@ class _Filesystem:
         return {"entry": _entry(await self.service.run(session, moved))}
 
     async def list_dir(self, session: SandboxSession, params: _List) -> Message:
-        found: list[Entry] = []
-        await self.service.run(session, lambda sandbox: _walk(sandbox, params.path, params.depth, found))
-        return {"entries": [_entry(entry) for entry in found]}
+        entries: list[Entry] = []
+        await self.service.run(session, lambda sandbox: _walk(sandbox, params.path, params.depth, entries))
+        return {"entries": [_entry(entry) for entry in entries]}
 
     async def remove(self, session: SandboxSession, params: _At) -> Message:
-        with contextlib.suppress(NotFound):  # what is not there is removed already
+        with contextlib.suppress(NotFound):  # it is already gone
             await self.service.run(session, lambda sandbox: sandbox.files.remove(params.path))
         return {}
 
@@ -138,7 +138,7 @@ class _Filesystem:
     async def watch_dir(
         self, session: SandboxSession, params: _Watch, request: Request
     ) -> AsyncGenerator[Message, None]:
-        """Events as they come, until the client has gone."""
+        """Stream events until the client disconnects."""
         feed = Feed(session.sandbox.sync)
         name = await self._watch(session, params, feed.put)
         try:
@@ -155,9 +155,9 @@ class _Filesystem:
                 self.service.spawn(asyncio.to_thread(watch.stop))
 
     async def _watch(self, session: SandboxSession, params: _Watch, on_event: OnEvent | None) -> str:
-        """Watch a folder; return the name under which that is kept."""
+        """Watch a folder and return the name of the watch."""
         if params.includeEntry:
-            raise UsageError("events do not say more of an entry than its name")
+            raise UsageError("events have only the name of an entry; leave out includeEntry")
         watches, name = self._watches(session), secrets.token_urlsafe(12)
 
         def watch(sandbox: Sandbox) -> None:
@@ -171,16 +171,16 @@ class _Filesystem:
         return name
 
 
-def _walk(sandbox: Sandbox, path: str, depth: int, found: list[Entry]) -> None:
-    """Entries by name, each folder's own before the next entry."""
+def _walk(sandbox: Sandbox, path: str, depth: int, entries: list[Entry]) -> None:
+    """Append entries by name, depth first."""
     for entry in sandbox.files.list(path):
         entry = replace(entry, path=posixpath.join(path, entry.name))
-        found.append(entry)
-        if len(found) > _ENTRIES:
-            raise UsageError(f"there are more than {_ENTRIES} entries; ask for less depth")
+        entries.append(entry)
+        if len(entries) > _ENTRIES:
+            raise UsageError(f"there are more than {_ENTRIES} entries; request less depth")
         if depth > 1 and entry.type == "dir":
-            with contextlib.suppress(NotFound, NotADirectory, FileRefused):  # it was removed meanwhile, or is closed
-                _walk(sandbox, entry.path, depth - 1, found)
+            with contextlib.suppress(NotFound, NotADirectory, FileRefused):  # removed meanwhile, or not readable
+                _walk(sandbox, entry.path, depth - 1, entries)
 
 
 def _entry(entry: Entry) -> Message:
@@ -203,12 +203,12 @@ def _event(event: FileEvent) -> Message:
 
 
 def _clean(text: str) -> str:
-    """A name that may have bytes which are no text."""
+    """Replace bytes of a name that are not UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _time(seconds: float) -> str:
-    """A time that code may have set to anything."""
+    """Format a time, which code may have set to any value."""
     try:
         return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
     except (ValueError, OverflowError, OSError):
@@ -225,7 +225,7 @@ class _Contents:
         return Response(status_code=204)
 
     async def read(self, request: Request) -> Response:
-        """A file, in pieces; what cannot be read is an error before the first."""
+        """Stream a file; if it cannot be read, return an error."""
         session = self.service.session(request)
         pieces = self._pieces(session, _path(request))
         answer = Streamed(pieces, "application/octet-stream", self.service.request(session))
@@ -233,7 +233,7 @@ class _Contents:
         return answer
 
     async def write(self, request: Request) -> Response:
-        """One file in the body, or several in a form."""
+        """Write one file from the body, or several from a form."""
         session = self.service.session(request)
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in ("multipart/form-data", "application/octet-stream"):
@@ -279,14 +279,14 @@ def _path(request: Request) -> str:
 
 
 def _pieces_of(file: IO[bytes], encoding: str) -> Iterator[bytes]:
-    """A file's contents, unpacked if need be; the sandbox takes no more than it has room for."""
+    """Read and decompress a file's contents; the sandbox limits their size."""
     file.seek(0)
     if encoding in ("", "identity"):
         source = file
     elif encoding == "gzip":
         source = cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
     else:
-        raise UsageError(f"contents come as they are or with gzip, not as {encoding!r:.40}")
+        raise UsageError(f"contents have the encoding identity or gzip, not {encoding!r:.40}")
     try:
         while piece := source.read(_PIECE):
             yield piece

@@ -1,4 +1,4 @@
-"""Code in contexts, as ``e2b_code_interpreter`` runs it."""
+"""Execution of code in contexts, for ``e2b_code_interpreter``."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from rollenv.serve.protocols.e2b.service import HOME, E2BService, Path, Variable
 from rollenv.serve.responses import Json, Streamed, body_of, validated
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 
-#: Seconds of silence until a client hears that code still runs.
+#: Seconds of silence before a keepalive.
 _QUIET = 5.0
-#: Seconds that code gets to end once nobody waits for it; then its context is restarted.
+#: Seconds that code may take to end after its client has disconnected; then its context is restarted.
 _LAST = 5.0
 _SHORT = {"js": "javascript", "py": "python", "sh": "bash", "shell": "bash"}
 
@@ -60,34 +60,34 @@ class _Cell:
 
 
 def routes(service: E2BService) -> list[BaseRoute]:
-    """Cells and contexts."""
+    """Routes of cells and contexts."""
     interpreter = _Interpreter(service)
-    found = [
+    handlers = [
         ("POST", "/execute", interpreter.execute),
         ("POST", "/contexts", interpreter.create),
         ("GET", "/contexts", interpreter.every),
         ("DELETE", "/contexts/{context}", interpreter.remove),
         ("POST", "/contexts/{context}/restart", interpreter.restart),
     ]
-    return [service.route(method, path, handler, inside=True) for method, path, handler in found]
+    return [service.route(method, path, handler, inside=True) for method, path, handler in handlers]
 
 
 class _Interpreter:
     def __init__(self, service: E2BService):
         self.service = service
         self._turns: PerSandbox[dict[str, asyncio.Lock]] = PerSandbox(dict)
-        """By context: cells of one wait for each other."""
+        """Locks by context: cells of one context run one after another."""
 
     async def execute(self, request: Request) -> Response:
-        """Run a cell; its output comes as lines of JSON."""
+        """Run a cell and stream its output as lines of JSON."""
         session = self.service.session(request)
         params = validated(_Code, await body_of(request))
         name = params.context_id
         if name is not None:
             if params.language is not None:
                 raise UsageError("a context has a language of its own; leave out one of the two")
-            found = await self.service.run(session, lambda sandbox: sandbox.list_contexts())
-            if name != DEFAULT and all(context.name != name for context in found):
+            contexts = await self.service.run(session, lambda sandbox: sandbox.list_contexts())
+            if name != DEFAULT and all(context.name != name for context in contexts):
                 raise NotFound(f"there is no context {name!r:.80}")
         return Streamed(self._lines(_Cell(session, params)), "application/x-ndjson", self.service.request(session))
 
@@ -100,10 +100,10 @@ class _Interpreter:
 
     async def every(self, request: Request) -> Response:
         session = self.service.session(request)
-        found = await self.service.run(session, lambda sandbox: sandbox.list_contexts())
-        if all(context.name != DEFAULT for context in found):
-            found = [Context(DEFAULT, "python", None), *found]  # it begins with its first cell
-        return Json([_context(context) for context in found])
+        contexts = await self.service.run(session, lambda sandbox: sandbox.list_contexts())
+        if all(context.name != DEFAULT for context in contexts):
+            contexts = [Context(DEFAULT, "python", None), *contexts]  # it starts with its first cell
+        return Json([_context(context) for context in contexts])
 
     async def remove(self, request: Request) -> Response:
         session, name = self.service.session(request), request.path_params["context"]
@@ -119,7 +119,7 @@ class _Interpreter:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     async def _lines(self, cell: _Cell) -> AsyncGenerator[bytes, None]:
-        """Yield the output of a cell until it ends. If nobody listens to the end, the cell is stopped."""
+        """Yield the output of a cell until it ends; stop the cell if its client disconnects before."""
         feed = Feed(cell.session.sandbox.sync)
         task = self.service.spawn(self._run(cell, feed))
         try:
@@ -168,7 +168,7 @@ class _Interpreter:
         return done
 
     async def _stop(self, cell: _Cell, task: asyncio.Task[None]) -> None:
-        """Interrupt a cell whose client has gone; if that does not end it, restart its context."""
+        """Interrupt a cell whose client has disconnected; if that does not end it, restart its context."""
         if not cell.begun:
             task.cancel()
             return
@@ -180,20 +180,20 @@ class _Interpreter:
 
 
 class _Stderr:
-    """Standard error without the traceback of the error that ends a cell, which E2B sends once, as the error's."""
+    """Standard error without the traceback of a cell's final error, which E2B sends only as part of the error."""
 
     def __init__(self, feed: Feed):
         self._feed, self._held = feed, ""
 
     def put(self, text: str) -> None:
-        """Send it, or hold it until something follows if it can be the last traceback."""
+        """Send a text; hold back one that may be the final traceback until another follows."""
         self._send(self._held)
         self._held = text if "Traceback (most recent call last)" in text or "<code>" in text else ""
         if not self._held:
             self._send(text)
 
     def finish(self, error: ExecutionError | None) -> None:
-        """Send what is held but the traceback."""
+        """Send the text held back, without the traceback."""
         traceback = error.traceback.strip() if error is not None else ""
         if traceback and self._held.strip().endswith(traceback):
             self._held = self._held.strip().removesuffix(traceback)

@@ -1,4 +1,4 @@
-"""Servers in a sandbox: what asks the host ``PORT-SANDBOX.DOMAIN`` (``sandbox.get_host(PORT)``) reaches that port."""
+"""Servers in a sandbox: requests to the host ``PORT-SANDBOX.DOMAIN`` (``sandbox.get_host(PORT)``) reach that port."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from rollenv.serve.responses import Json, Streamed, status_of
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import SANDBOX_HOST, denied
 
-#: Ports of one sandbox that can be reached; each has a socket on this machine.
+#: Maximum open ports of one sandbox; each has a socket on this machine.
 _PORTS = 16
-#: Seconds until a server in a sandbox begins its answer, and between two pieces of it.
+#: Timeout of the start of an answer, and between two pieces of it, in seconds.
 _SECONDS = 300.0
 _KEY = "e2b-traffic-access-token"
-#: Headers of one connection, and the key, which is not the sandbox's business; those that a WebSocket's client writes.
+#: Headers that are not forwarded: of the connection and the key, and those that the WebSocket client adds itself.
 _OURS = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", _KEY}
 _WRITTEN = re.compile("sec-websocket-|host$")
 
 
 class Ports(BaseRoute):
-    """The hosts of ports.
+    """A reverse proxy to the ports of sandboxes.
 
-    With tokens a request needs the sandbox's key in the header ``E2B-Traffic-Access-Token``. One that carries a token
-    of the server is refused, because what is sent here reaches code that nobody trusts.
+    If the server has tokens, a request needs the sandbox's key in the header ``E2B-Traffic-Access-Token``. A request
+    with a token of the server is refused, because untrusted code would receive the token.
     """
 
     def __init__(self, service: E2BService):
@@ -48,14 +48,14 @@ class Ports(BaseRoute):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         if scope["type"] not in ("http", "websocket"):
             return Match.NONE, {}
-        wanted = SANDBOX_HOST.match(HTTPConnection(scope).headers.get("host", ""))
-        return (Match.FULL, {"port": wanted}) if wanted else (Match.NONE, {})
+        match = SANDBOX_HOST.match(HTTPConnection(scope).headers.get("host", ""))
+        return (Match.FULL, {"port": match}) if match else (Match.NONE, {})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Carry a request, or a WebSocket, to the port and back."""
+        """Forward a request or a WebSocket to the port."""
         connection, port = HTTPConnection(scope), int(scope["port"][1])
         if scope["type"] == "websocket":
-            await receive()  # the request to connect
+            await receive()  # the opening request
         answer: Response
         try:
             session = self._session(connection, port, scope["port"][2].lower())
@@ -98,26 +98,26 @@ class Ports(BaseRoute):
         body = "content-length" in request.headers or "transfer-encoding" in request.headers
         content = request.stream() if body else None
         times = {"timeout": httpx.Timeout(_SECONDS).as_dict()}
-        # not the client's build_request, which adds headers of its own
+        # not the client's build_request, which adds headers
         sent = httpx.Request(request.method, f"http://{address}", headers=headers, content=content, extensions=times)
-        got = await self._http.send(sent, stream=True)
-        answer = Streamed(_pieces(got), "", self._service.request(session), got.status_code)
-        answer.raw_headers = [pair for pair in got.headers.raw if pair[0].decode().lower() not in _OURS]
+        response = await self._http.send(sent, stream=True)
+        answer = Streamed(_pieces(response), "", self._service.request(session), response.status_code)
+        answer.raw_headers = [pair for pair in response.headers.raw if pair[0].decode().lower() not in _OURS]
         return answer
 
 
-async def _pieces(got: httpx.Response) -> AsyncGenerator[bytes, None]:
+async def _pieces(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     try:
-        async for piece in got.aiter_raw():
+        async for piece in response.aiter_raw():
             yield piece
     except httpx.HTTPError as error:
         raise SessionGone(f"the server in the sandbox ended its answer: {error}") from error
     finally:
-        await got.aclose()
+        await response.aclose()
 
 
 async def _relay(scope: Scope, receive: Receive, send: Send, address: str) -> None:
-    """Carry the messages of a WebSocket in both directions until one side goes."""
+    """Relay the messages of a WebSocket in both directions until one side disconnects."""
     headers = [(header.decode(), value.decode("latin-1")) for header, value in scope["headers"]]
     headers = [pair for pair in headers if pair[0] not in _OURS and not _WRITTEN.match(pair[0])]
     options: dict[str, Any] = {"proxy": None, "user_agent_header": None, "max_size": 1 << 20}

@@ -36,13 +36,13 @@ from rollenv.serve.protocols.e2b.connect import (
 from rollenv.serve.protocols.e2b.service import E2BService, Path, Variables
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 
-#: Processes of one sandbox that clients started, and writes to them at the same time: those that do not read leave room
-#: for other calls.
+#: Maximum processes of one sandbox, and maximum concurrent writes to them, so that processes that do not read leave
+#: room for other calls.
 _PROCESSES, _INPUTS = 64, 4
 
 
 def _base64(text: str) -> str:
-    """Base64 with the ordinary alphabet and padding."""
+    """Normalize base64 to the standard alphabet and padding."""
     text = text.translate({ord("-"): "+", ord("_"): "/"}).rstrip("=")
     text += "=" * (-len(text) % 4)
     try:
@@ -131,7 +131,7 @@ class Running:
         self.pid = 0
         self.feeds: list[Feed] = []
         self.last: dict[str, Any] | Exception | None = None
-        """The message about its end, or the error."""
+        """The message about the end, or the error."""
 
     def start(self, sandbox: Sandbox) -> None:
         config = self.params.process
@@ -145,13 +145,13 @@ class Running:
             more = {f"on_{name}": functools.partial(self._send, name) for name in ("stdout", "stderr")}
         words = [config.cmd, *config.args]
         self.handle = handle = start(words, cwd=config.cwd, env=config.envs, timeout=self.seconds, **more)
-        with contextlib.suppress(NotFound):  # it has ended
+        with contextlib.suppress(NotFound):  # the process has ended
             self.pid = handle.pid
             if isinstance(handle, CommandHandle) and not self.params.stdin:
                 handle.send_stdin(b"", close=True)
 
     def follow(self, ended: Callable[[], None]) -> None:
-        """Wait for its end and report it, in a thread."""
+        """Wait for the end and report it; runs in a thread."""
         begun = time.monotonic()
         try:
             assert self.handle is not None
@@ -163,13 +163,13 @@ class Running:
             feed.finish(self.last)
 
     def listen(self, feed: Feed) -> None:
-        """Report to a feed from now on."""
+        """Send events to a feed from now on."""
         self.feeds.append(feed)
-        if self.last is not None:  # it may have ended before the feed was there
+        if self.last is not None:  # the process may have ended before
             feed.finish(self.last)
 
     def write(self, data: bytes, close: bool) -> None:
-        """Write to its input, in a thread; ``close`` ends the input."""
+        """Write to the input; runs in a thread."""
         if isinstance(self.handle, Terminal):
             self.handle.send(data)
         elif self.handle is not None:
@@ -187,10 +187,10 @@ class Running:
 
 
 def _end(result: CommandResult | int | None, late: bool) -> dict[str, Any] | Exception:
-    """Return how a process ended, in the words of Go's library, which E2B's clients expect."""
+    """Build the message about a process's end, with the texts of Go's library, which E2B's clients expect."""
     error, code = (result.error, result.exit_code) if isinstance(result, CommandResult) else (None, result)
     if (error is not None and error.name == "Timeout") or (late and code in (None, 137)):
-        return SandboxTimeout("the process ran longer than it was given and was ended")
+        return SandboxTimeout("the process ran longer than its timeout and was ended")
     if error is not None and error.name == "SandboxDied":
         return SandboxDied(error.value)
     if error is not None and error.name not in ("Exit", "Killed"):  # a limit
@@ -207,7 +207,7 @@ def _ended(code: int, exited: bool, status: str) -> dict[str, Any]:
 
 
 def routes(service: E2BService) -> list[BaseRoute]:
-    """All methods of the service."""
+    """Routes of all methods of the service."""
     processes, name = _Processes(service), "process.Process"
     return [
         unary(service, f"{name}/List", _Nothing, processes.list),
@@ -228,7 +228,7 @@ class _Processes:
         self._inputs = PerSandbox(lambda: asyncio.Semaphore(_INPUTS))
 
     async def start(self, session: SandboxSession, params: _Start, request: Request) -> AsyncGenerator[Message, None]:
-        """Start a process and send what it does. It goes on when the client goes."""
+        """Start a process and stream its events. It outlasts the client's connection."""
         seconds = self.service.sandboxes.seconds(timeout_of(request) or self.service.sandboxes.limits.longest)
         running, feed = Running(params, seconds), Feed(session.sandbox.sync)
         running.feeds.append(feed)
@@ -240,7 +240,7 @@ class _Processes:
     async def connect(
         self, session: SandboxSession, params: _Select, request: Request
     ) -> AsyncGenerator[Message, None]:
-        """Send what a process does from now on."""
+        """Stream the events of a process from now on."""
         running, feed = self._find(session, params), Feed(session.sandbox.sync)
         running.listen(feed)
         async with contextlib.aclosing(self._events(running, feed, request, timeout_of(request))) as events:
@@ -253,7 +253,7 @@ class _Processes:
     async def update(self, session: SandboxSession, params: _Update) -> Message:
         terminal, pty = self._find(session, params).handle, params.pty
         if pty is None or not isinstance(terminal, Terminal):
-            raise UsageError("only terminals have something to change: their size")
+            raise UsageError("only terminals can be updated, and only their size")
         await self.service.run(session, lambda sandbox: terminal.resize(pty.size.rows or 24, pty.size.cols or 80))
         return {}
 
@@ -268,7 +268,7 @@ class _Processes:
                 running = self._find(session, message.start)
             elif message.data is not None:
                 if running is None:
-                    raise UsageError("the first message says which process is meant")
+                    raise UsageError("the first message must select a process")
                 await self._write(session, running, message.data.input.data)
         return {}
 
@@ -309,12 +309,12 @@ class _Processes:
     def _find(self, session: SandboxSession, params: _Select) -> Running:
         processes, tag, pid = self._running(session), params.process.tag, params.process.pid
         if tag is not None:
-            found = next((each for each in list(processes.values()) if each.params.tag == tag), None)
+            running = next((each for each in list(processes.values()) if each.params.tag == tag), None)
         else:
-            found = processes.get(pid) if pid is not None else None
-        if found is None:
+            running = processes.get(pid) if pid is not None else None
+        if running is None:
             raise NotFound("there is no such process")
-        return found
+        return running
 
     async def _write(self, session: SandboxSession, running: Running, data: bytes, close: bool = False) -> None:
         if isinstance(running.handle, CommandHandle) and not running.params.stdin:
@@ -323,7 +323,7 @@ class _Processes:
 
     @staticmethod
     def _start(running: Running, sandbox: Sandbox, processes: dict[int, Running]) -> None:
-        """Start a process and keep it until it ends, in a thread."""
+        """Start a process, and a thread that waits for its end; runs in a thread."""
         if len(processes) >= _PROCESSES:
             raise TooFast(f"{_PROCESSES} processes of this sandbox run already")
         running.start(sandbox)

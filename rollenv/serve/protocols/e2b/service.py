@@ -34,16 +34,16 @@ from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 from rollenv.serve.server import EnvServer, is_local
 
 PREFIX = "/e2b"
-#: Contents of files; the client's signed URLs leave out the path of its sandbox URL.
+#: Paths of the contents of files; the client's signed URLs lack the path of its sandbox URL.
 FILES = (f"{PREFIX}/files", "/files")
-#: The version of E2B's own server in sandboxes whose abilities these have; clients look at it before they ask.
-#: From 0.6.2 on files have metadata, and these have none.
+#: The version of E2B's server in sandboxes that this is compatible with; clients check it. From 0.6.2 on files have
+#: metadata, which is not supported here.
 VERSION = "0.6.1"
-#: The home of code, which leads to the scratch folder.
+#: The home folder of code, a link to the scratch folder.
 HOME = "/home/user"
-#: Requests to one sandbox at the same time, those that stream among them.
+#: Maximum concurrent requests to one sandbox, including streams.
 _REQUESTS = 128
-#: A host that is an address and no name.
+#: A host that is an address, not a name.
 _ADDRESS = re.compile(r"[\d.]+|.*:.*")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 T = TypeVar("T")
@@ -51,7 +51,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def _at_home(path: str) -> str:
-    """An absolute path: relative ones begin in the home of code."""
+    """Make a path absolute; relative ones start in the home folder of code."""
     if path == "~" or path.startswith("~/"):
         path = path[2:]
     return posixpath.normpath(posixpath.join(HOME, path))
@@ -59,7 +59,7 @@ def _at_home(path: str) -> str:
 
 def _variables(env: dict[str, str]) -> dict[str, str]:
     for name, text in env.items():
-        if not name or "=" in name or b"\0" in (name + text).encode():  # what cannot be encoded is a ValueError as well
+        if not name or "=" in name or b"\0" in (name + text).encode():  # encode() also raises ValueError
             raise ValueError(f"{name!r:.80} is no variable, or has a value that is none")
     return env
 
@@ -70,15 +70,15 @@ Variables = Annotated[dict[str, str], AfterValidator(_variables)]
 
 @dataclass
 class Details:
-    """The facts of this protocol about a sandbox."""
+    """The state of a sandbox in this protocol."""
 
     template: str = "base"
     env: dict[str, str] = field(default_factory=dict)
     ports: set[int] = field(default_factory=set)
-    """Those that clients have asked for."""
+    """Ports that clients have requested."""
     paused: bool = False
     requests: int = 0
-    """Those that are being answered."""
+    """Number of requests that are being answered."""
 
     @property
     def state(self) -> str:
@@ -98,18 +98,18 @@ class E2BService:
         return self.server.client(request, "sandboxes")
 
     def own_sandbox(self, request: Request) -> SandboxSession:
-        """Return the client's sandbox that the path of a request names."""
+        """Return the client's sandbox in the path of a request."""
         return self.sandboxes.get(request.path_params["name"], self.client(request).name)
 
     def key_of(self, name: str) -> str:
-        """The key of a sandbox, with which all but its end and its time can be asked for."""
+        """Return the key of a sandbox, which allows everything except ending it and setting its timeout."""
         return hmac.new(self._secret, name.encode(), hashlib.sha256).hexdigest()
 
     def keys(self, session: SandboxSession, request: Request) -> dict[str, Any]:
-        """Return the keys that a client needs, and the domain of the sandbox's ports.
+        """Return the keys for a client, and the domain of the sandbox's ports.
 
-        Some calls carry one of the two tokens, others the other one. Names below ``localhost`` are this machine's; an
-        address has none.
+        Some calls carry one of the two tokens, others the other one. Names below ``localhost`` resolve to this machine;
+        an address has no names below it.
         """
         key, host = self.key_of(session.name), request.headers.get("host", "")
         address = urlsplit(f"//{host}")
@@ -127,14 +127,14 @@ class E2BService:
         }
 
     def session(self, request: HTTPConnection, name: str = "", key: str | None = None) -> SandboxSession:
-        """The sandbox that a request is for: the one of that name, of its header, or that signed its URL.
+        """Return the sandbox of a request by name, by its header, or by the signature of its URL.
 
         Args:
-            key: of that one; by default the header's.
+            key: key of the sandbox; by default the header's.
 
         Raises:
-            NotAllowed: the client may not use it.
-            SessionGone: it has ended, or is paused.
+            NotAllowed: the client may not use the sandbox.
+            SessionGone: the sandbox has ended or is paused.
         """
         headers = request.headers
         name = name or headers.get("e2b-sandbox-id", "")
@@ -142,14 +142,14 @@ class E2BService:
         if not name and "signature" in request.query_params and request.url.path in FILES:
             name, key = self._signed(request)
         if key and self.server.tokens:
-            found = self.sandboxes.by_name.get(name)
-            if found is None:
+            named = self.sandboxes.by_name.get(name)
+            if named is None:
                 raise SessionGone("it was ended, its time is over, or the server was restarted")
             if not hmac.compare_digest(key.encode(), self.key_of(name).encode()):
                 audit("refused", "nobody", path=request.url.path, why="another sandbox's key")
                 raise NotAllowed("this is not the key of the sandbox")
-            self.server.count_request(request, found.owner)
-            owner = found.owner
+            owner = named.owner
+            self.server.count_request(request, owner)
         else:
             owner = self.client(request).name
         session = self.sandboxes.get(name, owner)
@@ -158,7 +158,7 @@ class E2BService:
         return session
 
     def _signed(self, request: HTTPConnection) -> tuple[str, str]:
-        """The sandbox whose key signed the URL of a file, and the key. The URL does not name it."""
+        """Return the sandbox whose key signed the URL of a file, which lacks its name, and the key."""
         params = request.query_params
         path, user, ends = (params.get(name, "") for name in ("path", "username", "signature_expiration"))
         if ends and not (ends.isascii() and ends.isdecimal() and int(ends[:15]) > time.time()):
@@ -175,10 +175,10 @@ class E2BService:
     async def run(
         self, session: SandboxSession, work: Callable[[Sandbox], T], also: asyncio.Semaphore | None = None
     ) -> T:
-        """Do something with a sandbox, in a thread, as soon as there is room. It takes room until its end.
+        """Run ``work`` with a sandbox in a thread as soon as there is room. It continues if the request ends.
 
         Args:
-            also: something else that has to have room.
+            also: another semaphore to hold.
         """
         with self.request(session):
             async with contextlib.AsyncExitStack() as waiting:
@@ -207,7 +207,7 @@ class E2BService:
             details.requests -= 1
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do something that goes on when the request for it ends."""
+        """Run a coroutine that outlasts its request."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -216,22 +216,22 @@ class E2BService:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waited for it has got it
+            task.exception()  # avoid asyncio's warning if nobody awaits the task
 
     def route(self, method: str, path: str, handler: Handler, *, inside: bool = False) -> Route:
-        """A route with E2B's error responses.
+        """Build a route with E2B's error responses.
 
         Args:
-            path: below :data:`PREFIX`, or one of :data:`FILES`.
-            inside: whether it is asked of a sandbox, and not of the service. A sandbox that does not run has no server
-                of its own: 502.
+            path: path below :data:`PREFIX`, or one of :data:`FILES`.
+            inside: whether the server in a sandbox would answer, not the service. If the sandbox does not run, the
+                status is 502.
         """
 
         async def answer(request: Request) -> Response:
             try:
                 return await handler(request)
             except (RollenvError, HTTPException) as problem:
-                # a form that is none
+                # starlette raises HTTPException for a malformed form
                 error = problem if isinstance(problem, RollenvError) else UsageError(problem.detail)
             status, text = status_of(error), str(error)
             if inside and isinstance(error, SessionGone | SandboxDied | SandboxPaused):

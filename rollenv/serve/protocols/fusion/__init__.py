@@ -1,7 +1,7 @@
 """SandboxFusion: ``sandbox_fusion`` with ``SANDBOX_FUSION_ENDPOINT``, verl and ROLL with ``http://HOST:PORT/run_code``.
 
-The paths are the original's, so whatever is set up for a SandboxFusion finds them; below ``/fusion`` they are free of
-those of other protocols.
+The paths are the original's, so existing clients of SandboxFusion work; the same paths exist below ``/fusion``, apart
+from those of other protocols.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ from rollenv.serve.server import EnvServer
 
 T = TypeVar("T")
 
-#: Where the routes are.
+#: Prefixes of the routes.
 _PREFIXES = ("", "/fusion")
 
-#: Programs that are graded at the same time.
+#: Maximum programs that are graded concurrently.
 _GRADERS = 2 * (os.cpu_count() or 1)
 
-#: With less memory no program begins.
+#: Minimum memory with which a program starts.
 _LEAST_MB = 16
 
-#: Seconds of a graded run that asks for no other.
+#: Default timeout of a graded run in seconds.
 _GRADED_SECONDS = 20.0
 
 
 def routes(server: EnvServer) -> list[BaseRoute]:
-    """Running and grading programs."""
+    """Routes for running and grading programs."""
     service = _Service(server)
     posts: dict[str, Any] = {
         "run_code": (Program, service.run_code),
@@ -81,12 +81,12 @@ def routes(server: EnvServer) -> list[BaseRoute]:
 
         return handle
 
-    found: list[BaseRoute] = []
+    routes: list[BaseRoute] = []
     for prefix in _PREFIXES:
-        found += [Route(f"{prefix}/{name}", service.handler(*post), methods=["POST"]) for name, post in posts.items()]
-        found.append(Route(f"{prefix}/list_datasets", get(lambda: list(programs.held()))))
-        found.append(Route(f"{prefix}/v1/ping", get(lambda: "pong")))
-    return found
+        routes += [Route(f"{prefix}/{name}", service.handler(*post), methods=["POST"]) for name, post in posts.items()]
+        routes.append(Route(f"{prefix}/list_datasets", get(lambda: list(programs.held()))))
+        routes.append(Route(f"{prefix}/v1/ping", get(lambda: "pong")))
+    return routes
 
 
 class _Service:
@@ -96,11 +96,7 @@ class _Service:
         self._threads = ThreadPoolExecutor(_GRADERS, thread_name_prefix="grader")
 
     def handler(self, model: type[BaseModel], call: Callable[[str, Any], Awaitable[Any]]) -> Any:
-        """A handler of requests.
-
-        Args:
-            call: called with (owner, body); returns the answer.
-        """
+        """Build a request handler from a function of (owner, body) that returns the answer."""
 
         async def handle(request: Request) -> Response:
             client = self.server.client(request, "sandboxes")
@@ -115,7 +111,7 @@ class _Service:
         return handle
 
     async def run_code(self, owner: str, params: Program) -> dict[str, Any]:
-        """Run a program in its own sandbox; a plain one of Python in a warm one."""
+        """Run a program in a new sandbox, or a plain Python program in a warm one."""
         language, files = LANGUAGES.get(params.language), params.contents()
         if language is None:
             names = ", ".join(LANGUAGES)
@@ -201,7 +197,7 @@ class _Service:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _limits(self, memory_mb: int | None) -> Limits | None:
-        """Those of a program that may use less memory than others."""
+        """Return the limits of a program with less memory than usual; None for the usual limits."""
         usual = self.sandboxes.limits.limits
         if memory_mb is None or memory_mb <= 0 or memory_mb >= usual.memory_mb:
             return None
@@ -212,7 +208,7 @@ class _Service:
     async def _run_file(
         self, sandbox: AsyncSandbox, params: Program, language: Language, files: Mapping[str, bytes]
     ) -> tuple[RunResult | None, RunResult | None]:
-        """Return the results of compiling and of running it."""
+        """Compile and run a program in a file; return both results."""
         name = f"tmp{secrets.token_hex(4)}{language.suffix}"
         await write_files(sandbox, {**files, name: params.code.encode()})
         compiled = None
@@ -226,8 +222,8 @@ class _Service:
         return compiled, await run_words(sandbox, words, params.stdin or "", self.sandboxes.seconds(params.run_timeout))
 
     async def _fetched(self, sandbox: AsyncSandbox, paths: Iterable[str]) -> dict[str, str]:
-        """Files in base64. What is none is left out, as in the original."""
-        found: dict[str, str] = {}
+        """Read files as base64. Missing ones are left out, as in the original."""
+        fetched: dict[str, str] = {}
         left = self.sandboxes.limits.limits.disk_mb << 20
         for path in paths:
             with contextlib.suppress(SandboxError):
@@ -237,8 +233,8 @@ class _Service:
                     raise UsageError(
                         f"the files of fetch_files have more than {self.sandboxes.limits.limits.disk_mb} MiB"
                     )
-                found[path] = base64.b64encode(data).decode()
-        return found
+                fetched[path] = base64.b64encode(data).decode()
+        return fetched
 
     def _runner(self, owner: str, language: str, compile_timeout: float | None) -> programs.Run:
 
@@ -250,14 +246,14 @@ class _Service:
             program.compile_timeout = compile_timeout or _GRADED_SECONDS
             async with self.sandboxes.brief(owner) as sandbox:
                 compiled, ran = await self._run_file(sandbox, program, LANGUAGES[language], {})
-            found = ran or compiled
-            assert found is not None
-            return found
+            result = ran or compiled
+            assert result is not None
+            return result
 
         return run
 
     async def _in_thread(self, owner: str, call: Callable[[], T], runner: programs.Queued | None = None) -> T:
-        """Call what takes time. Owners take turns."""
+        """Call a slow function in a thread. Owners take turns."""
         limits = self.sandboxes.limits
         if self._queue.waiting >= limits.waiting:
             raise ServerFull(f"{self._queue.waiting} programs wait to be graded already", retry_after=1.0)

@@ -1,4 +1,4 @@
-"""Runs programs, tells how they ended, and holds them to rows of data sets that are here or come with a request."""
+"""Runs programs and grades them on rows of data sets of this machine or of the request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rollenv.sandbox import AsyncSandbox
 from rollenv.sandbox.errors import SandboxFileError
 from rollenv.sandbox.types import RunResult
 
-#: Files that are sent, files that are fetched, and cells.
+#: Maximum files that are sent, files that are fetched, and cells.
 _FILES, _FETCHED, _CELLS = 1000, 100, 1000
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00]+$")]
@@ -35,26 +35,27 @@ SecondsOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Files(BaseModel):
-    """Files that go into a sandbox before the code runs, and files to fetch after it."""
+    """Files to write into a sandbox before the code runs, and files to fetch afterwards."""
 
     files: dict[Path, str | None] = Field({}, max_length=_FILES)
     fetch_files: list[Path] = Field([], max_length=_FETCHED)
 
     def contents(self) -> dict[str, bytes]:
-        """The files, decoded.
+        """Decode the files.
 
         Raises:
-            UsageError: one would be outside of the working directory, or is not base64.
+            UsageError: a path is outside of the working directory, or a file is not base64.
         """
-        found = {}
+        contents: dict[str, bytes] = {}
         for path, data in self.files.items():
             if path.startswith("/") or ".." in path.split("/"):
                 raise UsageError(f"the file {path!r:.80} would be outside of the program's folder; use a relative path")
             try:
-                found.update({} if data is None else {path: base64.b64decode(data, validate=True)})
+                if data is not None:
+                    contents[path] = base64.b64decode(data, validate=True)
             except ValueError as error:
                 raise UsageError(f"the file {path!r:.80} is not base64: {error}") from error
-        return found
+        return contents
 
 
 class Program(Files):
@@ -114,7 +115,7 @@ class Submission(OneRow):
 
 
 class Language(NamedTuple):
-    """The commands that compile and run a program in a file."""
+    """Commands that compile and run a program in a file."""
 
     suffix: str
     run: tuple[str, ...]
@@ -134,7 +135,7 @@ LANGUAGES = {
     "cpp": Language(".cpp", ("./{file}.out",), ("g++", "-std=c++17", _FILE, "-o", "{file}.out")),
 }
 
-#: Bytes of all cells of an answer.
+#: Maximum bytes of all cells of an answer.
 _LARGEST_CELLS = 32 << 20
 
 
@@ -142,7 +143,7 @@ async def write_files(sandbox: AsyncSandbox, files: Mapping[str, bytes]) -> None
     """Write the files of a request.
 
     Raises:
-        UsageError: they cannot be written.
+        UsageError: the files cannot be written.
     """
     try:
         if files:
@@ -152,7 +153,7 @@ async def write_files(sandbox: AsyncSandbox, files: Mapping[str, bytes]) -> None
 
 
 async def run_words(sandbox: AsyncSandbox, words: list[str], stdin: str, seconds: float) -> RunResult:
-    """Run a program."""
+    """Run a command of several words."""
     done = await sandbox.commands.run(words, stdin=stdin, timeout=seconds)
     kind = done.error.name if done.error else ""
     code = 128 - done.exit_code if kind not in ("", "Exit") and done.exit_code > 128 else done.exit_code
@@ -161,7 +162,7 @@ async def run_words(sandbox: AsyncSandbox, words: list[str], stdin: str, seconds
 
 
 def outcome(ran: RunResult | None, compiled: RunResult | None = None) -> dict[str, Any]:
-    """The answer to ``run_code``."""
+    """Build the answer to ``run_code``."""
     results = [None if one is None else _result(one) for one in (compiled, ran)]
     success = all(one is None or one["return_code"] == 0 for one in results)
     return {
@@ -188,7 +189,7 @@ def _result(ran: RunResult) -> dict[str, Any]:
 
 
 def broken(message: str) -> dict[str, Any]:
-    """The answer where no program was run."""
+    """Build the answer for a program that was not run."""
     return outcome(None) | {"status": "SandboxError", "message": message}
 
 
@@ -196,10 +197,10 @@ async def run_cells(sandbox: AsyncSandbox, params: Notebook, total: float) -> tu
     """Run cells one after another.
 
     Args:
-        total: seconds for all of them.
+        total: maximum seconds of all cells together.
 
     Returns:
-        The cells that ran, how the last one ended, and why it was the last, if it should not have been.
+        The cells that ran, the status of the last one, and the reason if later ones did not run.
     """
     loop, size = asyncio.get_running_loop(), 0
     cells: list[dict[str, Any]] = []
@@ -213,7 +214,7 @@ async def run_cells(sandbox: AsyncSandbox, params: Notebook, total: float) -> tu
         if error is not None:
             errors.append({"ename": error.name, "evalue": error.value, "traceback": error.traceback.splitlines()})
             stderr = stderr.removesuffix("\n").removesuffix(error.traceback.removesuffix("\n"))
-        shown = [_strict(result._repr_mimebundle_()) for result in done.results]
+        shown = [_without_nan(result._repr_mimebundle_()) for result in done.results]
         cells.append({"stdout": "".join(done.logs.stdout), "stderr": stderr, "display": shown, "error": errors})
         size += len(json.dumps(cells[-1]))
         if done.error and done.error.name == "Timeout" and not done.error.traceback:
@@ -226,8 +227,8 @@ async def run_cells(sandbox: AsyncSandbox, params: Notebook, total: float) -> tu
     return cells, "Finished", ""
 
 
-def _strict(bundle: dict[str, Any]) -> dict[str, Any]:
-    """Without what JSON cannot say."""
+def _without_nan(bundle: dict[str, Any]) -> dict[str, Any]:
+    """Remove JSON data with NaN or infinite numbers, which standard JSON lacks."""
     with contextlib.suppress(ValueError):
         json.dumps(bundle.get("application/json"), allow_nan=False)
         return bundle
@@ -237,21 +238,21 @@ def _strict(bundle: dict[str, Any]) -> dict[str, Any]:
 Run = Callable[[str, str, float | None], Awaitable[RunResult]]
 Row = Mapping[str, Any]
 
-#: Tests of one program, and characters of tests that are statements (their plans are kept for the next program).
+#: Maximum tests of one program, and maximum characters of tests that are statements.
 _MOST_TESTS, _MOST_STATEMENTS = 1000, MAX_CHARACTERS
 _FENCE = "`" * 8
 _STREAMS = (("input", "stdin"), ("output", "stdout"))
 
-#: Prompts of one answer, and what rows are that say nothing else.
+#: Maximum prompts of one answer, and the default type of rows.
 _PROMPTS, _TYPE = 1000, "CommonOJDataset"
 
 
 class Queued:
-    """Runs programs for a grader in a thread, with a coroutine of the event loop.
+    """Lets a grader in a thread run programs with a coroutine of the event loop.
 
     Args:
-        run: called with (program, standard input, seconds).
-        patience: seconds after which a run counts as lost.
+        run: called with the program, the standard input and the timeout.
+        patience: maximum seconds to wait for a run.
     """
 
     def __init__(self, run: Run, patience: float):
@@ -273,7 +274,7 @@ class Queued:
         return self.last
 
     def close(self) -> None:
-        """Give up what runs; nothing runs any more."""
+        """Cancel the running program and refuse others."""
         self._over = True
         if self._running is not None:
             self._running.cancel()
@@ -281,20 +282,16 @@ class Queued:
 
 @dataclass(frozen=True)
 class Verdict:
-    """On one test, or on all statements together."""
+    """The verdict on one test, or on all statements together."""
 
     passed: bool
     ran: RunResult | None
     test: dict[str, Any] | None
-    """Input and output; None for statements, whose program's output is not for clients."""
+    """Input and output; None for statements, where the program's output is hidden from clients."""
 
 
 def graded(env: CodeEnv, code: str, runner: Queued, *, seconds: float, every: bool) -> list[Verdict]:
-    """Hold a program to the tests of a task.
-
-    Args:
-        every: False stops at the first test that fails.
-    """
+    """Run the tests of a task on a program, up to the first failed one unless ``every`` is true."""
     tests = env.tests
     if not isinstance(tests, StdioTests):
         reward = env.step(f"{_FENCE}python\n{code}\n{_FENCE}")[1]
@@ -310,10 +307,10 @@ def graded(env: CodeEnv, code: str, runner: Queued, *, seconds: float, every: bo
 
 
 def extracted(completion: str, language: str) -> tuple[str, str]:
-    """The program in a model's reply: its first code block in a language, else the first one, else all of it.
+    """Extract the program from a model's reply: the first code block in a language, else the first one, else all.
 
     Returns:
-        (program, ``fenced``, ``heuristic`` or ``empty``).
+        The program, and "fenced", "heuristic" or "empty".
     """
     blocks = [(name, block.content) for name, block in code_blocks(completion)]
     found = [text for name, text in blocks if name == language] or [text for _, text in blocks]
@@ -326,7 +323,7 @@ def extracted(completion: str, language: str) -> tuple[str, str]:
 
 
 def held() -> dict[str, EnvSpec]:
-    """The data sets of programs below ``$ROLLENV_DATA``, by the ids of their environments."""
+    """List the data sets of programs below ``$ROLLENV_DATA`` by environment id."""
     specs = [spec for spec in list_envs("code:") if spec.entry_point == CODE]
     return {
         spec.id: spec for spec in specs if is_local(spec.kwargs.get("dataset_name", ""), spec.kwargs.get("split", ""))
@@ -334,7 +331,7 @@ def held() -> dict[str, EnvSpec]:
 
 
 def _given_task(kind: str, row: Row, **settings: Any) -> tuple[CodeEnv, str]:
-    """An environment that plays one row of data that a client sent, and its question."""
+    """Build an environment with one row of a client's data; return it with its question."""
     if kind not in KINDS:
         raise UsageError(f"data of the type {kind!r:.60} cannot be graded here; there are {', '.join(KINDS)}")
     try:
@@ -393,11 +390,11 @@ def _bounded(test: Any) -> str:
 
 
 def _parsed(value: Any) -> Any:
-    """Some data sets have values as JSON text."""
+    """Parse a value that may be JSON text, as in some data sets."""
     return read_json(value) if isinstance(value, str) else value
 
 
-#: Kinds of data by the original's names for them.
+#: Converters of rows by the original's name of the data type.
 KINDS: dict[str, Callable[[Row], dict[str, Any]]] = {
     "CommonOJDataset": _stdio,
     "LiveCodeBenchDataset": _contest,
@@ -407,10 +404,7 @@ KINDS: dict[str, Callable[[Row], dict[str, Any]]] = {
 
 
 def task(params: OneRow, **settings: Any) -> tuple[CodeEnv, str]:
-    """An environment at the row that is asked for.
-
-    Returns:
-        (the environment, its question).
+    """Return an environment at the requested row, with its question.
 
     Raises:
         UsageError: there is no such row.
@@ -422,47 +416,46 @@ def task(params: OneRow, **settings: Any) -> tuple[CodeEnv, str]:
         if not isinstance(number, int) or not 0 <= number < count:
             raise UsageError(f"{params.dataset} has no row {number!r:.40}; its ids are 0 to {count - 1}")
         return env, env.reset(options={"index": number})[0]
-    found = _provided(config)
+    rows = _provided(config)
     if isinstance(config.provided_data, list):
-        found = [row for row in found if _id(row) == number]
-    if not found:
+        rows = [row for row in rows if _id(row) == number]
+    if not rows:
         raise UsageError(f"config.provided_data has no row with the id {number!r:.40}")
-    return _given_task(config.dataset_type or _TYPE, found[0], **settings)
+    return _given_task(config.dataset_type or _TYPE, rows[0], **settings)
 
 
 def prompts(params: Rows) -> list[dict[str, Any]]:
-    """The questions of a data set, at most a thousand."""
+    """List the questions of a data set, at most a thousand."""
     config, some = params.config, slice(params.offset, params.offset + min(params.limit, _PROMPTS))
     if not config.provided_data:
         env = _held(params.dataset)
         return [question_of(number, env.reset(options={"index": number})[0]) for number in ids(params)[some]]
-    found = [row for row in _provided(config) if isinstance(_id(row), int | str)][some]
-    return [question_of(_id(row), _given_task(config.dataset_type or _TYPE, row)[1]) for row in found]
+    rows = [row for row in _provided(config) if isinstance(_id(row), int | str)][some]
+    return [question_of(_id(row), _given_task(config.dataset_type or _TYPE, row)[1]) for row in rows]
 
 
 def ids(params: Rows) -> list[int | str]:
-    """The ids of the rows of a data set."""
+    """List the ids of the rows of a data set."""
     if not params.config.provided_data:
         return list(range(_held(params.dataset).num_tasks() or 0))
-    found = map(_id, _provided(params.config))
-    return [number for number in found if isinstance(number, int | str)]
+    return [number for number in map(_id, _provided(params.config)) if isinstance(number, int | str)]
 
 
 def verdict(found: Verdict) -> dict[str, Any]:
-    """A verdict, as the original tells it."""
+    """Convert a verdict to the original's format."""
     ran = found.ran
-    if ran is not None and found.test is None:  # its output is the grader's
+    if ran is not None and found.test is None:  # hide the grader's output
         ran = dataclasses.replace(ran, stdout="", exit_code=0 if found.passed else ran.exit_code or 1)
     return {"passed": found.passed, "exec_info": outcome(ran), "test_info": found.test}
 
 
 def _held(dataset: str, **settings: Any) -> CodeEnv:
-    """The environment of a data set that this machine holds."""
-    there = held()
-    if dataset not in there:
-        names = ", ".join(there) or "none below $ROLLENV_DATA"
+    """Build the environment of a data set of this machine."""
+    specs = held()
+    if dataset not in specs:
+        names = ", ".join(specs) or "none below $ROLLENV_DATA"
         raise UsageError(f"there is no data set {dataset!r:.60} ({names}); send the row in config.provided_data")
-    env = there[dataset].make(**settings).unwrapped
+    env = specs[dataset].make(**settings).unwrapped
     assert isinstance(env, CodeEnv)
     return env
 
@@ -476,5 +469,5 @@ def _id(row: dict[str, Any]) -> Any:
 
 
 def question_of(number: Any, question: str) -> dict[str, Any]:
-    """The answer to who asks for a question."""
+    """Build the answer with a question."""
     return {"id": number, "prompt": question, "labels": {}}

@@ -1,7 +1,7 @@
 """MCP over streamable HTTP: environments and sandboxes as tools of agents.
 
-``/mcp`` has tools for everything that the server offers, ``/mcp/env/ENV_ID`` has ``reset`` and ``step`` of one
-environment. What a client opens in an MCP session ends with it.
+``/mcp`` has tools for all environments and sandboxes, ``/mcp/env/ENV_ID`` has ``reset`` and ``step`` of one
+environment. Environments and sandboxes end with the MCP session that opened them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ with extra("serve", "The MCP protocol"):
 
 logger = logging.getLogger(__name__)
 
-#: Requests of one MCP session at the same time.
+#: Maximum concurrent requests of one MCP session.
 _AT_ONCE = 32
 
 #: The instructions that a client gets when it connects.
@@ -65,24 +65,24 @@ class McpSession:
         )
         self.established, self._ending, self._busy = False, False, 0
         self._running: dict[str, asyncio.Event] = {}
-        """Ids of the requests that run, and their ends."""
+        """Events for the ends of running requests, by id."""
         self._calls: set[asyncio.Task[types.CallToolResult]] = set()
         self._idle: asyncio.TimerHandle | None = None
         self._ready = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self._run())
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
-        """Answer a request. The session is not idle meanwhile.
+        """Answer a request; meanwhile the session is not idle.
 
-        A request waits for the end of one with the same id: the transport would mix up their answers, and a client
-        may have read the answer to the first a moment before that request is over here.
+        A request waits for the end of one with the same id, because the transport would confuse their answers: a client
+        may read the answer to the first request, and reuse its id, before that request has ended here.
 
         Raises:
-            ServerFull: too many others run.
+            ServerFull: too many other requests are running.
         """
         if self._busy >= _AT_ONCE:
             raise ServerFull(f"{self._busy} requests of this MCP session run already", retry_after=1.0)
-        number, over = _id(body), asyncio.Event()
+        number, over = _request_id(body), asyncio.Event()
         self._busy += 1
         if self._idle is not None:
             self._idle.cancel()
@@ -102,7 +102,7 @@ class McpSession:
                 self._idle = asyncio.get_running_loop().call_later(seconds, self.end)
 
     def end(self) -> None:
-        """End it, and what was opened in it; :attr:`task` does."""
+        """Let :attr:`task` end the session and everything that it opened."""
         if not self._ending:
             self._ending = True
             self.task.cancel()
@@ -115,7 +115,7 @@ class McpSession:
         except Exception:
             logger.exception("an MCP session of %s failed", self.held.client.name)
         finally:
-            self._ending = True  # from here on nobody may interrupt it
+            self._ending = True  # end() must not cancel the cleanup
             self._left(self)
             self._ready.set()
             if self._idle is not None:
@@ -129,7 +129,7 @@ class McpSession:
         return types.ListToolsResult(tools=[tool.schema for tool in self._tools.values()])
 
     async def _call(self, context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        """Call a tool in a task of its own, which is cancelled once and then can clean up."""
+        """Call a tool in a task of its own, which is cancelled only once so that it can clean up."""
         call = asyncio.get_running_loop().create_task(self._called(params.name, params.arguments or {}))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
@@ -146,7 +146,7 @@ class McpSession:
                 raise UsageError(f"there is no tool {name!r:.40}; there are {', '.join(self._tools)}")
             answer, data = await tool.call(self.held, arguments)
             content: list[types.ContentBlock] = [types.TextContent(text=answer)] if isinstance(answer, str) else answer
-            for part in content:  # in UTF-8 and plain JSON, whatever environments return
+            for part in content:  # texts of environments may have lone surrogates
                 if isinstance(part, types.TextContent):
                     part.text = _utf8(part.text)
             plain = json.loads(json_of(data), parse_constant=lambda _: None)  # JSON has no NaN
@@ -161,8 +161,8 @@ class McpSession:
         return types.CallToolResult(content=[types.TextContent(text=_utf8(shortened(problem)))], is_error=True)
 
 
-def _id(body: bytes) -> str:
-    """The id of a request, as the transport keeps it; nothing for what has none."""
+def _request_id(body: bytes) -> str:
+    """Return the id of a request as text; empty if it has none."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError):
@@ -171,7 +171,7 @@ def _id(body: bytes) -> str:
 
 
 def _valid(value: Any) -> Any:
-    """The same with every text in UTF-8."""
+    """Replace lone surrogates in all texts of a value."""
     if isinstance(value, str):
         return _utf8(value)
     if isinstance(value, list):
@@ -184,20 +184,20 @@ def _utf8(text: str) -> str:
 
 
 class Door:
-    """Takes requests for all MCP sessions."""
+    """The endpoint of all MCP sessions."""
 
     def __init__(self, server: EnvServer):
         self.server = server
         self.talks: dict[str, McpSession] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it in the protocol's words."""
+        """Answer a request, or refuse it with an error of the protocol."""
         talk: McpSession | None = None
-        begun = False
+        started = False
 
-        async def watched(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def send_and_record(message: Message) -> None:
+            nonlocal started
+            started = True
             if talk is not None and message["type"] == "http.response.start":
                 talk.established = talk.established or message["status"] < 400
             await send(message)
@@ -214,9 +214,9 @@ class Door:
                 return
             body = await request.body()
             talk = self._talk(request.headers.get("mcp-session-id"), client, env_id)
-            await talk.serve(scope, _again(body, receive), watched, body)
+            await talk.serve(scope, _again(body, receive), send_and_record, body)
         except RollenvError as error:
-            if begun:
+            if started:
                 raise
             headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, NotAllowed) else {}
             answer = Json(_error(INVALID_REQUEST, str(error)), status_of(error), headers | retry_after(error))
@@ -232,7 +232,7 @@ class Door:
         await asyncio.gather(*(talk.task for talk in talks), return_exceptions=True)
 
     def _talk(self, name: str | None, client: Client, env_id: str) -> McpSession:
-        """The session of this name, or a new one."""
+        """Return the session with a name, or a new one."""
         if name is None:
             sessions, limits = self.server.sessions, self.server.settings.sessions
             mine = sum(talk.held.client.name == client.name for talk in self.talks.values())
@@ -244,23 +244,23 @@ class Door:
             talk = McpSession(Held(self.server, client, env_id), self._left)
             self.talks[talk.name] = talk
             return talk
-        found = self.talks.get(name)
-        if found is None or (found.held.client, found.held.env_id) != (client, env_id):
+        known = self.talks.get(name)
+        if known is None or (known.held.client, known.held.env_id) != (client, env_id):
             raise SessionGone("there is no such MCP session: it has ended; initialize begins another")
-        return found
+        return known
 
     def _left(self, talk: McpSession) -> None:
         self.talks.pop(talk.name, None)
 
 
 def _refusal(request: Request) -> Json | None:
-    """Return the response to a request whose session does not exist; None if it does."""
-    if request.method not in ("POST", "DELETE"):  # the server has nothing to say on its own, so there is no stream
+    """Return the refusal of an unsupported method or protocol version; None for other requests."""
+    if request.method not in ("POST", "DELETE"):  # the server sends no messages of its own, so there is no stream
         return Json(_error(INVALID_REQUEST, "POST and DELETE only"), 405, {"Allow": "POST, DELETE"})
     version = request.headers.get("mcp-protocol-version", HANDSHAKE_PROTOCOL_VERSIONS[0])
     if version in HANDSHAKE_PROTOCOL_VERSIONS:
         return None
-    data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version}  # later ones have no sessions
+    data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version}  # later versions have no sessions
     return Json(_error(UNSUPPORTED_PROTOCOL_VERSION, "sessions begin with initialize here", data), 400)
 
 
@@ -270,7 +270,7 @@ def _error(code: int, message: str, data: dict[str, Any] | None = None) -> dict[
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """The messages of a request whose body has been read."""
+    """Repeat the body of a request that has been read."""
     sent = False
 
     async def again() -> Message:
@@ -284,7 +284,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 
 def routes(server: EnvServer) -> list[BaseRoute]:
-    """All tools, and those of one environment."""
+    """Routes of all tools, and of those of one environment."""
     door = Door(server)
     server.closing.append(door.stop)
     return [Route("/mcp", door), Route("/mcp/env/{env_id}", door)]

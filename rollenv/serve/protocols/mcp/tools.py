@@ -31,7 +31,7 @@ from rollenv.tools.python import shortened
 with extra("serve", "The MCP protocol"):
     from mcp import types
 
-#: Bytes of a file that are read at once.
+#: Maximum bytes of a file in one answer.
 _BYTES = 1 << 20
 
 
@@ -52,7 +52,7 @@ class About(TypedDict):
 
 
 class Found(TypedDict):
-    """Of list_environments."""
+    """Result of list_environments."""
 
     environments: list[About]
     total: int
@@ -60,27 +60,27 @@ class Found(TypedDict):
 
 
 class Described(About):
-    """Of describe_environment."""
+    """Result of describe_environment."""
 
     tasks: str
     missing: list[str]
 
 
 class First(TypedDict):
-    """Of reset, where there is one environment."""
+    """Result of reset for a single environment."""
 
     observation: str
     info: dict[str, Any]
 
 
 class Started(First):
-    """Of reset."""
+    """Result of reset."""
 
     session: str
 
 
 class Seen(First):
-    """Of step."""
+    """Result of step."""
 
     reward: float
     terminated: bool
@@ -88,7 +88,7 @@ class Seen(First):
 
 
 class Ended(TypedDict):
-    """Of close and close_sandbox."""
+    """Result of close and close_sandbox."""
 
     ended: str
 
@@ -102,7 +102,7 @@ class Failure(TypedDict):
 
 
 class Done(TypedDict):
-    """Of run_code and run_command."""
+    """Result of run_code and run_command."""
 
     sandbox: str
     stdout: str
@@ -114,7 +114,7 @@ class Done(TypedDict):
 
 
 class Contents(TypedDict):
-    """Of read_file."""
+    """Result of read_file."""
 
     sandbox: str
     content: str
@@ -123,7 +123,7 @@ class Contents(TypedDict):
 
 
 class Written(TypedDict):
-    """Of write_file."""
+    """Result of write_file."""
 
     sandbox: str
     path: str
@@ -139,25 +139,25 @@ class File(TypedDict):
 
 
 class Listing(TypedDict):
-    """Of list_files."""
+    """Result of list_files."""
 
     sandbox: str
     files: list[File]
     more: bool
 
 
-#: Environments on a page, files in a listing, pictures of a run and characters of each: at most.
+#: Maximum environments on a page, files in a listing, pictures of a run, and characters of each picture.
 _PAGE, _FILES, _PICTURES, _PICTURE = 50, 1000, 8, 1 << 21
 
-#: A text for the agent (or several contents), and the same as data.
+#: A text (or several contents) for the agent, and the same as data.
 Answer = tuple["str | list[types.ContentBlock]", Mapping[str, Any]]
 
 
 class Held:
-    """Everything that the client of an MCP session has opened.
+    """The environments and sandboxes of an MCP session.
 
     Args:
-        env_id: of the only environment, where there is one.
+        env_id: id of the only environment, if the session is limited to one.
     """
 
     def __init__(self, server: EnvServer, client: Client, env_id: str = ""):
@@ -339,7 +339,7 @@ class Held:
         return "It has ended.", Ended(ended=session.name)
 
     async def _session(self, env_id: str | None, name: str | None) -> Session:
-        """A new session, or an earlier one."""
+        """Return a new session, or an earlier one by name."""
         if (env_id is None) == (name is None):
             raise UsageError("reset takes either an env_id or the session of an earlier reset")
         if name is not None:
@@ -352,7 +352,7 @@ class Held:
         return await sessions.open(name, self.client.name, env_id)
 
     async def _use(self, name: str | None) -> SandboxSession:
-        """The sandbox of this name, or the session's own, which is started when it is first used."""
+        """Return the sandbox with a name, or the session's own, which is started on first use."""
         if name is not None:
             return self.server.sandboxes.get(name, self.client.name)
         async with self._opening:
@@ -409,10 +409,10 @@ def _as_text(done: Done) -> str:
 
 
 class Tool:
-    """A tool that an agent may call: a method of :class:`Held`, whose signature says what it takes.
+    """A tool for agents: a method of :class:`Held`, whose signature defines the arguments.
 
     Args:
-        scope: what the client's token has to be for.
+        scope: the scope that the client's token needs.
         gives: the type of its data.
     """
 
@@ -427,12 +427,12 @@ class Tool:
         self._takes = create_model(self.name, __config__=ConfigDict(extra="forbid"), **fields)
 
     async def call(self, held: Held, arguments: dict[str, Any]) -> Answer:
-        """Call it with what an agent gave."""
+        """Validate an agent's arguments and call the method."""
         return await self._call(held, **dict(self._takes.model_validate(arguments)))
 
     @functools.cached_property
     def schema(self) -> types.Tool:
-        """The tool in the protocol's form."""
+        """The tool's definition in the protocol."""
         return types.Tool(
             name=self.name,
             description=self._call.__doc__,
@@ -442,7 +442,7 @@ class Tool:
 
 
 def _for_agents(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema without what is for programmers."""
+    """Remove the title and description of a schema, which are for programmers."""
     return {key: value for key, value in schema.items() if key not in ("title", "description")}
 
 

@@ -1,7 +1,7 @@
-"""The page at ``/``: people look at environments, play them, watch sessions, and see how the server is.
+"""The web page at ``/``: browse and play environments, watch sessions, and monitor the server.
 
-Static files and a JSON API below ``/page/api``. Its sessions are those of every other protocol, with the same tokens,
-limits and leases.
+Static files and a JSON API below ``/page/api``. Its sessions have the same tokens, limits and leases as those of other
+protocols.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from rollenv.serve.server import EnvServer
 #: Answers a client's request.
 _Handler = Callable[[Client, Any], Awaitable[Any]]
 
-#: Values of Sec-Fetch-Site that browsers send for a page's own requests; other clients send none.
+#: Values of Sec-Fetch-Site for requests of the page itself; clients that are no browsers send none.
 _OWN = ("", "same-origin", "none")
 
-#: Bytes of an answer that are worth compressing.
+#: Size in bytes above which answers are compressed.
 _LARGE = 4096
 
 _NOT_KEPT = {"Cache-Control": "no-store"}
 
 
 def routes(server: EnvServer) -> list[BaseRoute]:
-    """The page's files, and what they ask for."""
+    """Routes of the page's files and of its API."""
     files, samples = Files(), MetricsHistory(server)
     catalogue = Catalogue(server.sessions)
     plays, live = Episodes(server.sessions, catalogue), Live(server.sessions)
@@ -79,8 +79,8 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         "health": ("admin", Nothing, health),
         "check": ("admin", Nothing, check),
     }
-    found: list[BaseRoute] = [Route("/", files.index), Route("/page/{name}", files.file)]
-    return found + [
+    static: list[BaseRoute] = [Route("/", files.index), Route("/page/{name}", files.file)]
+    return static + [
         Route(f"/page/api/{name}", _answers(server, *how), methods=["POST"]) for name, how in handlers.items()
     ]
 

@@ -1,4 +1,4 @@
-"""Requests of the page and how much of them is accepted, the catalogue, and episodes that people play."""
+"""Requests of the page and their limits, the catalogue, and episodes that people play."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from rollenv.serve.session import Session
 from rollenv.serve.sessions import SessionManager, served
 from rollenv.typed import Reader
 
-#: Actions of a replay, and bytes of all of them.
+#: Maximum actions of a replay, and bytes of all of them.
 ACTIONS, BYTES = 2_000, 1 << 20
 
-#: Characters of a mapping, as JSON.
+#: Maximum characters of a mapping as JSON.
 _MAPPING = 10_000
 
-#: Seeds that are drawn where none is given are below; what a client gives fits into 63 bits.
+#: Exclusive bounds of random seeds and of seeds of clients.
 _SEEDS, _ALL_SEEDS = 10_000, 1 << 63
 
 
-#: Characters of an action that is sent as it is, so that it can be played again.
+#: Maximum characters of an action that is sent unabridged, so that it can be replayed.
 ACTION = 100_000
 
 
 def _seed(value: Any) -> int:
-    """A seed in digits, for numbers of JavaScript are not exact."""
+    """Parse a seed, which is sent as digits because JavaScript's numbers are not exact."""
     digits = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     wrong = not isinstance(digits, str) or not (digits.isascii() and digits.isdigit()) or len(digits) > 30
     if wrong or int(digits) >= _ALL_SEEDS:
@@ -80,31 +80,31 @@ class Nothing(BaseModel):
 
 
 class OfSession(BaseModel):
-    """A request about a session of the client's own."""
+    """A request about one of the client's sessions."""
 
     session: str = Field(max_length=64)
 
 
 class CardRequest(BaseModel):
-    """A request for all about one environment; the arguments are on top of its own."""
+    """A request for the card of an environment, with additional arguments."""
 
     env: Text
-    arguments: Small = Field({}, validation_alias=AliasChoices("kwargs"))  # a field kwargs is none for mypy
+    arguments: Small = Field({}, validation_alias=AliasChoices("kwargs"))  # mypy rejects a field named kwargs
 
 
 class Reset(OfSession):
-    """A request to begin another episode."""
+    """A request to start another episode."""
 
     seed: SeedOrNew = Field(default_factory=_new_seed)
     options: Small = {}
 
 
 class Open(CardRequest, Reset):
-    """A request to open a session under the name that the page chose, so that it can end it meanwhile."""
+    """A request to open a session with a name of the page, which can end it while it is opened."""
 
 
 class Act(OfSession):
-    """A request to play an action, or what was typed, to which is added what agents have to write around it."""
+    """A request to play an action, or a typed text, which is completed to an action."""
 
     action: Action | None = None
     typed: Action | None = None
@@ -117,7 +117,7 @@ class Suggest(OfSession):
 
 
 class Replay(CardRequest):
-    """A request to play an episode again, or to let the agent "oracle" or "random" play one."""
+    """A request to replay an episode, or to let the agent "oracle" or "random" play one."""
 
     seed: Seed
     options: Small = {}
@@ -125,15 +125,15 @@ class Replay(CardRequest):
     actions: Annotated[list[str], AfterValidator(_playable)] | None = None
 
 
-#: Characters of a drawing, of one choice, and choices that are offered.
+#: Maximum characters of a drawing and of one choice, and maximum choices.
 _VIEW, _CHOICE, _CHOICES = 400_000, 300, 300
 
-#: Where environments list what can be done next.
+#: Keys of ``info`` with the possible actions.
 _LISTS = ("available_actions", "legal_actions", "valid_actions")
 
 
 def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
-    """A turn."""
+    """Build a turn for the page."""
     if method == "reset":
         observation, info, _, view = answer
         turn: dict[str, Any] = {"seed": str(args[0]) if args[0] is not None else ""}
@@ -151,7 +151,7 @@ def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
 
 
 def choices(info: dict[str, Any]) -> dict[str, Any]:
-    """The actions that an info offers, and whether it offers a search."""
+    """Return the actions that an info offers, and whether it offers a search."""
     offered = next((info[name] for name in _LISTS if isinstance(info.get(name), dict | list | tuple)), ())
     found: list[str] = []
     search = False
@@ -166,20 +166,20 @@ def choices(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _info(info: dict[str, Any]) -> str:
-    """As JSON; a large one on one line, since to lay it out takes time."""
+    """Format an info as JSON; a large one on one line, because indenting it takes time."""
     try:
         text = json_of(info)
         return json.dumps(plain(json.loads(text)), indent=2) if len(text) <= 20_000 else clip(text)
-    except (TypeError, ValueError, RecursionError) as error:  # endless numbers, say
+    except (TypeError, ValueError, RecursionError) as error:  # such as infinite numbers
         return f"(it cannot be shown: {error})"
 
 
-#: Seconds that the rows hold: what environments need can come to be there. Cards that are kept, seconds for an example.
+#: Seconds for which the rows are cached, since missing needs may be installed; cached cards; timeout of an example.
 _FRESH, _KEPT, _SECONDS = 60.0, 256, 60.0
 
 
 class Catalogue:
-    """Rows and cards."""
+    """The rows and cards of environments."""
 
     def __init__(self, sessions: SessionManager):
         self._sessions = sessions
@@ -188,14 +188,14 @@ class Catalogue:
         self._cards: OrderedDict[tuple[str, str], asyncio.Task[dict[str, Any]]] = OrderedDict()
 
     async def rows(self, client: Client, params: Nothing) -> Any:
-        """All environments; texts that several share are sent once."""
+        """Return all environments; texts that several share are sent once."""
         if not self._rows or time.monotonic() - self._made > _FRESH:
             self._rows = await asyncio.to_thread(_rows)
             self._made = time.monotonic()
         return self._rows
 
     async def card(self, client: Client, params: CardRequest) -> Any:
-        """All about one environment."""
+        """Return the card of an environment."""
         env_spec, kwargs = served(params.env), params.arguments
         facts: dict[str, Any] = {
             "env": env_spec.id,
@@ -211,19 +211,19 @@ class Catalogue:
             return facts | await self.example(client.name, env_spec.id, kwargs)
         except (EnvBroke, UsageError) as error:
             if kwargs and isinstance(error, UsageError):
-                raise  # it is the arguments that are wrong, and not the environment
+                raise  # the client's arguments are wrong, not the environment
             return facts | {"about": cards.summary(env_spec), "problem": str(error)}
 
     async def reader(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> Reader:
-        """Return how what a person types becomes an action."""
+        """Return the converter of typed texts to actions."""
         try:
             example = await self.example(owner, env_id, kwargs)
-        except RollenvError:  # it can be played nevertheless
+        except RollenvError:  # it can be played all the same
             return Reader()
         return Reader(example["template"], example["moves"])
 
     async def example(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return a worker's example of an environment. Concurrent requests for it wait for the same answer."""
+        """Return a worker's example of an environment. Concurrent requests share one."""
         key = (env_id, json_of(kwargs))
         task = self._cards.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
@@ -250,7 +250,7 @@ def _rows() -> dict[str, Any]:
     namespaces = dict.fromkeys(env_spec.namespace for env_spec in specs)
     rows = []
     for env_spec in specs:
-        has = {  # a letter for each property by which the page filters
+        has = {  # one letter for each filter of the page
             "m": env_spec.missing,
             "o": "oracle" in env_spec.abilities,
             "r": "random_action" in env_spec.abilities,
@@ -263,15 +263,15 @@ def _rows() -> dict[str, Any]:
     return {"envs": rows, "texts": [f"{text:.300}" for text in texts], "groups": groups}
 
 
-#: Bytes of the turns of a replay, and seconds that it may take.
+#: Maximum bytes of the turns of a replay, and maximum seconds.
 TURNS_BYTES, SECONDS = 32 << 20, 300.0
 
-#: What helps, the method that does and the ability that it needs.
+#: Kinds of suggestions with their method and ability.
 _HELP = {"oracle": ("oracle_action", "oracle"), "random": ("sample_random_action", "random_action")}
 
 
 class Episodes:
-    """The requests of the page while somebody plays."""
+    """The requests of the page about episodes."""
 
     def __init__(self, sessions: SessionManager, catalogue: Catalogue):
         self._sessions, self._catalogue = sessions, catalogue
@@ -280,22 +280,22 @@ class Episodes:
         """Open a session and reset it.
 
         Raises:
-            UsageError: there is such a session already.
+            UsageError: a session with this name exists.
         """
         if params.session in self._sessions.by_name:
-            raise UsageError("there is such a session already")
+            raise UsageError("a session with this name already exists")
         _, first = await self._opened(client, params.session, params)
         return first
 
     async def reset(self, client: Client, params: Reset) -> Any:
-        """Begin another episode in a session."""
+        """Start another episode in a session."""
         return await _turn(self._session(client, params), "reset", [params.seed, params.options])
 
     async def step(self, client: Client, params: Act) -> Any:
         """Play a turn.
 
         Raises:
-            UsageError: there is nothing to play in the request.
+            UsageError: the request has no action.
         """
         session, action = self._session(client, params), params.action
         if action is None:
@@ -307,18 +307,18 @@ class Episodes:
         return await _turn(session, "step", [action])
 
     async def suggest(self, client: Client, params: Suggest) -> Any:
-        """The oracle's action, or a random one."""
+        """Return the oracle's action, or a random one."""
         session = self._session(client, params)
         return {"action": await _called(session, _method(params.kind, session.env.task.env_id), [])}
 
     async def end(self, client: Client, params: OfSession) -> Any:
-        """End a session, also one that is being opened or whose call hangs."""
+        """End a session, even while it is opened or a call hangs."""
         with contextlib.suppress(SessionGone):
             self._sessions.close(self._session(client, params))
         return {}
 
     async def replay(self, client: Client, params: Replay) -> Response:
-        """Play an episode: a line of JSON for each turn.
+        """Play an episode and stream a line of JSON for each turn.
 
         Raises:
             UsageError: the request has no actions and no agent.
@@ -327,13 +327,13 @@ class Episodes:
         if not method and params.actions is None:
             raise UsageError("the request needs 'actions', a list of texts, or an agent")
         session, first = await self._opened(client, session_name(), params)
-        actions = _agent(session, method) if method else _given(params.actions or [])
+        actions = _agent(session, method) if method else _recorded(params.actions or [])
         end = contextlib.ExitStack()
         end.callback(self._sessions.close, session)
         return Streamed(self._replayed(session, first, actions), "application/x-ndjson", end)
 
     async def _opened(self, client: Client, name: str, params: Open | Replay) -> tuple[Session, dict[str, Any]]:
-        """Return a new session, and its first turn."""
+        """Open a session; return it with its first turn."""
         settings = {"kwargs": params.arguments, "views": "board"}
         session = await self._sessions.open(name, client.name, params.env, settings)
         try:
@@ -368,7 +368,7 @@ class Episodes:
 
 
 def _method(kind: str, env_id: str) -> str:
-    """The method that suggests actions."""
+    """Return the method that suggests actions."""
     if kind not in _HELP:
         raise UsageError(f"there is no suggestion {kind!r:.40}; there are {', '.join(_HELP)}")
     method, ability = _HELP[kind]
@@ -377,13 +377,13 @@ def _method(kind: str, env_id: str) -> str:
     return method
 
 
-async def _given(actions: list[str]) -> AsyncGenerator[str]:
+async def _recorded(actions: list[str]) -> AsyncGenerator[str]:
     for action in actions:
         yield action
 
 
 async def _agent(session: Session, method: str) -> AsyncGenerator[str]:
-    """The actions of an episode that an agent of the environment's own plays to its end."""
+    """Generate the actions of the environment's own agent until the episode ends."""
     for _ in range(ACTIONS):
         if session.env.over:
             return
@@ -404,7 +404,7 @@ async def _turn(session: Session, method: str, args: list[Any]) -> dict[str, Any
 
 
 async def _called(session: Session, method: str, args: list[Any]) -> Any:
-    """Call in a task of its own, which ends with the session even if the call hangs."""
+    """Call a method in a task of its own, which ends with the session even if the call hangs."""
 
     async def numbered() -> Any:
         return await session.numbered(session.count + 1, method, args)

@@ -1,4 +1,4 @@
-"""Numbers of the last ten minutes of a server."""
+"""Metrics of a server during the last ten minutes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from rollenv.report.plain import plain
 from rollenv.serve.server import EnvServer
 
-#: Seconds between two samples, and samples that are kept.
+#: Seconds between two samples, and number of samples.
 _EVERY, _KEPT = 5.0, 120
 
 #: Kinds of failures of environments.
@@ -24,7 +24,7 @@ _NAMES = ("time", "sessions", "calls", "failures", "p50", "p99", "sandboxes")
 
 
 class MetricsHistory:
-    """Samples of a server's numbers, ten minutes of them."""
+    """Samples of a server's metrics during the last ten minutes."""
 
     def __init__(self, server: EnvServer):
         self._server = server
@@ -35,16 +35,16 @@ class MetricsHistory:
         server.closing.append(self._stop)
 
     def columns(self) -> dict[str, Any]:
-        """The samples: ``every`` so many seconds, a list for each number, the last ones last.
+        """Return the samples as one list for each metric, oldest first, and their interval ``every`` in seconds.
 
-        Sessions and sandboxes are counts; calls and failures happen so often a second; times are in seconds, and None
-        where nothing was called.
+        Sessions and sandboxes are counts, calls and failures are rates per second; times are in seconds, and None
+        without calls.
         """
         columns = dict(zip(_NAMES, zip(*self._rows, strict=True), strict=True)) if self._rows else {}
         return {"every": _EVERY} | {name: list(columns.get(name, ())) for name in _NAMES}
 
     def readiness(self) -> dict[str, Any]:
-        """Return what the last checks found, by name."""
+        """Return the results of the last checks by name."""
         return {name: plain(asdict(check)) for name, check in self._server.readiness.checks.items()}
 
     def _start(self) -> None:

@@ -1,4 +1,4 @@
-"""Live sessions, which people watch turn by turn."""
+"""Live sessions, which administrators watch turn by turn."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from rollenv.serve.sessions import SessionManager
 
 logger = logging.getLogger(__name__)
 
-#: Characters of the turns that are kept of a watched session.
+#: Maximum characters of the stored turns of a watched session.
 _BYTES = 2_000_000
 
-#: Turns that are kept of a watched session, sessions that are watched, and seconds after which nobody watches any more.
+#: Maximum stored turns of a watched session, maximum watched sessions, and seconds without a request until one is
+#: dropped.
 _TURNS, _WATCHED, _PATIENCE = 100, 64, 60.0
 
-#: Seconds that a question for new turns waits.
+#: Maximum seconds that a request waits for new turns.
 _WAIT = 10.0
 
 #: Protocols by the first part of their paths.
@@ -43,7 +44,7 @@ _PROTOCOLS = {
 
 
 class OfKey(BaseModel):
-    """A request about anybody's session, by its :func:`key_of`."""
+    """A request about any client's session, by its :func:`key_of`."""
 
     key: str = Field(max_length=1000)
 
@@ -52,11 +53,11 @@ class Watch(OfKey):
     """A request for the turns of a session."""
 
     after: int = -1
-    """The number of a turn; -1 asks for all that are kept, without waiting."""
+    """Number of a turn; -1 requests all stored turns without waiting."""
 
 
 class _Watched:
-    """The last turns of a session that somebody watches."""
+    """The last turns of a watched session."""
 
     def __init__(self) -> None:
         self.last_read = time.monotonic()
@@ -74,22 +75,22 @@ class _Watched:
 
 
 class Live:
-    """Live sessions, whichever protocol opened them, without their secret names."""
+    """Live sessions of all protocols, without their secret names."""
 
     def __init__(self, sessions: SessionManager):
         self._sessions = sessions
         self._watched: dict[ReplayedEnv, _Watched] = {}
 
     async def table(self, client: Client, params: Nothing) -> Any:
-        """A row for each session."""
+        """Return a row for each session."""
         now = time.monotonic()
         return {"sessions": [_row(session, now) for session in self._sessions.by_name.values()]}
 
     async def watch(self, client: Client, params: Watch) -> Any:
-        """The turns of a session since one of them; waits a while if there are none.
+        """Return the turns of a session after a given one; wait for a while if there are none.
 
         Raises:
-            UsageError: too many sessions are watched already.
+            UsageError: too many sessions are watched.
         """
         session, after = self._session(params), params.after
         now = time.monotonic()
@@ -101,7 +102,7 @@ class Live:
             if len(self._watched) >= _WATCHED:
                 raise UsageError(f"{_WATCHED} sessions are watched already")
             self._watched[session.env] = _Watched()
-            self._sessions.on_call = self._on_call  # nobody's steps take longer before somebody watches
+            self._sessions.on_call = self._on_call  # only now, so that steps cost nothing more before
         watched = self._watched[session.env]
         if after < 0:
             return self._turns(session, watched, 0)
@@ -119,7 +120,7 @@ class Live:
         return self._turns(session, watched, after)
 
     async def link(self, client: Client, params: OfKey) -> Any:
-        """Return a link that replays the episode of a session, or ``problem``: why there is none."""
+        """Return a link that replays the episode of a session, or the reason ``problem`` why there is none."""
         session = self._session(params)
         task = session.env.task
         (method, args, _), *rest = session.env.history.calls or [("", [], 0)]
@@ -141,10 +142,10 @@ class Live:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _session(self, params: OfKey) -> Session:
-        found = next((s for s in self._sessions.by_name.values() if key_of(s) == params.key), None)
-        if found is None:
+        session = next((s for s in self._sessions.by_name.values() if key_of(s) == params.key), None)
+        if session is None:
             raise SessionGone("the session has ended")
-        return found
+        return session
 
     def _lasts(self, session: Session) -> bool:
         return self._sessions.by_name.get(session.name) is session
@@ -157,7 +158,7 @@ class Live:
             return
         try:
             turn = {"note": "the client restored a state"} if method == "set_state" else turn_of(method, args, answer)
-        except Exception:  # whoever plays does not suffer for who watches
+        except Exception:  # watching must not make the player's call fail
             logger.exception("a turn of %s cannot be shown", env.task.env_id)
             turn = {"note": "a turn cannot be shown"}
         self._watched[env].add(turn | {"turn": env.turns})
@@ -181,7 +182,7 @@ def _size(turn: dict[str, Any]) -> int:
 
 
 def key_of(session: Session) -> str:
-    """Return a key that names a session to others than its owner, and lets nobody use it."""
+    """Return a public key of a session, with which nobody can use it."""
     return hashlib.sha256(session.name.encode("utf-8", "replace")).hexdigest()[:16]
 
 

@@ -10,7 +10,7 @@ from importlib import resources
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-#: Only files and answers of this server are used, and no other site can frame the page or look into it.
+#: The page uses only files and answers of this server, and other sites can neither frame nor read it.
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -24,7 +24,7 @@ HEADERS = {
 
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 
-#: Files that the report of a run has, too: (name there, what it imports, what it exports).
+#: Files shared with the report of a run: source, imports to prepend, exports to append.
 _SHARED = {
     "base.css": ("style.css", "", ""),
     "base.js": ("base.js", "", "export {el, svgNode, short, plural, visible, pre, icon};\n"),

@@ -1,6 +1,6 @@
 """ROCK's sandboxes: ``rock.sdk.sandbox.client.Sandbox`` with ``SandboxConfig(base_url=...)``.
 
-A sandbox has the limits and the programs of this server, whatever image is asked for; its status tells the real ones.
+A sandbox has the limits and programs of this server, whatever image is requested; its status has the actual ones.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from rollenv.serve.responses import Json, body_of, validated, wrong_fields
 from rollenv.serve.sandboxes import PerSandbox, SandboxSession
 from rollenv.serve.server import EnvServer
 
-#: Shells of a sandbox, and commands that wait for one.
+#: Maximum shells of a sandbox, and maximum commands that wait for one.
 _SHELLS, _QUEUE = 16, 16
 
-#: Their client makes a session of such a name for one command, or for one in the background that it asks after every
-#: few seconds, and never closes it.
+#: ROCK's client opens sessions with such names for one command, or for one in the background that it polls, and never
+#: closes them. A busy one may be closed after this number of idle seconds.
 PASSING, _QUIET = re.compile(r"bash-\d+"), 30.0
 
 
@@ -47,12 +47,12 @@ class Failed(Exception):
 
 
 class Shell:
-    """A shell that keeps its state: a session in ROCK's words.
+    """A shell that keeps its state; ROCK calls it a session.
 
     Args:
         context: its name in the sandbox.
-        setup: code that it begins with, and begins with again if its process has ended.
-        passing: whether nobody will close it.
+        setup: code that runs first, and again if the process has ended.
+        passing: whether the client will never close it.
     """
 
     def __init__(self, context: str, setup: str, passing: bool):
@@ -62,12 +62,12 @@ class Shell:
 
     @property
     def idle(self) -> float:
-        """Seconds since its last command; 0 while there is one."""
+        """Seconds since the last command; 0 while one runs."""
         return 0.0 if self._wanted else time.monotonic() - self.used
 
     @contextlib.asynccontextmanager
     async def turn(self, seconds: float) -> AsyncIterator[None]:
-        """Wait until no other command runs in it."""
+        """Wait until no other command runs in the shell, and hold it."""
         if self._wanted > _QUEUE:
             raise UsageError(f"{_QUEUE} commands wait for this session already")
         self._wanted += 1
@@ -87,11 +87,7 @@ class Shell:
             self.used = time.monotonic()
 
     async def run(self, sandbox: AsyncSandbox, command: str, seconds: float) -> tuple[Execution, str]:
-        """Run a command. After so many seconds it is interrupted; the shell keeps its state.
-
-        Returns:
-            (its end, its output).
-        """
+        """Run a command with a timeout, after which it is interrupted; return the result and the output."""
         code = f"[[ ${{__began-}} ]] || {{ __began=1; {self.setup}; }}\n{command}"
         done = await sandbox.run_code(code, context=self.context, timeout=seconds)
         return done, "".join(done.logs.stdout + done.logs.stderr).strip()
@@ -99,13 +95,13 @@ class Shell:
 
 @dataclasses.dataclass
 class Details:
-    """The facts of this protocol about a sandbox."""
+    """The state of a sandbox in this protocol."""
 
     lease: float | None = None
-    """Seconds without a call after which it ends."""
+    """Seconds without a call after which the sandbox ends."""
     shells: dict[str, Shell] = dataclasses.field(default_factory=dict)
     calls: int = 0
-    """Those that run."""
+    """Number of running calls."""
     labels: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def shell(self, name: str) -> Shell:
@@ -121,7 +117,7 @@ class Details:
             await sandbox.remove_context(shell.context)
 
     async def make_room(self, sandbox: AsyncSandbox) -> None:
-        """End a shell that nobody will close, where there are many; one that may have started something, last."""
+        """End an abandoned shell if there are too many; last one that may have started a background command."""
         if len(self.shells) <= _SHELLS:
             return
         passing = [(shell.runs != 1, -shell.idle, name) for name, shell in self.shells.items() if shell.passing]
@@ -135,35 +131,35 @@ def exit_code(done: Execution, command: str, output: str) -> int:
     """Return the exit code of a command in a shell."""
     if done.error is None:
         return 0
-    found = re.search(r"(exited with|ended it:) (\d+)", done.error.value) if done.error.name == "Exit" else None
-    if found is None:
+    match = re.search(r"(exited with|ended it:) (\d+)", done.error.value) if done.error.name == "Exit" else None
+    if match is None:
         raise Failed(
             f"{done.error.value}: command {command!r:.1000}. Here is the end of the output:\n{output[-1000:]!r}"
         )
-    return int(found[2]) + (128 if found[1].startswith("ended") else 0)
+    return int(match[2]) + (128 if match[1].startswith("ended") else 0)
 
 
 _PATH = "/apis/envs/sandbox/v1"
 
-#: Codes of failures: the request's, the server's, the command's.
+#: Codes of failures of the request, the server and the command.
 _BAD, _BROKEN, _COMMAND = 4000, 5000, 6000
 
-#: Seconds of a command in a session that asks for no other; their client waits no longer.
+#: Default timeout of a command in a session, in seconds; ROCK's client waits no longer.
 _SECONDS = 300.0
 
-#: Encodings in which files are read; others would take long, or are no encodings of text.
+#: Encodings of files; others are slow or not encodings of text.
 _ENCODINGS = (
     "ascii", "big5", "cp1252", "euc_jp", "euc_kr", "gb18030", "gbk", "iso8859-1", "shift_jis", "utf-16", "utf-32",
     "utf-8", "utf-8-sig",
 )  # fmt: skip
 
-#: Interactive shells know a job that has ended until the next prompt; the client counts on that.
+#: Interactive shells accept the number of an ended job until the next prompt, which the client relies on.
 _DISOWN = 'disown() { if [ $# -eq 0 ]; then builtin disown 2>/dev/null || :; else builtin disown "$@"; fi; }'
 
-#: Bytes of a file that is read as text.
+#: Maximum bytes of a file that is read as text.
 _LARGEST_TEXT = 4 << 20
 
-#: Uploads that are held in memory at the same time, and stopped sandboxes whose ends are remembered.
+#: Maximum uploads in memory, and maximum stopped sandboxes that are remembered.
 _UPLOADS, _REMEMBERED = 4, 1000
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=10_000, pattern=r"^[^\x00]+$")]
@@ -177,12 +173,12 @@ Env = (
 )
 
 
-#: The headers of a new sandbox's labels.
+#: Headers with the labels of a new sandbox.
 _LABELS = {"user_id": "X-User-Id", "experiment_id": "X-Experiment-Id", "namespace": "X-Namespace"}
 
 
 class Start(BaseModel):
-    """The body of ``start_async``: what of it is heeded here."""
+    """The supported fields of the body of ``start_async``."""
 
     image_os: str = "linux"
     auto_clear_time_minutes: Seconds = None
@@ -244,7 +240,7 @@ class Read(Named):
 
 
 def routes(server: EnvServer) -> list[BaseRoute]:
-    """Sandboxes, their sessions and their files."""
+    """Routes for sandboxes, their sessions and their files."""
     service = _Service(server)
     server.uploads.add(f"{_PATH}/upload")
     posts: dict[str, Any] = {
@@ -269,11 +265,11 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         "commit/{sandbox_id}": (service.refuse, "GET", "POST"),
         "sandboxes/{sandbox_id}/archive": (service.refuse, "GET", "POST"),
     }
-    found: list[BaseRoute] = [
+    with_body: list[BaseRoute] = [
         Route(f"{_PATH}/{name}", service.handler(call, model), methods=["POST"])
         for name, (model, call) in posts.items()
     ]
-    return found + [
+    return with_body + [
         Route(f"{_PATH}/{name}", service.handler(call), methods=methods) for name, (call, *methods) in others.items()
     ]
 
@@ -286,10 +282,10 @@ class _Service:
         self._ended: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def handler(self, call: Callable[[str, Any], Awaitable[Any]], model: type[BaseModel] | None = None) -> Any:
-        """A handler of requests, whose failures are answers as well.
+        """Build a request handler that returns failures as answers.
 
         Args:
-            call: called with (owner, body), or without a model with (owner, request); returns the result.
+            call: called with the owner and the body, or without a model the request; returns the result.
         """
 
         async def handle(request: Request) -> Response:
@@ -307,7 +303,7 @@ class _Service:
     # -- sandboxes -----------------------------------------------------------------------------------------------------
 
     async def start(self, owner: str, request: Request) -> dict[str, Any]:
-        """Start a sandbox; the headers say of which experiment it is."""
+        """Start a sandbox with the labels of the headers."""
         params = Start.model_validate(await body_of(request))
         if params.image_os.lower() != "linux" or params.num_gpus:
             raise UsageError("the sandboxes here have Linux and no GPU")
@@ -322,7 +318,7 @@ class _Service:
         return {"sandbox_id": session.name} | self._host()
 
     async def get_status(self, owner: str, request: Request) -> dict[str, Any]:
-        """Return the status of a sandbox; of one that was stopped only where the client asks for that."""
+        """Return the status of a sandbox; of a stopped one only with ``include_all_states``."""
         name = request.query_params.get("sandbox_id", "")
         also_ended = request.query_params.get("include_all_states") in ("True", "true")
         limits = self.sandboxes.limits
@@ -357,21 +353,21 @@ class _Service:
         await self._end(owner, params.sandbox_id, "stopped")
 
     async def delete(self, owner: str, params: Named) -> None:
-        """End a sandbox, or forget one that was stopped."""
+        """End a sandbox, or mark a stopped one as deleted."""
         if (owner, params.sandbox_id) in self._ended:
             self._ended[owner, params.sandbox_id] = "deleted"
         else:
             await self._end(owner, params.sandbox_id, "deleted")
 
     async def restart(self, owner: str, params: Named) -> None:
-        """Refused: nothing is kept of a sandbox that was stopped."""
+        """Refuse the request: the data of a stopped sandbox is not kept."""
         if (owner, params.sandbox_id) in self._ended:
             raise UsageError("nothing is kept of a stopped sandbox; start another one")
         self.sandboxes.get(params.sandbox_id, owner)
         raise UsageError("the sandbox is running; only a stopped one could be restarted, and of that nothing is kept")
 
     async def refuse(self, owner: str, request: Request) -> None:
-        """Refuse a request that a server of this kind cannot serve."""
+        """Refuse a request that this server does not support."""
         name = request.url.path.removeprefix(_PATH)
         raise UsageError(f"{name} is not offered here: there is no store for images and files")
 
@@ -383,7 +379,7 @@ class _Service:
         async with self._use(owner, params.sandbox_id, seconds) as (sandbox, _):
             try:
                 done = await sandbox.commands.run(params.command, cwd=params.cwd, env=params.env, timeout=seconds)
-            except SandboxFileError as error:  # there is no such program or folder
+            except SandboxFileError as error:  # a missing program or folder
                 return {"stdout": "", "stderr": str(error), "exit_code": -1, "failure_reason": str(error)}
         if done.error is None or done.error.name in ("Exit", "Killed"):
             return {"stdout": done.stdout, "stderr": done.stderr, "exit_code": done.exit_code}
@@ -402,7 +398,7 @@ class _Service:
             if params.session in shells:
                 raise UsageError(f"session {params.session!r:.80} already exists")
             shell = Shell("", setup, PASSING.fullmatch(params.session) is not None)
-            shells[params.session] = shell  # at once, for others may ask for the name meanwhile
+            shells[params.session] = shell  # at once, to reserve the name
             try:
                 async with shell.turn(_SECONDS):
                     await details.make_room(sandbox)
@@ -487,7 +483,7 @@ class _Service:
 
     @contextlib.asynccontextmanager
     async def _use(self, owner: str, name: str, seconds: float = 0.0) -> AsyncIterator[tuple[AsyncSandbox, Details]]:
-        """Hold a sandbox for a call of so many seconds. Each call renews its lease."""
+        """Hold a sandbox for a call with a timeout. Each call renews the lease."""
         session = self.sandboxes.get(name, owner)
         details = self._details(session)
         details.calls += 1
@@ -503,7 +499,7 @@ class _Service:
     def _renew(self, session: SandboxSession, details: Details, seconds: float) -> None:
         if details.lease is not None:
             ends = time.time() + details.lease + seconds
-            if details.calls:  # another one may need it for longer
+            if details.calls:  # another call may need it for longer
                 ends = max(ends, session.sandbox.sync.expires_at or 0.0)
             left = min(ends - time.time(), session.opened + self.sandboxes.limits.total - time.monotonic())
             session.sandbox.sync.set_timeout(max(left, 0.001))
