@@ -193,7 +193,7 @@ def _read(file: Path) -> bytes | None:
     with os.fdopen(descriptor, "rb") as opened:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
-            raise PermissionError("it does not belong to the user who runs this server")
+            raise PermissionError("it is not a regular file of the user who runs this server")
         return opened.read()
 
 

@@ -522,7 +522,7 @@ def test_only_a_file_of_this_user_is_taken_up(tmp_path, monkeypatch):
     another = os.geteuid() + 1
     with monkeypatch.context() as patched:
         patched.setattr(os, "geteuid", lambda: another)
-        with pytest.raises(UsageError, match="not belong to the user"):
+        with pytest.raises(UsageError, match="not a regular file of the user"):
             asyncio.run(take(tmp_path / "theirs"))
     assert asyncio.run(take(tmp_path / "theirs")) == 1
 
