@@ -1,4 +1,4 @@
-"""Running untrusted code: isolated, limited, and faster than a new interpreter."""
+"""Sandboxes for untrusted code: isolated, limited, and faster than a new interpreter."""
 
 from rollenv.sandbox.commands import CommandHandle, Terminal
 from rollenv.sandbox.errors import (

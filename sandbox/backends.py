@@ -1,4 +1,4 @@
-"""Backends by name, each verified before first use: a program in a sandbox tries what must not be possible there."""
+"""Backends by name. Before first use of one, a program in a sandbox tries what must be impossible there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollenv.sandbox.inside.protocol import Cell, GetMemory, OpenContext, Run, S
 from rollenv.sandbox.types import Limits, Output
 from rollenv.sandbox.worker import Worker
 
-#: Every property that is probed, and what it means.
+#: All isolation properties with their meaning.
 PROPERTIES = {
     "no_network": "no interface but its own loopback, and no way to a server on this machine",
     "hidden_files": "files of this machine, other than the system's and Python's, cannot be seen",
@@ -132,10 +132,10 @@ print(json.dumps(answers))
 
 
 def prove(worker: Worker) -> dict[str, bool]:
-    """Run the probes in a worker. Their targets really exist: a server, a file, this process.
+    """Run the isolation probes in a worker, against an existing server, file and process.
 
     Raises:
-        IsolationError: if the probes cannot be run.
+        IsolationError: the probes cannot be run.
     """
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -166,7 +166,7 @@ def prove(worker: Worker) -> dict[str, bool]:
         reason = output.text("stderr")[-500:] or done
         raise IsolationError(f"the probes of isolation could not be run: {reason}") from None
     answers["memory_limit"] &= worker.about["memory_group"] or _counts_memory(worker)
-    # May one context open the memory of another? A descriptor would be enough.
+    # One context tries to open the memory of another; a descriptor would be enough.
     output = Output()
     limits = worker.limits_of(10) | {"timeout": 0}
     for key, code in {
@@ -201,7 +201,7 @@ time.sleep(20)
 
 
 def _counts_memory(worker: Worker) -> bool:
-    """Return whether the kernel sees memory of three kinds, each in a place where it is easily missed."""
+    """Return whether the sandbox's kernel counts three kinds of memory that are easily missed."""
     samples: list[int] = []
 
     def on_bytes(*_: object) -> None:
@@ -227,10 +227,10 @@ def start(
     Args:
         backend: name of the backend, one of :data:`BACKENDS`.
         packages: Python packages that must be importable inside.
-        require: isolation properties that must hold; by default those that the backend promises.
+        require: isolation properties that must hold; by default the backend's promised ones.
 
     Raises:
-        IsolationError: a promised or required property does not hold; nothing is left running.
+        IsolationError: a promised or required property does not hold.
         UsageError: the backend or a property is unknown, or a package cannot be imported.
     """
     if backend not in BACKENDS:

@@ -41,10 +41,10 @@ class CommandHandle:
 
     @property
     def pid(self) -> int:
-        """Its process id in the sandbox.
+        """The process id in the sandbox.
 
         Raises:
-            NotFound: if it has ended.
+            NotFound: the command has ended.
         """
         if not self._pid:
             self._pid = int(self._sandbox._worker.ask(protocol.GetPid(self.key))["pid"])
@@ -52,7 +52,7 @@ class CommandHandle:
 
     @property
     def stdout(self) -> str:
-        """Its output so far."""
+        """The output so far."""
         return self._output.text("stdout")
 
     @property
@@ -60,11 +60,11 @@ class CommandHandle:
         return self._output.text("stderr")
 
     def wait(self, timeout: float | None = None) -> CommandResult:
-        """Wait until it ends.
+        """Wait until the command ends.
 
         Raises:
-            SandboxTimeout: if it still runs after ``timeout`` seconds. It keeps running.
-            NotFound: if there is no such program.
+            SandboxTimeout: the command is still running after ``timeout`` seconds; it keeps running.
+            NotFound: there is no such program.
         """
         self._thread.join(timeout)
         if self._thread.is_alive():
@@ -79,12 +79,12 @@ class CommandHandle:
         return self._thread.is_alive()
 
     def send_stdin(self, text: str | bytes, close: bool = False) -> None:
-        """Write to the command's standard input, and ``close`` it afterwards; blocks while it has 1 MiB unread."""
+        """Write to standard input, then optionally ``close`` it. Blocks while 1 MiB is unread."""
         data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
         self._sandbox._worker.write_input(self.key, data, close)
 
     def kill(self) -> bool:
-        """End it and what it started in its session; return whether it was still running."""
+        """Kill the command and its session's processes; return whether it was still running."""
         return self._sandbox.commands._end(self.key)
 
 
@@ -109,20 +109,20 @@ class Commands:
         on_stderr: OnText | None = None,
         _key: str | None = None,
     ) -> CommandResult:
-        """Run a shell command (a text) or a program with arguments, to its end.
+        """Run a shell command (a text) or a program with arguments, and wait for its end.
 
         Args:
-            command: for ``sh -c``, or the words of a program.
-            cwd: where it starts; a relative path starts in the scratch folder.
-            env: environment variables on top of the sandbox's own.
-            timeout: seconds; by default what the limits say.
-            user: user of a :class:`Machine` that runs it; by default the image's.
+            command: a text for ``sh -c``, or a program and its arguments.
+            cwd: working directory, relative to the scratch folder.
+            env: environment variables in addition to the sandbox's.
+            timeout: seconds; by default the limit of the sandbox.
+            user: user of a :class:`Machine` that runs the command; by default the image's.
             on_stdout: called with each piece of text from standard output.
             on_stderr: called with each piece of text from standard error.
 
         Raises:
-            NotFound: if there is no such program or folder.
-            SandboxDied: if the sandbox had ended before.
+            NotFound: there is no such program or folder.
+            SandboxDied: the sandbox has ended.
         """
         seconds = self._sandbox._seconds(timeout)
         output = Output(on_stdout, on_stderr)
@@ -157,7 +157,7 @@ class Commands:
         return f"background-{next(self._numbers)}"
 
     def _end(self, key: str) -> bool:
-        """End the command of a key and what it started in its session; return whether it was running."""
+        """Kill the command with a key and its session's processes; return whether it was running."""
         try:
             self._sandbox._worker.ask(protocol.Signal(key, int(signal.SIGKILL)))
         except NotFound:
@@ -165,15 +165,15 @@ class Commands:
         return True
 
     def list(self) -> list[Process]:
-        """The contexts and commands that run, without what they started themselves."""
-        found = self._sandbox._worker.ask(protocol.ListProcesses())["processes"]
-        return [Process(one["pid"], tuple(one["words"]), _context(one["key"]), one["seconds"]) for one in found]
+        """List the running contexts and commands, without their child processes."""
+        processes = self._sandbox._worker.ask(protocol.ListProcesses())["processes"]
+        return [Process(one["pid"], tuple(one["words"]), _context(one["key"]), one["seconds"]) for one in processes]
 
     def connect(self, pid: int, *, on_stdout: OnText | None = None, on_stderr: OnText | None = None) -> CommandHandle:
-        """Attach to a command that :meth:`start` started; later output goes to these callbacks as well.
+        """Attach to a command of :meth:`start`; later output goes to these callbacks as well.
 
         Raises:
-            NotFound: no such command is running.
+            NotFound: there is no such command.
         """
         for handle in list(self._running.values()):
             with contextlib.suppress(NotFound):
@@ -183,7 +183,7 @@ class Commands:
         raise NotFound(f"no background command has the number {pid}")
 
     def kill(self, pid: int) -> bool:
-        """End a command and what it started in its session; return whether it was running."""
+        """Kill a command and its session's processes; return whether it was running."""
         for one in self._sandbox._worker.ask(protocol.ListProcesses())["processes"]:
             if one["pid"] == pid and one["words"]:
                 return self._end(one["key"])
@@ -215,12 +215,12 @@ def _context(key: str) -> str | None:
 
 
 OnData = Callable[[bytes], None]
-#: Bytes that are kept of what a terminal showed.
+#: Bytes of a terminal's output that are kept.
 KEPT = 1 << 20
 
 
 class Terminal:
-    """A program at a terminal, in the background."""
+    """A program in a terminal, in the background."""
 
     def __init__(self, sandbox: BaseSandbox, stream: Stream, on_data: OnData | None):
         self._sandbox, self._stream, self._on_data = sandbox, stream, on_data
@@ -241,12 +241,12 @@ class Terminal:
 
     @property
     def pid(self) -> int:
-        """The process id, in the sandbox, of the process that relays the terminal's bytes."""
+        """The process id in the sandbox of the process that relays the terminal's bytes."""
         return int(self._sandbox._worker.ask(protocol.GetPid(self._stream.key))["pid"])
 
     @property
     def shown(self) -> bytes:
-        """The last mebibyte of what it showed, with control sequences."""
+        """The last mebibyte of output, with control sequences."""
         return bytes(self._shown)
 
     @property
@@ -258,19 +258,19 @@ class Terminal:
         self._stream.send(data.encode() if isinstance(data, str) else data)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Change the size; the program gets a signal."""
+        """Change the size; the program gets SIGWINCH."""
         self._sandbox._worker.ask(protocol.Resize(self._stream.key, [rows, columns]))
 
     def kill(self) -> None:
-        """End the program; its children receive SIGHUP."""
+        """End the program; its children get SIGHUP."""
         self._stream.close()
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait until the program ends; return its exit code as in shells, or None if it was killed by :meth:`kill`.
 
         Raises:
-            SandboxTimeout: if it still runs after ``timeout`` seconds. It keeps running.
-            NotFound: if there is no such program.
+            SandboxTimeout: the program is still running after ``timeout`` seconds; it keeps running.
+            NotFound: there is no such program.
         """
         self._thread.join(timeout)
         if self._thread.is_alive():
@@ -282,7 +282,7 @@ class Terminal:
 
 
 class Terminals:
-    """Starts programs at terminals."""
+    """Programs in terminals."""
 
     def __init__(self, sandbox: BaseSandbox):
         self._sandbox = sandbox
@@ -299,14 +299,14 @@ class Terminals:
         user: str | None = None,
         on_data: OnData | None = None,
     ) -> Terminal:
-        """Run a program in its own terminal.
+        """Start a program in its own terminal.
 
         Args:
-            cwd: where it starts; a relative path starts in the scratch folder.
-            env: environment variables on top of the sandbox's own.
-            timeout: seconds; by default what the limits say.
-            user: user of a :class:`Machine` that runs it.
-            on_data: called with what it shows, in a thread.
+            cwd: working directory, relative to the scratch folder.
+            env: environment variables in addition to the sandbox's.
+            timeout: seconds; by default the limit of the sandbox.
+            user: user of a :class:`Machine` that runs the program.
+            on_data: called with the output, in a thread.
         """
         sandbox = self._sandbox
         variables = {"TERM": "xterm-256color", **sandbox._env, **(env or {})}

@@ -1,4 +1,4 @@
-"""The docker backend: a locked-down container whose process 1 is the kernel. Images of the engine for machines."""
+"""The docker backend: a locked-down container whose process 1 is the kernel; and machines from Docker's images."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from rollenv.sandbox.local import start_time
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import Worker
 
-#: Marks our containers: "host:pid:start time of that process".
+#: Label of rollenv's containers: "host:pid:start time of that process".
 LABEL = "rollenv.sandbox.owner"
 _INSIDE = Path(__file__).with_name("inside")
-#: Imports the same modules under the same names as :mod:`rollenv.sandbox.local` does, from their sources.
+#: Imports the same modules as :mod:`rollenv.sandbox.local`, from their sources.
 _START = """
 import base64, importlib.abc, importlib.util, json, sys, types, zlib
 sources = json.loads(zlib.decompress(base64.b85decode({packed!r})))
@@ -48,14 +48,14 @@ from rollenv.sandbox.inside import container
 del sys.meta_path[0]
 container.main()
 """
-#: Modules of a jail, which a container does not have.
+#: Modules that only jails need.
 _LOCAL = ("__init__", "jail", "machine")
-#: MiB for the kernel and what forks for it.
+#: MiB for the kernel and its helper processes.
 _KERNEL_MB = 24
 
 
 class ContainerChannel:
-    """The attached standard streams of a container, which ends when its standard input does."""
+    """The attached standard streams of a container, which ends with its standard input."""
 
     def __init__(self, connection: socket.socket, opened: contextlib.ExitStack):
         self.connection, self._opened = connection, opened
@@ -66,7 +66,7 @@ class ContainerChannel:
         self.connection.sendall(data)
 
     def receive(self) -> bytes:
-        """Standard output; docker puts eight bytes before each piece: the stream, and a length."""
+        """Return standard output; docker's header of eight bytes has the stream and the length of each piece."""
         while True:
             while len(self._buffer) >= 8 and len(self._buffer) >= 8 + (
                 size := struct.unpack(">I", self._buffer[4:8])[0]
@@ -88,10 +88,10 @@ class ContainerChannel:
 
 
 def connected(base_url: str | None = None) -> Any:
-    """A client of the daemon.
+    """Connect to the daemon.
 
     Raises:
-        docker.errors.DockerException: it cannot be reached.
+        docker.errors.DockerException: the daemon cannot be reached.
     """
     import docker
 
@@ -111,15 +111,15 @@ def start(
     """Start a container.
 
     Args:
-        packages: modules that every run finds already imported, where the image has them.
-        image: with a Python of 3.9 or later; it is never pulled.
-        python: that Python's path in the image.
-        runtime: of the daemon, such as ``runsc`` (gVisor).
-        base_url: of the daemon; by default what the environment says.
+        packages: modules to import before every run, if the image has them.
+        image: an image with Python 3.9 or later; it is never pulled.
+        python: path of Python in the image.
+        runtime: runtime of the daemon, such as ``runsc`` (gVisor).
+        base_url: address of the daemon; by default from the environment.
 
     Raises:
-        SandboxError: if there is no daemon, no such image, or the container does not start.
-        MissingExtra: without the docker SDK.
+        SandboxError: there is no daemon or image, or the container does not start.
+        MissingExtra: the docker SDK is not installed.
     """
     with extra("docker", "The docker sandbox"):
         import docker.errors
@@ -132,7 +132,7 @@ def start(
             container = client.create_container(
                 image,
                 [python, "-s", "-c", _program(), *arguments, *packages],
-                name=f"rollenv-{uuid.uuid4().hex}",  # names that the engine draws can collide
+                name=f"rollenv-{uuid.uuid4().hex}",  # names of the engine's own can collide
                 user="0:0",
                 stdin_open=True,
                 detach=False,  # standard input closes with the client that is attached to it
@@ -152,7 +152,7 @@ def start(
             raw = client.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
             opened.callback(raw.close)
             connection = getattr(raw, "_sock", raw)
-            opened.callback(connection.close)  # raw is only a file of it, and docker's connection forgets it
+            opened.callback(connection.close)  # raw only wraps it, and docker does not close it
             channel = ContainerChannel(connection, opened.pop_all())
             opened.callback(channel.close)
             client.start(container)
@@ -161,26 +161,26 @@ def start(
             memory_group = bool(client.info().get("MemoryLimit"))
         except Exception as error:
             raise SandboxError(f"the container did not start: {error}") from error
-        opened.pop_all()  # from here on it is the worker that closes the channel
+        opened.pop_all()  # from here on the worker closes the channel
     worker.about |= {"own_share": True, "own_users": own, "own_files": True, "memory_group": memory_group}
     return worker
 
 
 def _remove(client: Any, container: str) -> None:
-    with contextlib.suppress(Exception):  # it may be gone, or the daemon may be; the label is swept later
+    with contextlib.suppress(Exception):  # a container that remains is swept later by its label
         client.remove_container(container, force=True)
 
 
 def _user(client: Any) -> tuple[int, bool]:
-    """A user for one container, and whether no other has it: the machine counts processes of all containers by user."""
+    """Choose a user for a container; return its number and whether it is unique, so that process limits are."""
     options = client.info().get("SecurityOptions") or []
-    if any("name=userns" in each or "name=rootless" in each for each in options):  # only 65,536 users there
+    if any("name=userns" in each or "name=rootless" in each for each in options):  # these have only 65,536 users
         return 20_000 + secrets.randbelow(40_000), False
     return (1 << 20) + secrets.randbelow(1 << 30), True
 
 
 def _program() -> str:
-    """Return the program of the container as one text: it needs no file there, and an argument has 128 KiB at most."""
+    """Return the program of the container as one argument of at most 128 KiB, so that it needs no file."""
     sources = {
         f"rollenv.sandbox.inside.{path.stem}": path.read_text(encoding="utf-8")
         for path in _INSIDE.glob("*.py")
@@ -196,7 +196,7 @@ def _host(limits: Limits, runtime: str | None, user: int) -> dict[str, Any]:
         "network_mode": "none",
         "read_only": True,
         "cap_drop": ["ALL"],
-        "cap_add": ["SETUID", "SETGID", "KILL"],  # the kernel's, to become others; code has none
+        "cap_add": ["SETUID", "SETGID", "KILL"],  # for the kernel to switch users; code has none
         "security_opt": ["no-new-privileges"],
         "pids_limit": limits.processes + 16,
         "mem_limit": f"{memory}m",
@@ -211,13 +211,13 @@ def _host(limits: Limits, runtime: str | None, user: int) -> dict[str, Any]:
 
 
 def sweep(client: Any) -> int:
-    """Remove containers whose owners on this machine are gone; return how many."""
+    """Remove containers whose owners on this machine have ended; return their number."""
     removed = 0
-    for found in client.containers(all=True, filters={"label": LABEL}):
-        host, pid, _ = found["Labels"][LABEL].split(":")
-        if host == socket.gethostname() and _owner(int(pid)) != found["Labels"][LABEL]:
-            with contextlib.suppress(Exception):  # another sweep was faster
-                client.remove_container(found["Id"], force=True)
+    for container in client.containers(all=True, filters={"label": LABEL}):
+        host, pid, _ = container["Labels"][LABEL].split(":")
+        if host == socket.gethostname() and _owner(int(pid)) != container["Labels"][LABEL]:
+            with contextlib.suppress(Exception):  # a concurrent sweep may have removed it
+                client.remove_container(container["Id"], force=True)
                 removed += 1
     return removed
 
@@ -227,17 +227,17 @@ def _owner(pid: int) -> str:
 
 
 def docker_image(name: str, *, base_url: str | None = None) -> Image | None:
-    """An image that a Docker engine has, with its environment, folder, user and shell; None if it has none.
+    """Convert an image of a Docker engine, with its environment, folder, user and shell; None if it is absent.
 
-    Its files are exported once, into the cache. Nothing of it runs in the engine, and nothing is pulled.
+    Its files are exported once, into the cache. It does not run in the engine, and nothing is pulled.
 
     Args:
-        name: of the image, with or without a tag, or its id.
-        base_url: of the engine; by default what the environment says.
+        name: name of the image, with or without a tag, or its id.
+        base_url: address of the engine; by default from the environment.
 
     Raises:
         SandboxError: there is no engine, or it could not export the image.
-        MissingExtra: without the docker SDK.
+        MissingExtra: the docker SDK is not installed.
     """
     with extra("docker", "Images of Docker"):
         import docker.errors

@@ -1,4 +1,4 @@
-"""Reads Dockerfiles: instructions with their arguments, flags and heredocs. See the Dockerfile reference of Docker."""
+"""Parser of Dockerfiles: instructions with their arguments, flags and heredocs. See Docker's Dockerfile reference."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 from rollenv.core import UsageError
 
-#: A name, or what a shell would take for a parameter of its own: those are empty here.
+#: A name, or a special parameter of a shell, which is empty here.
 _NAME = re.compile(r"[^\W\d]\w*|\d+|[@*#?$!-]")
 _BRACED = re.compile(r"\{([^\W\d]\w*|\d+)(:?[-+?]|[#%/}])")
 _DIRECTIVE = re.compile(r"^#\s*(\w+)\s*=\s*(.+?)\s*$")
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S+))?(?:\s+|$)")
-#: A whole word; ``<<<`` and what is in quotes are the shell's.
+#: A heredoc as a whole word; the shell handles ``<<<`` and quoted texts.
 _HEREDOC = re.compile(r"\d*<<(-?)([\"']?)([^\s<\"']+)\2")
 #: Instructions that may have heredocs.
 _WITH_HEREDOCS = ("RUN", "COPY", "ADD")
@@ -26,12 +26,12 @@ class Instruction:
     """One instruction.
 
     Attributes:
-        name: in capitals.
-        text: what follows its name and flags, with continued lines joined.
-        line: number of its first line, from 1.
-        flags: ``--name=value``, in order.
-        heredocs: (name, contents, whether variables are expanded) of each.
-        escape: the escape character.
+        name: name in capitals.
+        text: the rest after name and flags, with continued lines joined.
+        line: number of the first line, from 1.
+        flags: names and values of ``--name=value``, in order.
+        heredocs: name, contents, and whether variables are expanded, of each.
+        escape: escape character.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Instruction:
     escape: str = "\\"
 
     def words(self) -> list[str]:
-        """The arguments: a JSON list, or words between spaces. Quotes, escapes and variables are still in them."""
+        """The arguments, of a JSON list or split at spaces; quotes, escapes and variables are not resolved."""
         listed = self.listed()
         return self.text.split() if listed is None else listed
 
     def listed(self) -> list[str] | None:
-        """The arguments in JSON form; None if they are not."""
+        """The arguments in JSON form; None in any other form."""
         if not self.text.startswith("["):
             return None
         try:
@@ -61,10 +61,10 @@ def parse(text: str) -> list[Instruction]:
     """Split a Dockerfile into instructions.
 
     Raises:
-        UsageError: if a heredoc does not end, or the escape character cannot be one.
+        UsageError: a heredoc does not end, or the escape character is invalid.
     """
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
-    # The character that continues lines, and the first line after the directives at the top.
+    # The escape character, and the first line after the directives.
     escape, at = "\\", 0
     while at < len(lines) and (match := _DIRECTIVE.match(lines[at])):
         if match[1].lower() == "escape":
@@ -72,7 +72,7 @@ def parse(text: str) -> list[Instruction]:
             if escape not in ("\\", "`"):
                 raise UsageError(f"line {at + 1}: the escape character is \\ or `, not {escape!r}")
         at += 1
-    found = []
+    instructions = []
     while at < len(lines):
         if not lines[at].strip() or lines[at].lstrip().startswith("#"):
             at += 1
@@ -88,12 +88,12 @@ def parse(text: str) -> list[Instruction]:
             rest = rest[match.end() :]
         words = split(rest, escape) if name.upper() in _WITH_HEREDOCS else []
         heredocs, at = _heredocs(words, lines, at, f"line {first}: {name.upper()}")
-        found.append(Instruction(name.upper(), rest, first, tuple(flags), heredocs, escape))
-    return found
+        instructions.append(Instruction(name.upper(), rest, first, tuple(flags), heredocs, escape))
+    return instructions
 
 
 def _joined(lines: list[str], at: int, escape: str) -> tuple[str, int]:
-    """A line with those that continue it (comments and empty lines between them do not count), and where it ends."""
+    """Join a line with its continuations, without comments and empty lines; return it and the next line's index."""
     text = ""
     while at < len(lines):
         line = lines[at].rstrip()
@@ -107,7 +107,7 @@ def _joined(lines: list[str], at: int, escape: str) -> tuple[str, int]:
 
 
 def _heredocs(words: list[str], lines: list[str], at: int, where: str) -> tuple[tuple[tuple[str, str, bool], ...], int]:
-    found: list[tuple[str, str, bool]] = []
+    heredocs: list[tuple[str, str, bool]] = []
     for match in filter(None, map(_HEREDOC.fullmatch, words)):
         body = []
         while at < len(lines):
@@ -118,15 +118,15 @@ def _heredocs(words: list[str], lines: list[str], at: int, where: str) -> tuple[
             body.append(line)
         else:
             raise UsageError(f"{where}: nothing ends the heredoc {match[3]}")
-        found.append((match[3], "".join(f"{line}\n" for line in body), not match[2]))
-    return tuple(found), at
+        heredocs.append((match[3], "".join(f"{line}\n" for line in body), not match[2]))
+    return tuple(heredocs), at
 
 
 # -- words: see "Environment replacement" in the reference, and shell/lex.go of BuildKit -------------------------------
 
 
 def split(text: str, escape: str = "\\") -> list[str]:
-    """Words at spaces outside of quotes; their quotes and escapes stay."""
+    """Split at spaces outside of quotes; quotes and escapes stay."""
     return _word(escape).findall(text)
 
 
@@ -137,14 +137,14 @@ def _word(escape: str) -> re.Pattern[str]:
 
 
 def expand(text: str, variables: Mapping[str, str], escape: str = "\\", *, quotes: bool = True) -> str:
-    """Put variables in, and take quotes and escapes away: ``$NAME``, ``${NAME:-default}``, ``${NAME%pattern}`` ...
+    """Expand variables (``$NAME``, ``${NAME:-default}``, ``${NAME%pattern}`` ...) and remove quotes and escapes.
 
     Args:
-        variables: by name; unknown ones are empty.
-        quotes: whether quotes mean something; in a heredoc they do not.
+        variables: values by name; unknown variables are empty.
+        quotes: whether quotes are special; in a heredoc they are not.
 
     Raises:
-        UsageError: if quotes or braces do not match, or ``${NAME:?message}`` has no value.
+        UsageError: quotes or braces do not match, or ``${NAME:?message}`` has no value.
     """
     return _WordReader(text, variables, escape, quotes).until("")
 
@@ -155,29 +155,29 @@ class _WordReader:
         self.at = 0
 
     def until(self, end: str, *, raw: bool = False) -> str:
-        """Read up to and including a character, and return what is before it; raw keeps escapes, for patterns."""
-        found: list[str] = []
+        """Read up to and including a character, and return the text before it; raw keeps escapes, for patterns."""
+        parts: list[str] = []
         while self.at < len(self.text):
             char = self._take()
             if char == end:
-                return "".join(found)
+                return "".join(parts)
             if char == "$":
-                found.append(self._variable())
+                parts.append(self._variable())
             elif char == "'" and self.quotes:
                 text, quote, _ = self.text[self.at :].partition("'")
                 if not quote:
                     raise UsageError(f"{self.text!r}: a ' is missing")
                 self.at += len(text) + 1
-                found.append(text)
+                parts.append(text)
             elif char == '"' and self.quotes:
-                found.append(self._double())
+                parts.append(self._double())
             elif char == self.escape:
-                found.append((char if raw else "") + self._take())
+                parts.append((char if raw else "") + self._take())
             else:
-                found.append(char)
+                parts.append(char)
         if end:
             raise UsageError(f"{self.text!r}: a {end!r} is missing")
-        return "".join(found)
+        return "".join(parts)
 
     def _take(self) -> str:
         char = self.text[self.at : self.at + 1]
@@ -185,21 +185,21 @@ class _WordReader:
         return char
 
     def _double(self) -> str:
-        found: list[str] = []
+        parts: list[str] = []
         while self.at < len(self.text):
             char = self._take()
             if char == '"':
-                return "".join(found)
+                return "".join(parts)
             if char == "$":
-                found.append(self._variable())
+                parts.append(self._variable())
             elif char == self.escape and self.text[self.at : self.at + 1] in ('"', "$", self.escape):
-                found.append(self._take())
+                parts.append(self._take())
             else:
-                found.append(char)
+                parts.append(char)
         raise UsageError(f'{self.text!r}: a " is missing')
 
     def _variable(self) -> str:
-        """Read a variable, whose dollar has been read."""
+        """Read a variable after its dollar sign."""
         if self.text[self.at : self.at + 1] != "{":
             match = _NAME.match(self.text, self.at)
             self.at = match.end() if match else self.at
@@ -225,7 +225,7 @@ class _WordReader:
         return word if known is None else known
 
     def _replaced(self, value: str) -> str:
-        """``${NAME/pattern/replacement}``; with two slashes everywhere."""
+        """Expand ``${NAME/pattern/replacement}``; two slashes replace all matches."""
         everywhere = self.text[self.at : self.at + 1] == "/"
         self.at += everywhere
         pattern, replacement = self.until("/", raw=True), self.until("}", raw=True)
@@ -233,7 +233,7 @@ class _WordReader:
 
 
 def _trimmed(value: str, pattern: str, how: str) -> str:
-    """The value without the shortest beginning (``#``) or end (``%``) that fits; with the sign twice, the longest."""
+    """Remove the shortest matching prefix (``#``) or suffix (``%``); with the sign twice, the longest."""
     longest = pattern.startswith(how)
     fits = re.compile(_pattern(pattern[longest:]), re.DOTALL).fullmatch
     lengths = range(len(value) + 1)

@@ -1,4 +1,4 @@
-"""Errors of sandboxes. An error in untrusted code is never an exception: it is part of the Execution."""
+"""Errors of sandboxes. An error in untrusted code is not an exception but part of the Execution."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class IsolationError(SandboxError):
 
 
 class SandboxDied(SandboxError):
-    """The sandbox had ended before the request, or was ended by its owner while the request was running."""
+    """The sandbox had ended before the request, or its owner ended it during the request."""
 
 
 class SandboxTimeout(SandboxError, TimeoutError):
-    """A command ran longer than it was allowed to."""
+    """A command ran longer than its timeout."""
 
 
 class ContextBusy(SandboxError):
@@ -36,7 +36,7 @@ class PoolFull(SandboxError):
 
 
 class SandboxFileError(SandboxError, OSError):
-    """An operation failed inside the sandbox; ``errno`` says why."""
+    """An operation failed inside the sandbox, with ``errno``."""
 
 
 class NotFound(SandboxFileError, FileNotFoundError):
@@ -48,15 +48,15 @@ class FileIsDirectory(SandboxFileError, IsADirectoryError):
 
 
 class NotADirectory(SandboxFileError, NotADirectoryError):
-    """It is not a folder."""
+    """The path is not a folder."""
 
 
 class FileRefused(SandboxFileError, PermissionError):
-    """Code in the sandbox is not allowed to do this either."""
+    """Code in the sandbox has no permission for this."""
 
 
 class FileThere(SandboxFileError, FileExistsError):
-    """It exists already."""
+    """The path already exists."""
 
 
 _KINDS: dict[int, type[SandboxFileError]] = {

@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     from rollenv.sandbox.sandbox import BaseSandbox
 
 _Operation = TypeVar("_Operation", bound=protocol.FileOperation)
-#: Seconds for an operation on files: inside, and until the sandbox counts as failed.
+#: Timeout of a file operation inside, and additional seconds until the sandbox counts as failed.
 _SECONDS, _GRACE = 120.0, 30.0
-#: Events that wait to be fetched, at most; older ones are forgotten.
+#: Maximum events that wait to be fetched; older ones are dropped.
 MAX_EVENTS = 10_000
 _MAX_LINE = 1 << 16
 _KINDS = ("create", "write", "remove", "rename", "chmod", "overflow")
-#: Bytes that a listing, and all events of a watch, have at most.
+#: Maximum bytes of a listing, and of all events of a watch.
 _MAX_LISTING, _MAX_EVENT_BYTES = 64 << 20, 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class FileEvent:
-    """Something that happened to a file or folder."""
+    """A change of a file or folder."""
 
     type: str
-    """``create``, ``write``, ``remove``, ``rename`` (away; the new name is created), ``chmod``, or ``overflow``: more
-    happened than could be reported."""
+    """``create``, ``write``, ``remove``, ``rename`` (of the old name; the new name is a ``create``), ``chmod``, or
+    ``overflow`` if events were lost."""
     name: str
-    """Relative to the folder that is watched."""
+    """Path relative to the watched folder."""
 
 
 OnEvent = Callable[[FileEvent], None]
 
 
 class WatchHandle:
-    """Watches a folder until it is stopped, the folder goes, or the sandbox ends."""
+    """A watch on a folder, until it is stopped, the folder is removed, or the sandbox ends."""
 
     def __init__(self, stream: Stream, on_event: OnEvent | None):
         self._stream, self._on_event = stream, on_event
@@ -59,7 +59,7 @@ class WatchHandle:
 
     @property
     def running(self) -> bool:
-        """Return whether it still watches."""
+        """True while the folder is watched."""
         return self._thread.is_alive()
 
     def events(self) -> list[FileEvent]:
@@ -70,7 +70,7 @@ class WatchHandle:
         return taken
 
     def stop(self) -> None:
-        """End it; calling it again does nothing."""
+        """End the watch; further calls have no effect."""
         self._stream.close()
 
     def _read(self) -> None:
@@ -94,7 +94,7 @@ class WatchHandle:
             fields = json.loads(line)
             kind, name = fields["type"], fields["name"]
         except (ValueError, TypeError, KeyError, RecursionError):
-            return  # code can write to what code's user runs
+            return  # untrusted code may have written the line
         if kind == "ready":
             self._begun.set()
         elif kind in _KINDS and isinstance(name, str):
@@ -105,16 +105,16 @@ class WatchHandle:
 
 
 class Files:
-    """The files of a sandbox. Relative paths start in the scratch folder; code may write only there.
+    """The files of a sandbox. Relative paths start in the scratch folder, the only folder that code may write to.
 
-    Every operation has code's own rights: it sees what code sees, and is refused what code is refused.
+    Operations have the same permissions as code.
     """
 
     def __init__(self, sandbox: BaseSandbox):
         self._sandbox = sandbox
 
     def _perform(self, request: protocol.FileOperation, data: bytes = b"", most: int = _MAX_LISTING) -> bytes:
-        """Do an operation and return the bytes that it writes, ``most`` of them at most."""
+        """Carry out an operation and return its output of at most ``most`` bytes."""
         output = bytearray()
         done = self._sandbox._worker.run(
             self._limited(request, most),
@@ -126,31 +126,31 @@ class Files:
         return bytes(output)
 
     def _limited(self, request: _Operation, most: int, seconds: float = _SECONDS) -> _Operation:
-        """The request with its limits."""
+        """Return the request with limits."""
         limits = self._sandbox._worker.limits_of(seconds)
         limits |= {"output_bytes": most, "processes": None, "file_bytes": None}
         return replace(request, **limits)
 
     def read(self, path: str) -> str:
-        """A file's text (UTF-8)."""
+        """Read a file as UTF-8."""
         return self.read_bytes(path).decode()
 
     def read_bytes(self, path: str) -> bytes:
-        """A file's contents; at most as much as the scratch folder holds.
+        """Read a file of at most the scratch folder's size.
 
         Raises:
-            NotFound, FileIsDirectory, FileRefused, SandboxFileError: if it cannot be read; pipes, devices and the
-                files of /proc are not read.
+            NotFound, FileIsDirectory, FileRefused, SandboxFileError: the file cannot be read, or is a pipe, a device
+                or in /proc.
         """
         return self._perform(protocol.ReadFile(path=path, max_bytes=self._most), most=self._most)
 
     @property
     def _most(self) -> int:
-        """Bytes that a file has at most."""
+        """Maximum bytes of a file."""
         return self._sandbox._worker.limits.disk_mb << 20
 
     def read_stream(self, path: str) -> Generator[bytes, None, None]:
-        """A file's contents in pieces, read lazily. See :meth:`read_bytes`."""
+        """Read a file lazily, in pieces. See :meth:`read_bytes`."""
         request = self._limited(protocol.ReadFile(path=path, max_bytes=self._most), self._most, seconds=0)
         stream = Stream(self._sandbox._worker, request)
         try:
@@ -174,7 +174,7 @@ class Files:
         request = self._limited(protocol.WriteFile(path=path, last=False), _MAX_LISTING, seconds=0)
         stream = Stream(self._sandbox._worker, request)
         try:
-            with contextlib.suppress(SandboxFileError):  # the operation says why it takes no more
+            with contextlib.suppress(SandboxFileError):  # the operation's own error has the reason
                 for piece in pieces:
                     for at in range(0, len(piece), PIECE):
                         stream.send(piece[at : at + PIECE])
@@ -186,7 +186,7 @@ class Files:
             stream.close()
 
     def write_many(self, files: Mapping[str, str | bytes]) -> None:
-        """Write several files, path to contents, in one operation."""
+        """Write several files, given as a mapping of paths to contents, in one operation."""
         whole = {path: data.encode() if isinstance(data, str) else bytes(data) for path, data in files.items()}
         parts = [(path, len(data)) for path, data in whole.items()]
         request = protocol.WriteFiles(path=", ".join(list(whole)[:3]), parts=parts)
@@ -201,7 +201,7 @@ class Files:
         """Describe a file, folder or link; a link is not followed.
 
         Raises:
-            NotFound: if there is nothing.
+            NotFound: the path does not exist.
         """
         entry = _entry(self._perform(protocol.DescribePath(path=path)), "")
         return replace(entry, path=path)
@@ -210,11 +210,11 @@ class Files:
         """Watch a folder from now on.
 
         Args:
-            recursive: whether also what is below it.
-            on_event: called with each event, in a thread; or fetch them with :meth:`WatchHandle.events`.
+            recursive: include subfolders.
+            on_event: called with each event in a thread; or fetch them with :meth:`WatchHandle.events`.
 
         Raises:
-            NotFound, NotADirectory: if it is not a folder.
+            NotFound, NotADirectory: the path is not a folder.
         """
         request = protocol.WatchFolder(path=path, recursive=recursive, quiet=True)
         return WatchHandle(Stream(self._sandbox._worker, self._limited(request, _MAX_EVENT_BYTES, seconds=0)), on_event)
@@ -249,15 +249,15 @@ def _require_done(done: protocol.Finished, request: protocol.FileOperation) -> N
 
 
 def _entry(line: bytes, base: str) -> Entry:
-    """The entry that a line describes; a program in the sandbox may have written the line."""
+    """Parse a line of a listing; untrusted code may have written it."""
     try:
         fields = json.loads(line)
-        wanted: dict[str, Any] = {"name": str, "type": str, "modified": (int, float)}
-        wanted |= dict.fromkeys(("size", "mode", "owner", "group"), int)
-        if not all(isinstance(fields[name], kind) for name, kind in wanted.items()):
+        kinds: dict[str, Any] = {"name": str, "type": str, "modified": (int, float)}
+        kinds |= dict.fromkeys(("size", "mode", "owner", "group"), int)
+        if not all(isinstance(fields[name], kind) for name, kind in kinds.items()):
             raise TypeError
         target = fields.get("target")
-        known = {name: fields[name] for name in wanted}
+        known = {name: fields[name] for name in kinds}
         return Entry(path=f"{base}/{fields['name']}", target=target if isinstance(target, str) else None, **known)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise SandboxFileError("the sandbox sent a malformed file listing") from error

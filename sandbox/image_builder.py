@@ -1,4 +1,4 @@
-"""Builds images from Dockerfiles, without Docker: each instruction is a layer, cached by what it depends on."""
+"""Builds images from Dockerfiles without Docker. Each instruction is a layer, cached by its inputs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rollenv.sandbox.machine import LIMITS, PATH, Machine
 from rollenv.sandbox.offline import Offline, system_python, with_files
 from rollenv.sandbox.types import CommandResult, Limits
 
-#: Images that the host's system can stand for, and what has to be there.
+#: Images that the host's system can replace, with the program that must exist.
 KNOWN = (
     (re.compile(r"(ubuntu|debian|buildpack-deps)(:[\w.-]+)?"), "bash"),
     (re.compile(r"python:(?P<python>3(\.\d+)?)(\.\d+)?(-[\w.-]+)?"), "python3"),
     (re.compile(r"gcc(:[\w.-]+)?"), "gcc"),
     (re.compile(r"ghcr\.io/laude-institute/t-bench/(ubuntu|python)[\w.-]*(:[\w.-]+)?"), "bash"),
 )
-#: Additions to an image's name: the registry of Docker's own images, and the digest of one build.
+#: Optional parts of an image's name: the registry of Docker's own images, and a digest.
 _AROUND = re.compile(
     r"^((index\.)?docker\.io/|public\.ecr\.aws/docker/|mirror\.gcr\.io/)?(library/)?|@sha256:[0-9a-f]+$"
 )
@@ -39,26 +39,26 @@ _WITH_USER = re.compile(
     r"|ghcr\.io/laude-institute/t-bench/ubuntu-2[4-9].*"
 )
 _UV = re.compile(r"(ghcr\.io/astral-sh|(docker\.io/)?astral)/uv([:@][\w.:@-]+)?$")
-#: Names in a context that no image gets: answers that some task folders keep beside their files.
+#: Names in a context that are never copied: solutions in some task folders.
 HIDDEN = (".oracle",)
-#: Instructions that say how a container is run, which a machine is not.
+#: Ignored instructions about running a container.
 _NOTED = frozenset({"CMD", "ENTRYPOINT", "EXPOSE", "LABEL", "MAINTAINER", "STOPSIGNAL", "HEALTHCHECK"})
-#: Flags that can be followed here, by instruction; RUN's mounts are looked at one by one.
+#: Supported flags by instruction; RUN's mounts are checked separately.
 _FLAGS = {
     "FROM": {"platform"}, "RUN": {"mount", "network"}, "COPY": {"from", "chown", "chmod", "link"},
     "ADD": {"chown", "chmod", "link"},
 }  # fmt: skip
 _SHOWN = 1500
-#: Part of what layers are cached by: higher with every change to what an instruction does.
+#: Part of the cache key of layers; raise it when the effect of an instruction changes.
 _VERSION = "2"
-#: The path of a heredoc with a #! line while it runs; it comes into no layer.
+#: Temporary path of a heredoc with a #! line, which is excluded from layers.
 _SCRIPT = "/run/rollenv/script"
 
 Base = Callable[[str], Image | None]
 
 
 class BuildError(SandboxError):
-    """An image could not be built: the Dockerfile, or what it needs, is not for this machine."""
+    """An image could not be built from a Dockerfile on this machine."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class _Stage:
     key: str
     args: dict[str, str] = field(default_factory=dict)
     triggers: list[Instruction] = field(default_factory=list)
-    """Instructions of ONBUILD, for images that are made from this one."""
+    """ONBUILD instructions, for images based on this one."""
 
 
 def build(
@@ -84,22 +84,22 @@ def build(
     limits: Limits = LIMITS,
     timeout: float = 600.0,
 ) -> Image:
-    """Build the image that a Dockerfile describes.
+    """Build the image of a Dockerfile.
 
-    FROM takes what ``base`` knows, else images that the host's system can stand for (:data:`KNOWN`), else ``scratch``
-    and earlier stages. RUN has no network: see :class:`Offline` for what works without one.
+    FROM accepts images of ``base``, images that the host's system can replace (:data:`KNOWN`), ``scratch`` and earlier
+    stages. RUN has no network: see :class:`Offline` for what works without one.
 
     Args:
-        context: the folder that files are copied from.
-        base: an image for a name, or None if it knows none.
+        context: folder that files are copied from.
+        base: returns the image for a name, or None.
         offline: programs and wheels that replace the network.
-        hidden: names in the context that are left out.
-        ignored: patterns that are added to those of ``.dockerignore``.
-        limits: of the machine that builds.
-        timeout: seconds that each RUN may take.
+        hidden: names in the context to exclude.
+        ignored: patterns in addition to those of ``.dockerignore``.
+        limits: limits of the machine that builds.
+        timeout: timeout of each RUN in seconds.
 
     Raises:
-        BuildError: if it cannot be built; the text names the line.
+        BuildError: the image cannot be built; the text names the line.
     """
     folder = Path(context)
     try:
@@ -126,7 +126,7 @@ class _Builder:
         timeout: float,
     ):
         self.context, self.folder, self.name = context, context.folder, name
-        self.base, self.given, self.offline = base, args, offline
+        self.base, self.args, self.offline = base, args, offline
         self.limits, self.timeout = limits, timeout
         self.stages: list[_Stage] = []
         self.named: dict[str, _Stage] = {}
@@ -142,7 +142,7 @@ class _Builder:
             try:
                 unknown = {name for name, _ in step.flags} - _FLAGS.get(step.name, set())
                 if unknown and step.name not in (*_NOTED, "ONBUILD"):
-                    raise UsageError(f"--{min(unknown)} is not known here")
+                    raise UsageError(f"--{min(unknown)} is not supported here")
                 if step.name == "FROM":
                     stage = self._from(step)
                 elif stage is None:
@@ -163,22 +163,22 @@ class _Builder:
         return f"{self.folder / self.name}:{step.line}: {step.name} {step.text[:120]}"
 
     def _arguments(self, step: Instruction, variables: Mapping[str, str]) -> dict[str, str]:
-        """Set the variables of ARG; those without a value here, before FROM or from outside stay unset."""
-        found = {}
+        """Return the variables of ARG; one without a value here, before FROM or from outside stays unset."""
+        values = {}
         for word in split(step.text, step.escape):
             name, has, value = word.partition("=")
-            if name in self.given:
-                found[name] = self.given[name]
+            if name in self.args:
+                values[name] = self.args[name]
             elif has:
-                found[name] = expand(value, {**variables, **found}, step.escape)
+                values[name] = expand(value, {**variables, **values}, step.escape)
             elif name in self.globals:
-                found[name] = self.globals[name]
-        return found
+                values[name] = self.globals[name]
+        return values
 
     def _from(self, step: Instruction) -> _Stage:
         words = [expand(word, self.globals, step.escape) for word in step.text.split()]
         if len(words) != 1 and (len(words) != 3 or words[1].upper() != "AS"):
-            raise UsageError("it takes an image, or an image AS a name")
+            raise UsageError("FROM takes an image, or an image AS a name")
         name, alias = words[0], words[-1].lower() if len(words) == 3 else ""
         if alias in self.named:
             raise UsageError(f"there is a stage {alias} already")
@@ -211,14 +211,14 @@ class _Builder:
         elif step.name == "ARG":
             stage.args |= self._arguments(step, self._variables(stage))
         elif step.name == "WORKDIR":
-            # It is made for the user of the image, as BuildKit does.
+            # The folder belongs to the image's user, as in BuildKit.
             path = posixpath.normpath(posixpath.join(stage.image.workdir, self._expand(stage, step, step.text)))
 
             def act(machine: Machine) -> None:
                 if not machine.files.exists(f"{path}/."):
                     user = stage.image.user
                     image_copy.put(machine, [image_copy.NOTHING], path, True, "" if user == "root" else user, "")
-                    machine.files.make_dir(path)  # says so if a file is there
+                    machine.files.make_dir(path)  # raises if the path is a file
 
             self._layer(stage, step, act, path, stage.image.user)
             stage.image = replace(stage.image, workdir=path)
@@ -229,7 +229,7 @@ class _Builder:
         elif step.name == "ONBUILD" and (later := parse(step.text)):
             stage.triggers.append(replace(later[0], line=step.line, escape=step.escape))
         else:
-            raise BuildError(f"{self._where(step)}: this instruction is not known here")
+            raise BuildError(f"{self._where(step)}: this instruction is not supported here")
 
     def _variables(self, stage: _Stage) -> dict[str, str]:
         return {"PATH": PATH, **stage.args, **stage.image.env}
@@ -240,7 +240,7 @@ class _Builder:
     # -- layers ------------------------------------------------------------------------------------------------------
 
     def _layer(self, stage: _Stage, step: Instruction, act: Callable[[Machine], object], *depends: str) -> None:
-        """Put what an action changes on top of the image."""
+        """Add a layer with the changes of an action."""
         key = _key(stage.key, step.name, str(step.flags), *depends)
         stage.image, stage.key = _changed(stage.image, key, act, self.limits, self.offline.shown()), key
 
@@ -249,7 +249,7 @@ class _Builder:
             raise UsageError("there is nothing to run")
         for name, value in step.flags:
             if name == "mount" and "type=cache" not in value and "type=tmpfs" not in value:
-                raise BuildError(f"{self._where(step)}: --mount={value} is not known here; caches are")
+                raise BuildError(f"{self._where(step)}: --mount={value} is not supported here, only caches are")
         if (listed := step.listed()) is not None:
             command = listed
         elif step.heredocs and step.text.startswith("<<") and len(step.text.split()) == 1:
@@ -279,10 +279,10 @@ class _Builder:
             words = [w for w in words if "<<" not in w or w.lstrip("0123456789<-\"'").rstrip("\"'") not in heredocs]
         *names, target = [self._expand(stage, step, word) for word in words] or [""]
         if not target or not (names or step.heredocs):
-            raise UsageError("it takes sources and a target")
+            raise UsageError(f"{step.name} takes sources and a target")
         into = target.endswith("/") or posixpath.basename(target) in (".", "..")
         if len(names) + len(step.heredocs) > 1 and not into:
-            raise UsageError("the target of several sources is a folder: it ends with a slash")
+            raise UsageError("the target of several sources must be a folder that ends with a slash")
         destination = posixpath.normpath(posixpath.join(stage.image.workdir, target))
         archives: list[Path] = []
         if "from" in flags:
@@ -300,7 +300,7 @@ class _Builder:
     def _from_context(
         self, stage: _Stage, step: Instruction, names: list[str]
     ) -> tuple[list[str], Callable[[], list[image_copy.Source]], list[Path]]:
-        """Return what the layer depends on, the sources, and the archives that ADD unpacks."""
+        """Return the parts of the layer's cache key, the sources, and the archives that ADD unpacks."""
         if remote := [name for name in names if re.match(r"(https?|git|ssh)://|git@", name)]:
             raise UsageError(f"{remote[0]} cannot be fetched: there is no network")
         paths = [path for name in names for path in self.context.found(name)]
@@ -320,7 +320,7 @@ class _Builder:
     def _from_stage(
         self, stage: _Stage, name: str, names: list[str]
     ) -> tuple[list[str], Callable[[], list[image_copy.Source]]]:
-        """Return what the layer depends on, and the sources."""
+        """Return the parts of the layer's cache key, and the sources."""
         number = int(name) if name.isdecimal() else len(self.stages)
         other = self.stages[number] if number < len(self.stages) else self.named.get(name.lower())
         image = other.image if other else (self.offline.uv() if _UV.match(name) else None)
@@ -337,7 +337,7 @@ class _Builder:
 
 
 def _after(image: Image, command: str) -> Image:
-    """The image after a shell command of its root, which is run once."""
+    """Return the image after a shell command that root runs once."""
 
     def act(machine: Machine) -> None:
         done = machine.run(["/bin/sh", "-c", command], user="0", cwd="/")
@@ -354,25 +354,25 @@ def _changed(
     limits: Limits,
     shown: Mapping[str, str | os.PathLike[str]] | None = None,
 ) -> Image:
-    """The image with what an action changes on top; from the cache if it has been done before."""
+    """Return the image with a layer of an action's changes, from the cache if there is one."""
     target = store() / "layers" / key
     with made(target) as folder:
         if folder is not None:
             with Machine.create(image, limits=limits, shown=shown) as machine:
                 act(machine)
                 machine.end_processes()
-                machine.commit(folder, keep=_built)
+                machine.commit(folder, keep=_is_of_image)
     return image.over(target)
 
 
 def image_for(name: str, base: Base | None = None) -> Image:
-    """Return the image of a registry's name: what ``base`` knows, else the host's system if it can stand for it.
+    """Return the image for a registry's name: from ``base``, else the host's system if it can replace the image.
 
     Args:
-        base: an image for a name, or None if it knows none.
+        base: returns the image for a name, or None.
 
     Raises:
-        UsageError: if there is no such image.
+        UsageError: there is no such image.
     """
     image = (base(name) if base else None) or _standing_for(name)
     if image is None:
@@ -403,12 +403,12 @@ def _standing_for(name: str) -> Image | None:
 
 
 def _first(name: str) -> str:
-    """A command for what an image has more than the host's system."""
+    """Return a command that adds what an image has and the host's system lacks."""
     if "python" in name:
         return "ln -sf /usr/bin/python3 /usr/local/bin/python"
     if not _WITH_USER.fullmatch(_AROUND.sub("", name)):
         return ""
-    # A machine of an ordinary user may have no user but root.
+    # A machine of an unprivileged user may have no user but root.
     groups = "adm,dialout,cdrom,floppy,sudo,audio,dip,video,plugdev"
     return f"useradd -m -c Ubuntu -s /bin/bash -G {groups} ubuntu || ! chown 1000 /tmp"
 
@@ -419,15 +419,15 @@ def _make(machine: Machine, paths: list[str]) -> None:
 
 
 def _packages() -> str:
-    """Changes when packages of the host do."""
+    """Return a text that changes with the host's packages."""
     try:
         return str(os.stat("/var/lib/dpkg/status").st_mtime_ns)
     except OSError:
         return ""
 
 
-def _built(path: str, member: tarfile.TarInfo, contents: object) -> bool:
-    """True for files of the image, not of the build itself."""
+def _is_of_image(path: str, member: tarfile.TarInfo, contents: object) -> bool:
+    """Return whether a file belongs to the image, not to the build itself."""
     return not path.startswith(("/opt/rollenv", "/run/rollenv"))
 
 
@@ -437,11 +437,11 @@ def _key(*parts: str) -> str:
 
 def _why(done: CommandResult) -> str:
     output = (done.stdout[-_SHOWN:] + done.stderr[-_SHOWN:]).strip()
-    return f"{done.error.value if done.error else done.exit_code}. It said: {output[-_SHOWN:]}"
+    return f"{done.error.value if done.error else done.exit_code}. Output: {output[-_SHOWN:]}"
 
 
 def _pairs(step: Instruction) -> list[tuple[str, str]]:
-    """Names and values of an ENV: ``A=1 B=2``, or the old ``A 1``."""
+    """Parse the names and values of an ENV: ``A=1 B=2``, or the old form ``A 1``."""
     words = split(step.text, step.escape)
     if words and "=" not in words[0]:
         name, _, rest = step.text.replace("\t", " ").partition(" ")
@@ -449,5 +449,5 @@ def _pairs(step: Instruction) -> list[tuple[str, str]]:
     else:
         pairs = [(name, value) for name, has, value in (word.partition("=") for word in words) if has and name]
     if not pairs or (len(pairs) != len(words) and "=" in words[0]):
-        raise UsageError("it takes NAME=value ..., or NAME and a value")
+        raise UsageError("ENV takes NAME=value ..., or NAME and a value")
     return pairs

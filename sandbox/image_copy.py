@@ -1,4 +1,4 @@
-"""The sources of COPY and ADD, from a folder of the host or another image, and copying them to their destination."""
+"""COPY and ADD: sources from a folder of the host or another image, and copying them to their destination."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Source:
     """A file, or the contents of a folder.
 
     Attributes:
-        name: of the file.
-        folder: whether it is one; else the archive has the file alone.
+        name: name of the file.
+        folder: true for a folder; otherwise the archive has a single file.
         archive: a .tar with names below the folder.
-        host: whether it comes from the host; the host's users mean nothing in the image.
+        host: true if it comes from the host, whose users do not exist in the image.
     """
 
     name: str
@@ -39,20 +39,20 @@ class Source:
 
 
 class Context:
-    """A folder that images are built from, without what ``.dockerignore`` and ``hidden`` leave out.
+    """A build context: a folder without the files that ``.dockerignore`` and ``hidden`` exclude.
 
     Args:
-        dockerfile: its name there; ``NAME.dockerignore`` comes before ``.dockerignore``.
-        hidden: names that are left out wherever they are.
-        ignored: lines that come after those of ``.dockerignore``.
+        dockerfile: name of the Dockerfile; ``NAME.dockerignore`` has priority over ``.dockerignore``.
+        hidden: names to exclude in all folders.
+        ignored: additional lines after those of ``.dockerignore``.
     """
 
     def __init__(self, folder: Path, dockerfile: str, hidden: Sequence[str], ignored: Sequence[str] = ()):
         self.folder, self.root, self.hidden = folder, folder.resolve(), hidden
         files = [folder / f"{dockerfile}.dockerignore", folder / ".dockerignore"]
         text = next((each.read_text("utf-8", "replace") for each in files if each.is_file()), "")
-        given = [*text.removeprefix("\ufeff").splitlines(), *ignored]
-        lines = [line.strip() for line in given if not line.startswith("#")]
+        lines = [*text.removeprefix("\ufeff").splitlines(), *ignored]
+        lines = [line.strip() for line in lines if not line.startswith("#")]
         self.rules = [
             (line.startswith("!"), re.compile(pattern(posixpath.normpath(line.lstrip("!").strip()).strip("/"))))
             for line in lines
@@ -60,10 +60,10 @@ class Context:
         ]
 
     def found(self, name: str) -> list[Path]:
-        """Files and folders that a name or pattern stands for; links at their end are followed inside the context.
+        """Find the files and folders that match a name or pattern; final links are followed inside the context.
 
         Raises:
-            UsageError: if there are none.
+            UsageError: nothing matches.
         """
         paths = [self.folder / path for path in matches(name, lambda base: _listed(self.folder / base))]
         paths = [path for path in paths if path.exists() and self._has(path)]
@@ -87,20 +87,20 @@ class Context:
         return out
 
     def inside(self, folder: Path) -> Iterator[tuple[str, Path]]:
-        """(name, path) of everything in a folder, sorted; empty folders too, but no sockets."""
+        """Iterate over name and path of everything in a folder, sorted, with empty folders but without sockets."""
         real = folder.resolve()
         for path in sorted(real.rglob("*")):
             if not self._left_out(path.relative_to(self.root), self.rules) and not path.is_socket():
                 yield str(path.relative_to(real)), path
 
     def source(self, path: Path) -> Source:
-        """A file or folder as it is now."""
+        """Archive a file or folder."""
         if path.is_dir():
             return Source(path.name, True, _archive(self.inside(path)))
         return Source(path.name, False, _archive([(path.name, path.resolve())]))
 
     def digests(self, path: Path) -> list[str]:
-        """Return what an image depends on when it takes this: names, contents and permissions, but no times."""
+        """Return the parts of a cache key for a path: names, contents and permissions, without times."""
         if path.is_dir():
             return [f"{name} {digest(inner)}" for name, inner in self.inside(path)]
         return [f"{path.name} {digest(path.resolve())}"]
@@ -111,7 +111,7 @@ NOTHING = Source("", True, bytes(tarfile.RECORDSIZE))
 
 
 def text_source(name: str, text: str) -> Source:
-    """A file of its own, for ``COPY <<NAME``."""
+    """Build the source of ``COPY <<NAME``."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
         member = tarfile.TarInfo(name)
@@ -121,20 +121,20 @@ def text_source(name: str, text: str) -> Source:
 
 
 def machine_sources(machine: Machine, name: str, most: int) -> list[Source]:
-    """Return the files of a machine that a name or pattern stands for.
+    """Return the files of a machine that match a name or pattern.
 
     Args:
-        most: the most bytes of a file.
+        most: maximum bytes of a file.
 
     Raises:
-        NotFound: if there is nothing.
+        NotFound: nothing matches.
     """
 
     def listed(base: str) -> Iterable[str]:
         return [entry.name for entry in machine.files.list(f"/{base}")] if machine.files.exists(f"/{base}/.") else ()
 
-    found = [f"/{path}" for path in matches(name, listed) if machine.files.exists(f"/{path}")]
-    if not found:
+    paths = [f"/{path}" for path in matches(name, listed) if machine.files.exists(f"/{path}")]
+    if not paths:
         raise NotFound(f"there is no {name}")
     return [
         Source(
@@ -143,23 +143,23 @@ def machine_sources(machine: Machine, name: str, most: int) -> list[Source]:
             machine.files._perform(protocol.PackPath(path=path, follow=True), most=most),
             host=False,
         )
-        for path in found
+        for path in paths
     ]
 
 
 def put(machine: Machine, sources: Iterable[Source], target: str, into: bool, owner: str, mode: str) -> None:
-    """Put files at a path, as Docker does: into the folder if there is one, else under the path itself.
+    """Copy files to a path, as Docker does: into the folder if the path is one, else to the path itself.
 
     Args:
-        into: whether the path is a folder, which is made if need be.
-        owner: ``user:group``, names or numbers; by default root.
-        mode: permissions in octal; by default their own.
+        into: treat the path as a folder, which is created if necessary.
+        owner: ``user:group`` as names or numbers; by default root.
+        mode: permissions in octal; by default unchanged.
 
     Raises:
         UsageError: the owner or the mode is malformed.
     """
     if mode and not re.fullmatch(r"[0-7]{3,4}", mode):
-        raise UsageError(f"--chmod={mode} is not known here; octal permissions are")
+        raise UsageError(f"--chmod={mode} is not supported; use octal permissions")
     numbers = _numbers(machine, owner)
     into = into or machine.files.exists(f"{target}/.")
     data = io.BytesIO()
@@ -187,16 +187,16 @@ def put(machine: Machine, sources: Iterable[Source], target: str, into: bool, ow
 
 
 def _missing(machine: Machine, folder: str) -> list[str]:
-    """Folders that have to be made so that this one is there, from the top."""
-    found = []
+    """List a folder and its parents that do not exist, from the top."""
+    missing = []
     while folder.strip("/") and not machine.files.exists(f"{folder}/."):
-        found.append(folder)
+        missing.append(folder)
         folder = posixpath.dirname(folder)
-    return found[::-1]
+    return missing[::-1]
 
 
 def _numbers(machine: Machine, named: str) -> tuple[int, int]:
-    """The numbers of ``user:group``."""
+    """Resolve ``user:group`` to numbers."""
     if not named:
         return 0, 0
     user, _, group = named.partition(":")
@@ -214,23 +214,23 @@ def _numbers(machine: Machine, named: str) -> tuple[int, int]:
 
 
 def matches(name: str, listed: Callable[[str], Iterable[str]]) -> list[str]:
-    """Paths that a name stands for, from the root and without ``..``; wildcards stop at slashes.
+    """Return the paths that match a name, relative to the root and without ``..``; wildcards stop at slashes.
 
     Args:
-        listed: the names in a folder, given by its path from the root.
+        listed: returns the names in a folder, given its path from the root.
     """
-    found = [""]
+    paths = [""]
     for part in posixpath.normpath(f"/{name}").strip("/").split("/"):
         if not _WILD.search(part):
-            found = [posixpath.join(base, part) for base in found]
+            paths = [posixpath.join(base, part) for base in paths]
             continue
         fits = re.compile(pattern(part)).fullmatch
-        found = [posixpath.join(base, each) for base in found for each in sorted(listed(base)) if fits(each)]
-    return found
+        paths = [posixpath.join(base, each) for base in paths for each in sorted(listed(base)) if fits(each)]
+    return paths
 
 
 def pattern(text: str) -> str:
-    """A regular expression for a pattern as Go's filepath.Match has them, and ``**`` for any folders."""
+    """Convert a pattern of Go's filepath.Match, with ``**`` for any folders, to a regular expression."""
     known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     out = []
     for token in _TOKEN.findall(text):
@@ -249,7 +249,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether ADD unpacks a file: a .tar, compressed or not, with something in it."""
+    """Return whether ADD unpacks a file: a .tar, compressed or not, that is not empty."""
     try:
         with tarfile.open(path) as archive:
             return archive.next() is not None
@@ -258,7 +258,7 @@ def is_archive(path: Path) -> bool:
 
 
 def plain(path: Path) -> bytes:
-    """An archive without compression; what is in it is sorted out inside the machine."""
+    """Decompress an archive; the machine checks its entries."""
     data = io.BytesIO()
     with tarfile.open(path) as archive, tarfile.open(fileobj=data, mode="w") as out:
         for member in archive:
@@ -267,7 +267,7 @@ def plain(path: Path) -> bytes:
 
 
 def digest(path: Path) -> str:
-    """A digest of a file's contents and permissions."""
+    """Return a digest of a file's contents and permissions."""
     if path.is_symlink():
         return f"link {os.readlink(path)}"
     mode = f"{path.stat().st_mode:o}"
@@ -278,7 +278,7 @@ def digest(path: Path) -> str:
 
 
 def _archive(files: Iterable[tuple[str, Path]]) -> bytes:
-    """An archive of files under their names."""
+    """Archive files under given names."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, path in files:

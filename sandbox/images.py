@@ -1,4 +1,4 @@
-"""Root file systems for machines: the host's own system, an unpacked one, and layers over them."""
+"""Root file systems for machines: the host's system, an unpacked one, and layers over them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pathlib import Path
 from rollenv.core import UsageError
 from rollenv.sandbox.layers import made, store, unpack, whole
 
-#: Folders of the host's system that a machine over it sees, each through an overlay of its own.
+#: Folders of the host's system that a machine sees, each through an overlay.
 SYSTEM = (
     "/usr",
     "/bin",
@@ -32,7 +32,7 @@ SYSTEM = (
     "/var/lib/dpkg",
     "/var/lib/apt/extended_states",
 )
-#: Files that are copied from the host's /etc: settings of programs. No accounts, no keys, no passwords, no addresses.
+#: Settings of programs to copy from the host's /etc, without accounts, keys, passwords and addresses.
 ETC = (
     "alternatives", "bash.bashrc", "bash_completion.d", "ca-certificates", "ca-certificates.conf", "debconf.conf",
     "debian_version", "dpkg", "ethertypes", "fonts", "gai.conf", "inputrc", "issue", "kernel",
@@ -66,13 +66,13 @@ _FILES = {
 }  # fmt: skip
 #: Version in the key of the copied files, besides their contents.
 _VERSION = "5"
-#: Owners of files that the host's packages have changed; dpkg does nothing where one has no account.
+#: Owners of files that differ from their packages; dpkg fails if one has no account.
 _OVERRIDES = Path("/var/lib/dpkg/statoverride")
 
 
 @functools.cache
 def skeleton() -> Path:
-    """Everything of a root but the system's own folders. Made once for each state of the host's settings."""
+    """Create a root without the system's folders, once for each state of the host's settings."""
     digest = hashlib.sha256(f"{_VERSION} {platform.machine()} {os.geteuid()}".encode())
     for name in ETC:
         for path in _below(f"/etc/{name}"):
@@ -86,7 +86,7 @@ def skeleton() -> Path:
             (folder / "work/app").mkdir(parents=True)
             for name in ("root", "work", "work/app"):
                 (folder / name).chmod(0o755)
-            # Folders of /usr that programs are installed to, for machines whose root does not own the host's.
+            # Folders of /usr for new programs, for machines whose root does not own the host's.
             names = ["bin", "sbin", "libexec", "include", "share", "lib", "local"]
             names += [path[5:] for path in glob.glob("/usr/lib/*-linux-gnu") + glob.glob("/usr/lib/python3*")]
             names += ["lib/python3/dist-packages"]
@@ -98,16 +98,16 @@ def skeleton() -> Path:
 
 
 def mounts(work: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The overlays of a machine over the host, see :class:`images.Image`.
+    """Return the overlays of a machine over the host; see :class:`images.Image`.
 
     Args:
         work: whether there is a folder ``/app``.
     """
-    made_here = skeleton()
+    own = skeleton()
     shown = [path for path in SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
-    covers = {"/usr": (str(made_here / "usr"),)} if os.geteuid() != 0 else {}
-    rest = (str(made_here / "work"),) if work else ()
-    return (("", (*rest, str(made_here / "root"))), *((path, (*covers.get(path, ()), path)) for path in shown))
+    covers = {"/usr": (str(own / "usr"),)} if os.geteuid() != 0 else {}
+    rest = (str(own / "work"),) if work else ()
+    return (("", (*rest, str(own / "root"))), *((path, (*covers.get(path, ()), path)) for path in shown))
 
 
 def _below(path: str) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _write(root: Path) -> None:
     (root / "run/lock").mkdir(mode=0o1777)
     for name in ETC:
         _copy(f"/etc/{name}", root / "etc" / name)
-    # Users and groups by number: the usual ones, and those of :data:`_OVERRIDES`.
+    # The usual users and groups, and those of :data:`_OVERRIDES`.
     users, groups = dict(_ACCOUNTS), dict(_GROUPS)
     for line in _overrides().splitlines():
         user, group, *_ = [*line.split(maxsplit=2), "", ""]
@@ -167,7 +167,7 @@ def _overrides() -> str:
 
 
 def _copy(source: str, target: Path) -> None:
-    """Copy a file or folder that everyone may read; links stay links."""
+    """Copy a world-readable file or folder; links stay links."""
     info = os.lstat(source) if os.path.lexists(source) else None
     if info is None or target.exists() or target.is_symlink():
         return
@@ -188,12 +188,11 @@ class Image:
     """A root file system and how programs start in it.
 
     Attributes:
-        mounts: for each overlay where it is mounted ("" for the root, which comes first), and the folders that it lies
-            over, from top to bottom.
+        mounts: mount point of each overlay ("" for the root, which is first) and its lower folders, top first.
         env: environment variables.
-        workdir: where programs start.
-        user: user that they run as.
-        shell: what runs a command line.
+        workdir: working directory of programs.
+        user: user of programs.
+        shell: program and options that run a command line.
     """
 
     mounts: tuple[tuple[str, tuple[str, ...]], ...]
@@ -204,22 +203,22 @@ class Image:
 
     @classmethod
     def host(cls, work: bool = True) -> Image:
-        """The host's own programs and libraries, and a fresh rest: accounts, settings, homes, logs.
+        """The host's programs and libraries, with new accounts, settings, homes and logs.
 
-        Programs see of the host: /usr (with /bin, /lib ...), the list of its packages, and the settings in
-        :data:`ETC`. Nothing else of it can be read or written.
+        Programs can read the host's /usr (with /bin, /lib ...), the list of its packages and the settings in
+        :data:`ETC`, and nothing else.
 
         Args:
-            work: with an empty folder ``/app`` to work in, which Docker's images do not have.
+            work: add an empty folder ``/app``, which Docker's images do not have.
         """
         return cls(mounts(work))
 
     @classmethod
     def folder(cls, path: str | os.PathLike[str]) -> Image:
-        """An unpacked root file system, such as debootstrap makes.
+        """An unpacked root file system, such as one of debootstrap.
 
         Raises:
-            UsageError: if there is none.
+            UsageError: the folder is not a root file system.
         """
         root = Path(path).absolute()
         if not any((root / name).is_dir() for name in ("usr", "bin")):
@@ -228,10 +227,10 @@ class Image:
 
     @classmethod
     def archive(cls, path: str | os.PathLike[str]) -> Image:
-        """A root file system in an archive, such as ``docker export`` writes. It is unpacked once, into the cache.
+        """A root file system in an archive, such as one of ``docker export``, unpacked once into the cache.
 
         Raises:
-            UsageError: if it cannot be read.
+            UsageError: the archive cannot be read.
         """
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -245,7 +244,7 @@ class Image:
         return cls.folder(target)
 
     def over(self, layer: Path) -> Image:
-        """The image with a layer on top."""
+        """Return the image with a layer on top."""
         mounts = []
         for i, (mount_point, lower) in enumerate(self.mounts):
             top = layer / str(i)
@@ -253,7 +252,7 @@ class Image:
         return replace(self, mounts=tuple(mounts))
 
     def find(self, path: str) -> Path | None:
-        """The host's file behind a path of the image, or None. Links are not followed, so give no path through one."""
+        """Return the host's file for a path of the image, or None. Links are not followed, not even to folders."""
         mounts = [mount for mount in self.mounts if f"{path}/".startswith(f"{mount[0]}/")]
         mount_point, lower = max(mounts, key=lambda mount: len(mount[0]), default=("", ()))
         for layer in lower:
@@ -265,7 +264,7 @@ class Image:
         return None
 
     def names(self, folder: str) -> set[str]:
-        """The names in a folder of the image; it may be reached through links such as /bin."""
+        """Return the names in a folder of the image; links such as /bin are followed."""
         for _ in range(8):
             found = self.find(folder)
             if found is None or not found.is_symlink():
@@ -280,7 +279,7 @@ class Image:
         }
 
     def has_library(self, name: str) -> bool:
-        """Return whether a shared library of this name is where the loader looks."""
+        """Return whether a shared library is in a folder of the loader."""
         return name in _libraries(self)
 
 

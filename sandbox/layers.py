@@ -1,7 +1,6 @@
-"""Layers of machines: what was written in one, unpacked into folders of the host.
+"""Layers of machines: the files that were written in one, unpacked into a folder of the host for each overlay.
 
-There is one folder for each of the machine's overlays. Nothing in a layer is trusted, so nobody but its owner may look
-into the folder that layers are kept in.
+The contents of layers are untrusted, so only their owner may access the folder of layers.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from typing import IO
 
 from rollenv.sandbox.inside.files import OPAQUE, PAX_OPAQUE
 
-#: The beginning of an incomplete folder's name, and the age in seconds below which it is not removed.
+#: Prefix of an incomplete folder's name, and the minimum age in seconds for its removal.
 _UNFINISHED, _YOUNG = ".made-", 60.0
-#: Folders with contents that can be made again, and the seconds after which unused contents are removed.
+#: Folders with contents that can be recreated, and the seconds after which unused contents are removed.
 _CACHES, _UNUSED = ("layers", "roots"), 30 * 86400.0
 
 
@@ -36,9 +35,9 @@ def store() -> Path:
 
 @contextlib.contextmanager
 def made(target: Path) -> Iterator[Path | None]:
-    """A new folder that becomes ``target`` once it is complete; None if that is there. Processes may race."""
+    """Yield a new folder that becomes ``target`` after the block; None if that exists. Processes may race."""
     if target.exists():
-        with contextlib.suppress(OSError):  # it may be another user's
+        with contextlib.suppress(OSError):  # it may belong to another user
             os.utime(target)
         yield None
         return
@@ -51,14 +50,14 @@ def made(target: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def temporary(parent: Path | None = None) -> Iterator[Path]:
-    """A new folder that is removed afterwards. Folders of killed processes are removed by the next caller.
+    """Yield a new folder that is removed afterwards. The next caller removes folders of killed processes.
 
     Args:
-        parent: where it is; by default among the layers.
+        parent: parent folder; by default that of layers.
     """
     parent = parent or store() / "layers"
     parent.mkdir(parents=True, exist_ok=True)
-    # Remove what processes left that were killed while they made it, and what has long not been used.
+    # Remove incomplete folders of killed processes, and folders that have long been unused.
     for folder in parent.glob(f"{_UNFINISHED}*"):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_ctime > _YOUNG:
@@ -78,7 +77,7 @@ def temporary(parent: Path | None = None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """While a folder is locked by this process."""
+    """Lock a folder during the block."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,25 +86,25 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-#: A file of an archive, the archive that it is in, and its name in the layer.
+#: An entry of an archive, the archive, and its name in the layer.
 Entry = tuple[tarfile.TarInfo, tarfile.TarFile, str]
-#: Decides whether a path of the machine is kept in a layer; it may look at the contents of a file.
+#: Decides whether a path of the machine is kept in a layer, by its entry and contents.
 Keep = Callable[[str, tarfile.TarInfo, IO[bytes] | None], bool]
 
 
 def whole(archive: tarfile.TarFile) -> Iterator[Entry]:
-    """Everything in an archive, under its own name."""
+    """Iterate over all entries of an archive, under their own names."""
     for member in archive:
         yield member, archive, member.name
 
 
 def layer_of(archive: IO[bytes], folder: Path, mount_points: Sequence[str], keep: Keep | None = None) -> None:
-    """Unpack what a machine of this image has written into a folder that becomes a layer.
+    """Unpack the files that a machine has written into a folder, which becomes a layer.
 
     Args:
-        archive: the tar archive that :meth:`Machine.pack` wrote.
-        mount_points: where the machine's overlays are mounted, the root's ("") first.
-        keep: decides what is kept; by default everything.
+        archive: a tar archive of :meth:`Machine.pack`.
+        mount_points: mount points of the machine's overlays, the root's ("") first.
+        keep: decides which files are kept; by default all.
     """
 
     def entries() -> Iterator[Entry]:
@@ -127,12 +126,12 @@ def layer_of(archive: IO[bytes], folder: Path, mount_points: Sequence[str], keep
 
 
 def unpack(entries: Iterator[Entry], folder: Path) -> None:
-    """Unpack files, folders, links and removals below a folder, whatever the names in the archive say.
+    """Unpack files, folders, links and removals; no name in the archive leads out of the folder.
 
-    Owners are kept where this process may give files away, and set-user-id bits with them.
+    Owners and set-user-id bits are kept if this process has the permission.
     """
     times: list[tuple[Path, float]] = []
-    parent: Path | None = None  # that was looked at for the entry before
+    parent: Path | None = None  # the parent folder that was checked last
     for member, archive, name in entries:
         parts = [part for part in PurePosixPath(name).parts if part not in ("/", ".")]
         if ".." in parts or not parts:
@@ -152,7 +151,7 @@ def unpack(entries: Iterator[Entry], folder: Path) -> None:
 
 
 def _is_real(folder: Path, parent: Path) -> bool:
-    """Return whether every folder on the way is one, and no link; missing ones are made."""
+    """Return whether all parents are folders and not links; missing ones are created."""
     current = folder
     for part in parent.relative_to(folder).parts:
         current /= part
@@ -176,7 +175,7 @@ def _unpack_one(member: tarfile.TarInfo, archive: tarfile.TarFile, target: Path,
             os.link(source, target)
         return
     elif member.isreg():
-        # A file's contents; holes stay holes.
+        # Preserve holes of sparse files.
         contents = archive.extractfile(member)
         assert contents is not None
         with open(target, "xb") as file:
@@ -190,10 +189,10 @@ def _unpack_one(member: tarfile.TarInfo, archive: tarfile.TarFile, target: Path,
     elif member.isfifo():
         os.mkfifo(target)
     elif member.ischr() and (member.devmajor, member.devminor) == (0, 0):
-        os.mknod(target, stat.S_IFCHR | 0o600, os.makedev(0, 0))  # what was removed
+        os.mknod(target, stat.S_IFCHR | 0o600, os.makedev(0, 0))  # overlayfs's whiteout: a removed path
         return
     else:
-        return  # devices are not the machine's to have
+        return  # machines may not create devices
     if not member.issym():
         for key, value in member.pax_headers.items():
             name = key.removeprefix("SCHILY.xattr.")

@@ -1,8 +1,8 @@
 """The local backend: a jail made of Linux namespaces on this machine (see :mod:`rollenv.sandbox.inside.jail`).
 
-Control groups count its memory, processes and share of the processors, if this process may create them: version 2
-where a group above this process's own lets its members' memory be controlled (systemd delegates such groups to users),
-version 1 where root can make a group below this process's own. See cgroups(7). Groups of ended owners are swept.
+Control groups limit its memory, processes and share of the processors, if this process may create them: in version 2 if
+a parent group is delegated (as systemd does for users), in version 1 if this process is root. See cgroups(7). Groups of
+ended owners are removed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from rollenv.sandbox.network import AllowList, Gateway, Tunnel
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import Worker
 
-#: The beginning of our groups' names; then come the owner's pid and start time.
+#: Prefix of groups' names, before the owner's pid and start time.
 _PREFIX = "rollenv-"
-#: Processes of a sandbox that run no code of its user.
+#: Number of a sandbox's own processes.
 _OWN_PROCESSES = 16
-#: A sandbox's share of busy processors: the default, and, by file, the reduced one for long-running work.
+#: A sandbox's share of busy processors by file: the default, and a reduced one for long-running work.
 _SHARE = {"cpu.weight": "100", "cpu.shares": "1024"}
 _LOW_SHARE = {"cpu.weight": "33", "cpu.shares": "341"}
 _numbers = itertools.count(1)
@@ -40,9 +40,9 @@ class ControlGroups:
     """The control groups of one sandbox.
 
     Attributes:
-        folders: of the groups, by controller; empty where none can be made.
-        oom: the file that counts kills for lack of memory, or None if memory is not controlled.
-        share: the file that holds the share of the processors, or None.
+        folders: folders of the groups by controller; empty if none can be created.
+        oom: file that counts kills for lack of memory; None if memory is not controlled.
+        share: file with the share of the processors, or None.
     """
 
     def __init__(self, limits: Limits):
@@ -68,15 +68,15 @@ class ControlGroups:
         self.share = next((cpu / name for name in _SHARE if (cpu / name).exists()), None) if cpu else None
 
     def joining(self) -> list[int]:
-        """Descriptors through which a process puts itself into the groups: it writes ``0`` to each."""
+        """Open descriptors; a process joins the groups by writing ``0`` to each."""
         return [os.open(folder / "cgroup.procs", os.O_WRONLY) for folder in dict.fromkeys(self.folders.values())]
 
     def shares(self) -> list[str]:
-        """Return the texts for the file of the share: as usual, and once work takes long."""
+        """Return the contents of the share's file for normal and for long-running work."""
         return [values[self.share.name] for values in (_SHARE, _LOW_SHARE)] if self.share else []
 
     def close(self) -> None:
-        """Remove the groups. Their processes have been killed; the last may take a moment to end."""
+        """Remove the groups. Their processes have been killed, but may take a moment to end."""
         for folder in dict.fromkeys(self.folders.values()):
             for _ in range(200):
                 try:
@@ -102,20 +102,20 @@ def _limit(controller: str, folder: Path, limits: Limits) -> None:
         "pids": {"pids.max": str(limits.processes + _OWN_PROCESSES)},
         "cpu": _SHARE,
     }[controller]
-    found = {name: value for name, value in settings.items() if (folder / name).exists()}
-    if not found:
+    supported = {name: value for name, value in settings.items() if (folder / name).exists()}
+    if not supported:
         raise FileNotFoundError(f"{folder} does not control {controller}")
-    for name, value in found.items():
+    for name, value in supported.items():
         (folder / name).write_text(value)
     if controller == "memory":
-        with contextlib.suppress(OSError):  # where there is no swap there is nothing to limit
+        with contextlib.suppress(OSError):  # there may be no swap
             (folder / "memory.swap.max").write_text("0")
         with contextlib.suppress(OSError):
             (folder / "memory.memsw.limit_in_bytes").write_text(memory)
 
 
 def _parents() -> dict[str, Path]:
-    """Controller to the folder that a group for it can be made in."""
+    """Map each controller to the folder where a group can be created."""
     mounts: list[tuple[str, Path, str]] = []
     groups: dict[str, str] = {}
     with contextlib.suppress(OSError):
@@ -127,24 +127,24 @@ def _parents() -> dict[str, Path]:
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             groups |= dict.fromkeys(controllers.split(","), path)
-    found: dict[str, Path] = {}
+    parents: dict[str, Path] = {}
     for controller in ("memory", "pids", "cpu"):
         for kind, mount_point, options in mounts:
             if kind == "cgroup" and f",{controller}," in options and controller in groups:
-                found[controller] = _ours(mount_point, groups[controller])
+                parents[controller] = _ours(mount_point, groups[controller])
             elif kind == "cgroup2" and (parent := _delegating(mount_point, groups.get("", "/"), controller)):
-                found.setdefault(controller, parent)
-    return {controller: folder for controller, folder in found.items() if os.access(folder, os.W_OK)}
+                parents.setdefault(controller, parent)
+    return {controller: folder for controller, folder in parents.items() if os.access(folder, os.W_OK)}
 
 
 def _ours(mount_point: Path, path: str) -> Path:
-    """The folder of a group below a mount, which may begin at the group itself in a container."""
+    """Return the folder of a group below a mount; in a container the mount may be the group itself."""
     folder = mount_point / path.lstrip("/")
     return folder if folder.is_dir() and ".." not in folder.parts else mount_point
 
 
 def _delegating(mount_point: Path, path: str, controller: str) -> Path | None:
-    """The nearest group above that controls its members and takes our processes."""
+    """Return the nearest parent group with delegation of a controller to which processes can be moved."""
     folder = _ours(mount_point, path)
     while folder.is_relative_to(mount_point):
         with contextlib.suppress(OSError):
@@ -158,7 +158,7 @@ def _delegating(mount_point: Path, path: str, controller: str) -> Path | None:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove groups whose owners are gone."""
+    """Remove groups whose owners have ended."""
     for folder in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError, ValueError):
             pid, started, _ = folder.name.removeprefix(_PREFIX).split("-")
@@ -167,18 +167,18 @@ def _sweep(parent: Path) -> None:
 
 
 def start_time(pid: int) -> str:
-    """Return when a process of this machine started, in its kernel's ticks; ``gone`` where there is none."""
+    """Return the start time of a process in the kernel's ticks, or ``gone``."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
         return "gone"
 
 
-#: Seconds for a jail to hand out what it listens with.
+#: Seconds that a jail may take to send its listening sockets.
 _HANDING = 30.0
-#: Folders that are the sandbox's own, so that a Python below them cannot be mounted.
+#: Folders of the sandbox's own, below which Python cannot be mounted.
 _COVERED = ("/box/", "/aside/", "/empty/", "/proc/", "/sys/", "/dev/", "/etc/")
-#: Imports the part of this package that runs inside, without the weight of the rest.
+#: Imports only the part of this package that runs inside.
 _START = """
 import sys, types
 for name, path in ("rollenv", []), ("rollenv.sandbox", [FOLDER]):
@@ -190,11 +190,11 @@ jail.main(int(sys.argv[1]))
 
 
 class JailChannel:
-    """A socket to the kernel in a jail, which ends when the socket does."""
+    """A socket to the kernel in a jail, which ends with the socket."""
 
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, groups: ControlGroups):
         self.process, self.connection, self.groups = process, connection, groups
-        self._ways_out: list[Gateway | Tunnel] = []
+        self._outbound: list[Gateway | Tunnel] = []
         self._early = b""
 
     def send(self, data: bytes) -> None:
@@ -204,14 +204,14 @@ class JailChannel:
         early, self._early = self._early, b""
         return early or self.connection.recv(1 << 20)
 
-    def open_ways_out(self, network: AllowList | None, tunnels: Mapping[int, str]) -> dict[str, str]:
-        """Serve what the jail listens with, which it sends before anything else; environment variables of the proxy.
+    def serve_outbound(self, network: AllowList | None, tunnels: Mapping[int, str]) -> dict[str, str]:
+        """Serve the jail's listening sockets, its first message, and return the environment variables of the proxy.
 
-        Nothing is served where it sends something else: why it refuses to start.
+        If the jail sends an error instead, nothing is served.
 
         Args:
-            network: what the proxy lets through; None for no proxy.
-            tunnels: ports, and the addresses that they lead to.
+            network: hosts that the proxy allows; None for no proxy.
+            tunnels: addresses by port.
         """
         self.connection.settimeout(_HANDING)
         self._early, descriptors, _, _ = socket.recv_fds(self.connection, 1, len(tunnels) + 1)
@@ -221,13 +221,13 @@ class JailChannel:
         self._early = b""
         listening = [socket.socket(fileno=fd) for fd in descriptors]
         gateway = Gateway(listening.pop(0), network) if network is not None else None
-        self._ways_out += [gateway] if gateway else []
-        self._ways_out += [Tunnel(own, to) for own, to in zip(listening, tunnels.values(), strict=True)]
+        self._outbound += [gateway] if gateway else []
+        self._outbound += [Tunnel(own, to) for own, to in zip(listening, tunnels.values(), strict=True)]
         return gateway.env if gateway else {}
 
     def close(self) -> None:
-        for way in self._ways_out:
-            way.close()
+        for server in self._outbound:
+            server.close()
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
         try:
@@ -249,12 +249,12 @@ def start(
     """Start a jail.
 
     Args:
-        packages: modules that every run finds already imported.
-        machine: a root file system, see :mod:`rollenv.sandbox.inside.machine`.
-        tunnels: ports of a machine's loopback that lead to addresses (``HOST:PORT``) of this one.
+        packages: modules to import before every run.
+        machine: a root file system; see :mod:`rollenv.sandbox.inside.machine`.
+        tunnels: addresses (``HOST:PORT``) that ports of a machine's loopback are forwarded to.
 
     Raises:
-        IsolationError: if this machine does not allow one; the text says what is missing.
+        IsolationError: this machine does not support jails; the text has the reason.
     """
     if sys.platform != "linux":
         raise IsolationError("the local sandbox needs Linux; use backend='docker' on this machine")
@@ -269,7 +269,7 @@ def start(
     theirs.close()
     channel = JailChannel(process, ours, groups)
     try:
-        named = (sys.base_prefix, sys.prefix)  # of which one may be a link to what has to be shown
+        named = (sys.base_prefix, sys.prefix)  # these may be links
         prefixes = dict.fromkeys([*map(os.path.realpath, named), *named])
         for path in prefixes:
             if path.startswith(_COVERED) and not path.startswith("/dev/shm/"):
@@ -290,14 +290,14 @@ def start(
         settings |= {"machine": machine} if machine else {}
         settings |= {"listens": [*([0] if network else []), *(tunnels or {})]}
         channel.send(json.dumps(settings).encode() + b"\n")
-        proxies = channel.open_ways_out(network, tunnels or {}) if settings["listens"] else {}
+        proxies = channel.serve_outbound(network, tunnels or {}) if settings["listens"] else {}
         worker = Worker(channel, limits)
     except (SandboxError, OSError) as error:
         channel.close()
         with process.stderr as stream:
-            said = stream.read().decode(errors="replace").strip()
-        said = f"It said: {said[-500:]}. " if said else ""
-        raise IsolationError(f"{error}. {said}{_advice()}") from error
+            output = stream.read().decode(errors="replace").strip()
+        output = f"Output: {output[-500:]}. " if output else ""
+        raise IsolationError(f"{error}. {output}{_advice()}") from error
     process.stderr.close()
     worker.about["proxies"] = proxies
     worker.about["own_share"] = "cpu" in groups.folders
@@ -305,11 +305,11 @@ def start(
 
 
 def _launch(descriptors: list[int]) -> subprocess.Popen[bytes]:
-    """The jail's first process. Its output before it serves is kept for errors; it inherits nothing else."""
+    """Start the jail's first process. It inherits only the descriptors; its standard error is kept for errors."""
     return subprocess.Popen(
         [sys.executable, "-s", "-S", "-P", "-c", _START, str(descriptors[0])],
         pass_fds=descriptors,
-        env={"PYTHONHASHSEED": "0"},  # the order of a set is part of what a program prints
+        env={"PYTHONHASHSEED": "0"},  # makes the order of sets in outputs reproducible
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -319,7 +319,7 @@ def _launch(descriptors: list[int]) -> subprocess.Popen[bytes]:
 
 
 def _advice() -> str:
-    """Return what to change on this machine so that a jail can be made."""
+    """Return what to change on this machine so that jails work."""
     switches = {
         "/proc/sys/kernel/unprivileged_userns_clone": ("0", "sysctl kernel.unprivileged_userns_clone=1"),
         "/proc/sys/user/max_user_namespaces": ("0", "sysctl user.max_user_namespaces=10000"),
@@ -344,5 +344,5 @@ def _who() -> str:
         return "an ordinary user"
     with contextlib.suppress(OSError):
         if Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]:
-            return "the root of a user namespace, who is an ordinary user outside"
+            return "the root of a user namespace, an ordinary user outside"
     return "root"

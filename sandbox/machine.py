@@ -1,4 +1,4 @@
-"""A small computer: a whole root file system that can be written to, with users, daemons and terminals."""
+"""Machines: sandboxes with a whole, writable root file system, with users, daemons and terminals."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rollenv.sandbox.sandbox import BaseSandbox
 from rollenv.sandbox.types import CommandResult, Limits
 from rollenv.sandbox.worker import Json
 
-#: What one command may use, and the whole machine: its files are in memory.
+#: Default limits of one command and of the whole machine, whose files are in memory.
 LIMITS = Limits(seconds=120.0, memory_mb=3072, processes=512, disk_mb=2048, files=200_000, open_files=4096)
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: Seconds for packing all files.
+#: Timeout of packing all files, in seconds.
 _PACKING = 600.0
-#: Says what holds the shell that runs it.
+#: Prints the confinement of the shell that runs it.
 _PROBE = r"""
 while read -r line; do echo "$line"; done < /proc/self/status
 read -r inside outside count < /proc/self/uid_map; echo "outside $outside"
@@ -44,11 +44,11 @@ _MASKED = (
 
 
 class Machine(BaseSandbox):
-    """A sandbox whose programs may be root of a system of its own, and install, change and remove anything in it.
+    """A sandbox whose programs may be root and install, change and remove anything in its system.
 
-    It has no network but its own loopback, unless ``network`` lists hosts that it may reach. What it leaves running
-    stays until the machine ends. Its root is nobody outside. Commands, files, terminals and ports work as in a
-    :class:`~rollenv.sandbox.Sandbox`; code runs by the machine's own interpreters, see :meth:`run`.
+    It has only a loopback network, unless ``network`` lists hosts. Background processes run until the machine ends. Its
+    root has no privileges outside. Commands, files, terminals and ports work as in a
+    :class:`~rollenv.sandbox.Sandbox`; code runs with the machine's own interpreters, see :meth:`run`.
     """
 
     image: Image
@@ -68,19 +68,19 @@ class Machine(BaseSandbox):
         """Start a machine.
 
         Args:
-            image: its root file system; by default the host's programs, see :meth:`Image.host`.
-            limits: of every command, and of the machine's memory, processes and files together.
-            env: environment variables of everything that runs, on top of the image's.
-            shown: folders of the host that it can read: where they appear, to where they are.
-            network: hosts that it can reach through a proxy, see :class:`~rollenv.sandbox.network.AllowList`; by
+            image: root file system; by default the host's programs, see :meth:`Image.host`.
+            limits: limits of every command, and of the machine's memory, processes and files together.
+            env: environment variables of all programs, in addition to the image's.
+            shown: read-only folders of the host, as a mapping of paths in the machine to paths of the host.
+            network: hosts that are reachable through a proxy; see :class:`~rollenv.sandbox.network.AllowList`. By
                 default none.
-            tunnels: ports of its loopback that lead to addresses (``HOST:PORT``) that this process can reach.
+            tunnels: addresses (``HOST:PORT``) that ports of the machine's loopback are forwarded to.
             timeout: lifetime in seconds; by default unlimited.
 
         Raises:
-            IsolationError: if this host does not allow one, or it is less isolated than it has to be.
-            NotFound: if a folder of the image has been removed.
-            UsageError: if a folder that is to be shown is none, or ``network`` is no list of hosts.
+            IsolationError: this host does not support machines, or the isolation is incomplete.
+            NotFound: a folder of the image has been removed.
+            UsageError: a path in ``shown`` is not a folder, or ``network`` is not a list of hosts.
         """
         image = image or Image.host()
         folders = [[os.fspath(path), target] for target, path in (shown or {}).items()]
@@ -104,19 +104,19 @@ class Machine(BaseSandbox):
         return machine
 
     def _prove(self) -> None:
-        """Look from inside at what holds the code, with nothing but a shell."""
+        """Verify the isolation from inside, using only a shell."""
         if not self._worker.about["proc"]:
             raise IsolationError(_MASKED)
         done = self.commands.run(["/bin/sh", "-c", _PROBE], cwd="/", user="0")
         reported = dict(words for line in done.stdout.splitlines() if len(words := line.split(maxsplit=1)) == 2)
         if not reported:
-            why = done.error.value if done.error else f"its shell said nothing and ended with {done.exit_code}"
+            why = done.error.value if done.error else f"its shell printed nothing and ended with {done.exit_code}"
             raise IsolationError(f"the machine did not start: {why}. {done.stderr.strip()[-300:]}")
         wrong = []
         if reported.get("NoNewPrivs:") != "1" or reported.get("Seccomp:") != "2":
             wrong.append("system calls are not filtered")
         if int(reported.get("CapEff:", "f" * 16), 16) & ~sum(1 << capability for capability in CAPABILITIES):
-            wrong.append("root has rights that it must not have")
+            wrong.append("root has forbidden capabilities")
         if os.geteuid() == 0 and reported.get("outside", "0") == "0":
             wrong.append("its root is the host's")
         if reported.get("networks") != "1":
@@ -131,29 +131,29 @@ class Machine(BaseSandbox):
         return {"cwd": cwd or self.image.workdir, "user": user or self.image.user}
 
     def run(self, command: str | Sequence[str], **settings: Any) -> CommandResult:
-        """Run a command to its end, as :meth:`Commands.run` does.
+        """Run a command and wait for its end; see :meth:`Commands.run`.
 
         Args:
-            command: a line for the image's shell, or the words of a program.
+            command: a command line for the image's shell, or a program and its arguments.
             settings: ``cwd``, ``env``, ``user``, ``timeout``, ``stdin``, ``on_stdout``, ``on_stderr``.
         """
         return self.commands.run(command, **settings)
 
     def end_processes(self) -> None:
-        """Kill everything that runs, daemons too, and wait until it is gone. Files stay."""
+        """Kill all processes, including daemons, and wait for their end. Files stay."""
         self._worker.ask(protocol.EndAll())
 
     def upload(self, source: str | os.PathLike[str], target: str, *, mode: int | None = None) -> None:
-        """Copy a file or folder of the host into the machine; its files belong to root.
+        """Copy a file or folder of the host into the machine, owned by root.
 
         Args:
             source: a file, or a folder whose contents go into ``target``. Links are copied as links.
-            target: an absolute path. Folders on the way are made. What is there stays, unless it has the same name.
-            mode: permissions of files; by default their own.
+            target: absolute path of a folder, created if necessary. Files with the same names are replaced.
+            mode: permissions of files; by default unchanged.
 
         Raises:
-            SandboxError: if the machine could not take them.
-            UsageError: if there is no such file or folder.
+            SandboxError: the files could not be written.
+            UsageError: there is no such file or folder.
         """
         root = Path(source)
         if not root.is_dir() and not root.is_file():
@@ -177,20 +177,20 @@ class Machine(BaseSandbox):
         """Unpack a tar archive into a folder of the machine, as root.
 
         Raises:
-            SandboxError: if the machine could not take them.
+            SandboxError: the files could not be written.
         """
         self.files._perform(protocol.UnpackInto(path=_absolute(target)), archive)
 
     def download(self, source: str, target: str | os.PathLike[str], most: int = 1 << 30) -> None:
-        """Copy a file or the contents of a folder out of the machine. Only files, folders and links inside are copied.
+        """Copy a file or the contents of a folder to the host: files, folders, and links that stay inside.
 
         Args:
-            target: where it goes; a folder is made if it has to be.
-            most: bytes of all files together.
+            target: folder of the host, created if necessary.
+            most: maximum bytes of all files together.
 
         Raises:
-            NotFound: if there is no such file.
-            SandboxError: if it is too large.
+            NotFound: there is no such file.
+            SandboxError: the files are too large.
         """
         data = self.files._perform(protocol.PackPath(path=_absolute(source)), most=most)
         with tempfile.TemporaryFile() as file:
@@ -201,12 +201,12 @@ class Machine(BaseSandbox):
                 unpack(_harmless(archive, most), Path(target))
 
     def pack(self, file: IO[bytes]) -> None:
-        """Write everything that was written in the machine, as an archive for :func:`layers.layer_of`.
+        """Archive all changes of the machine's files, for :func:`layers.layer_of`.
 
-        What runs may change files meanwhile: call :meth:`pause` or :meth:`end_processes` before.
+        Running processes may change files meanwhile: call :meth:`pause` or :meth:`end_processes` before.
 
         Raises:
-            SandboxError: if it could not be finished.
+            SandboxError: the archive could not be completed.
         """
         limits = self._worker.limits
         most = (limits.disk_mb << 21) + (limits.files << 14)
@@ -223,12 +223,12 @@ class Machine(BaseSandbox):
             raise SandboxError(f"the machine's files could not be packed: {why}")
 
     def commit(self, folder: str | os.PathLike[str], *, keep: Keep | None = None) -> Image:
-        """An image with everything that was written in the machine: a snapshot from which others can be made.
+        """Create an image with all changes of the machine's files.
 
-        What runs is paused meanwhile. Files that lie more than 256 folders deep are left out.
+        Processes are paused meanwhile. Files more than 256 folders deep are left out.
 
         Args:
-            folder: a folder that does not exist yet or is empty. It has to stay as long as the image is used.
+            folder: a new or empty folder, which must exist as long as the image is used.
             keep: decides which files are kept; by default all.
         """
         target = Path(folder)
@@ -249,7 +249,7 @@ class Machine(BaseSandbox):
 
 @functools.cache
 def why_not() -> str | None:
-    """Return why no machine can be started here and what to do; None if one can. It is tried once in a process."""
+    """Return why machines cannot be started here and what to do; None if they can. Tried once per process."""
     try:
         Machine.create(limits=Limits(memory_mb=256, disk_mb=16)).kill()
     except (SandboxError, OSError) as error:
@@ -264,7 +264,7 @@ def _absolute(path: str) -> str:
 
 
 def _harmless(archive: tarfile.TarFile, most: int) -> Iterator[Entry]:
-    """Files, folders and links inside of an untrusted archive, as this process's own. Others are left out."""
+    """Iterate over safe entries of an untrusted archive, changed to this process's user; skip others."""
     for member in archive:
         most -= member.size if member.isreg() else 0
         if most < 0 or member.issparse() or not (member.isreg() or member.isdir() or _stays_inside(member)):
@@ -276,7 +276,7 @@ def _harmless(archive: tarfile.TarFile, most: int) -> Iterator[Entry]:
 
 
 def _stays_inside(member: tarfile.TarInfo) -> bool:
-    """Return whether a link leads nowhere else: up no further than it lies deep, and then only down."""
+    """Return whether a link stays inside: it goes up no further than its depth, and then only down."""
     up = member.linkname.split("/")
     while up and up[0] == "..":
         up = up[1:]

@@ -1,8 +1,8 @@
-"""Connections into a sandbox, to servers on its ports, and out of a machine, to the hosts on a list and no others.
+"""Connections into a sandbox, to servers on its ports, and out of a machine, to allowed hosts only.
 
-A machine has no network but its own loopback. There it finds the proxy: a socket that listens inside, and that this
-process, which has a network, accepts from. Programs that follow HTTPS_PROXY and HTTP_PROXY use it: pip, curl, git, npm.
-A connection to a port is carried by a process in the sandbox: nothing in it can begin one to the outside.
+A machine has only a loopback network. The proxy is a socket that listens there and from which this process, which has a
+network, accepts. Programs that use HTTPS_PROXY and HTTP_PROXY, such as pip, curl, git and npm, can reach it. A process
+in the sandbox relays connections to its ports; no program in it can open connections to the outside.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from rollenv.sandbox.sandbox import BaseSandbox
 
 
-#: Connections of a machine at a time.
+#: Maximum concurrent connections of a machine.
 MAX_CONNECTIONS = 64
 
 
 class ConnectionServer:
-    """Accepts connections until it is closed; a subclass carries them.
+    """Accepts connections until it is closed; a subclass relays them.
 
     Args:
-        listening: a socket that listens; it is closed at the end.
-        most: connections at a time; others wait.
+        listening: a listening socket, which is closed at the end.
+        most: maximum concurrent connections; others wait.
     """
 
     def __init__(self, listening: socket.socket, most: int = MAX_CONNECTIONS):
@@ -50,14 +50,14 @@ class ConnectionServer:
             self._slots.acquire()
             try:
                 client, _ = self._listening.accept()
-            except OSError:  # it was closed
+            except OSError:  # the socket was closed
                 return
             threading.Thread(target=self._serve, args=(client,), name="sandbox-connection", daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         self._open.add(client)
         try:
-            with client, contextlib.suppress(OSError):  # one side has hung up
+            with client, contextlib.suppress(OSError):  # one side has disconnected
                 self.carry(client)
         finally:
             self._open.discard(client)
@@ -67,12 +67,12 @@ class ConnectionServer:
         """Serve a connection until it ends.
 
         Raises:
-            OSError: one side has hung up.
+            OSError: one side has disconnected.
         """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Refuse new connections, and end the existing ones."""
+        """Refuse new connections and end the existing ones."""
         for connection in (self._listening, *list(self._open)):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -81,28 +81,28 @@ class ConnectionServer:
 
 logger = logging.getLogger(__name__)
 
-#: Ports that an entry without one allows.
+#: Ports of an entry without a port.
 PORTS = (80, 443)
-#: Bytes of a request's head; seconds until it is there and until a host answers; seconds of silence in a connection.
+#: Maximum bytes of a request's head; timeout of its arrival and of connecting; timeout of a silent connection.
 _HEAD, _PATIENCE, _SILENCE = 1 << 16, 30.0, 600.0
 _NAME = re.compile(r"(?=.{1,253}$)(\*|(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*)")
-#: A request's first line, and a header line. Anything that a host might read in another way is refused.
+#: The first line of a request, and a header line. Anything that a host might parse differently is refused.
 _REQUEST = re.compile(rb"([!-~]+) ([!-~]+) (HTTP/1\.[01])")
 _HEADER = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\0\r\n]*")
-#: IPv6 addresses that lead on to the IPv4 address in them, and where in them it begins (RFC 4291, 3056, 6052, 8215).
-_LEADING = {
+#: IPv6 networks that embed an IPv4 address, with its offset in bits (RFC 4291, 3056, 6052, 8215).
+_EMBEDDED = {
     ipaddress.IPv6Network("::/96"): 96,
     ipaddress.IPv6Network("::ffff:0:0:0/96"): 96,
     ipaddress.IPv6Network("2002::/16"): 16,
     ipaddress.IPv6Network("64:ff9b::/96"): 96,
     ipaddress.IPv6Network("64:ff9b:1::/48"): 96,
 }
-#: Header lines that are between a client and its proxy.
+#: Header lines for the proxy only.
 _OWN = (b"proxy-", b"connection:", b"keep-alive:", b"host:")
 
 
 class Refused(Exception):
-    """A request that is not carried out: the status, and why."""
+    """A refused request, with the status and the reason."""
 
     def __init__(self, status: str, why: str):
         super().__init__(why)
@@ -120,15 +120,15 @@ class _Entry:
 
 
 class AllowList:
-    """Hosts that may be reached.
+    """Allowed hosts.
 
     An entry is a name (``pypi.org``), all names below one (``*.debian.org``), ``*`` for every name, an address or a
-    range of addresses (``10.0.0.0/8``); with ``:PORT`` for one port, else 80 and 443. A name leads to addresses of the
-    public internet only, unless a range on the list holds the address: nobody reaches this host or its neighbours by
-    a name that leads there.
+    range of addresses (``10.0.0.0/8``); with ``:PORT`` for one port, else 80 and 443. A name allows only public
+    addresses, unless the address is in a range on the list, so that no name can resolve to this host or its private
+    network.
 
     Raises:
-        UsageError: an entry has none of these forms.
+        UsageError: an entry is malformed.
     """
 
     def __init__(self, hosts: Sequence[str]):
@@ -149,25 +149,26 @@ class AllowList:
                 self.names.append(_Entry(host.lower(), port))
 
     def addresses(self, host: str, port: int) -> list[str]:
-        """Return the addresses at which a host may be reached.
+        """Return the allowed addresses of a host.
 
         Raises:
-            Refused: it is not on the list, or has no address that may be reached.
+            Refused: the host is not on the list, or has no allowed address.
         """
         literal = _address(host)
         if literal is None and not any(entry.allows(host.lower().rstrip("."), port) for entry in self.names):
             raise Refused("403 Forbidden", f"{host}:{port} is not on this machine's list: {', '.join(self.hosts)}")
-        found = [host]
+        addresses = [host]
         if literal is None:
             try:
                 answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError) as error:
                 raise Refused("502 Bad Gateway", f"{host} has no address: {error}") from error
-            found = list(dict.fromkeys(str(each[4][0]) for each in answers))
-        good = [address for address in found if self._reachable(address, port, literal is None)]
-        if not good:
-            raise Refused("403 Forbidden", f"{host}:{port} is at {', '.join(found)}, which this machine may not reach")
-        return good
+            addresses = list(dict.fromkeys(str(each[4][0]) for each in answers))
+        allowed = [address for address in addresses if self._reachable(address, port, literal is None)]
+        if not allowed:
+            text = f"{host}:{port} is at {', '.join(addresses)}, which this machine may not reach"
+            raise Refused("403 Forbidden", text)
+        return allowed
 
     def _reachable(self, address: str, port: int, named: bool) -> bool:
         where = _address(address)
@@ -191,34 +192,33 @@ def _with_port(entry: str) -> tuple[str, int | None]:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address, with the IPv4 address in an IPv6 one as such."""
+    """Parse an address; an IPv4-mapped IPv6 address becomes an IPv4 address."""
     try:
-        found = ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return None
-    return (isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped) or found
+    return (isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped) or address
 
 
 def _is_public(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    """Return whether an address, and the one that it leads on to, is of the public internet."""
+    """Return whether an address, and any IPv4 address embedded in it, is public."""
     if not address.is_global or address.is_multicast or (address.version == 6 and address.is_site_local):
         return False
     if address.version == 4:
         return True
-    inner = (address.packed[at // 8 : at // 8 + 4] for network, at in _LEADING.items() if address in network)
+    inner = (address.packed[at // 8 : at // 8 + 4] for network, at in _EMBEDDED.items() if address in network)
     return all(_is_public(ipaddress.IPv4Address(each)) for each in inner)
 
 
-class _WayOut(ConnectionServer):
-    """Carries connections to a socket that listens in a machine to the outside."""
+class _Outbound(ConnectionServer):
+    """Relays connections from a listening socket in a machine to the outside."""
 
-    def _joined(self, client: socket.socket, server: socket.socket, first: bytes = b"") -> None:
-        """Carry bytes both ways, the first of them to the server."""
+    def _relay(self, client: socket.socket, server: socket.socket, first: bytes = b"") -> None:
+        """Send ``first`` to the server, then relay bytes in both directions until both end or time out."""
         with server:
             self._open.add(server)
             try:
                 server.sendall(first)
-                # Carry bytes both ways until both sides have ended, or nothing came for a while.
                 for side in (client, server):
                     side.settimeout(_SILENCE)
                 back = threading.Thread(target=_copy, args=(server, client), name="sandbox-way-back", daemon=True)
@@ -229,8 +229,8 @@ class _WayOut(ConnectionServer):
                 self._open.discard(server)
 
 
-class Tunnel(_WayOut):
-    """Leads from a port of the machine to an address here, ``HOST:PORT``."""
+class Tunnel(_Outbound):
+    """Forwards a port of the machine to an address of this host, ``HOST:PORT``."""
 
     def __init__(self, listening: socket.socket, address: str):
         host, _, port = address.rpartition(":")
@@ -238,10 +238,10 @@ class Tunnel(_WayOut):
         super().__init__(listening)
 
     def carry(self, client: socket.socket) -> None:
-        self._joined(client, socket.create_connection(self._address, _PATIENCE))
+        self._relay(client, socket.create_connection(self._address, _PATIENCE))
 
 
-class Gateway(_WayOut):
+class Gateway(_Outbound):
     """An HTTP proxy."""
 
     def __init__(self, listening: socket.socket, allowed: AllowList):
@@ -250,7 +250,7 @@ class Gateway(_WayOut):
 
     @property
     def env(self) -> dict[str, str]:
-        """Environment variables that lead programs of the machine to it."""
+        """Environment variables for programs of the machine."""
         address = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         names = {"http_proxy": address, "https_proxy": address, "no_proxy": "localhost,127.0.0.1"}
         return names | {name.upper(): value for name, value in names.items()}
@@ -258,7 +258,7 @@ class Gateway(_WayOut):
     def carry(self, client: socket.socket) -> None:
         client.settimeout(_PATIENCE)
         try:
-            # The head of a request with its last line end, and what came after it.
+            # Read the head of a request, and perhaps the start of its body.
             data = b""
             while b"\r\n\r\n" not in data:
                 if len(data) > _HEAD:
@@ -278,7 +278,7 @@ class Gateway(_WayOut):
             return
         if not first:
             client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        self._joined(client, server, first + rest)
+        self._relay(client, server, first + rest)
 
     def _connected(self, host: str, port: int) -> socket.socket:
         why: OSError | None = None
@@ -291,7 +291,7 @@ class Gateway(_WayOut):
 
 
 def _parse_request(head: bytes) -> tuple[str, int, bytes]:
-    """Host and port of a request, and the head that the host gets; nothing of it for CONNECT."""
+    """Parse a request; return host, port and the head for the host, which is empty for CONNECT."""
     first, *lines = head.split(b"\r\n")
     words = _REQUEST.fullmatch(first)
     if words is None:
@@ -325,12 +325,12 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         target.shutdown(socket.SHUT_WR)
 
 
-#: Connections to one port at a time; each is a process in the sandbox.
+#: Maximum concurrent connections to one port; each needs a process in the sandbox.
 _TO_A_PORT = 16
 
 
 class Forward(ConnectionServer):
-    """A port of this machine's loopback that leads to a port in the sandbox. Everybody on this machine can use it."""
+    """A port of this machine's loopback, open to all its users, that is forwarded to a port in the sandbox."""
 
     def __init__(self, sandbox: BaseSandbox, port: int):
         self.port, self._sandbox = port, sandbox
@@ -342,7 +342,7 @@ class Forward(ConnectionServer):
     def carry(self, client: socket.socket) -> None:
         request = self._sandbox.files._limited(protocol.Connect(port=self.port), 1 << 50, seconds=0)
         request.quiet, request.last = True, False
-        with contextlib.suppress(SandboxError):  # the client notices: its connection is closed
+        with contextlib.suppress(SandboxError):  # the client's connection is closed
             stream = Stream(self._sandbox._worker, request)
             self._streams.add(stream)
             sender = threading.Thread(target=self._send, args=(client, stream), name="sandbox-sender", daemon=True)
@@ -366,7 +366,7 @@ class Forward(ConnectionServer):
             stream.send(b"", last=True)
 
     def close(self) -> None:
-        """Refuse new connections, and end the existing ones."""
+        """Refuse new connections and end the existing ones."""
         super().close()
         for stream in list(self._streams):
             stream.close()
@@ -387,10 +387,10 @@ class Ports:
         self._lock = threading.Lock()
 
     def forward(self, port: int) -> Forward:
-        """Make a port in the sandbox reachable from this machine until the sandbox ends; one forward for each port.
+        """Make a port in the sandbox reachable from this machine until the sandbox ends; repeated calls share it.
 
         Args:
-            port: that a server listens at in the sandbox, at once or later, on IPv4's loopback or every address.
+            port: port where a server in the sandbox listens, now or later, on IPv4's loopback or all addresses.
         """
         if not 0 < port < 1 << 16:
             raise UsageError(f"a port must be from 1 to 65535, got {port!r}")
