@@ -1,6 +1,6 @@
-"""Warm sandboxes for runs that leave nothing behind: each run is a fresh fork, and its sandbox is clean after it.
+"""Warm sandboxes for independent runs: each run is a fresh fork, after which its sandbox is clean.
 
-Timeouts may follow how long correct programs took (RollPacker, NSDI 2026, section on adaptive timeouts).
+Timeouts may adapt to the times of correct programs (RollPacker, NSDI 2026, section on adaptive timeouts).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rollenv.sandbox.inside.protocol import Finished, Run
 from rollenv.sandbox.types import Limits, Output, RunResult, died, exit_code
 from rollenv.sandbox.worker import Worker
 
-#: Seconds until a slot is tried again after its sandbox did not start: doubled each time, up to the second number.
+#: Seconds until a slot retries after its sandbox did not start: the initial value, doubled each time, and the maximum.
 BACKOFF = (0.5, 30.0)
 #: Idle seconds after which a sandbox is probed before it is used again.
 PROBE_AFTER = 30.0
-#: The number of latest runs in the report's times.
+#: Number of recent runs for the quantiles of run times.
 _KEPT_TIMES = 1000
 
 
@@ -45,15 +45,15 @@ class _Slot:
 
 
 class Pool:
-    """Runs programs in warm sandboxes, from any thread; first come, first served.
+    """Runs programs in warm sandboxes, from any thread, first come, first served.
 
-    A sandbox that dies or fails a probe is replaced. A slot where none can be started is skipped for a while that
-    doubles each time.
+    A sandbox that dies or fails a probe is replaced. A slot whose sandbox does not start is quarantined, each time for
+    twice as long.
 
     Args:
-        size: sandboxes; by default one for each processor core.
+        size: number of sandboxes; by default one for each processor core.
         backend, packages, require, settings: arguments of :meth:`rollenv.sandbox.Sandbox.create`.
-        max_waiting: runs that may wait; one more raises :class:`PoolFull`.
+        max_waiting: maximum waiting runs; one more raises :class:`PoolFull`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Pool:
         return RunResult(output.text("stdout"), output.text("stderr"), exit_code(done), *flags)
 
     def _run_twice(self, slot: _Slot, code: str, stdin: bytes, seconds: float) -> tuple[Finished, Output]:
-        """A sandbox that ends under a program may have been ended by anything; one that ends again, by the program."""
+        """Run a program again if its sandbox ends: once may be anything's fault, twice is the program's."""
         for _ in range(2):
             worker, output = self._ready(slot), Output()
             request = Run(**worker.limits_of(seconds), code=code, again=True)
@@ -128,12 +128,12 @@ class Pool:
     # -- slots ------------------------------------------------------------------------------------------------------
 
     def _acquire(self) -> _Slot:
-        """A free slot, in the order of asking."""
+        """Wait for a free slot, in order of the calls."""
         with self._lock:
             if self._closed:
                 raise SandboxError("the pool is closed")
             if self._free:
-                # The sandbox idle for longest, else a slot that is not skipped, else the one to be tried next.
+                # The sandbox idle for longest, else a slot without quarantine, else the first whose quarantine ends.
                 now = time.monotonic()
                 best = min(self._free, key=lambda p: (p.worker is None, max(p.retry_at, now), p.last_used))
                 self._free.remove(best)
@@ -155,7 +155,7 @@ class Pool:
                 if self._closed or slot.worker is not None or slot not in self._free:
                     continue
                 self._free.remove(slot)
-            with contextlib.suppress(Exception):  # it is in the health report, and the next run tries again
+            with contextlib.suppress(Exception):  # the health report has the error, and the next run retries
                 self._ready(slot)
             self._release(slot)
 
@@ -170,7 +170,7 @@ class Pool:
             self._free.append(slot)
 
     def _ready(self, slot: _Slot) -> Worker:
-        """The slot's sandbox: the existing one if it is healthy, else a new one."""
+        """Return the slot's sandbox if it is healthy, else a new one."""
         if slot.worker is not None and not self._is_healthy(slot.worker, time.monotonic() - slot.last_used):
             self._counts["replaced"] += 1
             self._discard(slot)
@@ -188,7 +188,7 @@ class Pool:
 
     @staticmethod
     def _is_healthy(worker: Worker, idle: float) -> bool:
-        """Alive, and after a while unused also able to run code."""
+        """Return whether a sandbox is alive, and after an idle time also able to run code."""
         if not worker.alive or idle < PROBE_AFTER:
             return worker.alive
         try:
@@ -203,10 +203,10 @@ class Pool:
         if worker is not None:
             worker.close()
 
-    # -- looking at it, ending it ------------------------------------------------------------------------------------
+    # -- health and end ----------------------------------------------------------------------------------------------
 
     def health(self) -> dict[str, Any]:
-        """The pool's state: slots, quarantine, counts, and run times in seconds."""
+        """Return the pool's state: slots, quarantine, counts, and run times in seconds."""
         with self._lock:
             now = time.monotonic()
             times = sorted(self._seconds)
@@ -228,7 +228,7 @@ class Pool:
             }
 
     def close(self) -> None:
-        """End all sandboxes; runs that wait or run raise. Calling it again does nothing."""
+        """End all sandboxes; waiting and running calls raise. Further calls have no effect."""
         with self._lock:
             self._closed = True
             waiting_runs = list(self._queue)
@@ -253,15 +253,14 @@ def _shared(process: int, packages: tuple[str, ...]) -> Pool:
 
 
 def shared_pool(packages: Sequence[str] = ()) -> Pool:
-    """This process's pool for tools and rewards, started when first asked for and closed at exit."""
+    """Return this process's pool for tools and rewards, started on first use and closed at exit."""
     return _shared(os.getpid(), tuple(packages))
 
 
 class AdaptiveTimeout:
     """T = min(max(factor * anchor, least), most), where the anchor is the longest time of a correct program so far.
 
-    Anchors are kept for each test case and shared by all threads. Until a correct program has run a case, its timeout
-    is ``most``.
+    Each test case has an anchor, shared by all threads. Before the first correct program, the timeout is ``most``.
 
     Args:
         factor: multiple of the anchor (the paper's lambda).
@@ -276,7 +275,7 @@ class AdaptiveTimeout:
         self._lock = threading.Lock()
 
     def timeout(self, case: Hashable) -> float:
-        """Seconds for the next program on this test case."""
+        """Return the timeout of the next program on a test case, in seconds."""
         anchor = self._anchors.get(case)
         return self.most if anchor is None else min(max(self.factor * anchor, self.least), self.most)
 
@@ -284,7 +283,7 @@ class AdaptiveTimeout:
         """Record the time of a program that ended by itself.
 
         Args:
-            correct: whether its answer was right; others are ignored.
+            correct: whether its answer was right; wrong ones are ignored.
         """
         if correct:
             with self._lock:

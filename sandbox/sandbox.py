@@ -1,4 +1,4 @@
-"""A sandbox to work in: code in contexts that keep their state, commands, files; and the same for asyncio."""
+"""Sandboxes with stateful contexts for code, commands and files; also for asyncio."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from rollenv.sandbox.types import (
 )
 from rollenv.sandbox.worker import Inbox, Json, Worker
 
-#: The context of cells that name none, for Python; other languages have one each.
+#: The default context for Python; other languages have their own.
 DEFAULT = "default"
 #: Languages with cells that keep state.
 STATEFUL = ("python", "bash", "javascript")
-#: Languages with programs that run on their own; nothing is kept for the next.
+#: Languages of stateless programs.
 LANGUAGES: dict[str, tuple[str, ...]] = {"sh": ("sh", "-c"), "perl": ("perl", "-e"), "ruby": ("ruby", "-e")}
-#: Seconds after a run's own timeout until the sandbox itself counts as failed.
+#: Seconds after a run's timeout until the sandbox counts as failed.
 _GRACE = 10.0
-#: The most restarts of an ended interpreter for one cell.
+#: Maximum restarts of an interpreter for one cell.
 _REOPENED = 10
 
 
 def default_name(language: str) -> str:
-    """The name of a language's default context."""
+    """Return the name of a language's default context."""
     return DEFAULT if language == "python" else f"{DEFAULT}-{language}"
 
 
@@ -73,16 +73,16 @@ class BaseSandbox:
 
     @property
     def isolation(self) -> dict[str, bool]:
-        """The verified isolation of this kind of sandbox: each property, and whether it holds."""
+        """The verified isolation properties of this kind of sandbox, and whether each holds."""
         return dict(self._worker.about["isolation"])
 
     @property
     def alive(self) -> bool:
-        """Return whether it still runs."""
+        """True while the sandbox runs."""
         return self._worker.alive
 
     def set_timeout(self, seconds: float | None) -> None:
-        """End the sandbox this many seconds from now, even if something runs in it; None for never."""
+        """End the sandbox after so many seconds, even if code is running; None for never."""
         if seconds is not None and not seconds > 0:
             raise UsageError(f"a sandbox's lifetime must be above 0 seconds, got {seconds!r}; kill() ends it now")
         self._set_timer(seconds)
@@ -104,10 +104,10 @@ class BaseSandbox:
         return self._expires_at
 
     def metrics(self) -> Metrics:
-        """Return what it uses now."""
+        """Return the current use of resources."""
         used, limits, now = self._worker.ask(protocol.GetMetrics()), self._worker.limits, time.monotonic()
         before, self._measured = self._measured, (now, float(used["cpu_seconds"]))
-        spent = max(0.0, self._measured[1] - before[1])  # what has ended no longer counts
+        spent = max(0.0, self._measured[1] - before[1])  # ended processes no longer count
         return Metrics(
             cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             cpu_seconds=self._measured[1],
@@ -121,20 +121,20 @@ class BaseSandbox:
         )
 
     def pause(self) -> None:
-        """Stop everything that runs; it stays in memory. No time limit but the sandbox's own lifetime counts the pause.
+        """Stop all processes; they stay in memory. Only the sandbox's lifetime continues to count.
 
-        Until :meth:`resume`, every method that runs code or touches files raises :class:`SandboxPaused`.
+        Until :meth:`resume`, methods that run code or access files raise :class:`SandboxPaused`.
         """
-        self._worker.paused = True  # nothing has to answer any more
+        self._worker.paused = True  # requests need not be answered in time
         self._worker.ask(protocol.Pause())
 
     def resume(self) -> None:
-        """Resume everything; without a pause, nothing happens."""
+        """Resume all processes; without a pause this has no effect."""
         self._worker.ask(protocol.Resume())
         self._worker.resumed_at, self._worker.paused = time.monotonic(), False
 
     def kill(self) -> None:
-        """End the sandbox and everything in it; calling it again does nothing."""
+        """End the sandbox and everything in it; further calls have no effect."""
         self._killed = True
         self._set_timer(None)
         self.ports.close()
@@ -151,7 +151,7 @@ class BaseSandbox:
     def _run(
         self, request: protocol.Start | protocol.Cell, seconds: float, output: Output, data: bytes = b""
     ) -> Finished:
-        """A request that runs code. Code that takes the sandbox with it has failed; so has code without room."""
+        """Send a request that runs code. Code that kills its sandbox, or for which there is no process, has failed."""
         if not self._worker.alive:
             raise SandboxDied("the sandbox has ended")
         try:
@@ -165,7 +165,7 @@ class BaseSandbox:
             return no_process(str(error))
 
     def _follow(self, number: int, inbox: Inbox, seconds: float, output: Output) -> Finished:
-        """The same for a worker that was started before."""
+        """Receive the end of a request that was already sent; see :meth:`_run`."""
         try:
             done = self._worker.receive(inbox, seconds + _GRACE, output.take)
             assert isinstance(done, Finished)
@@ -223,16 +223,16 @@ class Sandbox(BaseSandbox):
 
         Args:
             backend: ``local`` (namespaces on this machine) or ``docker``.
-            packages: modules to import in advance, so that code finds them loaded.
-            files: written before anything runs: path to contents.
-            snapshot: files of another one, see :meth:`snapshot`.
-            env: environment variables of everything that runs.
-            require: properties of :attr:`isolation` that must hold; by default all that the backend promises.
+            packages: modules to import before code runs.
+            files: contents by path, written before code runs.
+            snapshot: files of another sandbox; see :meth:`snapshot`.
+            env: environment variables of all code and commands.
+            require: properties of :attr:`isolation` that must hold; by default the backend's promised ones.
             timeout: lifetime in seconds, see :meth:`set_timeout`; by default unlimited.
-            settings: of the backend (``image=`` for docker).
+            settings: settings of the backend (``image=`` for docker).
 
         Raises:
-            IsolationError: if a required property does not hold.
+            IsolationError: a required property does not hold.
         """
         worker = backends.start(backend, limits or Limits(), packages, require=require, **settings)
         sandbox = cls(worker, backend, env)
@@ -267,20 +267,20 @@ class Sandbox(BaseSandbox):
         Args:
             code: a cell, or a program in a language of :data:`LANGUAGES`.
             language: ``python``, ``bash`` or ``javascript``, whose cells keep their state, or one of :data:`LANGUAGES`;
-                by default the context's own, and ``python`` without a context.
-            context: the context that holds its state; by default the language's own.
-            timeout: seconds; by default what the limits say.
+                by default the context's, or ``python``.
+            context: the context that keeps the state; by default the language's own.
+            timeout: seconds; by default the limit of the sandbox.
             on_stdout: called with each piece of text from standard output.
             on_stderr: called with each piece of text from standard error.
-            on_result: called with each result as it comes.
-            on_error: called with what went wrong, if anything did.
-            env: more environment variables while it runs (in ``bash`` and ``javascript``: from now on).
+            on_result: called with each result.
+            on_error: called with the error, if any.
+            env: environment variables for this code (in ``bash`` and ``javascript`` also for later cells).
 
         Raises:
-            ContextBusy: if the context runs other code.
-            NotFound: if there is no such context or interpreter.
-            SandboxDied: if the sandbox had ended before.
-            UsageError: if there is no such language.
+            ContextBusy: the context is running other code.
+            NotFound: there is no such context or interpreter.
+            SandboxDied: the sandbox has ended.
+            UsageError: there is no such language.
         """
         seconds, output = self._seconds(timeout), Output(on_stdout, on_stderr, on_result)
         if language in LANGUAGES and context is None:
@@ -306,23 +306,23 @@ class Sandbox(BaseSandbox):
             with self._contexts_lock:
                 if self._contexts.get(context.name) != context:
                     raise NotFound(f"there is no context {context.name!r} any more")
-                with contextlib.suppress(FileThere):  # another thread was faster
+                with contextlib.suppress(FileThere):  # another thread has restarted it
                     self._open_context(context)
         return no_process("its interpreter was ended again and again before it could begin: memory is short")
 
     def create_context(self, name: str | None = None, *, language: str = "python", cwd: str | None = None) -> str:
-        """Start a new process for cells, with its own namespace, and return its name.
+        """Start a new process for cells, with its own namespace, and return the context's name.
 
-        If its process ends (a limit, a crash, memory that another one used), the next cell restarts it without its
+        If the process ends (a limit, a crash, memory used by another process), the next cell restarts it without its
         state.
 
         Args:
-            name: by default one that is free.
-            language: the language of its cells: ``python``, ``bash`` or ``javascript``.
+            name: name of the context; by default a new one.
+            language: language of its cells: ``python``, ``bash`` or ``javascript``.
 
         Raises:
-            FileThere: if there is a context of that name.
-            NotFound: if there is no such folder, or the language's program is not in the sandbox.
+            FileThere: a context with this name exists.
+            NotFound: there is no such folder, or the sandbox lacks the language's program.
         """
         if language not in STATEFUL:
             raise UsageError(f"there are no contexts for {language!r}; there are for {', '.join(STATEFUL)}")
@@ -335,12 +335,12 @@ class Sandbox(BaseSandbox):
         return context.name
 
     def list_contexts(self) -> list[Context]:
-        """List the contexts: created ones, and default ones that have run code."""
+        """List the created contexts and the default contexts that have run code."""
         with self._contexts_lock:
             return list(self._contexts.values())
 
     def restart_context(self, name: str = DEFAULT) -> None:
-        """End a context's process and what it started in its session; it restarts without its state."""
+        """Kill a context's process and session, and restart it without its state."""
         with self._contexts_lock:
             if name not in self._contexts:
                 raise NotFound(f"there is no context {name!r}")
@@ -348,19 +348,14 @@ class Sandbox(BaseSandbox):
             self._open_context(self._contexts[name])
 
     def remove_context(self, name: str) -> None:
-        """End a context and what it started in its session."""
+        """Kill a context's process and session, and remove it."""
         with self._contexts_lock:
             if self._contexts.pop(name, None) is None:
                 raise NotFound(f"there is no context {name!r}")
             self._end_context(name)
 
     def _context_of(self, name: str | None, language: str | None) -> Context:
-        """Find the context for a cell; a default context is created with its first cell.
-
-        Args:
-            name: by default the language's default context.
-            language: by default the context's, or Python.
-        """
+        """Return the context for a cell; a default context is created with its first cell."""
         name = name or default_name(language or "python")
         with self._contexts_lock:
             if name not in self._contexts and name == default_name(language or "python"):
@@ -386,14 +381,14 @@ class Sandbox(BaseSandbox):
             self._worker.ask(protocol.Signal(f"context-{name}", int(signal.SIGKILL)))
 
     def interrupt(self, context: str = DEFAULT) -> None:
-        """Raise KeyboardInterrupt in the code that a context is running; without any, nothing happens."""
+        """Raise KeyboardInterrupt in the code that a context is running, if any."""
         with contextlib.suppress(NotFound):
             self._worker.ask(protocol.Signal(f"context-{context}", int(signal.SIGINT)))
 
     def snapshot(self) -> bytes:
-        """The files of the scratch folder and of ``/tmp`` now, as an archive for ``create(snapshot=...)``.
+        """Archive the files of the scratch folder and of ``/tmp`` for ``create(snapshot=...)``.
 
-        Names, contents, permissions, times and links are kept. Processes, variables, contexts and pipes are not.
+        Names, contents, permissions, times and links are kept; processes, variables, contexts and pipes are not.
         """
         return self.files._perform(
             protocol.PackScratch(path="the scratch folder"), most=4 * self._worker.limits.disk_mb << 20
@@ -404,7 +399,7 @@ T = TypeVar("T")
 
 
 class AsyncSandbox:
-    """:class:`Sandbox` for asyncio: the same methods, awaited, each in a thread. :attr:`sync` has the rest."""
+    """:class:`Sandbox` for asyncio: the same methods, awaited, each in a thread. :attr:`sync` is the sandbox itself."""
 
     def __init__(self, sandbox: Sandbox):
         self.sync = sandbox
@@ -413,11 +408,11 @@ class AsyncSandbox:
 
     @classmethod
     async def create(cls, *args: Any, **kwargs: Any) -> Self:
-        """Create a sandbox as :meth:`Sandbox.create` does."""
+        """See :meth:`Sandbox.create`."""
         return cls(await asyncio.to_thread(Sandbox.create, *args, **kwargs))
 
     async def run_code(self, code: str, **kwargs: Any) -> Execution:
-        """Run code as :meth:`Sandbox.run_code` does. Cancelling the task interrupts the code."""
+        """See :meth:`Sandbox.run_code`. Cancelling the task interrupts the code."""
         context = kwargs.get("context") or default_name(kwargs.get("language") or "python")
         return await _ended(partial(self.sync.run_code, code, **kwargs), partial(self.sync.interrupt, context))
 
@@ -433,7 +428,7 @@ class AsyncSandbox:
         await asyncio.to_thread(self.sync.kill)
 
 
-#: Background objects: their methods are awaited as well.
+#: Background objects, whose methods are awaited as well.
 _HANDLES = (CommandHandle, WatchHandle, Terminal, Forward)
 
 
@@ -461,23 +456,19 @@ class AsyncCommands(_Awaited):
     """:class:`~rollenv.sandbox.commands.Commands` for asyncio."""
 
     async def run(self, command: str | Sequence[str], **kwargs: Any) -> CommandResult:
-        """Run a command as :meth:`Commands.run` does. Cancelling the task kills the command.
-
-        Args:
-            command: for the shell, or a program with its arguments.
-        """
+        """See :meth:`Commands.run`. Cancelling the task kills the command."""
         key = self._inner._new_key()
         return await _ended(partial(self._inner.run, command, _key=key, **kwargs), partial(self._inner._end, key))
 
 
 async def _ended(run: Callable[[], T], end: Callable[[], bool | None]) -> T:
-    """Return ``run()``. If its task is cancelled, call ``end()`` until it returns something else than false."""
+    """Return ``run()``. If the task is cancelled, call ``end()`` until it does not return false."""
     task = asyncio.ensure_future(asyncio.to_thread(run))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # its waiter was cancelled
-        own = ThreadPoolExecutor(1)  # all threads of asyncio's may wait for what is to be ended here
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody awaits it any more
+        own = ThreadPoolExecutor(1)  # all of asyncio's threads may be waiting for runs like this one
         with contextlib.suppress(SandboxDied):
             while not task.done() and await asyncio.get_running_loop().run_in_executor(own, end) is False:
                 await asyncio.wait((task,), timeout=0.1)
@@ -486,7 +477,7 @@ async def _ended(run: Callable[[], T], end: Callable[[], bool | None]) -> T:
 
 
 async def _pieces(pieces: Generator[Any, None, None]) -> AsyncIterator[Any]:
-    """An iteration whose steps run in a thread."""
+    """Iterate over a generator whose steps run in a thread."""
     end, step = object(), None
     try:
         while True:
@@ -496,6 +487,6 @@ async def _pieces(pieces: Generator[Any, None, None]) -> AsyncIterator[Any]:
             yield piece
     finally:
         if step is not None:
-            await asyncio.wait((step,))  # after a cancellation a thread is still in it
-            step.exception()  # the caller that waited for it has got it
+            await asyncio.wait((step,))  # after a cancellation the step is still running
+            step.exception()  # avoid asyncio's warning if nobody awaits the step
         await asyncio.to_thread(pieces.close)

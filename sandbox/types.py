@@ -1,4 +1,4 @@
-"""Limits, results, the interface of every runner, and how a kernel's report becomes a result."""
+"""Limits, results, the interface of runners, and the conversion of a kernel's reports to results."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ class Limits:
     """The limits of one run."""
 
     seconds: float = 10.0
-    """Wall-clock time; a run with its own timeout has that instead. Background work between requests has as
-    much processor time."""
+    """Wall-clock time of a run without its own timeout, and processor time of background work between requests."""
     memory_mb: int = 1024
-    """Memory of all of a sandbox's processes and files together, and address space of each process that runs Python
-    code (other programs reserve far more than they use)."""
+    """Memory of all processes and files of a sandbox together, and address space of each Python process (other
+    programs reserve far more than they use)."""
     output_bytes: int = 4 * 2**20
-    """Standard output and standard error, each, at most 32 MiB. A run that writes more is stopped."""
+    """Bytes of standard output and of standard error, each at most 32 MiB. A run that writes more is stopped."""
     processes: int = 64
-    """Processes and threads."""
+    """Maximum processes and threads."""
     disk_mb: int = 64
-    """The scratch folder (in memory), and the largest file in it."""
+    """Size of the scratch folder, which is in memory, and of the largest file in it."""
     files: int = 10_000
-    """Files and folders in the scratch folder."""
+    """Maximum files and folders in the scratch folder."""
     open_files: int = 256
-    """Open file descriptors of each process."""
+    """Maximum open file descriptors of each process."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -50,37 +49,37 @@ class RunResult:
     stdout: str
     stderr: str
     exit_code: int
-    """Exit status; below zero for the signal that ended it."""
+    """Exit status; negative for the signal that ended the program."""
     timed_out: bool
     seconds: float
     """Wall-clock time in seconds."""
     truncated: bool
-    """True if it wrote more than the limit; it was stopped there."""
+    """True if the program was stopped because of the output limit."""
     out_of_memory: bool = False
-    """True if its processes together used more memory than the limit; they were stopped there."""
+    """True if the program was stopped because of the memory limit."""
 
 
 class Runner(Protocol):
     """Runs Python programs, each in a fresh interpreter. Threads may share one."""
 
     def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
-        """Run a program to its end or its limits; nothing the program does is an exception here.
+        """Run a program until it ends or reaches a limit. A failure of the program is not an exception here.
 
         Args:
-            code: the program; it runs as ``__main__``.
-            stdin: what it reads from standard input.
-            timeout: seconds; by default what the runner's limits say.
+            code: the program, which runs as ``__main__``.
+            stdin: its standard input.
+            timeout: seconds; by default the runner's limit.
         """
         ...
 
     def close(self) -> None:
-        """Release every resource; calling it again does nothing."""
+        """Release all resources; further calls have no effect."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One rich result, in every representation that the value offers. Pictures and documents of bytes are base64."""
+    """One rich result in all representations of the value; binary ones are base64."""
 
     text: str = ""
     html: str | None = None
@@ -93,27 +92,27 @@ class Result:
     json: Any = None
     javascript: str | None = None
     data: Any = None
-    """The columns of a pandas table, with their values."""
+    """Columns of a pandas table with their values."""
     chart: Any = None
-    """The elements of a matplotlib figure; see :func:`rollenv.sandbox.inside.charts.of_figure`."""
+    """Elements of a matplotlib figure; see :func:`rollenv.sandbox.inside.charts.of_figure`."""
     is_main_result: bool = False
-    """True for the value of the last expression, and not something displayed."""
+    """True for the value of the last expression, false for displayed values."""
     extra: dict[str, str] = field(default_factory=dict)
-    """Representations of other MIME types, as text."""
+    """Representations with other MIME types, as text."""
 
     def formats(self) -> list[str]:
-        """The names of the representations that it has."""
+        """Return the names of the representations."""
         names = [f.name for f in fields(self) if f.name not in ("is_main_result", "extra")]
         return [name for name in names if getattr(self, name) not in (None, "")] + list(self.extra)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """A notebook shows it as the value itself would be shown."""
+        """Let a notebook show the result like the value itself."""
         return {MIME[name]: getattr(self, name) for name in self.formats() if name in MIME} | self.extra
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The output, in the pieces it came in."""
+    """The output, in the pieces in which it arrived."""
 
     stdout: list[str] = field(default_factory=list)
     stderr: list[str] = field(default_factory=list)
@@ -122,8 +121,8 @@ class Logs:
 @dataclass(frozen=True, slots=True)
 class ExecutionError:
     """The failure of code: an exception, or ``Timeout``, ``OutputLimit``, ``MemoryLimit``, ``ProcessLimit``,
-    ``Killed``, ``Exit``, ``ReportViolation`` (it tampered with its report) or ``SandboxDied`` (it took the sandbox with
-    it)."""
+    ``Killed``, ``Exit``, ``ReportViolation`` (it tampered with its report) or ``SandboxDied`` (it killed the sandbox).
+    """
 
     name: str
     value: str
@@ -138,10 +137,10 @@ class Execution:
     logs: Logs
     error: ExecutionError | None
     exit_code: int | None
-    """Exit code of the process if it ended: below zero for a signal. None for a context that keeps running."""
+    """Exit code of the process, negative for a signal; None for a context that keeps running."""
     seconds: float
     execution_count: int | None = None
-    """The number of cells that the context's process has run, this one included; None for a standalone program."""
+    """Number of cells that the context's process has run, including this one; None for a standalone program."""
 
     @property
     def text(self) -> str | None:
@@ -151,12 +150,12 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A context, in which cells keep their state."""
+    """A context, which keeps the state of cells."""
 
     name: str
     language: str
     cwd: str | None
-    """Its first working directory; None for the scratch folder."""
+    """Initial working directory; None for the scratch folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +184,14 @@ class Entry:
     modified: float = 0.0
     """Seconds since 1970."""
     owner: int = 0
-    """Number of its user, and of its group."""
+    """Numbers of the user and the group."""
     group: int = 0
     target: str | None = None
     """The target of a link."""
 
     @property
     def permissions(self) -> str:
-        """The mode as ``ls`` shows it."""
+        """The mode in the format of ``ls``."""
         return stat.filemode({"dir": stat.S_IFDIR, "link": stat.S_IFLNK}.get(self.type, stat.S_IFREG) | self.mode)
 
 
@@ -201,13 +200,13 @@ class Process:
     """A running context or command."""
 
     pid: int
-    """Its process id in the sandbox."""
+    """Process id in the sandbox."""
     command: tuple[str, ...]
     """The first words of a command; empty for a context."""
     context: str | None
-    """The name of a context."""
+    """Name of a context."""
     seconds: float
-    """The time since its start."""
+    """Time since the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +215,9 @@ class Metrics:
 
     cpu_count: int
     cpu_seconds: float
-    """Processor time of what runs, and of what it waited for."""
+    """Processor time of running processes and of children that they waited for."""
     cpu_percent: float
-    """Per cent of one processor since the last call (or the start)."""
+    """Per cent of one processor since the last call, or the start."""
     memory_used: int
     memory_total: int
     disk_used: int
@@ -234,14 +233,14 @@ OnText = Callable[[str], None]
 OnResult = Callable[[Result], None]
 OnError = Callable[[ExecutionError], None]
 
-#: The data of a JSON document that a value offered as its representation.
+#: Maximum characters, depth and elements of a JSON document from code.
 MAX_JSON, MAX_DEPTH, MAX_NODES = 8 << 20, 64, 200_000
 #: Representations with their own field.
 _NAMES = {field.name for field in fields(Result)} - {"extra"}
 
 
 class Output:
-    """Collects output and forwards it as text, in whole characters."""
+    """Collects output and forwards it as text, split only between characters."""
 
     def __init__(
         self, on_stdout: OnText | None = None, on_stderr: OnText | None = None, on_result: OnResult | None = None
@@ -260,11 +259,7 @@ class Output:
                 self._callbacks[name].append(callback)
 
     def take(self, name: str, data: bytes, final: bool = False) -> None:
-        """Decode the next bytes of a stream.
-
-        Args:
-            data: the stream's next bytes, which may end inside a character.
-        """
+        """Decode the next bytes of a stream, which may end inside a character."""
         if text := self._decoders[name].decode(data, final):
             self.pieces[name].append(text)
             for callback in self._callbacks[name]:
@@ -276,23 +271,23 @@ class Output:
             self.on_result(result(representations))
 
     def text(self, name: str) -> str:
-        """All of a stream so far."""
+        """Return the text of a stream so far."""
         return "".join(self.pieces[name])
 
     def end(self) -> None:
-        """Decode the rest of a character that was cut."""
+        """Decode incomplete characters at the end of the streams."""
         for name in self.pieces:
             self.take(name, b"", True)
 
 
 def died() -> Finished:
-    """The report on a run that ended its sandbox."""
+    """Build the report of a run that killed its sandbox."""
     error = {"name": "SandboxDied", "value": "the sandbox ended while this ran in it", "traceback": ""}
     return Finished(error=error, signal=int(signal.SIGKILL))
 
 
 def no_process(message: str) -> Finished:
-    """The report on code for which no process could be started."""
+    """Build the report of code for which no process could be started."""
     return Finished(error={"name": "ProcessLimit", "value": message, "traceback": ""}, signal=int(signal.SIGKILL))
 
 
@@ -313,12 +308,12 @@ def command_result(done: Finished, output: Output, seconds: float) -> CommandRes
 
 
 def exit_code(done: Finished) -> int:
-    """The exit code of a process: negative for the signal that ended it."""
+    """Return the exit code of a process, negative for the signal that ended it."""
     return -done.signal if done.signal else done.exit_code or 0
 
 
 def result(representations: Json) -> Result:
-    """The result that a kernel's message describes."""
+    """Build a result from a kernel's message."""
     known = {name: text for name, text in representations.items() if name in _NAMES}
     for name in ("json", "data", "chart"):
         if name in known:
@@ -345,12 +340,12 @@ def _error(done: Finished, seconds: float) -> ExecutionError | None:
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # the real-time ones have no names
+    except ValueError:  # real-time signals have no names
         return f"signal {number}"
 
 
 def parsed_json(text: str) -> Any:
-    """A JSON document written by code, or None if it is invalid, too large, too deep or has too many parts."""
+    """Parse a JSON document of untrusted code; None if it is invalid, too large or too deep."""
     if len(text) > MAX_JSON or sum(map(text.count, "[{,")) > MAX_NODES:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The host's side of a sandbox: one process (a jail or a container), the channel to its kernel, and streams."""
+"""The host's side of a sandbox: the channel to the kernel in a jail or container, and streams."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from rollenv.sandbox.types import Limits
 Json = dict[str, Any]
 OnBytes = Callable[[str, bytes], None]
 OnResult = Callable[[Json], None]
-#: Answers to a request, each with its data; None if the sandbox has ended.
+#: Queue of the answers to a request with their data; None as an answer means that the sandbox has ended.
 Inbox = queue.SimpleQueue[tuple[Any, bytes]]
 
-#: Seconds for a kernel to be ready.
+#: Maximum seconds until a kernel is ready.
 _START = 30.0
-#: Seconds for an operation of the kernel itself.
+#: Timeout of an operation of the kernel itself, in seconds.
 OPERATION = 30.0
-#: Bytes of input that go in one message.
+#: Maximum bytes of input in one message.
 PIECE = 1 << 20
-#: Characters of code that a run takes.
+#: Maximum characters of code.
 MAX_CODE = 8 << 20
 _MAX_MESSAGE = 256 << 20
 
@@ -67,17 +67,17 @@ class Channel(Protocol):
         """Return the bytes received; empty at the end."""
 
     def close(self) -> None:
-        """End it, which ends the sandbox. Then wait until nothing is left of it."""
+        """Close the channel, which ends the sandbox, and wait for its end."""
 
 
 class Worker:
-    """Requests to one kernel, from any thread.
+    """Sends requests to one kernel, from any thread.
 
     Args:
-        channel: to a kernel that has not spoken yet.
+        channel: channel to a new kernel.
 
     Raises:
-        SandboxError: if it refuses or does not become ready.
+        SandboxError: the kernel refuses or does not become ready.
     """
 
     def __init__(self, channel: Channel, limits: Limits):
@@ -107,14 +107,14 @@ class Worker:
         return not self.closed and self._reader.is_alive()
 
     def ask(self, request: Any, data: bytes = b"", *, wait: float | None = OPERATION) -> Json:
-        """Send a request that starts nothing, and return what the answer holds.
+        """Send a request that starts no process, and return the value of the answer.
 
         Args:
-            wait: seconds without an answer until the sandbox is ended; None waits forever.
+            wait: seconds without an answer after which the sandbox is killed; None for no limit.
 
         Raises:
-            SandboxDied: if the sandbox ends or does not answer in time.
-            NotFound, SandboxFileError: if the operation fails inside.
+            SandboxDied: the sandbox ended or did not answer in time.
+            NotFound, SandboxFileError: the operation failed inside.
         """
         number, inbox = self.send(request, data)
         try:
@@ -133,24 +133,24 @@ class Worker:
         on_bytes: OnBytes | None = None,
         on_result: OnResult | None = None,
     ) -> Finished:
-        """Have something run to its end.
+        """Send a request that runs a process or cell, and wait for its end.
 
         Args:
-            data: its standard input. Data beyond one piece follows as the process reads it.
-            wait: seconds without an answer until the sandbox is ended; None waits forever.
-            on_bytes: called with ("stdout" or "stderr", bytes) as output comes.
-            on_result: called with representations as results come.
+            data: standard input; data beyond one piece is sent as the process reads it.
+            wait: seconds without an answer after which the sandbox is killed; None for no limit.
+            on_bytes: called with "stdout" or "stderr" and each piece of output.
+            on_result: called with the representations of each result.
 
         Raises:
-            SandboxDied: if the sandbox ends or does not answer in time.
-            NotFound, ContextBusy, SandboxFileError: if it could not begin.
+            SandboxDied: the sandbox ended or did not answer in time.
+            NotFound, ContextBusy, SandboxFileError: the process or cell could not start.
         """
         request.stream, request.show = on_bytes is not None, on_result is not None
         if isinstance(request, Start) and len(data) > PIECE:
             request.key, request.last = request.key or f"input-{next(self._numbers)}", False
         number, inbox = self.send(request, data[:PIECE])
         try:
-            with contextlib.suppress(SandboxFileError):  # it takes no more; its own time limit ends the wait
+            with contextlib.suppress(SandboxFileError):  # the process may have closed its input
                 if len(data) > PIECE:
                     self.write_input(request.key, data[PIECE:], last=True)
             answer = self.receive(inbox, wait, on_bytes, on_result)
@@ -160,13 +160,10 @@ class Worker:
             self.forget(number)
 
     def write_input(self, key: str, data: bytes, last: bool) -> None:
-        """Write to a standard input; blocks while 1 MiB is unread.
-
-        Args:
-            last: whether to close it afterwards.
+        """Write to a standard input, and close it after the ``last`` piece. Blocks while 1 MiB is unread.
 
         Raises:
-            SandboxFileError: it is closed.
+            SandboxFileError: the input is closed.
         """
         for at in range(0, max(len(data), 1), PIECE):
             piece = data[at : at + PIECE]
@@ -176,7 +173,7 @@ class Worker:
         """Send a request.
 
         Returns:
-            Its number, which :meth:`forget` takes once it is answered, and the queue of its answers.
+            The request's number, for :meth:`forget` after the last answer, and the queue of its answers.
 
         Raises:
             UsageError: the code is too long.
@@ -199,7 +196,7 @@ class Worker:
         return number, inbox
 
     def forget(self, number: int) -> None:
-        """Drop answers to a request that nobody waits for."""
+        """Ignore further answers to a request."""
         self._waiting.pop(number, None)
 
     def receive(
@@ -208,7 +205,7 @@ class Worker:
         """Handle answers until the request is done, and return the last one.
 
         Args:
-            wait: seconds to wait for each answer; None waits without limit.
+            wait: timeout of each answer in seconds; None for no limit.
 
         Raises:
             SandboxDied: the sandbox ended, or did not answer in time.
@@ -235,11 +232,7 @@ class Worker:
                 return message  # type: ignore[no-any-return]
 
     def limits_of(self, timeout: float | None, env: dict[str, str] | None = None) -> Json:
-        """The limits of a run, as fields of :class:`~rollenv.sandbox.inside.protocol.Start`.
-
-        Args:
-            timeout: seconds; by default from the limits.
-        """
+        """Return the limits of a run as fields of :class:`~rollenv.sandbox.inside.protocol.Start`."""
         limits, seconds = self.limits, self.limits.seconds if timeout is None else timeout
         return {
             "timeout": seconds,
@@ -252,7 +245,7 @@ class Worker:
         }
 
     def close(self) -> None:
-        """End the sandbox and everything in it; calling it again does nothing."""
+        """End the sandbox and everything in it; further calls have no effect."""
         with self._close_lock:
             if self.closed:
                 return
@@ -266,13 +259,13 @@ class Worker:
                 message, data = from_json(head), self._take(_bounded(head["bytes"]))
                 if inbox := self._waiting.get(head["id"]):
                     inbox.put((message, data))
-        except Exception:  # a channel that ends, or one that breaks the protocol: the sandbox has ended
+        except Exception:  # the end of the channel or a violation of the protocol: the sandbox has ended
             pass
         for inbox in list(self._waiting.values()):
             inbox.put((None, b""))
 
     def _take(self, size: int) -> bytes:
-        """Exactly so many bytes of the channel."""
+        """Read exactly ``size`` bytes from the channel."""
         while len(self._buffer) < size:
             data = self.channel.receive()
             if not data:
@@ -289,12 +282,12 @@ def _bounded(size: Any) -> int:
     return size
 
 
-#: Bytes that are on their way at most.
+#: Maximum unacknowledged bytes.
 WINDOW = 1 << 20
 
 
 class Stream:
-    """A process and its two directions."""
+    """A process with its input and output."""
 
     def __init__(self, worker: Worker, request: Start):
         self._worker, self.key = worker, f"stream-{next(worker._numbers)}"
@@ -303,12 +296,12 @@ class Stream:
         self._number, self._inbox = worker.send(request)
 
     def pieces(self, wait: float | None = None) -> Iterator[tuple[str, bytes]]:
-        """(``stdout`` or ``stderr``, bytes) until the process ends.
+        """Iterate over ``stdout`` or ``stderr`` and bytes until the process ends.
 
         Raises:
-            SandboxTimeout: after ``wait`` seconds without any.
-            SandboxDied: if the sandbox ends.
-            SandboxFileError: if the operation fails.
+            SandboxTimeout: there was no output for ``wait`` seconds.
+            SandboxDied: the sandbox ended.
+            SandboxFileError: the operation failed.
         """
         try:
             while self.done is None:
@@ -333,11 +326,11 @@ class Stream:
                 self._worker.forget(self._number)
 
     def send(self, data: bytes, last: bool = False) -> None:
-        """Write to standard input, and close it after the ``last`` piece; blocks while 1 MiB is unread."""
+        """Write to standard input, and close it after the ``last`` piece. Blocks while 1 MiB is unread."""
         self._worker.write_input(self.key, data, last)
 
     def close(self) -> None:
-        """End it; calling it again does nothing."""
+        """End the process; further calls have no effect."""
         if self.done is None:
             with contextlib.suppress(NotFound, SandboxDied, SandboxError):
                 self._worker.ask(Signal(self.key, int(signal.SIGKILL)))

@@ -1,4 +1,4 @@
-"""``rollenv+ws://HOST:PORT[,HOST:PORT ...]/ENV_ID``"""
+"""Addresses of served environments: ``rollenv+ws://HOST:PORT[,HOST:PORT ...]/ENV_ID``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PORT = 8800
 
 @dataclass(frozen=True)
 class Address:
-    """One server. The token for it is in the variable ROLLENV_TOKEN, so that no address that is stored shows it."""
+    """One server. Its token is in the variable ROLLENV_TOKEN, so that stored addresses do not contain it."""
 
     host: str
     port: int
@@ -32,10 +32,10 @@ class Address:
 
 
 def parse(text: str) -> tuple[tuple[Address, ...], str]:
-    """The servers of an address, and the environment id behind it (empty if there is none).
+    """Parse an address to its servers and the environment id, which may be empty.
 
     Raises:
-        UsageError: it is not of this form.
+        UsageError: the address is malformed.
     """
     match = _FORM.fullmatch(text)
     if match is None:
@@ -44,10 +44,10 @@ def parse(text: str) -> tuple[tuple[Address, ...], str]:
             f"{shown!r} is not of the form rollenv+ws://HOST:PORT/ENV_ID (a token belongs into ROLLENV_TOKEN)"
         )
     scheme, hosts, env_id = match.groups()
-    found = []
+    addresses = []
     for host in hosts.split(","):
         parts = _HOST.fullmatch(host)
         if parts is None or not 0 < int(parts[2] or PORT) < 65536:
             raise UsageError(f"{host!r} is not of the form HOST:PORT")
-        found.append(Address(parts[1].strip("[]"), int(parts[2] or PORT), scheme == "wss"))
-    return tuple(found), unquote(env_id or "")
+        addresses.append(Address(parts[1].strip("[]"), int(parts[2] or PORT), scheme == "wss"))
+    return tuple(addresses), unquote(env_id or "")

@@ -1,4 +1,4 @@
-"""The WebSocket of a client, and connections to servers over it, for a caller that waits for each answer."""
+"""Blocking WebSocket client, and connections to servers."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ with extra("serve", "A served environment"):
     from websockets.uri import parse_uri
 
 
-#: Seconds to connect.
+#: Timeout of connecting, in seconds.
 CONNECT = 10.0
 
-#: Seconds to wait for an answer: more than any deadline of a server.
+#: Timeout of an answer in seconds, longer than any deadline of a server.
 ANSWER = 600.0
 
-#: Seconds to send a message.
+#: Timeout of sending a message, in seconds.
 _SEND = 60.0
 
-#: Seconds without a byte after which a server is pinged, and after as many more it is lost.
+#: Seconds of silence after which a server is pinged, and as many again until it is lost.
 SILENCE = 8.0
 
-#: Seconds in which a server that was lost is asked after all others.
+#: Seconds for which a lost server has the lowest priority.
 _LOST_SECONDS = 30.0
 
 
 class WebSocket:
-    """A WebSocket of a client. For one thread at a time.
+    """A WebSocket client for one thread at a time.
 
     Args:
-        largest: bytes of a message.
-        silence: seconds to hear nothing at all, twice, from a server that has an answer to give.
+        largest: maximum bytes of a message.
+        silence: seconds of silence before a ping, and after it, while an answer is pending.
 
     Raises:
-        OSError: there is no connection.
-        WebSocketException: the server speaks no WebSocket; an :class:`InvalidStatus` says what it answers.
+        OSError: connecting failed.
+        WebSocketException: the handshake failed; an :class:`InvalidStatus` has the response.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class WebSocket:
             events: list[Any] = []
             while not any(isinstance(event, Response) for event in events):
                 events += self._events(end)
-            self._early = events  # a server may speak first
+            self._early = events  # a server may send the first message
             if self._wire.handshake_exc is not None:
                 raise self._wire.handshake_exc
         except BaseException:
@@ -84,7 +84,7 @@ class WebSocket:
             raise
 
     def send(self, message: bytes | str) -> None:
-        """Send a message with whatever is received next, a text at once."""
+        """Send a message: text at once, bytes with the next :meth:`receive`."""
         if isinstance(message, bytes):
             self._wire.send_binary(message)
         else:
@@ -92,18 +92,18 @@ class WebSocket:
             self._flush()
 
     def receive(self, end: float) -> list[bytes]:
-        """The messages that have come, at least one.
+        """Wait for messages, and return at least one.
 
         Args:
-            end: when to give up, in seconds of the monotonic clock.
+            end: deadline on the monotonic clock.
 
         Raises:
-            TimeoutError: none came until then, or the server is silent.
+            TimeoutError: the deadline has passed, or the server is silent.
             OSError: the connection was lost.
         """
-        whole: list[bytes] = []
+        messages: list[bytes] = []
         pinged = False
-        while not whole:
+        while not messages:
             if time.monotonic() > end:
                 raise TimeoutError("it does not answer")
             try:
@@ -111,23 +111,23 @@ class WebSocket:
             except TimeoutError:
                 if pinged:
                     raise TimeoutError("it is silent") from None
-                self._wire.send_ping(b"")  # a server that works on the answer says that it is alive
+                self._wire.send_ping(b"")  # a busy server responds, too
                 events, pinged = [], True
             for event in events:
                 if isinstance(event, Frame) and event.opcode in (Opcode.BINARY, Opcode.CONT, Opcode.TEXT):
                     self._parts.append(bytes(event.data))
                     if event.fin:
-                        whole.append(b"".join(self._parts))
+                        messages.append(b"".join(self._parts))
                         self._parts.clear()
-        return whole
+        return messages
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
     def _events(self, end: float) -> list[Any]:
-        """Send what is to be sent, and wait until something came."""
+        """Send pending data and wait for events."""
         self._flush()
         events, self._early = self._early + self._wire.events_received(), []
         if events:
@@ -155,14 +155,14 @@ class WebSocket:
 
 
 class Connection:
-    """A connection, made at the first call and again after it was lost. For one thread at a time.
+    """A connection for one thread at a time, opened on first use and again after it was lost.
 
     Args:
-        patience: seconds to go on trying when the server does not answer or has no room.
-        alone: whether no other server can stand in. If one can, a server that was not back in time is asked only once
-            for a while: many environments would wait in vain one after the other.
-        answer: seconds to wait for an answer.
-        silence: seconds to hear nothing at all, twice, from a server that has an answer to give.
+        patience: seconds of retries if the server does not answer or has no room.
+        alone: whether there is no other server. If there are others, a server that did not come back in time is not
+            retried for a while, so that many environments do not wait for it one after another.
+        answer: timeout of an answer in seconds.
+        silence: see :class:`WebSocket`.
     """
 
     def __init__(
@@ -180,19 +180,19 @@ class Connection:
         self._numbers = itertools.count(1)
         self._socket: WebSocket | None = None
         self._ahead: dict[int, list[Any] | None] = {}
-        """The answers to what was sent; None while they are not there."""
+        """Answers by the number of the request; None while pending."""
 
     @property
     def recently_lost(self) -> bool:
-        """True if the server was lost a short while ago, so that others are asked first."""
+        """True if the server was lost recently, so that others have priority."""
         return time.monotonic() - self._lost_at < _LOST_SECONDS
 
     def ask(self, operation: str, *args: Any) -> Any:
-        """Send a request and wait for its answer; after a lost connection it is sent again.
+        """Send a request and wait for its answer; retry after a lost connection.
 
         Raises:
-            RollenvError: the one that the server tells of.
-            ServerLost: there was no answer, for as long as the patience lasted.
+            RollenvError: the server's error.
+            ServerLost: there was no answer within ``patience``.
         """
         began, problem = time.monotonic(), RollenvError()
         end = began + (self.patience if self.alone or began - self._given_up_at > _LOST_SECONDS else 0.0)
@@ -203,7 +203,7 @@ class Connection:
                 wait, problem = float(error.details.get("retry_after", 1.0)), error
             except ServerLost as error:
                 wait, problem = min(5.0, 0.05 * 2.0**attempt), error
-            wait *= random.uniform(0.5, 1.5)  # so that many clients do not come back together
+            wait *= random.uniform(0.5, 1.5)  # jitter, so that clients do not retry at the same time
             if time.monotonic() + wait > end:
                 if isinstance(problem, ServerLost):
                     self._given_up_at = time.monotonic()
@@ -212,22 +212,22 @@ class Connection:
         raise AssertionError
 
     def ask_once(self, operation: str, *args: Any) -> Any:
-        """Send a request and wait for its answer, without patience.
+        """Send a request and wait for its answer, without retries.
 
         Raises:
-            RollenvError: the one that the server tells of.
+            RollenvError: the server's error.
             ServerLost: there was no answer.
         """
         return self._guarded(lambda: self._once(operation, args))
 
     def send_ahead(self, requests: list[list[Any]]) -> list[int]:
-        """Send requests in one message, over a connection that stands.
+        """Send requests in one message over an open connection.
 
         Returns:
-            Their numbers, for :meth:`collect`; none if there is no connection, or it was just lost.
+            Their numbers, for :meth:`collect`; empty if there is no connection.
 
         Raises:
-            UsageError: one cannot be sent.
+            UsageError: a request cannot be sent.
         """
         if self._socket is None:
             return []
@@ -242,22 +242,22 @@ class Connection:
         return numbers
 
     def collect(self, number: int) -> Any:
-        """The answer to a request that was sent ahead.
+        """Return the answer to a request of :meth:`send_ahead`.
 
         Raises:
-            RollenvError: the one that the server tells of.
-            ServerLost: there was no answer; the connection was lost.
+            RollenvError: the server's error.
+            ServerLost: the connection was lost.
         """
         if number not in self._ahead:
             raise ServerLost(f"{self.address}: the connection was lost")
         return self._guarded(lambda: self._answer(number))
 
     def forget(self, number: int) -> None:
-        """Nobody collects the answer to a request that was sent ahead."""
+        """Ignore the answer to a request of :meth:`send_ahead`."""
         self._ahead.pop(number, None)
 
     def close(self) -> None:
-        """Close it; the next call makes a new one."""
+        """Close the connection; the next call opens a new one."""
         sock, self._socket = self._socket, None
         self._ahead.clear()
         if sock is not None:
@@ -266,7 +266,7 @@ class Connection:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _guarded(self, call: Callable[[], Any]) -> Any:
-        """Close the connection if it is lost, or in the middle of a message."""
+        """Make a call, and close the connection if it is lost or interrupted."""
         try:
             return call()
         except (OSError, EOFError, WebSocketException) as error:
@@ -276,7 +276,7 @@ class Connection:
         except RollenvError:
             raise
         except BaseException:
-            self.close()  # Ctrl-C, perhaps within a message
+            self.close()  # Ctrl-C, perhaps in the middle of a message
             raise
 
     def _once(self, operation: str, args: tuple[Any, ...]) -> Any:
@@ -306,7 +306,7 @@ class Connection:
         return sock
 
     def _answer(self, number: int) -> Any:
-        """Read messages until the answer is there. Those to requests that were given up are left out."""
+        """Read messages until the answer to a request arrives, and drop answers to forgotten requests."""
         end = time.monotonic() + self.answer
         while (answer := self._ahead[number]) is None:
             assert self._socket is not None
@@ -315,7 +315,7 @@ class Connection:
                     answers = protocol.unpack_all(message)
                 except UsageError as error:
                     raise ServerLost(f"{self.address} does not speak rollenv's protocol: {error}") from None
-                self._ahead |= {found[0]: found for found in answers if found[0] in self._ahead}
+                self._ahead |= {received[0]: received for received in answers if received[0] in self._ahead}
         del self._ahead[number]
         self._lost_at = self._given_up_at = -math.inf
         if len(answer) == 5:
@@ -324,7 +324,7 @@ class Connection:
 
 
 def refused(server: str, status: int, body: bytes, headers: Headers) -> RollenvError:
-    """The error for an answer that is no WebSocket."""
+    """Build the error for a refused handshake."""
     text = body.decode("utf-8", "replace").strip()[:500]
     if status in (401, 403):
         return NotAllowed(f"{server}: {text or 'not allowed'}")

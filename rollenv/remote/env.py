@@ -1,4 +1,4 @@
-"""A served environment as an ordinary one."""
+"""Served environments with the interface of local ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rollenv.remote.connection import Connection
 from rollenv.remote.protocol import EnvBroke, ServerLost, SessionGone
 from rollenv.remote.replay_log import ReplayLog, new_seed
 
-#: The methods that come with an ability.
+#: Methods by ability.
 _METHODS = {
     "state": ("get_state", "set_state"),
     "spawn": ("spawn",),
@@ -29,13 +29,13 @@ _METHODS = {
     "state_key": ("state_key",),
 }
 
-#: How often an episode may be brought to another server in one call.
+#: Maximum moves of an episode to another server in one call.
 _MOVES = 5
 
 
 @functools.lru_cache(maxsize=1024)
 def spec_of(text: str) -> EnvSpec:
-    """The spec of a served environment: what its server says of it, with the address as its id.
+    """Return the server's spec of an environment, with the address as its id.
 
     Args:
         text: ``rollenv+ws://HOST:PORT/ENV_ID``.
@@ -47,7 +47,7 @@ def spec_of(text: str) -> EnvSpec:
     """
     addresses, env_id = parse(text)
     if not env_id:
-        raise UsageError(f"{text} names no environment: add /ENV_ID")
+        raise UsageError(f"{text} has no environment id: add /ENV_ID")
     about = Servers.of(addresses).ask("spec", env_id)
     return EnvSpec(
         text,
@@ -66,9 +66,9 @@ def make_remote(address: str, render_mode: str | None = "text", **kwargs: Any) -
     """Open a session with a served environment.
 
     Raises:
-        UsageError: wrong arguments.
+        UsageError: an argument is wrong.
         ServerFull: no server has room.
-        NotAllowed: the token is missing, wrong, or not for environments.
+        NotAllowed: the token is missing, wrong, or lacks the scope "environments".
     """
     addresses, env_id = parse(address)
     if render_mode != "text":
@@ -77,14 +77,14 @@ def make_remote(address: str, render_mode: str | None = "text", **kwargs: Any) -
 
 
 class Servers:
-    """A thread's connections to the servers of an address, which its environments share."""
+    """A thread's connections to the servers of an address, shared by its environments."""
 
     _mine = threading.local()
 
     @classmethod
     def of(cls, addresses: tuple[Address, ...]) -> Servers:
         mine = cls._mine.__dict__
-        if mine.get("pid") != os.getpid():  # a fork, with the connections of its parent
+        if mine.get("pid") != os.getpid():  # after a fork, these are the parent's connections
             mine.clear()
             mine["pid"] = os.getpid()
         servers: dict[tuple[Address, ...], Servers] = mine.setdefault("servers", {})
@@ -95,28 +95,24 @@ class Servers:
     def __init__(self, addresses: tuple[Address, ...]):
         alone = len(addresses) == 1
         self.connections = [Connection(a, patience=30.0 if alone else 3.0, alone=alone) for a in addresses]
-        self._turn = threading.get_ident() // 4096  # threads begin at different servers
+        self._turn = threading.get_ident() // 4096  # so that threads start with different servers
 
     def in_turn(self) -> list[Connection]:
-        """All connections: first the one that opens the next session, last those that were lost a short while ago."""
+        """Return all connections in round-robin order, with recently lost ones last."""
         first = self._turn % len(self.connections)
         turn = [*self.connections[first:], *self.connections[:first]]
         return sorted(turn, key=lambda connection: connection.recently_lost)
 
     def ask(self, operation: str, *args: Any) -> Any:
-        """Ask the servers in turn until one answers.
+        """Send a request to the servers in turn until one answers.
 
         Raises:
-            ServerLost: none answers.
+            ServerLost: no server answers.
         """
         return self.first(lambda connection: connection.ask(operation, *args))
 
     def first(self, ask: Any) -> Any:
-        """Return the answer of the first server that is reachable and has room.
-
-        Args:
-            ask: called with one connection after the other.
-        """
+        """Return ``ask(connection)`` for the first server that is reachable and has room."""
         problem: Exception | None = None
         for connection in self.in_turn():
             try:
@@ -127,46 +123,42 @@ class Servers:
         raise problem
 
     def open(self, begin: Any) -> None:
-        """Open a session at the next server in turn.
-
-        Args:
-            begin: called with one connection after the other.
-        """
+        """Call ``begin(connection)`` for the next servers in turn until one has room."""
         self._turn += 1
         self.first(begin)
 
 
 class RemoteEnv(Env):
-    """An environment on a server. If that dies or ends the session, the episode is replayed at another, or the same.
+    """An environment on a server. If the server dies or ends the session, the episode is replayed in a new session.
 
-    It may be used from any thread, from one at a time.
+    Any thread may use it, but only one at a time.
     """
 
     def __init__(self, addresses: tuple[Address, ...], env_id: str, kwargs: dict[str, Any], history: ReplayLog):
         self._addresses, self._env_id, self._kwargs, self._history = addresses, env_id, kwargs, history
         self._where: Address | None = None
         self._session, self._count, self._pid = "", 0, os.getpid()
-        """The count is of calls that were answered."""
+        """The session's name, its number of answered calls, and the process that opened it."""
         self._lost: tuple[str, int] | None = None
-        """A session that may go on, here or in another server, and its count."""
+        """A session that may be resumed, on this or another server, and its count."""
         self._ahead: tuple[Connection, int, str] | None = None
-        """A step that is about to be played: where it was sent, its number there, its action."""
+        """A step that was sent ahead: its connection, its number there, its action."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy plays on in a session of its own."""
+        """Let a copy continue in a session of its own."""
         state = self.__dict__ | {
             "_session": "",
             "_lost": None,
             "_ahead": None,
             "_history": ReplayLog(list(self._history.calls)),
         }
-        return _copy_of, (frozenset(_ABLE.keys() & type(self).__dict__.keys()), state)
+        return _copy_of, (frozenset(_OPTIONAL.keys() & type(self).__dict__.keys()), state)
 
     @classmethod
     def open(
         cls, addresses: tuple[Address, ...], env_id: str, kwargs: dict[str, Any], history: ReplayLog | None = None
     ) -> RemoteEnv:
-        """A new session, in the state that a history leads to."""
+        """Open a session and replay a history."""
         about = Servers.of(addresses).ask("spec", env_id)
         names = [name for ability in about["abilities"] for name in _METHODS[ability]]
         env = _class_with(frozenset([*names, *(["num_tasks"] if about["indexed"] else [])]))(
@@ -176,15 +168,15 @@ class RemoteEnv(Env):
         return env
 
     def _reset(self, options: dict[str, Any]) -> ResetResult:
-        raise NotImplementedError  # reset() is the server's
+        raise NotImplementedError  # reset() does not use it
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
-        given = self._checked_options(options)
+        checked = self._checked_options(options)
         if seed is None and self._history.needs_seed:
             seed = new_seed()
-        observation, info = self._call("reset", None if seed is None else self._checked(seed), given)[:2]
+        observation, info = self._call("reset", None if seed is None else self._checked(seed), checked)[:2]
         if seed is not None:
-            super().seed_stream(seed)  # for Gymnasium, which looks at it; nothing is drawn from it
+            super().seed_stream(seed)  # Gymnasium checks it; no number is sampled from it
         self._over, self._begun = False, True
         return observation, info
 
@@ -194,10 +186,10 @@ class RemoteEnv(Env):
 
     @staticmethod
     def steps_ahead(steps: Sequence[tuple[Env, str]]) -> None:
-        """Send the steps that are about to be played, in one message for each server. :meth:`step` takes the answers.
+        """Send upcoming steps in one message for each server; :meth:`step` collects the answers.
 
         Args:
-            steps: environments and their actions; those that are not served, or whose session has to begin, wait.
+            steps: environments and their actions; local environments and those without a session are skipped.
         """
         by_server: dict[Connection, list[tuple[RemoteEnv, str]]] = {}
         for env, action in steps:
@@ -220,7 +212,7 @@ class RemoteEnv(Env):
         self._call("seed_actions", seed)
 
     def close(self) -> None:
-        self._leave_to_the_parent()
+        self._reset_after_fork()
         session, self._session = self._session, ""
         if self._ahead is not None:
             self._ahead[0].forget(self._ahead[1])
@@ -239,10 +231,10 @@ class RemoteEnv(Env):
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _call(self, method: str, *args: Any) -> Any:
-        """Call a method of the environment, and bring it to another server first if need be."""
-        self._leave_to_the_parent()
+        """Call a method of the environment, after moving it to another server if necessary."""
+        self._reset_after_fork()
         if method == "set_state":
-            args = copy.deepcopy(args)  # which the caller may change before they are needed again
+            args = copy.deepcopy(args)  # the caller may change them before a replay
         again, problem = False, RollenvError()
         for _ in range(_MOVES):
             try:
@@ -264,8 +256,8 @@ class RemoteEnv(Env):
             self._history.add(method, list(args), protocol.fingerprint(method, answer))
         return answer
 
-    def _leave_to_the_parent(self) -> None:
-        """After a fork, the session is the parent's: both would count its calls alike, and get each other's answers."""
+    def _reset_after_fork(self) -> None:
+        """After a fork, forget the session: parent and child would receive each other's answers."""
         if self._pid != os.getpid():
             self._session, self._lost, self._ahead, self._pid = "", None, None, os.getpid()
 
@@ -278,7 +270,7 @@ class RemoteEnv(Env):
         except BaseException as error:
             if _is_outcome(error):
                 self._count += 1
-            else:  # whether it was carried out is unknown
+            else:  # the call may or may not have been carried out
                 self._lost, self._session = (self._session, self._count), ""
             raise
         self._count += 1
@@ -289,20 +281,20 @@ class RemoteEnv(Env):
             where, number, action = self._ahead
             self._ahead = None
             if (method, args) == ("step", [action]) and where is connection:  # and not another thread's
-                with contextlib.suppress(ServerLost, protocol.ServerFull):  # asked again, it answers the same
+                with contextlib.suppress(ServerLost, protocol.ServerFull):  # then the request is repeated below
                     return connection.collect(number)
             where.forget(number)
             if (method, args) != ("step", [action]):
                 _close(connection, self._session)
-                raise SessionGone("it is one step ahead, which nobody asked for in the end")
+                raise SessionGone("its last step was sent ahead but not played")
         return connection.ask("call", self._session, self._count + 1, method, args)
 
     def _connection(self) -> Connection:
         servers = Servers.of(self._addresses)
         return next(c for c in servers.connections if c.address == self._where)
 
-    def _goes_on(self, connection: Connection, again: bool) -> bool:
-        """Return whether the lost session was resumed; with ``again`` its last call may have been carried out."""
+    def _resume(self, connection: Connection, again: bool) -> bool:
+        """Resume the lost session, if possible; with ``again`` its last call may have been carried out."""
         if self._lost is None:
             return False
         session, answered = self._lost
@@ -310,17 +302,17 @@ class RemoteEnv(Env):
             count = connection.ask("resume", session)
         except SessionGone:
             return False
-        if count != answered and not (again and count == answered + 1):  # it is not where the episode is
+        if count != answered and not (again and count == answered + 1):  # it is in another state than the episode
             _close(connection, session)
             return False
         self._where, self._session, self._count, self._lost = connection.address, session, answered, None
         return True
 
     def _begin(self, again: bool = False) -> None:
-        """Go on with the session, or open one and replay what was played."""
+        """Resume the session, or open a new one and replay the episode."""
 
         def begin(connection: Connection) -> None:
-            if self._goes_on(connection, again):
+            if self._resume(connection, again):
                 return
             name, lost = protocol.session_name(), self._lost
             about = connection.ask("open", name, self._env_id, {"kwargs": self._kwargs})
@@ -331,7 +323,7 @@ class RemoteEnv(Env):
                     answer = self._ask(method, list(args))
                     self._history.check(number, protocol.fingerprint(method, answer), self._env_id)
             except BaseException as error:
-                self._session, self._lost = "", lost  # it is not where the episode was
+                self._session, self._lost = "", lost  # the new session is not in the episode's state
                 if isinstance(error, RollenvError):
                     _close(connection, name)
                 raise
@@ -341,22 +333,22 @@ class RemoteEnv(Env):
 
 
 def _is_outcome(error: BaseException) -> bool:
-    """Return whether it is what became of a call, which counts, and does not leave that open."""
+    """Return whether an error is the outcome of a call that was carried out."""
     if isinstance(error, ServerLost | protocol.ServerError):
         return isinstance(error, EnvBroke)
     return isinstance(error, RollenvError)
 
 
 def _close(connection: Connection, session: str) -> None:
-    """End a session, if that is possible now; else its lease does."""
+    """End a session; if that fails, its lease will end it."""
     with contextlib.suppress(ServerLost, protocol.ServerError):
         connection.ask_once("close", session)
 
 
 @functools.lru_cache(maxsize=64)
 def _class_with(methods: frozenset[str]) -> type[RemoteEnv]:
-    """The class of environments with some abilities and no others."""
-    return type("RemoteEnv", (RemoteEnv,), {name: _ABLE[name] for name in methods} | {"__doc__": RemoteEnv.__doc__})
+    """Return the class of environments with the given optional methods."""
+    return type("RemoteEnv", (RemoteEnv,), {name: _OPTIONAL[name] for name in methods} | {"__doc__": RemoteEnv.__doc__})
 
 
 def _copy_of(methods: frozenset[str], state: dict[str, Any]) -> RemoteEnv:
@@ -384,7 +376,7 @@ def _spawn(self: RemoteEnv, same_state: bool = False, **kwargs: Any) -> Env:
     return twin
 
 
-_ABLE: dict[str, Callable[..., Any]] = {
+_OPTIONAL: dict[str, Callable[..., Any]] = {
     "get_state": _get_state,
     "set_state": _set_state,
     "spawn": _spawn,

@@ -1,22 +1,22 @@
 """The native protocol: MessagePack in the binary messages of one WebSocket.
 
 A request is ``[number, operation, ...]``, its answer ``[number, value]``, or ``[number, None, kind, text, details]``
-for an error. Answers come in any order. A message holds one of them, or a list of several. Every call of a session
-carries the session's own count of calls: a call that is sent again after a lost connection is not carried out twice.
+for an error. Answers may arrive in any order. A message holds one of them, or a list of several. Every call of a
+session carries the session's count of calls, so that a call repeated after a lost connection is not carried out twice.
 
 ======== =============================== ==============================================================
 request  arguments                       answer
 ======== =============================== ==============================================================
 hello    version                         about the server
-spec     environment id                  what is registered under it
+spec     environment id                  its spec
 open     session, environment, settings  about the environment
 resume   session                         the count of its last call
-call     session, count, method, arguments what the method returned
+call     session, count, method, arguments the method's result
 close    session                         None
 cancel   number of a request             None; the request is answered by the error "cancelled"
 ======== =============================== ==============================================================
 
-The client chooses the name of a session, which has to be hard to guess; opening it twice is opening it once.
+The client chooses the name of a session, which must be hard to guess. Opening a session is idempotent.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ VERSION = 1
 SUBPROTOCOL = "rollenv.1"
 PATH = "/native"
 
-#: The text that a client gets after a defect of the server.
+#: The error text for a defect of the server.
 FAILED = "the server failed; its log says why"
 
-#: Bytes of one message from a server, and to one: what is small in bytes can be large as objects of Python.
+#: Maximum bytes of one message from a server, and to a server, since small messages can become large Python objects.
 LARGEST_MESSAGE, LARGEST_REQUEST = 1 << 26, 1 << 22
 
-#: Bytes that say how many are in a message.
+#: Maximum bytes of the header of a list.
 _HEAD = 5
 
-#: Single values of other types, which arrive as text.
+#: Other types of single values, which are sent as text.
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, Decimal, Fraction, UUID, complex)
 
-#: Numbers of a range that is sent as a list; a longer one is little to send and much to hold.
+#: Maximum length of a range that is sent as a list.
 _LONGEST_RANGE = 1 << 20
 
-#: Integers beyond 64 bits travel as text.
+#: MessagePack extension for integers beyond 64 bits, which are sent as text.
 _BIG_INT = 1
 
-#: Methods of an environment that a client may call, and whether they change anything that a later answer depends on.
+#: Methods of an environment that clients may call, and whether later answers depend on them.
 METHODS = {
     "reset": True,
     "step": True,
@@ -94,27 +94,27 @@ class ServerError(RollenvError):
 
 
 class Unsendable(UsageError):
-    """A message cannot be sent: it is too large, or holds what is not plain data."""
+    """A message cannot be sent: it is too large, or not plain data."""
 
 
 class NotAllowed(ServerError):
-    """The token is missing, wrong, or not for this."""
+    """The token is missing, wrong, or lacks a scope."""
 
 
 class ServerFull(ServerError):
-    """The server has no room now; ``details["retry_after"]`` is when to ask again, in seconds."""
+    """The server has no room; ``details["retry_after"]`` is the delay before a retry in seconds."""
 
 
 class TooFast(ServerFull):
-    """The client asks more often than it may; ``details["retry_after"]`` is when to ask again, in seconds."""
+    """The client exceeded its quota; ``details["retry_after"]`` is the delay before a retry in seconds."""
 
 
 class SessionGone(ServerError):
-    """There is no such session: it was closed, its lease is over, or its server was started anew."""
+    """There is no such session: it was closed, its lease has expired, or its server was restarted."""
 
 
 class Cancelled(ServerError):
-    """The request was cancelled by the client."""
+    """The client cancelled the request."""
 
 
 class EnvBroke(ServerError):
@@ -122,7 +122,7 @@ class EnvBroke(ServerError):
 
 
 class ServerLost(RollenvError, ConnectionError):
-    """The connection to a server was lost, or none could be made."""
+    """The connection to a server was lost, or could not be opened."""
 
 
 KINDS: dict[str, type[RollenvError]] = {
@@ -144,15 +144,15 @@ _NAMES = {cls: kind for kind, cls in KINDS.items()}
 
 
 def session_name() -> str:
-    """A name for a session that nobody guesses, and that can be a part of a host's name."""
+    """Return a name for a session that is hard to guess and can be part of a host name."""
     return secrets.token_hex(18)
 
 
 def pack(value: Any) -> bytes:
-    """A message.
+    """Encode a message.
 
     Raises:
-        Unsendable: it holds what is not plain data, or it is too large.
+        Unsendable: the value is not plain data, or too large.
     """
     try:
         data: bytes = msgpack.packb(value, default=plain, unicode_errors="surrogatepass")
@@ -164,10 +164,10 @@ def pack(value: Any) -> bytes:
 
 
 def pack_request(value: Any) -> bytes:
-    """A request.
+    """Encode a request.
 
     Raises:
-        Unsendable: it holds what is not plain data, or it is too large.
+        Unsendable: the value is not plain data, or too large.
     """
     data = pack(value)
     if len(data) > LARGEST_REQUEST - _HEAD:
@@ -176,14 +176,14 @@ def pack_request(value: Any) -> bytes:
 
 
 def pack_all(messages: list[bytes], most: int) -> Iterator[tuple[int, bytes]]:
-    """Packed requests or answers in as few messages as they fit into.
+    """Combine encoded requests or answers to as few messages as possible.
 
     Args:
-        messages: of which none is larger than a message may be.
-        most: bytes of a message.
+        messages: encoded requests or answers, none too large for a message.
+        most: maximum bytes of a message.
 
     Yields:
-        (how many are in the message, the message).
+        The number of requests or answers in a message, and the message.
     """
     some: list[bytes] = []
     size = 0
@@ -198,49 +198,49 @@ def pack_all(messages: list[bytes], most: int) -> Iterator[tuple[int, bytes]]:
 
 
 def pack_list(messages: list[bytes]) -> bytes:
-    """A list of what is packed."""
+    """Encode a list of encoded values."""
     return bytes(msgpack.Packer().pack_array_header(len(messages))) + b"".join(messages)
 
 
 def unpack_all(data: bytes) -> list[list[Any]]:
-    """The requests or answers in a message.
+    """Decode the requests or answers in a message.
 
     Raises:
-        UsageError: it is not MessagePack, or holds something else.
+        UsageError: the message is not MessagePack, or has other contents.
     """
-    found = unpack(data)
-    each = found if isinstance(found, list) and found and isinstance(found[0], list) else [found]
-    if all(isinstance(one, list) and len(one) >= 2 and type(one[0]) is int for one in each):
-        return each
+    value = unpack(data)
+    items = value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
+    if all(isinstance(one, list) and len(one) >= 2 and type(one[0]) is int for one in items):
+        return items
     raise UsageError("a message holds requests or answers, which are lists that begin with a number")
 
 
 def unpack(data: bytes) -> Any:
-    """The value in a message.
+    """Decode a message.
 
     Raises:
-        UsageError: it is not MessagePack.
+        UsageError: the message is not MessagePack.
     """
     how = {"ext_hook": _extension, "strict_map_key": False, "unicode_errors": "surrogatepass"}
     try:
         try:
             return msgpack.unpackb(data, **how)
-        except TypeError:  # the key of a mapping is a list, as which a tuple travels
+        except TypeError:  # a key of a mapping is a list, which was a tuple
             return msgpack.unpackb(data, object_pairs_hook=_mapping, **how)
     except Exception as error:  # the library raises many kinds
         raise UsageError(f"not a message in MessagePack: {type(error).__name__} {error}") from error
 
 
 def plain(value: Any) -> Any:
-    """Return a value in types that MessagePack has.
+    """Convert a value to types of MessagePack.
 
     Raises:
-        TypeError: it is not plain data.
+        TypeError: the value is not plain data.
     """
     if isinstance(value, int):
         return msgpack.ExtType(_BIG_INT, str(value).encode())
     if isinstance(value, np.generic | np.ndarray) and value.dtype.itemsize and value.dtype.kind != "V":
-        return value.tolist()  # other kinds can be little to send and much to hold
+        return value.tolist()  # other dtypes can become very large when decoded
     if isinstance(value, set | frozenset):
         return sorted(value, key=repr)
     if isinstance(value, deque) or (isinstance(value, range) and len(value[:_LONGEST_RANGE]) < _LONGEST_RANGE):
@@ -265,30 +265,26 @@ def _extension(code: int, data: bytes) -> Any:
 
 
 def fingerprint(method: str, answer: Any) -> int:
-    """Equal for equal answers, in any process. The info of a reset or a step, which may hold times, does not count."""
+    """Return a hash of an answer, stable across processes, without the info of a reset or step (which may have times)."""
     counted = {"reset": 1, "step": 4}.get(method)
     return zlib.crc32(pack(answer if counted is None else answer[:counted]))
 
 
 def error_answer(error: RollenvError) -> tuple[str, str, dict[str, Any]]:
-    """(kind, text, details) of an error: the nearest class that the protocol knows."""
+    """Return the kind, text and details of an error, by its nearest class in the protocol."""
     kind = next((_NAMES[cls] for cls in type(error).__mro__ if cls in _NAMES), "server")
     return kind, str(error), getattr(error, "details", {})
 
 
 def error_of(kind: Any, text: Any, details: Any) -> RollenvError:
-    """The error that an answer tells of.
-
-    Args:
-        kind: a key of :data:`KINDS`; others are plain ServerErrors.
-    """
+    """Build the error of an answer; an unknown kind becomes a ServerError."""
     cls = KINDS.get(kind, ServerError) if isinstance(kind, str) else ServerError
     if issubclass(cls, ServerError):
         known = (
             {key: value for key, value in details.items() if isinstance(key, str)} if isinstance(details, dict) else {}
         )
         if issubclass(cls, ServerFull):
-            after = known.get("retry_after")  # whatever a server says
+            after = known.get("retry_after")  # untrusted
             known["retry_after"] = min(3600.0, float(after)) if isinstance(after, int | float) and after >= 0 else 1.0
         return cls(str(text), **known)
     return cls(str(text))

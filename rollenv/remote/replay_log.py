@@ -1,4 +1,4 @@
-"""The log of calls that rebuilds an episode in a new environment: all calls since the last complete beginning."""
+"""The log of calls that rebuilds an episode in a new environment."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from rollenv.errors import RollenvError
 
-#: A call that was answered: method, arguments, fingerprint of the answer.
+#: An answered call: method, arguments, fingerprint of the answer.
 Done = tuple[str, Sequence[Any], int]
 
-#: Calls after which a reset without a seed gets one.
+#: Number of calls after which a reset without a seed gets one.
 LONGEST = 1000
 
 
@@ -20,10 +20,7 @@ class ReplayDiffers(RollenvError):
 
 
 class ReplayLog:
-    """The calls to make again, in their order.
-
-    A reset with a seed and a restored state begin anew: what came before no longer matters.
-    """
+    """The calls to repeat, in order, since the last reset with a seed or the last restored state."""
 
     __slots__ = ("calls",)
 
@@ -31,23 +28,21 @@ class ReplayLog:
         self.calls: list[Done] = calls or []
 
     def add(self, method: str, args: Sequence[Any], fingerprint: int) -> None:
-        """Note a call on which later answers depend."""
+        """Record a call on which later answers depend."""
         if method == "set_state" or (method == "reset" and args and args[0] is not None):
             self.calls.clear()
         self.calls.append((method, args, fingerprint))
 
     @property
     def needs_seed(self) -> bool:
-        """True if a reset without a seed needs one: the first, which could not be repeated, and one after so many
-        calls that to repeat them all would take too long.
-        """
+        """True if a reset without a seed needs one: the first, which could not be repeated, and after a long log."""
         return not self.calls or len(self.calls) > LONGEST
 
     def check(self, number: int, fingerprint: int, env_id: str) -> None:
         """Compare the answer to a replayed call, counted from 0, with the first one.
 
         Raises:
-            ReplayDiffers: they are not equal.
+            ReplayDiffers: the answers differ.
         """
         if fingerprint != self.calls[number][2]:
             raise ReplayDiffers(
@@ -57,5 +52,5 @@ class ReplayLog:
 
 
 def new_seed() -> int:
-    """A seed from the system's randomness."""
+    """Return a random seed of the system."""
     return secrets.randbits(63)

@@ -1,4 +1,4 @@
-"""The numbers in a figure of matplotlib: what was drawn, by kind of chart, as a document."""
+"""The data of a matplotlib figure as a document, by kind of chart."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 Json = dict[str, Any]
 
-#: Points of one chart at most; the rest is left out.
+#: Maximum points of one chart; the rest is left out.
 _MAX_POINTS = 20_000
 
 
 def of_figure(figure: Any) -> Json:
-    """The chart of a figure; with several of them a ``superchart``, whose elements they are.
+    """Extract the chart of a figure; several charts become elements of a ``superchart``.
 
     Returns:
         A document with ``type`` (``line``, ``scatter``, ``bar``, ``pie``, ``box_and_whisker``, ``superchart`` or
-        ``unknown``), ``title`` and ``elements``; two-dimensional ones also with labels, units, and (points) ticks.
+        ``unknown``), ``title`` and ``elements``; two-dimensional charts also have labels, units, and for points ticks.
     """
-    found = [_of_axes(axes) for axes in figure.axes]
-    if len(found) == 1:
-        return found[0]
+    charts = [_of_axes(axes) for axes in figure.axes]
+    if len(charts) == 1:
+        return charts[0]
     title = getattr(figure, "_suptitle", None)
-    return {"type": "superchart", "title": title.get_text() if title else None, "elements": found}
+    return {"type": "superchart", "title": title.get_text() if title else None, "elements": charts}
 
 
 def _of_axes(axes: Any) -> Json:
@@ -39,20 +39,20 @@ def _of_axes(axes: Any) -> Json:
 
 
 def _unit(label: str | None) -> str | None:
-    """``Mass (kg)`` is in ``kg``."""
+    """Return the unit of a label such as ``Mass (kg)``."""
     if label and label.rstrip().endswith(")") and "(" in label:
         return label.rstrip()[label.rindex("(") + 1 : -1] or None
     return None
 
 
 def _ticks(axes: Any) -> Json:
-    found: Json = {}
+    ticks: Json = {}
     for name in "xy":
         axis = getattr(axes, f"{name}axis")
-        found[f"{name}_ticks"] = [_plain(v) for v in axis.get_majorticklocs()]
-        found[f"{name}_tick_labels"] = [t.get_text() for t in axis.get_ticklabels()]
-        found[f"{name}_scale"] = _scale(axis)
-    return found
+        ticks[f"{name}_ticks"] = [_plain(v) for v in axis.get_majorticklocs()]
+        ticks[f"{name}_tick_labels"] = [t.get_text() for t in axis.get_ticklabels()]
+        ticks[f"{name}_scale"] = _scale(axis)
+    return ticks
 
 
 def _scale(axis: Any) -> str:
@@ -66,7 +66,7 @@ def _scale(axis: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A number or text that JSON has."""
+    """Convert a value to a number or text of JSON."""
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
@@ -100,7 +100,7 @@ def _scatters(axes: Any) -> list[Json]:
 
 
 def _bars(axes: Any) -> list[Json]:
-    found: list[Json] = []
+    bars: list[Json] = []
     for number, group in enumerate(c for c in axes.containers if type(c).__name__ == "BarContainer"):
         flat = getattr(group, "orientation", "vertical") == "horizontal"
         axis = axes.yaxis if flat else axes.xaxis
@@ -109,8 +109,8 @@ def _bars(axes: Any) -> list[Json]:
             middle = bar.get_y() + bar.get_height() / 2 if flat else bar.get_x() + bar.get_width() / 2
             label = names.get(round(float(middle), 6)) or str(_plain(middle))
             value = bar.get_width() if flat else bar.get_height()
-            found.append({"label": label, "group": _label(group, number, "bar"), "value": _plain(value)})
-    return found
+            bars.append({"label": label, "group": _label(group, number, "bar"), "value": _plain(value)})
+    return bars
 
 
 def _pies(axes: Any) -> list[Json]:
@@ -122,7 +122,7 @@ def _pies(axes: Any) -> list[Json]:
 
 
 def _boxes(axes: Any) -> list[Json]:
-    """matplotlib draws a box as a line (or a patch), two whiskers, two caps, a median and the points outside."""
+    """Extract box plots; matplotlib draws a box as a line or patch, two whiskers, two caps, a median and outliers."""
     with contextlib.suppress(Exception):
         groups = [c for c in axes.containers if type(c).__name__ == "BoxPlotContainer"]  # matplotlib 3.11
         if groups:
@@ -138,7 +138,7 @@ def _boxes_of(axes: Any, lines: list[Any], patches: Any = ()) -> list[Json]:
     if not flat or len(flat) % each:
         return []
     names = [t.get_text() for t in axes.get_xticklabels()]
-    found = []
+    boxes = []
     for n in range(len(flat) // each):
         parts = flat[n * each : (n + 1) * each]
         box = patches[n].get_path().vertices[:, 1] if patches else parts[0].get_ydata()
@@ -149,8 +149,8 @@ def _boxes_of(axes: Any, lines: list[Any], patches: Any = ()) -> list[Json]:
         values = {"min": cap_low.get_ydata()[0], "first_quartile": min(box), "median": median.get_ydata()[0]}
         values |= {"third_quartile": max(box), "max": cap_high.get_ydata()[0]}
         outliers = [_plain(v) for v in outside.get_ydata()[:_MAX_POINTS]]
-        found.append({"label": label, **{k: _plain(v) for k, v in values.items()}, "outliers": outliers})
-    return found
+        boxes.append({"label": label, **{k: _plain(v) for k, v in values.items()}, "outliers": outliers})
+    return boxes
 
 
 _KINDS = (

@@ -1,6 +1,6 @@
-"""The life of a fork: it enters its namespaces, drops all privileges, reads its limits from its own pipe, and begins.
+"""The program of a forked process: drops all privileges, reads its request from its own pipe, and runs it.
 
-Its limits and its code come directly from the kernel. The process that it was forked from never sees them.
+Limits and code come directly from the kernel; the parent process never sees them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rollenv.sandbox.inside import files, protocol, terminal, users
 from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
 from rollenv.sandbox.inside.protocol import Command, FileOperation, OpenContext, Terminal, from_json
 
-#: The descriptors of a child besides its standard streams, out of the way of those that programs close or reuse.
+#: Descriptors of a child besides its standard streams, above those that programs close or reuse.
 REQUESTS, REPORTS = 1000, 1001
 #: The two ends of its terminal, if it has one.
 TERMINAL = (1002, 1003)
 
 
 def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> NoReturn:
-    """Become the child with these five streams."""
+    """Become the child with the given streams."""
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -50,7 +50,7 @@ def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> No
         sys.argv = [""]
         sys.path.insert(0, "")
         for name in [name for name in sys.modules if name.partition(".")[0] == "rollenv"]:
-            del sys.modules[name]  # only a part of the package is there: code that imports it shall find its own
+            del sys.modules[name]  # only a part of the package is loaded: code must import its own
         begin(scratch)
     except BaseException:
         with contextlib.suppress(BaseException):
@@ -62,7 +62,7 @@ def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> No
 def begin(scratch: str) -> NoReturn:
     """Read the request, apply its settings, and run it."""
     data = protocol.read_message(REQUESTS)
-    if not data:  # never needed
+    if not data:  # the process was not needed
         os._exit(0)
     request = from_json(json.loads(data))
     try:

@@ -1,7 +1,7 @@
-"""Becomes the kernel as process 1 of a container. The engine isolates; this adds seccomp, and Landlock if it may.
+"""Becomes the kernel as process 1 of a container. The engine isolates; this adds seccomp, and Landlock if allowed.
 
-The kernel and what forks for it are the container's root, with the rights to change users and to signal; code runs as
-another user and has none.
+The kernel and its helper run as the container's root, with the capabilities to change users and to signal; code runs as
+another user without capabilities.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from collections.abc import Callable
 
 from rollenv.sandbox.inside import kernel, linux, monitor, namespace_init, processes, protocol
 
-#: Who ends code: a user whom it cannot signal.
+#: The user that kills code's processes; code cannot signal it.
 ENDER = 2
-#: All that can be written to.
+#: All writable folders.
 WRITABLE = ("/box", "/tmp", "/dev/shm", "/home")
 SCRATCH = "/box/home"
-#: Where a container's control group counts kills for lack of memory (v2 and v1).
+#: Files with the control group's count of kills for lack of memory (v2 and v1).
 OOM = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
-    """Serve requests that come on standard input; answers go to standard output."""
+    """Serve requests from standard input, with answers to standard output."""
     if os.getpid() != 1:
         sys.exit("this must be process 1 of a container: it ends every process that it can see")
     inward, outward = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nowhere, fd)
-    sys.path.remove("")  # what runs here must not choose what the kernel imports
+    sys.path.remove("")  # code must not choose the kernel's imports
     limit, seconds, user, *names = sys.argv[1:]
     as_code = functools.partial(_as_code, int(user))
     loaded = []
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def _harden(rules: int | None, user: int) -> Callable[[], None]:
-    # Files without names are freed some time after their owner was killed, and meanwhile the machine kills others too.
+    # No memfd: its memory is freed some time after its owner was killed, and until then the OOM killer kills others.
     program = linux.filter_program(memfd=False)
 
     def harden() -> None:
@@ -92,7 +92,7 @@ def _harden(rules: int | None, user: int) -> Callable[[], None]:
 def _rules() -> int | None:
     try:
         return linux.out_of_the_way(linux.landlock_ruleset([*WRITABLE, "/dev"])) if linux.landlock_version() else None
-    except OSError:  # the engine's own filter does not let it through
+    except OSError:  # the engine's own filter blocks Landlock
         return None
 
 
@@ -103,7 +103,7 @@ def _become(user: int) -> None:
 
 
 def _as_code(user: int, action: Callable[[], None]) -> None:
-    """Do something with code's rights, and wait for it."""
+    """Run an action with code's permissions, and wait for it."""
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
@@ -115,7 +115,7 @@ def _as_code(user: int, action: Callable[[], None]) -> None:
 
 
 def _end_all(user: int, number: int) -> None:
-    """Signal all processes of code's user, by one whom that user cannot signal: what the call reaches has no say."""
+    """Signal all processes of code's user, as a user that they cannot signal."""
     pid = os.fork()
     if pid == 0:
         with contextlib.suppress(BaseException):
@@ -127,7 +127,7 @@ def _end_all(user: int, number: int) -> None:
 
 
 def _reset_times() -> None:
-    """Of the devices: code may set the times of what it may write."""
+    """Reset the times of devices, which code may have set."""
     for entry in os.scandir("/dev"):
         if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) or entry.is_symlink():
             continue
@@ -136,12 +136,12 @@ def _reset_times() -> None:
 
 
 def _wipe() -> None:
-    """Remove everything that was written, at any depth and with any permissions."""
+    """Remove all written files, at any depth and with any permissions."""
     for folder in WRITABLE:
-        with contextlib.suppress(PermissionError):  # /dev/shm is root's
+        with contextlib.suppress(PermissionError):  # /dev/shm belongs to root
             os.chmod(folder, 0o700)
-        # Without recursion: what is in a folder moves up before the folder goes.
-        moved, prefix = 0, os.urandom(8).hex()  # no name that code can have taken
+        # Without recursion: contents of a folder move up before it is removed.
+        moved, prefix = 0, os.urandom(8).hex()  # code cannot have used these names
         while entries := list(os.scandir(folder)):
             for entry in entries:
                 if not entry.is_dir(follow_symlinks=False):
@@ -150,7 +150,7 @@ def _wipe() -> None:
                 os.chmod(entry.path, 0o700)
                 for inner in list(os.scandir(entry.path)):
                     if inner.is_dir(follow_symlinks=False):
-                        os.chmod(inner.path, 0o700)  # a folder that may not be written cannot be moved
+                        os.chmod(inner.path, 0o700)  # only a writable folder can be moved
                     moved += 1
                     os.rename(inner.path, f"{folder}/{prefix} {moved}")
                 os.rmdir(entry.path)

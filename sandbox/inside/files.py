@@ -1,7 +1,7 @@
-"""Operations on files. Each is a process like those that run code, with code's rights: a path means the same to both.
+"""File operations. Each is a process with code's permissions, so that paths mean the same to both.
 
-Contents come on standard input and leave on standard output; nothing here waits for a pipe, a device or a socket.
-Archives reach no more than code does.
+Contents are read from standard input and written to standard output. Pipes, devices and sockets are never opened in a
+way that blocks.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.linux import check, libc, open_without_magic
 from rollenv.sandbox.inside.protocol import WatchFolder, write_all
 
-#: The folder that holds all that code may write, and those in it that are kept.
+#: The folder of all writable files, and its folders that a snapshot has.
 _SCRATCH, _FOLDERS = "/box", ("home", "tmp")
-#: The descriptor that a machine's written files come by.
+#: The descriptor of a machine's written files.
 TERMINAL = 1002
-#: Bytes of the longest path, and folders above the deepest file, that are packed.
+#: Maximum bytes and depth of paths in an archive.
 _LONGEST, _DEEPEST = 3000, 256
-#: What says that a folder of an overlay hides the folders below it, as an attribute and in an archive.
+#: Extended attribute of an opaque folder of an overlay, on disk and in an archive.
 OPAQUE = "user.overlay.opaque"
 PAX_OPAQUE = f"SCHILY.xattr.{OPAQUE}"
 
 
 def pack(_: protocol.PackScratch) -> None:
-    """Write files, folders and links to standard output. What cannot be read, is mounted or no file is left out."""
+    """Archive files, folders and links to standard output, without unreadable, mounted and special ones."""
     os.chdir(_SCRATCH)
     with open(1, "wb", closefd=False) as out, tarfile.open(fileobj=out, mode="w|") as archive:
         for top in _FOLDERS:
@@ -55,7 +55,7 @@ def _add(archive: tarfile.TarFile, path: str) -> None:
 
 
 def unpack(_: protocol.UnpackScratch) -> None:
-    """Read from standard input what :func:`pack` wrote."""
+    """Unpack an archive of :func:`pack` from standard input."""
     os.chdir(_SCRATCH)
     with open(0, "rb", closefd=False) as data, tarfile.open(fileobj=data, mode="r|") as archive:
         for member in archive:
@@ -70,7 +70,7 @@ def unpack(_: protocol.UnpackScratch) -> None:
 
 
 def tar(request: protocol.PackPath) -> None:
-    """Write a file, or the contents of a folder, to standard output. Devices, sockets and pipes are left out."""
+    """Archive a file, or the contents of a folder, to standard output, without devices, sockets and pipes."""
     path = request.path
     if request.follow:
         path = os.path.realpath(path, strict=True)
@@ -88,7 +88,7 @@ def tar(request: protocol.PackPath) -> None:
 
 
 def untar(request: protocol.UnpackInto) -> None:
-    """Unpack what comes on standard input, from the host, into a folder."""
+    """Unpack an archive of the host from standard input into a folder."""
     os.makedirs(request.path, exist_ok=True)
     os.chdir(request.path)
     with open(0, "rb", closefd=False) as data, tarfile.open(fileobj=data, mode="r|") as archive:
@@ -99,9 +99,9 @@ def untar(request: protocol.UnpackInto) -> None:
 
 
 def _walk() -> Iterator[str]:
-    """Everything below the working directory, a folder before what is in it, links not followed.
+    """Iterate over everything below the working directory, folders before their contents, without following links.
 
-    What lies so deep that others could not read or remove it is left out.
+    Paths that are too deep for others to read or remove are left out.
     """
     folders = [""]
     while folders:
@@ -117,10 +117,10 @@ def _walk() -> Iterator[str]:
 
 
 def pack_machine(_: protocol.PackMachine) -> None:
-    """Write what was written in a machine to standard output: ``0/...`` for its first overlay, and so on.
+    """Archive the written files of a machine to standard output: ``0/...`` for its first overlay, and so on.
 
-    What was removed is a device 0:0, and a folder that hides what is below it says so, as overlays have it. Holes of
-    files stay holes: a file may be far longer than what it holds.
+    Removed files are devices 0:0 and opaque folders have an attribute, as in overlays. Holes of sparse files are kept,
+    because a file may be far longer than its data.
     """
     os.fchdir(TERMINAL)
     seen: dict[tuple[int, int], str] = {}
@@ -144,7 +144,7 @@ def _add_written(archive: tarfile.TarFile, path: str, seen: dict[tuple[int, int]
             member.type, member.linkname, member.size = tarfile.LNKTYPE, first, 0
     if member.isdir() or member.isreg():
         member.pax_headers = {}
-        with contextlib.suppress(OSError):  # its own attributes, and whether a folder hides what is below it
+        with contextlib.suppress(OSError):  # user attributes, and that of opaque folders
             for name in os.listxattr(path, follow_symlinks=False):
                 if name == OPAQUE or (name.startswith("user.") and not name.startswith("user.overlay.")):
                     value = os.getxattr(path, name, follow_symlinks=False)
@@ -155,11 +155,11 @@ def _add_written(archive: tarfile.TarFile, path: str, seen: dict[tuple[int, int]
         with open(path, "rb") as file:
             archive.addfile(member, file)
     else:
-        # In GNU's sparse format 0.1: a map of what is there, and only that.
+        # GNU's sparse format 0.1: a map of the data, followed by the data.
         with open(path, "rb") as file:
             fd, size, at = file.fileno(), member.size, 0
             parts: list[tuple[int, int]] = []
-            with contextlib.suppress(OSError):  # nothing comes after
+            with contextlib.suppress(OSError):  # no more data
                 while at < size:
                     start = os.lseek(fd, at, os.SEEK_DATA)
                     at = min(os.lseek(fd, start, os.SEEK_HOLE), size)
@@ -187,15 +187,15 @@ _KINDS = {
     _ATTRIB: "chmod",
 }
 _ALL = sum(_KINDS) | _SELF | _ONLY_FOLDER
-#: Folders that are watched at most.
+#: Maximum watched folders.
 _MAX_FOLDERS = 2000
 
 
 def watch(request: WatchFolder) -> None:
-    """Watch a folder, and what is below it if the request says so. Returns when the folder is gone.
+    """Watch a folder, and its subfolders if requested, until it is removed.
 
     Raises:
-        OSError: if it is not a folder.
+        OSError: the path is not a folder.
     """
     fd = check(libc.inotify_init1(os.O_CLOEXEC), "inotify_init1")
     watching = _Watcher(fd, request.path, request.recursive)
@@ -222,7 +222,7 @@ class _Watcher:
         number = libc.inotify_add_watch(self.fd, os.fsencode(os.path.join(self.path, folder)), ctypes.c_uint32(flags))
         if number < 0:
             if folder:
-                return  # it was removed meanwhile
+                return  # the folder was removed meanwhile
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), self.path)
         self.folders[number] = folder
         if self.recursive and len(self.folders) < _MAX_FOLDERS:
@@ -259,10 +259,10 @@ _PIECE = 1 << 20
 
 
 def perform(request: protocol.FileOperation) -> None:
-    """Do what the request says.
+    """Carry out a request.
 
     Raises:
-        OSError: if it fails; the number says why.
+        OSError: the operation failed, with its error number.
     """
     _OPERATIONS[type(request)](request)
 
@@ -277,13 +277,13 @@ def _read(request: protocol.ReadFile) -> None:
 
 
 def _write_many(request: protocol.WriteFiles) -> None:
-    """Several files, with their contents one after another."""
+    """Write several files with concatenated contents."""
     for path, size in request.parts:
         _put(path, size)
 
 
 def _put(path: str, size: int | None) -> None:
-    """Write standard input to a file: so many bytes of it, or all."""
+    """Write ``size`` bytes of standard input, or all, to a file."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
     fd = open_without_magic(path, flags, 0o644)
@@ -296,7 +296,7 @@ def _put(path: str, size: int | None) -> None:
             left = None if left is None else left - len(piece)
     except OSError:
         with contextlib.suppress(OSError):
-            os.ftruncate(fd, 0)  # half a file is useless, and the space may be needed
+            os.ftruncate(fd, 0)  # an incomplete file is useless
         raise
     finally:
         os.close(fd)
@@ -311,7 +311,7 @@ def _require_regular(fd: int, path: str) -> None:
 
 
 def _device(path: str) -> int | None:
-    """Of a file system of the machine's kernel, whose files are not data; None if it is not mounted there."""
+    """Return the device of a virtual file system such as /proc; None if it is not mounted."""
     with contextlib.suppress(OSError):
         device = os.stat(path).st_dev
         return device if device != os.stat("/").st_dev else None
@@ -321,12 +321,12 @@ def _device(path: str) -> int | None:
 def _list(request: protocol.ListFolder) -> None:
     base = request.path
     for name in sorted(os.listdir(base)):
-        with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the file was removed meanwhile
             _describe(os.path.join(base, name))
 
 
 def _describe(path: str) -> None:
-    """A description of a path; a link is not followed."""
+    """Write the description of a path; a link is not followed."""
     info = os.lstat(path)
     kind = "dir" if stat.S_ISDIR(info.st_mode) else "link" if stat.S_ISLNK(info.st_mode) else "file"
     line: Json = {"name": _shown(os.path.basename(path.rstrip("/"))), "type": kind, "size": info.st_size}
@@ -355,13 +355,13 @@ def _rename(request: protocol.RenamePath) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV or os.path.isdir(request.to):
             raise
-        shutil.move(request.path, request.to)  # from one mount to another, such as from /tmp to the home
+        shutil.move(request.path, request.to)  # between mounts, such as from /tmp to the home folder
 
 
 def _connect(request: protocol.Connect) -> None:
-    """Carry bytes until the server ends the connection."""
+    """Relay bytes until the server ends the connection."""
     with socket.socket() as server:
-        server.connect(("127.0.0.1", request.port))  # nothing that has to be imported, which a machine cannot
+        server.connect(("127.0.0.1", request.port))  # an address: resolving names would need imports
         sources: list[Any] = [0, server]
         while server in sources:
             for source in select.select(sources, [], [])[0]:

@@ -1,4 +1,4 @@
-"""Cells of Python, as a notebook runs them: what they print, the value of the last expression, how they fail."""
+"""Execution of Python cells as in a notebook: output, the value of the last expression, and errors."""
 
 from __future__ import annotations
 import __future__
@@ -26,15 +26,15 @@ from rollenv.sandbox.inside.sessions import Session
 
 Json = dict[str, Any]
 
-#: Flags of compiled code: of ``from __future__`` imports, and of code that awaits.
+#: Flags of compiled code: ``from __future__`` imports, and top-level await.
 _FUTURES = 0
 for _name in __future__.all_feature_names:
     _FUTURES |= getattr(__future__, _name).compiler_flag & ~0xFFFF
 _COROUTINE = 0x80
-#: Bytes and frames of the results of one cell.
+#: Maximum bytes and frames of the results of one cell.
 _MAX_BYTES, _MAX_FRAMES = protocol.MAX_BYTES * 9 // 10, protocol.MAX_FRAMES - 10
 _SHORT = {mime: name for name, mime in protocol.MIME.items()}
-#: Rows of a table beyond which its data are left out.
+#: Maximum rows of a table whose data is reported.
 _MAX_ROWS = 10_000
 
 
@@ -42,26 +42,26 @@ class Interpreter:
     """Runs cells of Python in one namespace.
 
     Args:
-        notebook: whether commands, magics and ``await`` may stand where Python has none of them.
+        notebook: whether commands, magics and top-level ``await`` are allowed.
     """
 
     def __init__(self, fd: int, notebook: bool = False) -> None:
         self.fd, self.pid, self.notebook = fd, os.getpid(), notebook
         self.main = types.ModuleType("__main__")
         self.main.__dict__.update(__builtins__=__builtins__, display=self.display)
-        vars(builtins).update(exit=sys.exit, quit=sys.exit)  # the site module, which has them, is not imported
+        vars(builtins).update(exit=sys.exit, quit=sys.exit)  # usually defined by the site module
         if notebook:
             shell = magics.Magics(self.main.__dict__, self._cell, self._show)
             self.main.__dict__["get_ipython"] = lambda: shell
         sys.modules["__main__"] = self.main
-        self._futures = 0  # ``from __future__ import`` of a cell holds for later ones
+        self._futures = 0  # a ``from __future__ import`` also applies to later cells
         self._loop: Any = None
         self._size = self._frames = 0
         self._writing, self._running = threading.Lock(), False
         ShowFigures(self._figures)
 
     def run(self, code: str) -> int:
-        """Execute one cell and report the result; return its exit status."""
+        """Run one cell and report the result; return its exit status."""
         self._size, self._frames, status = 0, 0, 0
         self._running = True
         try:
@@ -80,7 +80,7 @@ class Interpreter:
         return status & 0xFF
 
     def interrupted(self) -> None:
-        """An interrupt came between the cell's end and its report."""
+        """Report an interrupt between the cell's end and its report."""
         self._rest()
         protocol.write_all(self.fd, protocol.frame(protocol.ERROR, "KeyboardInterrupt", "", ""))
 
@@ -90,7 +90,7 @@ class Interpreter:
 
     @property
     def reporting(self) -> bool:
-        """Return whether this is the process that runs cells, and not a fork of it that the code did not end."""
+        """True in the process that runs cells, false in a fork of it that code did not end."""
         return os.getpid() == self.pid
 
     def _cell(self, code: str) -> None:
@@ -115,7 +115,7 @@ class Interpreter:
         return code
 
     async def _awaited(self, parts: list[types.CodeType]) -> Any:
-        """A whole cell inside the loop, though only a part of it awaits."""
+        """Run a whole cell inside the event loop, even if only a part awaits."""
         for part in parts:
             value = eval(part, self.main.__dict__)
             if part.co_flags & _COROUTINE:
@@ -123,7 +123,7 @@ class Interpreter:
         return value
 
     def _wait_for(self, coroutine: Any) -> Any:
-        """Run a cell that awaits. One loop serves all cells; tasks left over continue when a later cell awaits."""
+        """Run a cell that awaits. All cells share one loop; remaining tasks continue when a later cell awaits."""
         import asyncio
 
         if self._loop is None or self._loop.is_closed():
@@ -140,7 +140,7 @@ class Interpreter:
             raise
 
     def display(self, *values: Any, raw: bool = False, **_: Any) -> None:
-        """Show values as results at once. With ``raw`` they are mappings of MIME types to contents."""
+        """Show values as results. With ``raw`` they are mappings of MIME types to contents."""
         for value in values:
             if raw:
                 self._show({_SHORT.get(str(name), str(name)): what for name, what in value.items()})
@@ -158,7 +158,7 @@ class Interpreter:
             self._write(protocol.frame(protocol.ERROR, name, value.replace("\0", "\\0"), trace))
 
     def _report(self, shown: dict[str, str], main: bool = False) -> None:
-        """Report what is displayed, after everything printed before it."""
+        """Report a displayed value after all earlier output."""
         flush()
         if not self.reporting or self._size > _MAX_BYTES:
             return
@@ -173,9 +173,9 @@ class Interpreter:
         self._write(b"".join(pieces) + protocol.frame(protocol.SHOWN))
 
     def _write(self, data: bytes) -> None:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # half a frame would spoil the rest
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a partial frame would break the report
         try:
-            with self._writing:  # threads may show things too, but nothing once the cell is done
+            with self._writing:  # threads may display values, but not after the cell's end
                 if self._running:
                     protocol.write_all(self.fd, data)
         finally:
@@ -190,12 +190,12 @@ class Interpreter:
                 pyplot.close("all")
 
 
-#: Files whose frames are not the code's.
+#: Files whose frames are left out of tracebacks.
 _OWN = {Interpreter.run.__code__.co_filename, magics.changed.__code__.co_filename}
 
 
 def _exit_of(code: object) -> tuple[int, str]:
-    """The status that a SystemExit means, and what it says; Python prints what is not a number."""
+    """Return the status and the message of a SystemExit; like Python, print a code that is not a number."""
     if code is None:
         return 0, ""
     if isinstance(code, int):
@@ -209,8 +209,8 @@ def _exit_of(code: object) -> tuple[int, str]:
 
 
 def _describe(error: BaseException) -> tuple[str, str, str]:
-    """Name, value and trace of an exception, without our frames."""
-    name: str = type.__dict__["__name__"].__get__(type(error))  # its class may say anything
+    """Return the name, value and traceback of an exception, without this module's frames."""
+    name: str = type.__dict__["__name__"].__get__(type(error))  # the class may override it
     with contextlib.suppress(BaseException):
         trace = traceback.TracebackException.from_exception(error)
         inner: traceback.TracebackException | None = trace
@@ -228,7 +228,7 @@ def runner(language: str | None, reports: int) -> Interpreter | Session:
 
 
 def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int) -> NoReturn:
-    """Run cells as they come, and report on each with its number."""
+    """Run cells one after another, and report the end of each with its number."""
     signal.signal(signal.SIGINT, _nothing)
     while line := protocol.read_message(requests):
         cell: Cell = from_json(json.loads(line))
@@ -253,7 +253,7 @@ def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int)
 
 
 def run_program(code: str, reports: int) -> NoReturn:
-    """Run one program to its end, as an interpreter would."""
+    """Run one program to its end, like an interpreter."""
     status = Interpreter(reports).run(code)
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
@@ -265,7 +265,7 @@ def run_program(code: str, reports: int) -> NoReturn:
 
 
 def _nothing(*_: object) -> None:
-    """An interrupt that comes while no cell runs."""
+    """Ignore an interrupt while no cell is running."""
 
 
 @contextlib.contextmanager
@@ -283,7 +283,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def flush() -> None:
-    """Write out what was printed."""
+    """Flush standard output and standard error."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -293,7 +293,7 @@ def flush() -> None:
 
 
 def formats(value: Any) -> dict[str, str]:
-    """Every representation that a value offers, as text: pictures in base64, documents as JSON."""
+    """Return all representations of a value as text: binary ones in base64, documents as JSON."""
     found: dict[str, Any] = {}
     for name in protocol.MIME:
         method = f"_repr_{name}_"
@@ -331,10 +331,10 @@ def formats(value: Any) -> dict[str, str]:
 
 
 def bundle_of(found: dict[str, Any]) -> dict[str, str]:
-    """Representations as text. What cannot be made text is left out."""
+    """Convert representations to text; those that cannot be converted are left out."""
     shown: dict[str, str] = {}
     for name, what in found.items():
-        with contextlib.suppress(Exception):  # circular, or of no type that can be shown
+        with contextlib.suppress(Exception):  # such as a circular value
             text = _text(name, what)
             if text is not None:
                 shown[str(name)] = text
@@ -342,7 +342,7 @@ def bundle_of(found: dict[str, Any]) -> dict[str, str]:
 
 
 def _without_metadata(shown: Any) -> Any:
-    """A representation may come with a second value that says how to show it."""
+    """Remove the metadata from a pair of data and metadata."""
     return shown[0] if isinstance(shown, tuple) and len(shown) == 2 else shown
 
 
@@ -355,7 +355,7 @@ def _text(name: str, what: Any) -> str | None:
 
 
 class ShowFigures:
-    """Makes ``pyplot.show()`` call back as soon as pyplot is imported, which may be at any time or never."""
+    """Redirects ``pyplot.show()`` as soon as pyplot is imported."""
 
     def __init__(self, show: Callable[[], None]):
         self.show = show
@@ -368,7 +368,7 @@ class ShowFigures:
         pyplot.show = lambda *args, **kwargs: self.show()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find pyplot, once; other imports are not affected."""
+        """Find pyplot, once; do not affect other imports."""
         if name != "matplotlib.pyplot":
             return None
         with contextlib.suppress(ValueError):

@@ -1,12 +1,12 @@
 """Builds a jail around itself and becomes the kernel in it; :mod:`rollenv.sandbox.local` starts it.
 
 The jail has its own user, pid, mount, network, ipc, uts and cgroup namespaces. Its file system is a read-only view of
-the system and of Python. In it code runs in further namespaces (see :mod:`namespace_init`), each with a scratch folder
-in memory with limits on size and number of files; without capabilities, under Landlock and seccomp; started by root,
-also under another user than the kernel's, whom no other sandbox has.
+the system and of Python. Code runs in further namespaces (see :mod:`namespace_init`), each with a scratch folder in
+memory with limited size and number of files, without capabilities, under Landlock and seccomp. If root started the
+jail, code also has a user of its own, different from the kernel's and unique to the sandbox.
 
-Started by root, the file system is built first (as root, who can reach Python wherever it is installed), then all of it
-moves into a user namespace that maps no one to root outside. An ordinary user is in the namespace from the beginning.
+If root starts the jail, it builds the file system first (because root can read Python wherever it is installed), then
+enters a user namespace in which nobody is root outside. An ordinary user enters the namespace first.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from typing import Any
 
 from rollenv.sandbox.inside import kernel, linux, machine, monitor, namespace_init, processes, protocol
 
-#: The users inside: the kernel's (only if root started the jail) and the code's.
+#: Users inside: of the kernel (only if root started the jail) and of code.
 KERNEL_USER, CODE_USER = 0, 1000
-#: The first of the users that they are outside when root starts jails: users that own nothing, two for each jail.
+#: The first of their users outside if root starts jails: users that own nothing, two for each jail.
 OUTSIDE = 0x70000000
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache", "/etc/alternatives")
@@ -42,7 +42,7 @@ FILES = {
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
 SCRATCH, ASIDE = "/box", "/aside"
-#: Folders in the scratch, and where else they appear.
+#: Folders in the scratch folder, and their mount points.
 WRITABLE = {"home": "home/user", "tmp": "tmp", "shm": "dev/shm"}
 HOME = f"/{WRITABLE['home']}"
 
@@ -56,7 +56,7 @@ _NAMESPACES = (
     | linux.CLONE_NEWCGROUP
 )
 _PR_SET_PDEATHSIG = 1
-#: Numbers of things that the machine counts for each user, for this jail's users together.
+#: Limits of resources that Linux counts per user, for this jail's users together.
 _USER_LIMITS = {"max_user_namespaces": 0, "max_inotify_instances": 32, "max_inotify_watches": 4096}
 
 
@@ -69,9 +69,9 @@ def main(channel: int) -> None:
             os._exit(0)
         line += byte
     settings = json.loads(line)
-    os.umask(0o022)  # independent of the caller's: code has to reach what is built here
+    os.umask(0o022)  # regardless of the caller's: code must be able to read the jail's files
     try:
-        privileged = _may_be_others()
+        privileged = _can_map_users()
         proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         if privileged:
             linux.unshare(linux.CLONE_NEWNS)
@@ -86,7 +86,7 @@ def main(channel: int) -> None:
         socket.sethostname("sandbox")
         linux.loopback_up()
         if settings.get("listens"):
-            # Sockets that listen in this network go to the process outside, which accepts from them.
+            # Send sockets that listen in this network to the process outside, which accepts from them.
             with contextlib.ExitStack() as inside, socket.socket(fileno=os.dup(channel)) as outside:
                 listening = [socket.create_server(("127.0.0.1", port), backlog=64) for port in settings["listens"]]
                 for each in listening:
@@ -109,8 +109,8 @@ def main(channel: int) -> None:
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
-def _may_be_others() -> bool:
-    """Return whether this is root of the machine, or of a container that has been given enough users."""
+def _can_map_users() -> bool:
+    """Return whether this is root of the host, or of a container with enough users."""
     if os.geteuid() != 0:
         return False
     with open("/proc/self/uid_map") as file:
@@ -119,7 +119,7 @@ def _may_be_others() -> bool:
 
 
 def _refuse(channel: int, error: OSError) -> None:
-    """Say what is missing, and end."""
+    """Report what is missing, and exit."""
     with contextlib.suppress(OSError):
         os.write(channel, protocol.encode(0, protocol.Refused(str(error))))
     os._exit(1)
@@ -129,12 +129,12 @@ def _refuse(channel: int, error: OSError) -> None:
 
 
 def _two_users() -> str:
-    first = OUTSIDE + 2 * os.getpid()  # no other jail that runs has it
+    first = OUTSIDE + 2 * os.getpid()  # unique among running jails
     return f"{KERNEL_USER} {first} 1\n{CODE_USER} {first + 1} 1\n"
 
 
 def _enter_namespaces_as_root(proc: int, users: str) -> None:
-    """Only a process outside may say who the users inside are: a helper, forked before."""
+    """Enter new namespaces; a helper process outside, forked before, maps the users."""
     go, ready = os.pipe()
     helper = os.fork()
     if helper == 0:
@@ -144,7 +144,7 @@ def _enter_namespaces_as_root(proc: int, users: str) -> None:
             _write(f"{os.getppid()}/{name}", users, proc)
         os._exit(0)
     os.close(go)
-    linux.act_as(int(users.split()[1]))  # so that inotify instances inside are not taken from root's
+    linux.act_as(int(users.split()[1]))  # so that inotify instances inside do not count as root's
     linux.unshare(_NAMESPACES)
     os.write(ready, b"x")
     os.close(ready)
@@ -167,11 +167,11 @@ def _enter_namespaces_as_user(inside: int, map_many: Callable[[], bool] | None =
 def _mapper() -> Callable[[], bool] | None:
     """Return a function that maps root and this user's range of /etc/subuid into a user namespace; None without one.
 
-    newuidmap and newgidmap (Debian's uidmap) do that, for a process outside of the namespace: a helper, forked before.
+    newuidmap and newgidmap (Debian's uidmap) must run outside of the namespace, in a helper process forked before.
     """
-    found = [(f"/usr/bin/new{kind}map", os.geteuid() if kind == "uid" else os.getegid()) for kind in ("uid", "gid")]
+    programs = [(f"/usr/bin/new{kind}map", os.geteuid() if kind == "uid" else os.getegid()) for kind in ("uid", "gid")]
     ranges = [_subordinate(f"/etc/sub{kind}") for kind in ("uid", "gid")]
-    if not all(ranges) or not all(os.access(program, os.X_OK) for program, _ in found):
+    if not all(ranges) or not all(os.access(program, os.X_OK) for program, _ in programs):
         return None
     go, ready = os.pipe()
     pid, helper = os.getpid(), os.fork()
@@ -179,7 +179,7 @@ def _mapper() -> Callable[[], bool] | None:
         os.close(ready)
         if not os.read(go, 1):
             os._exit(1)
-        for (program, own), (first, count) in zip(found, ranges, strict=True):
+        for (program, own), (first, count) in zip(programs, ranges, strict=True):
             if os.spawnv(os.P_WAIT, program, [program, str(pid), "0", str(own), "1", "1", first, count]) != 0:
                 os._exit(1)
         os._exit(0)
@@ -194,7 +194,7 @@ def _mapper() -> Callable[[], bool] | None:
 
 
 def _subordinate(path: str) -> list[str]:
-    """The first range of users or groups that the system has given to this user."""
+    """Return this user's first range of subordinate users or groups."""
     names = {str(os.geteuid())}
     with contextlib.suppress(KeyError):
         names.add(pwd.getpwuid(os.geteuid()).pw_name)
@@ -218,22 +218,26 @@ def _write(path: str, text: str, folder: int | None = None) -> None:
 
 
 def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
-    """A root in memory that shows the system read-only, and the move into it. Whether its files are the jail's own."""
+    """Build a root in memory with a read-only view of the system, and enter it.
+
+    Returns:
+        Whether locks and watches on its files are the jail's own.
+    """
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     folders = machine.open_folders(settings["machine"]) if "machine" in settings else {}
     root = "/tmp"
-    wanted = [*SYSTEM, *settings["read_only"]]
-    found = {
-        path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in wanted if os.path.exists(path)
-    }  # /tmp is covered
-    links = {path: os.readlink(path) for path in wanted if os.path.islink(path)}
+    paths = [*SYSTEM, *settings["read_only"]]
+    opened = {
+        path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in paths if os.path.exists(path)
+    }  # before a mount covers /tmp
+    links = {path: os.readlink(path) for path in paths if os.path.islink(path)}
     linux.mount("root", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,nr_inodes=2k,mode=755")
     os.mkdir(f"{root}/empty")
     own = [
         _show(fd, links.get(path), root + (f"{ASIDE}{path}" if _covering(path) else path), f"{root}/empty")
-        for path, fd in found.items()
+        for path, fd in opened.items()
     ]
-    for fd in found.values():
+    for fd in opened.values():
         os.close(fd)
     for name, text in FILES.items():
         os.makedirs(os.path.dirname(f"{root}/{name}"), exist_ok=True)
@@ -241,7 +245,7 @@ def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
             file.write(text)
     for folder in ("proc", "dev", SCRATCH[1:]):
         os.makedirs(f"{root}/{folder}", exist_ok=True)
-    # A new /proc may only be mounted where the old one can be seen; it will cover it.
+    # A new /proc may be mounted only while the old one is visible; it will cover it.
     linux.mount("/proc", f"{root}/proc", None, linux.MS_BIND | linux.MS_REC)
     linux.mount("devices", f"{root}/dev", "tmpfs", linux.MS_NOSUID, "size=64k,mode=755")
     os.mkdir(f"{root}/dev/pts", 0o755)  # for terminals
@@ -259,11 +263,11 @@ def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
 
 
 def _make_device(name: str, target: str) -> None:
-    """The jail's own device file, else the machine's, with locks and watches shared by everyone on it."""
+    """Create a device file of the jail's own; else bind the host's, whose locks and watches are shared."""
     try:
         os.mknod(target, stat.S_IFCHR, os.stat(f"/dev/{name}").st_rdev)
         os.chmod(target, 0o666)
-        os.utime(target, (0, 0))  # the same in every sandbox
+        os.utime(target, (0, 0))  # equal in all sandboxes
         os.close(os.open(target, os.O_RDWR))
     except OSError:
         with contextlib.suppress(FileNotFoundError):
@@ -273,12 +277,12 @@ def _make_device(name: str, target: str) -> None:
 
 
 def _covering(path: str) -> str | None:
-    """The folder in the scratch that covers a path, if one does."""
+    """Return the folder of the scratch folder that covers a path, if any."""
     return next((inner for inner, shown in WRITABLE.items() if path.startswith(f"/{shown}/")), None)
 
 
 def _show(fd: int, link: str | None, target: str, empty: str) -> bool:
-    """Show a file or folder of the system; a link is copied as a link. Whether its files are the jail's own."""
+    """Show a file, folder or link of the system; return whether locks and watches on it are the jail's own."""
     if os.path.lexists(target):
         return True
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -301,14 +305,14 @@ def _mount_scratch(settings: dict[str, Any]) -> None:
     linux.mount("scratch", SCRATCH, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
     for name in WRITABLE:
         os.mkdir(f"{SCRATCH}/{name}", 0o700)
-        if "machine" not in settings:  # which may have no user but root
+        if "machine" not in settings:  # a machine may have no user but root
             os.chown(f"{SCRATCH}/{name}", CODE_USER, CODE_USER)
     for path in settings["read_only"]:
         if (folder := _covering(path)) and os.path.isdir(ASIDE + path):
             target = f"{SCRATCH}/{folder}/{path.removeprefix('/' + WRITABLE[folder] + '/')}"
             os.makedirs(target)
             linux.mount(ASIDE + path, target, None, linux.MS_BIND | linux.MS_REC)
-    for name, shown in WRITABLE.items():  # no links: code shall see the names that others know
+    for name, shown in WRITABLE.items():  # no links, so that code sees the usual paths
         linux.mount(f"{SCRATCH}/{name}", f"/{shown}", None, linux.MS_BIND | linux.MS_REC)
 
 
@@ -316,13 +320,13 @@ def _mount_scratch(settings: dict[str, Any]) -> None:
 
 
 def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: int) -> None:
-    """As process 1: finish the jail, load what runs should find loaded, have the zygote forked, and serve."""
+    """Finish the jail as process 1, import the packages, fork the zygote, and serve."""
     namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     proc = _mount_proc()
     for name, value in _USER_LIMITS.items():
         with contextlib.suppress(OSError):
             _write(f"/proc/sys/user/{name}", str(value))
-    with contextlib.suppress(OSError):  # a connection that is closed leaves nothing for the next run
+    with contextlib.suppress(OSError):  # so that closed connections leave nothing for the next run
         _write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0")
     linux.mount(
         "none", "/", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
@@ -332,7 +336,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     linux.drop_bounding_set(machine.CAPABILITIES if "machine" in settings else ())
     os.chdir("/")
     if any(map(_covering, settings["read_only"])):
-        _mount_scratch(settings)  # Python itself lies where every namespace has its scratch folder
+        _mount_scratch(settings)  # Python itself is below a mount point of the scratch folder
     sys.path += settings["path"]
     loaded = _preload(settings["preload"])
     os.dup2(os.open("/dev/null", os.O_RDWR), 2)
@@ -355,7 +359,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
             rules = linux.out_of_the_way(linux.landlock_ruleset(writable))
 
         def harden() -> None:
-            """Drop all privileges of a fork, before it reads anything."""
+            """Drop all privileges of a fork before it reads anything."""
             if privileged:
                 os.setgroups([])
                 os.setresgid(CODE_USER, CODE_USER, CODE_USER)
@@ -399,16 +403,16 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
 
 
 def _own_network() -> None:
-    """Closed connections, ports that are still taken and counters stay in a network, so each run has its own.
+    """Enter a new network, because closed connections, used ports and counters stay in the old one.
 
-    Where no control group counts memory, all runs share the kernel's, which looks there for what waits in sockets.
+    Without a control group for memory, all runs share the kernel's network, where it counts the memory of sockets.
     """
     linux.unshare(linux.CLONE_NEWNET)
     linux.loopback_up()
 
 
 def _mount_proc(target: str = "/proc") -> bool:
-    """A /proc of this pid namespace. A machine that hides parts of its own does not allow a full one inside either."""
+    """Mount a /proc of this pid namespace; return false if the host hides parts of its /proc and so forbids it."""
     try:
         linux.mount("proc", target, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     except OSError:
@@ -437,7 +441,7 @@ def _new_namespace(zygote: socket.socket) -> processes.Namespace:
 
 
 def _preload(names: list[str]) -> list[str]:
-    """Import modules once, so that every run finds them imported; missing ones are left out."""
+    """Import modules for all runs; missing ones are left out."""
     for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = "1"  # threads do not survive a fork
     loaded = []

@@ -1,10 +1,10 @@
-"""The program inside a sandbox: it has processes forked, carries bytes to and from them, and holds them to limits.
+"""The program inside a sandbox, which manages processes, relays their input and output, and enforces limits.
 
 It is process 1 of its pid namespace: when it ends, everything in the sandbox ends. It needs only the standard library.
-:mod:`jail` and ``container`` put it where it works. It never forks what runs code, because it has seen code: that is
-done in :mod:`namespace_init`.
+:mod:`jail` and ``container`` start it. It does not fork processes that run code, because its memory contains code:
+:mod:`namespace_init` does.
 
-Its messages are those of :mod:`protocol`. The channel's end is the sandbox's end.
+Its messages are those of :mod:`protocol`. The sandbox ends with the channel.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from rollenv.sandbox.inside.monitor import ResourceMonitor
 from rollenv.sandbox.inside.processes import Child, Job, LimitEnforcer, Namespace
 from rollenv.sandbox.inside.protocol import Failed, Value, Violation, write_all
 
-#: Bytes of one message at most; what is larger ends the channel.
+#: Maximum bytes of one message; a larger one ends the channel.
 MAX_MESSAGE = 64 << 20
-#: Bytes of output that are sent with the result instead of before it.
+#: Bytes of output that are collected before they are sent.
 _HELD = 1 << 16
-#: Words of a command, and characters of each, that a list of processes shows.
+#: Maximum words of a command, and characters of each, in a list of processes.
 _SHOWN = 100
 
 Json = dict[str, Any]
@@ -39,7 +39,7 @@ class Kernel(LimitEnforcer):
 
     Args:
         inward, outward: file descriptors of requests and of answers; they may be the same.
-        new_namespace: makes a namespace; None where there is only ``common``.
+        new_namespace: creates a namespace; None if there is only ``common``.
         common: the one namespace of a container.
     """
 
@@ -56,7 +56,7 @@ class Kernel(LimitEnforcer):
         super().__init__(monitor, idle_seconds)
         self.inward, self.outward = inward, outward
         self.new_namespace, self.shared = new_namespace, common
-        self.only_namespace = False  # whether nothing can take the place of the shared namespace
+        self.only_namespace = False  # true if the shared namespace cannot be replaced
         self.spare: Namespace | None = None
         self.named: dict[str, Child] = {}
         self.inbox = bytearray()
@@ -79,12 +79,12 @@ class Kernel(LimitEnforcer):
             self._join(common)
 
     def serve(self) -> None:
-        """The loop. Returns when the channel has ended."""
+        """Serve requests until the channel ends."""
         with contextlib.suppress(EOFError):
             while True:
                 for key, _ in self.selector.select(self._seconds_until_check()):
                     now = self.selector.get_map().get(key.fd)
-                    if now is not None and now.data is key.data:  # the number may belong to another process by now
+                    if now is not None and now.data is key.data:  # the descriptor may have been closed and reused
                         key.data()
                 self._enforce()
         for namespace in self.namespaces:
@@ -107,16 +107,16 @@ class Kernel(LimitEnforcer):
             if len(self.inbox) < size:
                 return
             head = json.loads(self.inbox[4:size])
-            whole = size + head["bytes"]
-            if len(self.inbox) < whole:
+            end = size + head["bytes"]
+            if len(self.inbox) < end:
                 return
-            payload = bytes(self.inbox[size:whole])
-            del self.inbox[:whole]
+            payload = bytes(self.inbox[size:end])
+            del self.inbox[:end]
             self._dispatch(head["id"], protocol.from_json(head), payload)
 
     def _dispatch(self, number: int, request: Any, payload: bytes) -> None:
         starting = isinstance(request, (protocol.Start, protocol.Cell))
-        starting &= not isinstance(request, protocol.PackMachine)  # which needs nothing that is paused
+        starting &= not isinstance(request, protocol.PackMachine)  # which works during a pause
         if starting:
             self._on_request_start(time.monotonic())
         answer: Any
@@ -124,10 +124,10 @@ class Kernel(LimitEnforcer):
             if self._paused_at is not None and starting:
                 raise OSError(errno.ESHUTDOWN, "the sandbox is paused; resume() it first")
             if isinstance(request, protocol.Start):
-                # Give a process what it shall do, and the beginning of its input.
+                # Send the request and the start of its input to a process.
                 if isinstance(request, protocol.OpenContext) and request.key in self.named:
                     raise FileExistsError(errno.EEXIST, "there is a context of this name", request.key)
-                if isinstance(request, protocol.Run):  # in a namespace that no other has used or will use
+                if isinstance(request, protocol.Run):  # in a namespace of its own
                     if self.new_namespace is None:
                         namespace = self._shared_namespace()
                         child, namespace.waiting = namespace.waiting or self._fork(namespace), None
@@ -147,7 +147,7 @@ class Kernel(LimitEnforcer):
                 child.stdin.put(payload, close=request.last)
                 return
             if isinstance(request, protocol.WriteInput):
-                # Answer when there is space for the next piece.
+                # Answer when there is room for the next piece.
                 def then(taken: bool) -> None:
                     self.send(number, Value() if taken else Failed(errno.EPIPE, "its standard input is closed"))
 
@@ -162,7 +162,7 @@ class Kernel(LimitEnforcer):
             self.send(number, answer)
 
     def send(self, number: int, message: Any, payload: bytes = b"") -> None:
-        """Answer the request of a number."""
+        """Send an answer to the request with a number."""
         try:
             write_all(self.outward, protocol.encode(number, message, payload))
         except OSError:
@@ -171,12 +171,12 @@ class Kernel(LimitEnforcer):
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """A namespace, with a process that waits in it, for the next run."""
+        """Prepare a namespace with a waiting process for the next run."""
         if self.new_namespace is None:
             home = self._shared_namespace()
             home.waiting = home.waiting or self._fork(home)
         elif self.spare is None:
-            with contextlib.suppress(OSError):  # the next run says what is wrong
+            with contextlib.suppress(OSError):  # the next run reports the error
                 self.spare = self._new_namespace()
                 self.spare.waiting = self._fork(self.spare, once=True)
 
@@ -237,14 +237,14 @@ class Kernel(LimitEnforcer):
         )
 
     def _list_processes(self, number: int, request: protocol.ListProcesses) -> Value:
-        """Contexts and commands, with their numbers inside."""
+        """List the contexts and commands with their process ids inside."""
         now = time.monotonic()
-        found = [(key, child) for key, child in self.named.items() if child.pid and child.namespace is self.shared]
+        running = [(key, child) for key, child in self.named.items() if child.pid and child.namespace is self.shared]
         return Value(
             {
                 "processes": [
                     {"key": key, "pid": child.pid, "seconds": now - child.begun, "words": child.words}
-                    for key, child in found
+                    for key, child in running
                     if child.context or child.words
                 ]
             }
@@ -303,7 +303,7 @@ class Kernel(LimitEnforcer):
                 self.selector.register(fd, selectors.EVENT_READ, lambda fd=fd: self._on_output(child, fd))
 
     def _on_namespace(self, namespace: Namespace) -> bool:
-        """Handle a message of the first process of a namespace; return whether there was one."""
+        """Handle a message of a namespace's first process; return whether there was one."""
         try:
             data = namespace.connection.recv(4096)
         except BlockingIOError:
@@ -314,7 +314,7 @@ class Kernel(LimitEnforcer):
             with contextlib.suppress(KeyError, ValueError):
                 self.selector.unregister(namespace.connection)
             if namespace.pidfd is None:
-                raise EOFError  # the only namespace is gone
+                raise EOFError  # the only namespace has ended
             return False
         message = json.loads(data)
         if "cleared" in message:
@@ -340,7 +340,7 @@ class Kernel(LimitEnforcer):
         return True
 
     def _ended(self, child: Child, status: int) -> None:
-        """A process has ended. A run is over when its whole namespace is."""
+        """Handle the end of a process. A run ends with its whole namespace."""
         child.status = status
         if child.job is None or not isinstance(child.job.request, protocol.Run):
             self._finish(child)
@@ -348,7 +348,7 @@ class Kernel(LimitEnforcer):
             child.namespace.order(clear=True)
 
     def _on_namespace_end(self, namespace: Namespace) -> None:
-        """Nothing is left of a namespace."""
+        """Handle the end of a namespace."""
         while self._on_namespace(namespace):
             pass
         for fileobj in (namespace.connection, namespace.pidfd):
@@ -374,7 +374,7 @@ class Kernel(LimitEnforcer):
     # -- output ------------------------------------------------------------------------------------------------------
 
     def _on_output(self, child: Child, fd: int) -> bool:
-        """Take what there is; whether there may be more."""
+        """Read available output; return whether there may be more."""
         try:
             data = os.read(fd, 1 << 16)
         except BlockingIOError:
@@ -411,7 +411,7 @@ class Kernel(LimitEnforcer):
             self._stop(child)
             return
         if job.request.show and job.shown < report.whole:
-            # Pass results on as they come, after what was written before them.
+            # Forward results as they arrive, after earlier output.
             for fd in [fd for fd in child.fds if child.fds[fd] != "reports"]:
                 self._on_output(child, fd)
             for result in report.results[job.shown : report.whole]:
@@ -444,14 +444,14 @@ class Kernel(LimitEnforcer):
             self.send(job.number, protocol.Output(name), data)
 
     def _drain(self, child: Child) -> None:
-        """Read output that was written before the end; others may hold the pipes open and keep writing."""
+        """Read output from before the end; other processes may hold the pipes open and continue to write."""
         for fd in [fd for fd in child.fds if child.fds[fd] != "reports" or child.status is not None]:
             for _ in range(1 << 10):
                 if fd not in child.fds or not self._on_output(child, fd):
                     break
 
     def _finish(self, child: Child) -> None:
-        """A process has ended: answer its request and release it."""
+        """Answer the request of an ended process and release it."""
         job = child.job
         self._drain(child)
         for fd in list(child.fds):

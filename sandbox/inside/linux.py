@@ -1,8 +1,7 @@
-"""The Linux calls that isolate a process, through libc: namespaces, mounts, capabilities, Landlock,
-and the filter that lets through the system calls of a list and no others.
+"""Linux calls that isolate a process, through libc: namespaces, mounts, capabilities, Landlock, and a seccomp filter
+with an allow list of system calls.
 
-See namespaces(7), capabilities(7), landlock(7), seccomp(2).
-Every function raises OSError when the kernel refuses.
+See namespaces(7), capabilities(7), landlock(7), seccomp(2). Every function raises OSError when the kernel refuses.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 
 
 def check(result: int, what: str) -> int:
-    """The result of a call, or its error."""
+    """Return the result of a call, or raise its error."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -37,12 +36,12 @@ def check(result: int, what: str) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces that the flags name for new ones."""
+    """Enter new namespaces."""
     check(libc.unshare(flags), "unshare")
 
 
 def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str = "") -> None:
-    """mount(2)."""
+    """Call mount(2)."""
     arguments = (source.encode(), target.encode(), kind and kind.encode(), ctypes.c_ulong(flags), data.encode())
     check(libc.mount(*arguments), f"mount {source} on {target}")
 
@@ -53,23 +52,23 @@ def unmount(target: str) -> None:
 
 
 def bind_read_only(source: str, target: str) -> None:
-    """Show ``source``, and what is mounted below it, at ``target``: not to be written, no set-user-id, no devices."""
+    """Bind ``source``, with mounts below it, to ``target``: read-only, without set-user-id and devices."""
     mount(source, target, None, MS_BIND | MS_REC)
     try:
         set_mount_attributes(target, MS_RDONLY | MS_NOSUID | MS_NODEV, recursive=True)
     except OSError as error:
         if error.errno not in (errno.ENOSYS, errno.EPERM):
             raise
-        for mounted in _mounts_below(os.path.realpath(target)):  # before Linux 5.12, or under another filter
+        for mounted in _mounts_below(os.path.realpath(target)):  # before Linux 5.12, or under a seccomp filter
             flags = MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | locked_flags(mounted)
             mount("none", mounted, None, flags)
 
 
 def overlay_read_only(source: str, empty: str, target: str) -> bool:
-    """Show a folder like :func:`bind_read_only`, but with its own files: locks and watches on them are not shared.
+    """Show a folder like :func:`bind_read_only`, but do not share locks and watches on its files.
 
     Returns:
-        Whether it could be done: not before Linux 5.11 in a user namespace, nor where something is mounted below it.
+        False if it failed: before Linux 5.11 in a user namespace, or if something is mounted below the folder.
     """
     real = os.path.realpath(source)
     if any(mounted != real for mounted in _mounts_below(real)):
@@ -83,7 +82,7 @@ def overlay_read_only(source: str, empty: str, target: str) -> bool:
 
 
 def bind_device(source: str, target: str) -> None:
-    """Show a device; its times and permissions cannot be changed there."""
+    """Bind a device, with fixed times and permissions."""
     mount(source, target, None, MS_BIND)
     try:
         set_mount_attributes(target, MS_RDONLY | MS_NOSUID | MS_NOEXEC)
@@ -94,7 +93,7 @@ def bind_device(source: str, target: str) -> None:
 
 
 def set_mount_attributes(target: str, attributes: int, recursive: bool = False) -> None:
-    """mount_setattr(2): the low attributes have the values of their mount(2) flags."""
+    """Call mount_setattr(2), whose low attributes equal flags of mount(2)."""
     data = struct.pack("QQQQ", attributes, 0, 0, 0)
     flags = 0x8000 if recursive else 0
     check(libc.syscall(442, -100, target.encode(), flags, data, ctypes.c_size_t(32)), f"mount_setattr {target}")
@@ -107,9 +106,9 @@ def _mounts_below(target: str) -> list[str]:
 
 
 def mount_with_users(fd: int, target: str, namespace: int) -> None:
-    """Show a folder read only, without what is mounted below it, with the users of a user namespace: its 0 is theirs.
+    """Bind a folder read-only, without mounts below it, with its users mapped to those of a user namespace.
 
-    See mount_setattr(2), ID-mapped mounts.
+    See ID-mapped mounts in mount_setattr(2).
     """
     tree = check(libc.syscall(428, fd, b"", 0x1000 | os.O_CLOEXEC | 1), "open_tree")  # AT_EMPTY_PATH, OPEN_TREE_CLONE
     try:
@@ -121,21 +120,21 @@ def mount_with_users(fd: int, target: str, namespace: int) -> None:
 
 
 def locked_flags(target: str) -> int:
-    """Flags that a user namespace may not take off an inherited mount."""
+    """Return the flags that a user namespace may not remove from an inherited mount."""
     flags = os.statvfs(target).f_flag
-    kept = {os.ST_NOEXEC: MS_NOEXEC, os.ST_NODEV: MS_NODEV, os.ST_NOSUID: MS_NOSUID, os.ST_RDONLY: MS_RDONLY}
-    return sum(ours for theirs, ours in kept.items() if flags & theirs) | (
+    pairs = {os.ST_NOEXEC: MS_NOEXEC, os.ST_NODEV: MS_NODEV, os.ST_NOSUID: MS_NOSUID, os.ST_RDONLY: MS_RDONLY}
+    return sum(ours for theirs, ours in pairs.items() if flags & theirs) | (
         flags & (os.ST_NOATIME | os.ST_NODIRATIME | os.ST_RELATIME)
     )
 
 
 def open_without_magic(path: str, flags: int, mode: int = 0) -> int:
-    """openat2(2) that follows links but none of /proc's that lead to what a path does not name."""
-    if "\0" in path:  # C would open what comes before it
+    """Call openat2(2), which follows links except the magic links of /proc."""
+    if "\0" in path:  # C would open the path before it
         raise OSError(errno.EINVAL, "a path cannot contain a zero byte", path)
     how = struct.pack("QQQ", flags | os.O_CLOEXEC, mode if flags & os.O_CREAT else 0, 0x02)  # RESOLVE_NO_MAGICLINKS
     fd = libc.syscall(437, -100, os.fsencode(path), how, ctypes.c_size_t(len(how)))
-    if fd < 0 and ctypes.get_errno() in (errno.ENOSYS, errno.EPERM):  # an engine that does not know it
+    if fd < 0 and ctypes.get_errno() in (errno.ENOSYS, errno.EPERM):  # an old kernel, or a container's filter
         return os.open(path, flags | os.O_CLOEXEC, mode)
     if fd < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
@@ -143,12 +142,12 @@ def open_without_magic(path: str, flags: int, mode: int = 0) -> int:
 
 
 def enter_pid_namespace(fd: int) -> None:
-    """Fork into that namespace from now on."""
+    """Fork into a pid namespace from now on."""
     check(libc.setns(fd, CLONE_NEWPID), "setns")
 
 
 def pivot_root(new_root: str) -> None:
-    """Make ``new_root`` the root, and detach the old one."""
+    """Make ``new_root`` the root and detach the old one."""
     os.chdir(new_root)
     check(libc.syscall({"x86_64": 155, "aarch64": 41}[platform.machine()], b".", b"."), "pivot_root")
     unmount(".")
@@ -156,7 +155,7 @@ def pivot_root(new_root: str) -> None:
 
 
 def loopback_up() -> None:
-    """Bring up ``lo`` in this network namespace, so that programs may talk to themselves."""
+    """Bring up ``lo`` in this network namespace."""
     import socket
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -165,19 +164,19 @@ def loopback_up() -> None:
 
 
 def set_dumpable(value: bool) -> None:
-    """Let other processes of the same user read this process's memory, or not."""
+    """Allow or forbid other processes of the same user to read this process's memory."""
     check(libc.prctl(_PR_SET_DUMPABLE, int(value), 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
 
 
 def out_of_the_way(fd: int) -> int:
-    """A copy of a descriptor above those that a fork arranges; the original is closed."""
+    """Move a descriptor above those that a fork rearranges."""
     high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 128)
     os.close(fd)
     return high
 
 
 def forget_arguments() -> None:
-    """Let /proc show a plain name for this process and its forks, instead of the paths that it was started with."""
+    """Replace the command line of this process and its forks in /proc, which has paths of the host, by a name."""
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/self/stat") as file:
         first, end = map(int, file.read().rpartition(")")[2].split()[45:47])
         if first:
@@ -186,7 +185,7 @@ def forget_arguments() -> None:
 
 
 def go_first_when_memory_is_short() -> None:
-    """Rather than what forked this process, or anything else on the machine."""
+    """Let the OOM killer prefer this process."""
     with contextlib.suppress(OSError):
         fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         try:
@@ -196,13 +195,13 @@ def go_first_when_memory_is_short() -> None:
 
 
 def drop_bounding_set(kept: Iterable[int] = ()) -> None:
-    """No program that this process or its children become will ever have other capabilities; what it has now stays."""
+    """Drop capabilities from the bounding set, so that programs of this process and its children cannot gain them."""
     for capability in set(range(64)).difference(kept):
         libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def act_as(user: int) -> None:
-    """Become a user in effect, with the capabilities of now: a user namespace made then counts as that user's."""
+    """Set the effective user but keep capabilities, so that a new user namespace belongs to that user."""
     header, data = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
     check(libc.capget(header, data), "capget")
     os.seteuid(user)
@@ -211,13 +210,13 @@ def act_as(user: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability, and the ways to get one back."""
+    """Drop all capabilities and the ways to gain any."""
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     keep_capabilities(())
 
 
 def keep_capabilities(kept: Iterable[int]) -> None:
-    """Give up every capability but these, which programs of root keep; none is ever gained."""
+    """Drop all capabilities except those given, and the ways to gain others."""
     check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
     mask = sum(1 << capability for capability in kept)
     low, high = mask & 0xFFFFFFFF, mask >> 32
@@ -229,17 +228,17 @@ def keep_capabilities(kept: Iterable[int]) -> None:
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _READ = 0b1101  # execute, read file, read directory
-#: Access rights to files by the version of Landlock's interface.
+#: Access rights to files by version of Landlock's interface.
 _ALL_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
 
 
 def landlock_version() -> int:
-    """The version of the kernel's Landlock interface; 0 without Landlock."""
+    """Return the version of the kernel's Landlock interface; 0 without Landlock."""
     return max(0, int(libc.syscall(_CREATE, None, ctypes.c_size_t(0), 1)))
 
 
 def landlock_ruleset(writable: Iterable[str]) -> int:
-    """A file descriptor of rules: read and execute anything, write only below the folders named."""
+    """Create a ruleset: read and execute everything, write only to given files and folders."""
     version = landlock_version()
     rights = _ALL_RIGHTS.get(version, (1 << 16) - 1)
     attributes = struct.pack("QQ", rights, 0)[: 16 if version >= 4 else 8]
@@ -247,14 +246,14 @@ def landlock_ruleset(writable: Iterable[str]) -> int:
     for path, allowed in [("/", _READ & rights), *((p, rights) for p in writable)]:
         parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
         if not os.path.isdir(path):
-            allowed &= 0b110 | 1 | 1 << 14 | 1 << 15  # rights that a file can have
+            allowed &= 0b110 | 1 | 1 << 14 | 1 << 15  # rights that apply to files
         rule = struct.pack("=Qi", allowed & rights, parent)
         check(libc.syscall(_ADD, fd, 1, rule, 0), f"landlock_add_rule {path}")
         os.close(parent)
     return fd
 
 
-#: Name to number on x86_64 and on aarch64 (None: not there), by what the calls are for.
+#: Allowed system calls by purpose: name to number on x86_64 and aarch64; None if the architecture lacks the call.
 CALLS: dict[str, dict[str, tuple[int | None, int | None]]] = {
     "files": {
         "read": (0, 63), "write": (1, 64), "open": (2, None), "close": (3, 57), "stat": (4, None), "fstat": (5, 80),
@@ -346,7 +345,7 @@ CALLS: dict[str, dict[str, tuple[int | None, int | None]]] = {
     },
 }  # fmt: skip
 
-#: Calls of root in a machine: another root folder, and shared memory, semaphores and queues of its own ipc namespace.
+#: Additional calls in a machine: chroot, and System V shared memory, semaphores and queues of its own ipc namespace.
 OF_MACHINES: dict[str, tuple[int | None, int | None]] = {
     "chroot": (161, 51), "shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "shmdt": (67, 197),
     "semget": (64, 190), "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186),
@@ -362,8 +361,8 @@ _PR_SET_SECCOMP, _SECCOMP_PR_SET_DUMPABLE = 22, 4
 _SYNC, _SYNCFS, _CLONE3 = (162, 81), (306, 267), (435, 435)
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag that clone takes
 _FAMILIES = (1, 2, 10)  # unix, IPv4, IPv6
-_TERMINAL = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD (the machine's kernel would load a module)
-#: Calls that change how a process is scheduled, with the argument that names it. The namespace's first process is 1.
+_TERMINAL = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD (which would load a kernel module)
+#: Calls that change the scheduling of a process, with the index of its pid. The namespace's first process is 1.
 _SCHEDULING = {"sched_setaffinity": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0}
 
 
@@ -375,21 +374,21 @@ _REFUSE = _op(_RETURN, _ERRNO | _EPERM)
 
 
 def filter_program(memfd: bool = True, affinity: bool = True, machine: bool = False) -> bytes:
-    """The filter: classic BPF over ``struct seccomp_data``.
+    """Build the seccomp filter, classic BPF over ``struct seccomp_data``.
 
-    ``clone3`` does not exist under it, because a filter cannot read its flags; libc falls back to ``clone``. Limits can
-    be set only for the caller. ``sync`` does nothing: the scratch folder is in memory.
+    ``clone3`` fails with ENOSYS, because a filter cannot read its flags; libc falls back to ``clone``. A process can
+    set only its own limits. ``sync`` does nothing, because the scratch folder is in memory.
 
     Args:
-        memfd: whether files that only a descriptor names may be made. Where no control group counts memory, they may
-            not, and no process may hide its mappings (``PR_SET_DUMPABLE`` 0).
-        affinity: whether processes may choose their processors. Where no control group shares them out, they may not.
-        machine: whether :data:`OF_MACHINES` are allowed.
+        memfd: allow memfd files, and processes that hide their mappings (``PR_SET_DUMPABLE`` 0). Both need a control
+            group that counts memory.
+        affinity: allow processes to choose their processors, which needs a control group that shares them.
+        machine: allow :data:`OF_MACHINES`.
     """
     architecture = platform.machine()
     column = list(_ARCH).index(architecture)
     numbers = {name: pair[column] for group in CALLS.values() for name, pair in group.items()}
-    if machine and memfd:  # shared memory counts only in a control group
+    if machine and memfd:  # only control groups count shared memory
         numbers |= {name: pair[column] for name, pair in OF_MACHINES.items()}
     elif machine:
         numbers["chroot"] = OF_MACHINES["chroot"][column]
@@ -414,14 +413,14 @@ def filter_program(memfd: bool = True, affinity: bool = True, machine: bool = Fa
         ("socket", 0, [*families, _op(_RETURN, _ERRNO | _EAFNOSUPPORT)]),
         ("ioctl", 1, one_of(*_TERMINAL)),
         ("prlimit64", 0, [_op(_EQUAL, 0, 1, 0), _REFUSE]),
-        ("setpriority", 0, one_of(2)),  # of a whole user
+        ("setpriority", 0, one_of(2)),  # PRIO_USER
         ("setpriority", 1, one_of(1)),
         ("ioprio_set", 0, one_of(3)),
         ("ioprio_set", 1, one_of(1)),
         *((name, argument, one_of(1)) for name, argument in _SCHEDULING.items()),
         *([] if memfd else [("prctl", 0, hiding)]),
     ]
-    # (call, argument, what is done over the low half of that argument); what falls through may pass.
+    # Each condition is a call, an argument, and operations on its low half; if none returns, the call is allowed.
     for name, argument, body in conditions:
         if (number := numbers.get(name)) is None:
             continue
@@ -434,14 +433,14 @@ def filter_program(memfd: bool = True, affinity: bool = True, machine: bool = Fa
 
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Sorted numbers as (first, last) of each run of neighbours."""
-    found: list[tuple[int, int]] = []
+    """Group sorted numbers into (first, last) of consecutive runs."""
+    ranges: list[tuple[int, int]] = []
     for number in numbers:
-        if found and found[-1][1] == number - 1:
-            found[-1] = (found[-1][0], number)
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = (ranges[-1][0], number)
         else:
-            found.append((number, number))
-    return found
+            ranges.append((number, number))
+    return ranges
 
 
 class _Program(ctypes.Structure):
@@ -449,16 +448,16 @@ class _Program(ctypes.Structure):
 
 
 def install_filter(program: bytes) -> None:
-    """Hold this process and its children to a filter. Needs no_new_privs."""
+    """Install a seccomp filter for this process and its children. Needs no_new_privs."""
     structure = _Program(len(program) // 8, program)
     check(libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(structure), 0, 0), "prctl(PR_SET_SECCOMP)")
 
 
 def confine_code(rules: int | None, program: bytes) -> None:
-    """Take what code must not have from this process, which has its user already, and from its children.
+    """Confine this process, which already has code's user, and its children.
 
     Args:
-        rules: of landlock, where there is one.
+        rules: Landlock ruleset, if supported.
     """
     drop_capabilities()
     set_dumpable(True)
@@ -466,5 +465,5 @@ def confine_code(rules: int | None, program: bytes) -> None:
     if rules is not None:
         check(libc.syscall(_RESTRICT, rules, 0), "landlock_restrict_self")
     else:
-        set_dumpable(False)  # others of the same user may not look into it
+        set_dumpable(False)  # without Landlock, protect it from other processes of the same user
     install_filter(program)

@@ -1,10 +1,10 @@
-"""A whole root file system in a jail: overlays of layers, written to in memory, and code that is root in it.
+"""A whole root file system in a jail: overlays of layers, with changes in memory, and code that is root in it.
 
-``settings["machine"]`` has ``mounts``: (path, lower folders from top to bottom) for each overlay, the root's first;
-``shown``: (folder of the host, path) to be read only; ``hostname``. Root in it is nobody outside: started by the
-host's root, the users 0 to 65535 are a range that owns nothing, and the layers are mounted with these users
-(mount_setattr(2), MOUNT_ATTR_IDMAP). For an ordinary user root is that user outside, and there are the users that
-/etc/subuid gives, or no others.
+``settings["machine"]`` has ``mounts``: path and lower folders (top first) of each overlay, the root's first; ``shown``:
+read-only folders of the host and their paths; ``hostname``. Root in a machine has no privileges outside. If the host's
+root starts it, the users 0 to 65535 are a range that owns nothing, and the layers are mounted with these users
+(mount_setattr(2), MOUNT_ATTR_IDMAP). If an ordinary user starts it, root is that user outside, and the other users, if
+any, are those of /etc/subuid.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from rollenv.sandbox.inside import linux
 
 Json = dict[str, Any]
 
-#: The first of the users outside, the numbers of users, and how many such ranges there are.
+#: The first user outside, the users in a range, and the number of ranges.
 OUTSIDE, USERS, RANGES = 0x71000000, 1 << 16, 0xEFF
-#: Where the parts are before the machine's root becomes the root.
+#: Folders of the parts before the machine's root becomes the root.
 LAYERS, SHOWN, ROOT, UPPER = "/layers", "/shown", "/machine", "/box"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-#: What Docker leaves to root in a container, without raw sockets: chown, dac_override, fowner, fsetid, kill, setgid,
-#: setuid, setpcap, net_bind_service, sys_chroot, mknod, setfcap. Not to trace: process 1 and its memory are not root's.
+#: Docker's default capabilities without raw sockets: chown, dac_override, fowner, fsetid, kill, setgid, setuid,
+#: setpcap, net_bind_service, sys_chroot, mknod, setfcap. Without sys_ptrace, so that root cannot access process 1.
 CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27, 31)
 
 
 def users(pid: int) -> str:
-    """The line for uid_map and gid_map of a process with this number."""
+    """Return the line of uid_map and gid_map for a process id."""
     return f"0 {OUTSIDE + USERS * (pid % RANGES)} {USERS}\n"
 
 
 def open_folders(machine: Json) -> dict[str, int]:
-    """Descriptors of every folder of the host that will be shown, before mounts cover them."""
-    wanted = [path for _, lower in machine["mounts"] for path in lower] + [path for path, _ in machine["shown"]]
-    return {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in wanted}
+    """Open all folders of the host that will be shown, before mounts cover them."""
+    paths = [path for _, lower in machine["mounts"] for path in lower] + [path for path, _ in machine["shown"]]
+    return {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in paths}
 
 
-def show_folders(machine: Json, found: dict[str, int], root: str, namespace: int | None) -> bool:
-    """Mount the layers and what is shown below ``root``, read only. Whether their users are the machine's."""
+def show_folders(machine: Json, opened: dict[str, int], root: str, namespace: int | None) -> bool:
+    """Mount the layers and shown folders read-only below ``root``; return whether their users are the machine's."""
     mapped = namespace is not None
     for i, (_, lower) in enumerate(machine["mounts"]):
         for j, path in enumerate(lower):
             target = f"{root}{LAYERS}/{i}.{j}"
             os.makedirs(target)
-            mapped &= _show(found[path], target, namespace)
+            mapped &= _show(opened[path], target, namespace)
     for i, (path, _) in enumerate(machine["shown"]):
         target = f"{root}{SHOWN}/{i}"
         os.makedirs(target)
-        _show(found[path], target, namespace)
+        _show(opened[path], target, namespace)
     for folder in (ROOT, UPPER):
         os.makedirs(root + folder, exist_ok=True)
-    for fd in found.values():
+    for fd in opened.values():
         os.close(fd)
     return mapped
 
@@ -71,7 +71,7 @@ def _show(fd: int, target: str, namespace: int | None) -> bool:
 
 
 def namespace_of_users() -> int:
-    """A descriptor of a user namespace with the range of a machine that this process starts."""
+    """Open a user namespace with the range of users for a machine of this process."""
     ready, go = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -95,7 +95,7 @@ def namespace_of_users() -> int:
 
 
 def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
-    """In a new mount namespace: put the machine together and make it the root. A descriptor of what is written."""
+    """Assemble the machine in a new mount namespace and make it the root; return a descriptor of its written files."""
     machine = settings["machine"]
     options = f"size={settings['scratch_bytes']},nr_inodes={settings['scratch_files']},mode=755"
     linux.mount("machine", UPPER, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, options)
@@ -103,13 +103,13 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
         upper, work, target = f"{UPPER}/upper/{i}", f"{UPPER}/work/{i}", ROOT + path
         os.makedirs(upper)
         os.makedirs(work)
-        # An overlay's top folder has the owner and permissions of the upper one.
+        # An overlay's root has the owner and permissions of the upper folder.
         info = os.stat(f"{LAYERS}/{i}.0")
         os.chmod(upper, stat.S_IMODE(info.st_mode))
         with contextlib.suppress(OSError):
             os.chown(upper, info.st_uid, info.st_gid)
         _in_root(target)
-        os.chdir(LAYERS)  # a mount's options are at most a page: short names leave room for hundreds of layers
+        os.chdir(LAYERS)  # mount options are limited to a page: short names leave room for hundreds of layers
         lowers = ":".join(f"{i}.{j}" for j in range(len(lower)))
         data = f"lowerdir={lowers},upperdir={upper},workdir={work},userxattr"
         linux.mount("overlay", target, "overlay", linux.MS_NOSUID | linux.MS_NODEV, data)
@@ -118,7 +118,7 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
         linux.mount(f"{SHOWN}/{i}", ROOT + path, None, linux.MS_BIND)
     for folder in ("proc", "dev", "sys", "tmp"):
         if os.path.islink(f"{ROOT}/{folder}") or os.path.isfile(f"{ROOT}/{folder}"):
-            os.remove(f"{ROOT}/{folder}")  # an image's own; a mount needs a folder
+            os.remove(f"{ROOT}/{folder}")  # a file or link of the image; a mount needs a folder
         _in_root(f"{ROOT}/{folder}")
     os.chmod(f"{ROOT}/tmp", 0o1777)
     mount_proc(f"{ROOT}/proc")
@@ -143,7 +143,7 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
 
 
 def _in_root(path: str) -> None:
-    """Make a folder where none is. A layer may hold anything there, a link that leads out of the machine too."""
+    """Create a folder if it does not exist, and refuse links, since a layer may have one that leads outside."""
     if os.path.realpath(path) != path:
         raise OSError(f"{path.removeprefix(ROOT)} in the machine is a link, and something has to be mounted there")
     if not os.path.isdir(path):
@@ -151,7 +151,7 @@ def _in_root(path: str) -> None:
 
 
 def hardener(memfd: bool, affinity: bool) -> Callable[[], None]:
-    """Return a function that leaves a fork, before it reads anything, :data:`CAPABILITIES` and no others."""
+    """Return a function that limits a fork to :data:`CAPABILITIES` before it reads anything."""
     program = linux.filter_program(memfd=memfd, affinity=affinity, machine=True)
 
     def harden() -> None:

@@ -1,6 +1,6 @@
-"""Additions of notebooks to Python: ``!command`` and ``%magic`` lines, and ``%%magic`` cells.
+"""Notebook syntax: ``!command`` and ``%magic`` lines, and ``%%magic`` cells.
 
-A cell is changed only if it is not valid Python. Lines inside strings and brackets are not changed.
+A cell is rewritten only if it is not valid Python. Lines inside strings and brackets are not rewritten.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _SHOWN |= {"javascript": "javascript", "js": "javascript"}
 
 
 class UsageError(Exception):
-    """An unknown magic, or one that was used incorrectly."""
+    """An unknown magic, or wrong use of one."""
 
 
 def changed(code: str) -> str:
-    """A cell as Python: the cell itself if it is Python, or has neither magics nor commands."""
+    """Rewrite a cell to Python, unless it is valid Python or has neither magics nor commands."""
     head, _, body = code.lstrip("\n").partition("\n")
     if head.startswith("%%") and (name := _WORD.match(head, 2)):
         rest = head[name.end() :].strip()
@@ -44,27 +44,26 @@ def changed(code: str) -> str:
 
 
 def _changed_lines(lines: list[str]) -> str:
-    done: list[str] = []
-    at, inside = 0, ""  # what is still open: brackets, then the quotes of a text
+    rewritten: list[str] = []
+    at, inside = 0, ""  # open brackets, then the quotes of an open string
     while at < len(lines):
         line = lines[at]
         at += 1
-        found = None if inside else _ASSIGNED.fullmatch(line)
-        if found is None:
+        if inside or not _ASSIGNED.fullmatch(line):
             inside = _open_after(line, inside)
-            done.append(line)
+            rewritten.append(line)
             continue
         extra = 0
         while line.endswith("\\") and at < len(lines):
             line = line[:-1] + lines[at].lstrip()
             at, extra = at + 1, extra + 1
-        done.append(_call(*_ASSIGNED.fullmatch(line).groups()))  # type: ignore[union-attr]
-        done += [""] * extra  # the numbers of later lines stay
-    return "\n".join(done)
+        rewritten.append(_call(*_ASSIGNED.fullmatch(line).groups()))  # type: ignore[union-attr]
+        rewritten += [""] * extra  # keep the numbers of later lines
+    return "\n".join(rewritten)
 
 
 def _open_after(line: str, inside: str) -> str:
-    """Return what is open at the end of a line: brackets as ``(``, a text as its quotes, a backslash as such."""
+    """Return what is open at the end of a line: ``(`` for each bracket, the quotes of a string, a backslash."""
     brackets, quotes = inside.count("("), inside.strip("(\\")
     at = 0
     while at < len(line):
@@ -84,7 +83,7 @@ def _open_after(line: str, inside: str) -> str:
             brackets = max(0, brackets - 1)
         at += 1
     if len(quotes) == 1 and not line.endswith("\\"):
-        quotes = ""  # a text of one line ends with it
+        quotes = ""  # a string of one line ends with the line
     return "(" * brackets + quotes + ("\\" if line.endswith("\\") and not quotes else "")
 
 
@@ -99,10 +98,10 @@ def _call(indent: str, target: str | None, mark: str, rest: str) -> str:
 
 
 class Magics:
-    """The commands and magics of one namespace, as ``get_ipython()`` gives them.
+    """The commands and magics of one namespace; ``get_ipython()`` returns it.
 
     Args:
-        show: shows representations (name to content) as a result.
+        show: reports representations (name to content) as a result.
     """
 
     def __init__(
@@ -116,14 +115,14 @@ class Magics:
         self._execute(code)
 
     def run_line_magic(self, name: str, rest: str) -> Any:
-        """``%name rest``."""
+        """Run ``%name rest``."""
         rest = self._expand(rest) if name not in ("time", "timeit") else rest
         if name in _SHELL_WORDS:
             return self.system(f"{name} {rest}")
         return self._find("line", name)(rest)
 
     def run_cell_magic(self, name: str, rest: str, body: str) -> Any:
-        """``%%name rest``, and the lines below it."""
+        """Run ``%%name rest`` with the lines below it."""
         if name in _SCRIPTS:
             return self._script([_SCRIPTS[name], *rest.split()], body)
         if name in _SHOWN:
@@ -146,17 +145,17 @@ class Magics:
     # -- commands ----------------------------------------------------------------------------------------------------
 
     def system(self, command: str) -> None:
-        """``!command``: its output is the cell's."""
+        """Run ``!command``, whose output becomes the cell's."""
         self.user_ns["_exit_code"] = self._program(["/bin/sh", "-c", self._expand(command)])[0]
 
     def getoutput(self, command: str) -> list[str]:
-        """``lines = !command``."""
+        """Run ``lines = !command``."""
         status, data = self._program(["/bin/sh", "-c", self._expand(command)], taken=True)
         self.user_ns["_exit_code"] = status
         return data.decode(errors="replace").splitlines()
 
     def _expand(self, text: str) -> str:
-        """Substitute ``{expression}`` and ``$name`` from the namespace; leave the rest as it is."""
+        """Substitute ``{expression}`` and ``$name`` from the namespace; leave unknown ones unchanged."""
 
         def value(match: re.Match[str]) -> str:
             expression = match[1] or match[2]
@@ -178,7 +177,7 @@ class Magics:
 
     @staticmethod
     def _program(command: list[str], data: bytes = b"", taken: bool = False) -> tuple[int, bytes]:
-        """Run a program in its own group, which ends if the cell is interrupted."""
+        """Run a program in its own process group, which is killed if the cell is interrupted."""
         import subprocess
 
         pipe, out = subprocess.PIPE, subprocess.PIPE if taken else None
@@ -245,7 +244,7 @@ class Magics:
             print(f"figures are results here; %matplotlib {rest} changes nothing", file=sys.stderr)  # noqa: T201
 
     def _nothing(self, _: str) -> None:
-        """Accept the magics that set up a notebook; they do nothing here."""
+        """Ignore a magic that sets up a notebook."""
 
     _line_config = _line_load_ext = _line_reload_ext = _line_autoreload = _nothing
 
@@ -332,7 +331,7 @@ class Captured:
         return self.stdout
 
     def show(self) -> None:
-        """Write it after all."""
+        """Write the captured output."""
         sys.stdout.write(self.stdout)
         sys.stderr.write(self.stderr)
 

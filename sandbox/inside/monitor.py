@@ -1,9 +1,8 @@
-"""Looks at the processes of a sandbox from the kernel: memory in use, processor time, priorities.
+"""Monitors the processes of a sandbox: memory in use, processor time, priorities.
 
-Where a control group counts memory, the machine's kernel holds the limit and this only notices that it did. Elsewhere
-this adds up, as often as a limit could be passed in the meantime: private memory, shared anonymous mappings (by inode,
-each once, whole), files in the scratch folder, and what waits in sockets. Files that only a descriptor names cannot be
-counted; there the filter of calls refuses them.
+If a control group counts memory, Linux enforces the limit and this only detects kills. Otherwise this adds up private
+memory, shared anonymous mappings (by inode, each once, whole), files in the scratch folder, and data in sockets, as
+often as the limit could be exceeded in between. Memfd files cannot be counted, so the seccomp filter refuses them then.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ import socket
 import struct
 from collections.abc import Callable, Iterable
 
-#: The nice value of work that has run for a while: about a third of the share of a process that has none.
+#: Nice value of long-running work: about a third of the default share.
 YIELD_TO = 5
-#: Bytes a second that no machine fills faster.
+#: Upper bound of the bytes per second that code can allocate.
 _FILL_RATE = 6e9
-#: The part of the limit at which this says that it is used up, since it looks only now and then.
+#: Part of the limit that counts as exceeded, because checks are periodic.
 _FULL = 0.96
 _NETLINK_SOCK_DIAG, _BY_FAMILY, _DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
 _SHOW_QUEUES, _QUEUES = 0x10, 4
-#: Bytes of the machine's memory for each byte that waits in an internet socket, at most.
+#: Maximum bytes of kernel memory for each byte of data in an internet socket.
 _OVERHEAD = 2
 _PAGE = resource.getpagesize()
 _CORES = sorted(os.sched_getaffinity(0))
@@ -34,11 +33,11 @@ class ResourceMonitor:
     """Memory and processor time of the processes of a sandbox.
 
     Args:
-        proc: a descriptor of a /proc that shows them, or None.
-        tree: whether that /proc shows the whole machine, so that they have to be looked for.
-        oom: a descriptor of the control group's file that counts kills for lack of memory, or None without one.
-        limit: bytes that may be in use.
-        counts: whether this adds up memory, where no control group does.
+        proc: descriptor of a /proc that shows the processes, or None.
+        tree: whether that /proc shows the whole host, so that the sandbox's processes must be searched for.
+        oom: descriptor of the control group's file that counts kills for lack of memory, or None.
+        limit: maximum bytes in use.
+        counts: whether to add up memory if no control group does.
     """
 
     def __init__(self, proc: int | None, tree: bool, oom: int | None, limit: int, counts: bool = True):
@@ -52,7 +51,7 @@ class ResourceMonitor:
         self._low = self._pinned = False
 
     def killed(self) -> bool:
-        """Return whether the machine's kernel killed something for lack of memory since the last call."""
+        """Return whether Linux has killed a process for lack of memory since the last call."""
         before, self._kills = self._kills, self._oom_kills()
         return self._kills > before
 
@@ -68,7 +67,7 @@ class ResourceMonitor:
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def used(self, scratches: Iterable[int], exactly: bool = False) -> int:
-        """Bytes in use by all processes that run code; at least that, as long as it is within the limit."""
+        """Return the bytes in use by all processes that run code, or an upper bound that is within the limit."""
         kept = 0
         for fd in scratches:
             info = os.fstatvfs(fd)
@@ -79,26 +78,26 @@ class ResourceMonitor:
         pages = [self._statm(pid) for pid in pids]
         total = kept + sum(size for size, _ in pages)
         if total <= self.limit and not exactly:
-            return total  # even with every page of every address space
+            return total  # within the limit even if all address space were used
         shared = self._shared(pids)
         private = sum(private for _, private in pages)
-        if kept + shared + private > self.limit:  # pages that forks share were counted for each; look again, slowly
+        if kept + shared + private > self.limit:  # pages shared by forks were counted repeatedly; count them precisely
             private = sum(map(self._proportional, pids))
         return kept + shared + private
 
     def patience(self, used: int) -> float:
-        """Seconds in which the rest cannot be filled."""
+        """Return seconds within which the limit cannot be reached."""
         return min(max((self.limit - used) / _FILL_RATE, 0.001), 0.25)
 
     def _statm(self, pid: str) -> tuple[int, int]:
-        """(address space, private memory) of a process, in bytes."""
+        """Return the address space and the private memory of a process, in bytes."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             fields = self._read(f"{pid}/statm").split()
             return int(fields[0]) * _PAGE, (int(fields[1]) - int(fields[2])) * _PAGE
         return 0, 0
 
     def _proportional(self, pid: str) -> int:
-        """Private memory, where a page that n processes share counts for an n-th."""
+        """Return private memory, counting a page of n processes as an n-th."""
         with contextlib.suppress(OSError, ValueError):
             for line in self._read(f"{pid}/smaps_rollup").splitlines():
                 if line.startswith(b"Pss_Anon:"):
@@ -106,7 +105,7 @@ class ResourceMonitor:
         return self._statm(pid)[1]
 
     def _shared(self, pids: Iterable[str]) -> int:
-        """Shared anonymous mappings, whichever process maps them and whatever part was touched."""
+        """Return the size of all shared anonymous mappings, including untouched parts."""
         sizes: dict[bytes, int] = {}
         for pid in pids:
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -122,7 +121,7 @@ class ResourceMonitor:
     # -- processor time ----------------------------------------------------------------------------------------------
 
     def cpu_seconds(self) -> float:
-        """Processor time of all of them, and of what they waited for."""
+        """Return the processor time of all processes and of children that they waited for."""
         ticks = 0
         for pid in [*self.pids(), *map(str, self.own)]:
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -131,7 +130,7 @@ class ResourceMonitor:
         return ticks / _TICKS
 
     def lower_priority(self) -> None:
-        """Let short runs of others go first: a lower share, or a lower priority for every process and session."""
+        """Lower the sandbox's share, or the priority of its processes and sessions, in favour of others' short runs."""
         if self.share is not None:
             if not self._low:
                 os.pwrite(self.share, self.shares[1].encode(), 0)
@@ -143,7 +142,7 @@ class ResourceMonitor:
                 with contextlib.suppress(OSError, ValueError):
                     if not self.tree and os.getpriority(os.PRIO_PROCESS, int(pid)) < YIELD_TO:
                         os.setpriority(os.PRIO_PROCESS, int(pid), YIELD_TO)
-                with contextlib.suppress(OSError):  # it is allowed only some times a second
+                with contextlib.suppress(OSError):  # Linux limits the rate of these changes
                     fd = os.open(f"{pid}/autogroup", os.O_WRONLY, dir_fd=self.proc)
                     try:
                         os.write(fd, str(YIELD_TO).encode())  # sched(7)
@@ -160,7 +159,7 @@ class ResourceMonitor:
         return b""
 
     def _pin(self, pids: Iterable[str], cores: list[int]) -> None:
-        """Every session has its own share, so many sessions together get only some of the processors."""
+        """Limit processes to some processors, because each of many sessions has a share of its own."""
         if self.tree:
             return
         for pid in pids:
@@ -169,7 +168,7 @@ class ResourceMonitor:
                     os.sched_setaffinity(int(thread), cores)
 
     def restore_priority(self) -> None:
-        """Give later work its usual share."""
+        """Restore the usual share for later work."""
         if self._low and self.share is not None:
             os.pwrite(self.share, self.shares[0].encode(), 0)
         if self._pinned:
@@ -180,21 +179,21 @@ class ResourceMonitor:
     # -- /proc -------------------------------------------------------------------------------------------------------
 
     def pids(self) -> list[str]:
-        """The processes that run code: all but the kernel's own."""
+        """Return the ids of processes that run code."""
         if self.proc is None:
             return []
         if self.tree:
-            # Below the zygote's namespaces: children of children of children of this process.
+            # The third and later generations of children of this process, below the zygote's namespaces.
             level = [os.readlink("self", dir_fd=self.proc)]
             for _ in range(2):
                 level = [child for pid in level for child in self._children(pid)]
-            found: list[str] = []
+            pids: list[str] = []
             while level:
                 level = [child for pid in level for child in self._children(pid)]
-                found += level
-            return found
-        found = [name for name in os.listdir(self.proc) if name.isdigit()]
-        return [name for name in found if int(name) not in self.own and name != "1"]
+                pids += level
+            return pids
+        pids = [name for name in os.listdir(self.proc) if name.isdigit()]
+        return [pid for pid in pids if int(pid) not in self.own and pid != "1"]
 
     def _children(self, pid: str) -> list[str]:
         with contextlib.suppress(OSError):
@@ -213,14 +212,14 @@ class ResourceMonitor:
 
 
 def bytes_in_sockets(read: Callable[[str], bytes]) -> int:
-    """Bytes that wait to be read or sent; 0 where the machine does not tell.
+    """Return the bytes of unread and unsent data in sockets; 0 if they cannot be counted.
 
     Args:
         read: reads a file of /proc.
     """
     lines = [line.split() for line in read("self/net/protocols").splitlines()]
     count = sum(int(line[2]) for line in lines if len(line) > 2 and line[0].startswith((b"UNIX", b"TCP", b"UDP")))
-    if count <= 4:  # inspecting each is expensive, and a few hold little
+    if count <= 4:  # inspecting sockets is expensive, and a few hold little
         return 0
     total = 0
     with contextlib.suppress(OSError, struct.error):
@@ -249,7 +248,7 @@ def _in_unix() -> int:
 
 
 def _sent(attributes: bytes) -> int:
-    """Return the bytes that a socket has sent and no one has read, with their overhead."""
+    """Return the bytes of data that a socket has sent and nobody has read, with their overhead."""
     while len(attributes) >= 4:
         size, kind = struct.unpack_from("=HH", attributes)
         if kind == _QUEUES:

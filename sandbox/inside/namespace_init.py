@@ -1,10 +1,10 @@
-"""The processes that fork others: they hold limits and numbers, never code, input or output.
+"""The processes that fork others. They never see code, input or output.
 
-Code runs in a *namespace*: a pid namespace with its own /proc, its own ipc and its own scratch folder. Its first
-process (:class:`NamespaceInit`) forks processes for the kernel and collects those that ended; when it ends, the whole
-namespace ends. The :func:`zygote` forks namespaces; it was itself forked before the first request came.
+Code runs in a *namespace*: a pid namespace with its own /proc, ipc and scratch folder. Its first process
+(:class:`NamespaceInit`) forks processes for the kernel and reaps them; when it ends, the whole namespace ends. The
+:func:`zygote`, forked before the first request, forks namespaces.
 
-A container may have no namespaces of its own. There all processes share one, and it is cleared instead of ended.
+A container has a single namespace, which is cleared instead of ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rollenv.sandbox.inside import child, linux, terminal
 
 Json = dict[str, Any]
 
-#: Seconds that processes have to be gone once they were killed.
+#: Maximum seconds to wait for killed processes.
 _ENDING = 2.0
 
 
@@ -34,9 +34,9 @@ class Prepared(NamedTuple):
     harden: Callable[[], None]
     scratch: str
     written: int
-    """A descriptor of the folder that holds all that is written."""
+    """Descriptor of the folder of all written files."""
     machine: bool = False
-    """True for a machine: background processes of commands live on, and the folder can be packed from here."""
+    """True for a machine, where background processes outlive their command and ``written`` can be archived."""
 
 
 def zygote(
@@ -45,11 +45,11 @@ def zygote(
     build: Callable[[], Prepared],
     part: Callable[[], None] | None = None,
 ) -> None:
-    """Fork a namespace for every socket that comes.
+    """Fork a namespace for every received socket.
 
     Args:
-        own: a descriptor of this process's pid namespace.
-        part: called in the namespace of a single run, to separate it from what the others share.
+        own: descriptor of this process's pid namespace.
+        part: called in the namespace of a single run, to isolate it further.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     gc.collect()
@@ -100,11 +100,11 @@ class NamespaceInit:
     """The first process of a namespace.
 
     Args:
-        harden: called in every fork before anything foreign comes to it.
-        kill_all: signals every process that runs code; by default all that this one can see.
-        wipe: empties the folders that can be written, in a namespace that is used again.
+        harden: called in every fork before it receives anything.
+        kill_all: signals all processes that run code; by default all in the pid namespace.
+        wipe: empties the writable folders of a namespace that is reused.
         part: called before the fork of a namespace's only run.
-        machine: a descriptor of all that is written in a machine.
+        machine: descriptor of the written files of a machine.
     """
 
     def __init__(
@@ -123,12 +123,12 @@ class NamespaceInit:
         self.numbers: dict[int, int] = {}  # pid: number
         self.once = False
         self.wakeup, end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 gets no signal that it has no handler for
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # process 1 ignores signals without a handler
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(end, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Until the kernel hangs up."""
+        """Handle orders until the kernel closes the connection."""
         poll = select.poll()
         poll.register(self.connection.fileno(), select.POLLIN)
         poll.register(self.wakeup, select.POLLIN)
@@ -158,7 +158,7 @@ class NamespaceInit:
         elif "kill_all" in order:
             self.kill_all(signal.SIGKILL)
         elif "end_all" in order:
-            # Kill everything, and wait until its memory is free again.
+            # Kill everything, and wait until its memory is freed.
             until = time.monotonic() + _ENDING
             self.kill_all(signal.SIGKILL)
             while self._reap(os.WNOHANG) and time.monotonic() < until:
@@ -168,7 +168,7 @@ class NamespaceInit:
         elif "signal_all" in order:
             self.kill_all(order["signal_all"])
         elif "clear" in order:
-            # Leave nothing of what ran.
+            # Remove all traces of the run.
             self.kill_all(signal.SIGKILL)
             self._reap(0)
             if self.wipe is not None:
@@ -196,17 +196,13 @@ class NamespaceInit:
             self._send(number=number, pid=pid)
 
     def _reap(self, options: int) -> bool:
-        """Collect ended processes, also those without a request: orphans become children of this one.
-
-        Returns:
-            Whether there are more.
-        """
+        """Reap ended processes, including orphans; return whether there are other children."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, options))[0]:
                 pid, status = ended
                 if (number := self.numbers.pop(pid, None)) is None:
                     continue
-                if not self.once and self.machine is None:  # else all goes
+                if not self.once and self.machine is None:
                     _end_session(pid, signal.SIGKILL)
                 self._send(number=number, status=status)
                 if self.once:
@@ -220,7 +216,7 @@ class NamespaceInit:
 
 
 def _end_session(leader: int, number: int) -> None:
-    """Signal a process and its session: its own group, and the others that it made."""
+    """Signal a process, its group, and other groups of its session."""
     with contextlib.suppress(OSError):
         os.killpg(leader, number)
     with contextlib.suppress(OSError):
@@ -231,6 +227,6 @@ def _end_session(leader: int, number: int) -> None:
 
 
 def _kill_all(number: int) -> None:
-    """Everything in it but its first process. A fork cannot escape: it fails once the signal is pending."""
+    """Signal all processes except the first. Forks cannot escape, because they fail while the signal is pending."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)

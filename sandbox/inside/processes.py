@@ -1,4 +1,4 @@
-"""The kernel's side of what runs: namespaces, the processes in them, their requests, and their limits."""
+"""The kernel's view of namespaces, their processes, requests and limits."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Json = dict[str, Any]
 WATCH_INTERVAL, IDLE_INTERVAL = 0.02, 1.0
 #: Seconds after which a run yields to younger ones.
 YIELD_AFTER = 0.1
-#: Seconds that code has to react to an interrupt before it is killed.
+#: Seconds that code may take to react to an interrupt before it is killed.
 GRACE = 0.5
-#: Seconds after a request until background work counts, and the share of a processor it may have after that.
+#: Seconds after a request until background work is limited, and its allowed share of a processor.
 IDLE_BEGINS, _IDLE_SHARE = 0.05, 0.1
-#: Bytes that may wait for a process to read them before a sender has to wait.
+#: Bytes of unread input above which a sender must wait.
 HIGH_WATER = 1 << 20
 
 
 class Feed:
-    """Writes to a pipe as it takes it, and never waits for it."""
+    """Writes to a pipe without blocking."""
 
     def __init__(self, selector: selectors.BaseSelector, fd: int):
         self.selector, self.fd = selector, fd
@@ -42,7 +42,7 @@ class Feed:
         os.set_blocking(fd, False)
 
     def put(self, data: bytes, close: bool = False, then: Callable[[bool], None] | None = None) -> None:
-        """Write ``data``, then call ``then`` when there is space for more: true if the process took it."""
+        """Write ``data``; call ``then`` when there is room for more, with false if the pipe was closed."""
         if self.closed:
             if then:
                 then(False)
@@ -54,7 +54,7 @@ class Feed:
         self.push()
 
     def push(self) -> None:
-        """Write what the pipe takes now."""
+        """Write as much as the pipe accepts now."""
         try:
             while self.waiting:
                 del self.waiting[: os.write(self.fd, self.waiting[: 1 << 16])]
@@ -73,7 +73,7 @@ class Feed:
                 self.close()
 
     def close(self) -> None:
-        """Let go of the pipe; what waits was not taken."""
+        """Close the pipe and drop unwritten data."""
         if not self.closed:
             self.closed = True
             with contextlib.suppress(KeyError):
@@ -102,24 +102,24 @@ class Job:
 
 
 class Child:
-    """A process that a request needs, and what is known of it."""
+    """A process for requests, with its state."""
 
     def __init__(self, namespace: Namespace, number: int, selector: selectors.BaseSelector, pipes: dict[str, int]):
         self.namespace, self.number, self.key = namespace, number, ""
         self.stdin, self.requests = Feed(selector, pipes["stdin"]), Feed(selector, pipes["requests"])
         self.fds = {pipes[name]: name for name in ("stdout", "stderr", "reports")}
         self.report = Report()
-        self.job: Job | None = None  # what is being served; a context has none between cells
+        self.job: Job | None = None  # the current request; a context has none between cells
         self.context = False
-        self.cells = 0  # how many it was given
-        self.words: list[str] = []  # of a command
+        self.cells = 0  # number of cells so far
+        self.words: list[str] = []  # first words of a command
         self.begun = time.monotonic()
         self.pid = 0
         self.pid_requests: list[int] = []  # requests that wait for its pid
         self.status: int | None = None
 
     def tell(self, number: int, message: Start | Cell | Resize) -> None:
-        """Send what it shall do."""
+        """Send a request to the process."""
         self.requests.put(encode(number, message))
 
 
@@ -127,8 +127,8 @@ class Namespace:
     """A process namespace, as seen from outside.
 
     Args:
-        pid: of its first process; 0 for the one namespace of a container.
-        scratch: a descriptor of its scratch folder, for looking at how full it is.
+        pid: process id of its first process; 0 for the only namespace of a container.
+        scratch: descriptor of its scratch folder, to measure its size.
     """
 
     def __init__(self, connection: socket.socket, pid: int, scratch: int | None = None):
@@ -139,10 +139,10 @@ class Namespace:
         self._next = 1
 
     def fork(self, selector: selectors.BaseSelector, **how: bool) -> Child:
-        """Ask for a process. It waits for its request.
+        """Fork a process, which waits for its request.
 
         Args:
-            how: ``once``, at a ``terminal``, or ``trusted``.
+            how: ``once``, with a ``terminal``, or ``trusted``.
         """
         pipes = {name: os.pipe() for name in ("stdin", "stdout", "stderr", "requests", "reports")}
         inner = [pipes[name][0 if name in ("stdin", "requests") else 1] for name in pipes]
@@ -159,7 +159,7 @@ class Namespace:
         return child
 
     def order(self, descriptors: list[int] | None = None, **message: Any) -> None:
-        """Tell the namespace's first process what to do; if it has ended, that is noticed elsewhere."""
+        """Send an order to the namespace's first process; its end is handled elsewhere."""
         with contextlib.suppress(OSError):
             socket.send_fds(self.connection, [json.dumps(message).encode()], descriptors or [])
 
@@ -168,7 +168,7 @@ class Namespace:
         self.order(signal=child.number, number=int(number), group=group)
 
     def end(self) -> None:
-        """Kill everything in it, or at least everything that runs code."""
+        """Kill all processes of the namespace, in a container all that run code."""
         if self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, 9)
@@ -176,7 +176,7 @@ class Namespace:
             self.order(kill_all=True)
 
     def close(self) -> None:
-        """Release everything held for a namespace that has ended."""
+        """Release the descriptors of a namespace that has ended."""
         self.connection.close()
         for fd in (self.pidfd, self.scratch):
             if fd is not None:
@@ -188,31 +188,31 @@ class LimitEnforcer:
     """The part of a kernel that enforces limits.
 
     Args:
-        idle_seconds: processor time that what stays between requests may use.
+        idle_seconds: maximum processor time of background work between requests.
     """
 
     def __init__(self, monitor: ResourceMonitor, idle_seconds: float):
         self.monitor = monitor
         self.idle_seconds = self._idle_left = idle_seconds
-        self._idle_at: tuple[float, float] | None = None  # when it was looked at, and the processor time then
+        self._idle_at: tuple[float, float] | None = None  # time and processor time of the last check
         self.namespaces: list[Namespace] = []
         self.shared: Namespace | None = None
         self._look_at = self._looked = self._lower_at = 0.0
         self._paused_at: float | None = None
-        self._ending = False  # whether everything in the shared namespace is being ended
+        self._ending = False  # true while everything in the shared namespace is being killed
 
     def _on_namespace(self, namespace: Namespace) -> bool:
         raise NotImplementedError
 
     def _on_request_done(self) -> None:
-        """A request is done. If no other request is running, background work counts from now."""
+        """Handle the end of a request. If no other is running, limit background work from now on."""
         if not self._busy():
             self.monitor.restore_priority()
             self._look_at = min(self._look_at, time.monotonic() + IDLE_BEGINS)
 
     def _on_request_start(self, now: float) -> None:
-        """Look at what begins, but not so early that a short run has to wait for it."""
-        self.monitor.killed()  # what went before is not its fault
+        """Handle the start of a request: schedule a check, late enough not to delay a short run."""
+        self.monitor.killed()  # ignore earlier kills
         if self._idle_at is not None:
             self._limit_idle_work(now)
             self._idle_at = None
@@ -221,7 +221,7 @@ class LimitEnforcer:
             self._look_at = soon if self._look_at <= now else min(self._look_at, soon)
 
     def _resume_all(self) -> None:
-        """After a pause, which no time limit counts."""
+        """Resume after a pause, and extend deadlines by it."""
         if self._paused_at is None or self.shared is None:
             self._paused_at = None
             return
@@ -254,7 +254,7 @@ class LimitEnforcer:
                     oldest = min(oldest, child.job.started)
                     if now >= child.job.deadline:
                         if isinstance(child.job.request, Cell) and not child.job.flags["timed_out"]:
-                            child.job.deadline = now + GRACE  # a context keeps its state if it reacts to the interrupt
+                            child.job.deadline = now + GRACE  # so that a context can react and keep its state
                             child.namespace.signal(child, signal.SIGINT, False)
                         else:
                             child.job.deadline = float("inf")
@@ -280,7 +280,7 @@ class LimitEnforcer:
         self._look_at, self._looked = time.monotonic() + wait, now
 
     def _limit_idle_work(self, now: float) -> None:
-        """Work between requests has as much processor time as a request, and a tenth of the time that passes."""
+        """Limit background work to the processor time of a request, plus a tenth of the time that passes."""
         seconds, before = self.monitor.cpu_seconds(), self._idle_at
         self._idle_at = (now, seconds)
         if before is not None:
@@ -300,14 +300,14 @@ class LimitEnforcer:
         self._wait_until_ended()
 
     def _wait_until_ended(self) -> None:
-        """Wait until those that were killed are gone, lest the next request goes to one, or pays for their memory."""
+        """Wait for killed processes, so that the next request neither reaches one nor is charged for its memory."""
         until = time.monotonic() + 2.5
         while self.shared is not None and self._ending and (left := until - time.monotonic()) > 0:
             if select.select([self.shared.connection], [], [], left)[0] and not self._on_namespace(self.shared):
-                break  # its end is noticed elsewhere
+                break  # the end of the namespace is handled elsewhere
 
     def _stop(self, child: Child) -> None:
-        """Kill a process and its session; a run's whole namespace."""
+        """Kill a process and its session, or the whole namespace of a run."""
         if child.job is not None and isinstance(child.job.request, Run):
             child.namespace.end()
         else:

@@ -1,11 +1,11 @@
 """The messages between a host and the kernel in a sandbox, and their encoding.
 
-On the channel a message is four bytes of length, a JSON object, and as many bytes of data as its ``bytes`` says. A
-request is answered by any number of :class:`Output` and :class:`Shown`, and then by one :class:`Finished`,
-:class:`Value` or :class:`Failed`. The kernel passes a :class:`Start` or :class:`Cell` on to the process that serves it.
+A message on the channel is four bytes of length, a JSON object, and ``bytes`` bytes of data. The answer to a request is
+any number of :class:`Output` and :class:`Shown`, followed by one :class:`Finished`, :class:`Value` or :class:`Failed`.
+The kernel forwards a :class:`Start` or :class:`Cell` to the process that serves it.
 
-That process reports to the kernel in frames on a pipe, one byte of kind and four of length before each. It may be under
-the control of untrusted code, so a reader copies bytes, bounds sizes and counts, and never follows a structure.
+That process reports to the kernel in frames on a pipe, each with a byte of kind and four of length. Untrusted code may
+control it, so the kernel only copies bytes and bounds their sizes and number.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 Json = dict[str, Any]
 
-#: Results of one request at most.
+#: Maximum results of one request.
 _MAX_RESULTS = 10_000
-#: The MIME types of representations with short names; every other one has its MIME type's name.
+#: MIME types of representations with short names; others are named by their MIME type.
 MIME = {
     "text": "text/plain",
     "html": "text/html",
@@ -45,17 +45,17 @@ class ProtocolError(ValueError):
 
 @dataclass(eq=False)
 class Start:
-    """Start a process with these limits; None is no limit.
+    """Start a process with limits; None is no limit.
 
     Attributes:
-        key: names the process in later requests; by default the kernel chooses a name.
+        key: name of the process in later requests; by default chosen by the kernel.
         timeout: seconds; 0 for no limit.
-        output_bytes: of standard output and standard error, each.
-        stream: whether output is sent as it comes.
-        show: whether results are sent as they come.
-        window: bytes of output that may be unacknowledged; 0 for any number.
-        last: whether standard input ends with the data of this message.
-        quiet: whether the sandbox counts as idle while it runs.
+        output_bytes: maximum bytes of standard output and of standard error.
+        stream: send output as it arrives.
+        show: send results as they arrive.
+        window: maximum unacknowledged bytes of output; 0 for no limit.
+        last: standard input ends with the data of this message.
+        quiet: the sandbox counts as idle while the process runs.
     """
 
     key: str = ""
@@ -77,7 +77,7 @@ class Start:
 
 @dataclass(eq=False)
 class Run(Start):
-    """Run a Python program in a namespace of its own; ``again`` says that another one is expected."""
+    """Run a Python program in a namespace of its own; ``again`` announces another run."""
 
     code: str = ""
     again: bool = False
@@ -92,7 +92,7 @@ class Command(Start):
 
 @dataclass(eq=False)
 class Terminal(Command):
-    """Run a program at a terminal of ``size`` (rows, columns)."""
+    """Run a program in a terminal of ``size`` (rows, columns)."""
 
     size: list[int] = field(default_factory=list)
 
@@ -106,7 +106,7 @@ class OpenContext(Start):
 
 @dataclass(eq=False)
 class FileOperation(Start):
-    """Do something to a path with the rights of code; contents are standard input and standard output."""
+    """Carry out an operation on a path with code's permissions; contents are standard input and standard output."""
 
     path: str = ""
 
@@ -125,14 +125,14 @@ class WriteFile(FileOperation):
 
 @dataclass(eq=False)
 class WriteFiles(FileOperation):
-    """Write several files, ``parts`` being (path, size); their contents come one after another."""
+    """Write several files with path and size in ``parts`` and concatenated contents."""
 
     parts: list[tuple[str, int]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
 class ListFolder(FileOperation):
-    """Describe what is in a folder."""
+    """Describe the contents of a folder."""
 
 
 @dataclass(eq=False)
@@ -149,7 +149,7 @@ class WatchFolder(FileOperation):
 
 @dataclass(eq=False)
 class MakeFolder(FileOperation):
-    """Make a folder and its parents."""
+    """Create a folder and its parents."""
 
 
 @dataclass(eq=False)
@@ -171,22 +171,22 @@ class CheckPath(FileOperation):
 
 @dataclass(eq=False)
 class PackScratch(FileOperation):
-    """Write the scratch folder as an archive."""
+    """Archive the scratch folder."""
 
 
 @dataclass(eq=False)
 class UnpackScratch(FileOperation):
-    """Read what :class:`PackScratch` wrote."""
+    """Unpack an archive of :class:`PackScratch`."""
 
 
 @dataclass(eq=False)
 class PackMachine(FileOperation):
-    """Write everything that was written in a machine as an archive, with the rights of its first process."""
+    """Archive all written files of a machine, with the permissions of its first process."""
 
 
 @dataclass(eq=False)
 class PackPath(FileOperation):
-    """Write a file, or the contents of a folder, as an archive."""
+    """Archive a file, or the contents of a folder."""
 
     follow: bool = False
 
@@ -203,12 +203,12 @@ class Connect(FileOperation):
     port: int = 0
 
 
-# -- requests about what runs ----------------------------------------------------------------------------------------
+# -- requests about running processes --------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class Cell:
-    """Run a cell in the context of a key."""
+    """Run a cell in the context with a key."""
 
     key: str
     code: str
@@ -230,7 +230,7 @@ class Signal:
 
 @dataclass(eq=False)
 class WriteInput:
-    """Append the data to a standard input, and close it if it is the ``last``."""
+    """Append the data to a standard input, and close it after the ``last`` piece."""
 
     key: str
     last: bool = False
@@ -238,7 +238,7 @@ class WriteInput:
 
 @dataclass(eq=False)
 class Acknowledge:
-    """So many bytes of output were received."""
+    """Acknowledge received bytes of output."""
 
     key: str
     taken: int
@@ -254,7 +254,7 @@ class Resize:
 
 @dataclass(eq=False)
 class GetPid:
-    """Return the process id inside, as soon as there is one."""
+    """Return the process id inside, once it is known."""
 
     key: str
 
@@ -266,27 +266,27 @@ class GetMemory:
 
 @dataclass(eq=False)
 class GetMetrics:
-    """Return what is in use: bytes, seconds of processors, processes."""
+    """Return the use of memory, disk, processor time and processes."""
 
 
 @dataclass(eq=False)
 class ListProcesses:
-    """Return the contexts and commands that run."""
+    """Return the running contexts and commands."""
 
 
 @dataclass(eq=False)
 class Pause:
-    """Stop everything; time does not count until :class:`Resume`."""
+    """Stop all processes; time does not count until :class:`Resume`."""
 
 
 @dataclass(eq=False)
 class Resume:
-    """Resume everything."""
+    """Resume all processes."""
 
 
 @dataclass(eq=False)
 class EndAll:
-    """Kill everything outside of single runs, and wait until it has ended."""
+    """Kill all processes except those of single runs, and wait for their end."""
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class EndAll:
 
 @dataclass(eq=False)
 class Ready:
-    """The kernel serves; ``about`` says what this machine gives it."""
+    """The kernel is ready; ``about`` has the properties of this sandbox."""
 
     about: Json
 
@@ -315,14 +315,14 @@ class Output:
 
 @dataclass(eq=False)
 class Shown:
-    """A result: representations by name."""
+    """A result, as representations by name."""
 
     result: Json
 
 
 @dataclass(eq=False)
 class Value:
-    """The answer to a request that starts nothing."""
+    """The answer to a request that starts no process."""
 
     value: Json = field(default_factory=dict)
 
@@ -341,8 +341,8 @@ class Finished:
 
     Attributes:
         error: ``name``, ``value`` and ``traceback`` of an exception.
-        ended: whether the process has ended; that of a context runs on.
-        count: cells that the context has run.
+        ended: whether the process has ended; that of a context continues.
+        count: number of cells that the context has run.
     """
 
     results: list[Json] = field(default_factory=list)
@@ -371,10 +371,10 @@ _TYPES: dict[str, Any] = {
 
 
 def from_json(head: Json) -> Any:
-    """The message of a JSON object.
+    """Convert a JSON object to a message.
 
     Raises:
-        ProtocolError: it is no message.
+        ProtocolError: the object is not a valid message.
     """
     fields = {name: value for name, value in head.items() if name not in ("id", "bytes", "type")}
     try:
@@ -388,12 +388,12 @@ def from_json(head: Json) -> Any:
 
 
 def encode(number: int, message: Any, data: bytes = b"") -> bytes:
-    """The bytes of a message to or about the request of a number."""
+    """Encode a message for the request with a number."""
     head = json.dumps({"id": number, "bytes": len(data), "type": type(message).__name__, **vars(message)}).encode()
     return len(head).to_bytes(4, "big") + head + data
 
 
-# -- checks: the kernel is trusted, but what it forwards was written by untrusted code --------------------------------
+# -- checks: the kernel is trusted, but it forwards data of untrusted code --------------------------------------------
 
 
 def _is_number(value: Any) -> bool:
@@ -431,24 +431,24 @@ _CHECKS: dict[Any, Callable[[Any], bool]] = {
 }
 
 
-#: The process has its request and begins; or it could not (number of the error, message).
+#: The process starts its request; or it failed (error number, message).
 READY, FAILED = b"O", b"S"
-#: A result begins (``main`` or ``display``); one representation of it (name, data); an exception (name, value, trace).
+#: Start of a result (``main`` or ``display``); a representation of it (name, data); an exception (name, value, trace).
 RESULT, FIELD, ERROR = b"R", b"F", b"E"
-#: The result before it is whole.
+#: End of a result.
 SHOWN = b"W"
-#: The cell of that number is done.
+#: End of the cell with a number.
 DONE = b"D"
 
-#: Bytes and frames of one report at most.
+#: Maximum bytes and frames of one report.
 MAX_BYTES, MAX_FRAMES = 16 << 20, 10_000
-#: Bytes of an exception's message; agents pass their answers on as one.
+#: Maximum bytes of an exception's message, which agents use for answers.
 MAX_MESSAGE = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_.+/-]{1,100}")
 
 
 def is_name(name: str) -> bool:
-    """Return whether a representation may be called that."""
+    """Return whether a name of a representation is valid."""
     return _NAME.fullmatch(name) is not None and name != "is_main_result"
 
 
@@ -457,22 +457,22 @@ class Violation(Exception):
 
 
 def frame(kind: bytes, *parts: str) -> bytes:
-    """A frame; parts are separated by null characters, which only the last may hold."""
+    """Encode a frame. Null characters separate parts; only the last part may contain them."""
     data = "\0".join(parts).encode("utf-8", "backslashreplace")
     return kind + len(data).to_bytes(4, "big") + data
 
 
 class Report:
-    """Reads frames, however they are cut."""
+    """Reads frames from a byte stream."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self.clear()
 
     def clear(self) -> None:
-        """Forget what was reported, for the next cell."""
+        """Reset for the next cell."""
         self.results: list[Json] = []
-        self.whole = 0  # so many of them
+        self.whole = 0  # number of complete results
         self.error: Json | None = None
         self.failed: Failed | None = None
         self.ready = False
@@ -481,14 +481,14 @@ class Report:
 
     @property
     def unread(self) -> bool:
-        """Return whether the beginning of a frame is left over."""
+        """True if there is an incomplete frame."""
         return bool(self._buffer)
 
     def take(self, data: bytes) -> None:
-        """Read what has come.
+        """Read the next bytes.
 
         Raises:
-            Violation: if it is too much, not a frame, or out of order.
+            Violation: the report is too large, malformed or out of order.
         """
         self._buffer += data
         self._bytes += len(data)
@@ -540,14 +540,14 @@ def _number(text: str) -> int:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of it, in as many pieces as it takes."""
+    """Write all bytes, in several calls if necessary."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
 def read_message(fd: int) -> bytes:
-    """A message with four bytes of length before it; empty at the end."""
+    """Read a message with four bytes of length before it; empty at the end."""
     head = _read_exactly(fd, 4)
     return _read_exactly(fd, int.from_bytes(head, "big")) if head else b""
 

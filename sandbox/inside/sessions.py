@@ -1,4 +1,4 @@
-"""Cells of other languages: a persistent program receives one cell after another and keeps its state."""
+"""Cells of other languages: a persistent program runs one cell after another and keeps its state."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 from rollenv.sandbox.inside import protocol
 
-#: Both read "number, newline, code, null" from one descriptor and write "number status" lines to another; a line of
-#: JavaScript ends with a document: what was shown, or how it failed.
+#: Both programs read "number, newline, code, null" from one descriptor and write "number status" lines to another;
+#: lines of JavaScript end with a document of the result or the error.
 _BASH = r"""
 trap 'return 130' INT
 while IFS= read -r -d '' -u "$1" __cell; do
@@ -64,21 +64,21 @@ new net.Socket({fd: cells, readable: true, writable: false}).setEncoding('utf8')
   for (const part of parts) turn = turn.then(() => run(part));
 }).on('end', () => process.exit(0));
 """
-#: Language to the program and what it is given.
+#: Commands by language.
 LANGUAGES = {"bash": ("bash", "--norc", "--noprofile", "-c", _BASH, "bash"), "javascript": ("node", "-e", _NODE, "--")}
 _MAX_LINE = 8 << 20
-#: Seconds to react to an interrupt.
+#: Seconds that a cell may take to react to an interrupt.
 _GRACE = 0.3
 
 
 class Session:
-    """Cells of one language.
+    """Runs cells of one language.
 
     Args:
         language: one of :data:`LANGUAGES`.
 
     Raises:
-        FileNotFoundError: if its program is not there.
+        FileNotFoundError: the language's program is missing.
     """
 
     def __init__(self, fd: int, language: str):
@@ -90,7 +90,7 @@ class Session:
 
     @property
     def reporting(self) -> bool:
-        """Always: it never forks a copy of itself that would come back."""
+        """True in the process that runs cells; it has no forks."""
         return os.getpid() == self.pid
 
     def run(self, code: str, env: Mapping[str, str] | None = None) -> int:
@@ -121,7 +121,7 @@ class Session:
         if line is None:
             assert self._process is not None
             ended = self._process.wait()
-            self._let_go()
+            self._kill()
             how = f"it exited with {ended}" if ended >= 0 else f"a signal ended it: {-ended}"
             self._failed("Exit", f"{how}; the next cell starts again without the state", "")
             return ended
@@ -137,11 +137,11 @@ class Session:
         return self._failed(str(result["name"]), str(result["value"]), str(result["trace"]))
 
     def interrupted(self) -> None:
-        """An interrupt came between the cell's end and its report."""
+        """Report an interrupt between the cell's end and its report."""
         self._failed("KeyboardInterrupt", "it was interrupted", "")
 
     def _tell(self, cell: bytes) -> str | None:
-        """Give it the cell, and wait for its line; None if it has ended."""
+        """Send a cell and wait for the status line; return None if the program has ended."""
         assert self._process is not None
         over = os.pidfd_open(self._process.pid)
         watched = [self._lines, over]
@@ -176,7 +176,7 @@ class Session:
         return None
 
     def _interrupted(self) -> str | None:
-        """Pass the interrupt on. Its line, or None if it had to be ended."""
+        """Forward an interrupt; return the status line, or None if the program had to be killed."""
         assert self._process is not None
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGINT)
@@ -189,10 +189,10 @@ class Session:
                     return line
                 if self._process.poll() is not None:
                     break
-        self._let_go()
+        self._kill()
         return None
 
-    def _let_go(self) -> None:
+    def _kill(self) -> None:
         assert self._process is not None
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -217,7 +217,7 @@ def _own_group() -> None:
 
 
 def _variables(language: str, env: Mapping[str, str]) -> str:
-    """Code that sets environment variables, in one line before the cell; they stay."""
+    """Return code that sets environment variables for this and later cells, without a newline."""
     if not env:
         return ""
     if language == "bash":

@@ -1,4 +1,4 @@
-"""A program at a terminal, with a process before it that has code's rights and carries bytes and sizes; see pty(7)."""
+"""A program in a terminal, and a process with code's permissions that relays bytes and sizes; see pty(7)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PTS = "/dev/pts"
 
 
 def open_pair() -> tuple[int, int]:
-    """A new terminal: (our end, the program's end). Mounts a file system of terminals where there is none.
+    """Open a new terminal; return our end and the program's end. Mount devpts if necessary.
 
     Raises:
-        OSError: if the machine allows none.
+        OSError: no terminal can be opened.
     """
     if not os.path.exists(f"{_PTS}/ptmx"):
         options = "newinstance,ptmxmode=0000,mode=0600,max=16"
@@ -34,10 +34,10 @@ def open_pair() -> tuple[int, int]:
 
 
 def run(command: list[str], size: list[int], ours: int, theirs: int, requests: int) -> NoReturn:
-    """Run a program at the terminal to its end, and end like it.
+    """Run a program in the terminal, and exit with its status.
 
     Raises:
-        FileNotFoundError: if there is no such program.
+        FileNotFoundError: there is no such program.
     """
     resize(ours, size)
     failures, fail = os.pipe2(os.O_CLOEXEC)
@@ -61,7 +61,7 @@ def run(command: list[str], size: list[int], ours: int, theirs: int, requests: i
     if failure := os.read(failures, 16):
         raise OSError(int(failure), "no such program in the sandbox", command[0])
     with contextlib.suppress(OSError):
-        # Until the program's end of the terminal is closed by all that have it.
+        # Relay until all processes have closed the program's end of the terminal.
         os.set_blocking(ours, False)
         waiting, sources = b"", {0, requests}
         while True:
@@ -77,7 +77,7 @@ def run(command: list[str], size: list[int], ours: int, theirs: int, requests: i
             if requests in readable and not _handle_resize(ours, requests):
                 sources.discard(requests)
             if ours in readable:
-                protocol.write_all(1, os.read(ours, 1 << 16))  # an error is the end
+                protocol.write_all(1, os.read(ours, 1 << 16))  # raises OSError at the end
     os.close(ours)
     status = os.waitpid(pid, 0)[1]
     if os.WIFSIGNALED(status):
@@ -87,7 +87,7 @@ def run(command: list[str], size: list[int], ours: int, theirs: int, requests: i
 
 
 def resize(fd: int, size: list[int]) -> None:
-    """Rows and columns."""
+    """Set the rows and columns of a terminal."""
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", *(min(max(int(n), 1), 0xFFFF) for n in size), 0, 0))
 
 

@@ -1,4 +1,4 @@
-"""The users of a machine: those of its /etc/passwd and /etc/group, which its code may have written."""
+"""The users of a machine, from its /etc/passwd and /etc/group, which untrusted code may have written."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import errno
 import os
 
 _MOST = 1 << 20
-#: Who is there even without a list of accounts.
+#: Root's account, which needs no /etc/passwd.
 _ROOT = ["root", "x", "0", "0", "", "/", "/bin/sh"]
 
 
 def become(user: str) -> None:
-    """Be a user as Docker names them (``name``, ``number``, ``name:group`` or ``number:number``) from now on.
+    """Switch to a user in Docker's notation (``name``, ``number``, ``name:group`` or ``number:number``).
 
-    HOME, USER and LOGNAME are the user's, where the environment does not say.
+    HOME, USER and LOGNAME are set if the environment lacks them.
 
     Raises:
-        OSError: if there is no such user or group.
+        OSError: there is no such user or group.
     """
     name, _, group = user.partition(":")
     entry = _find("/etc/passwd", name) or (_ROOT if name == "root" else None)
@@ -24,10 +24,10 @@ def become(user: str) -> None:
         raise OSError(errno.ESRCH, f"there is no user {name!r} in the machine")
     uid, gid = (int(entry[2]), int(entry[3])) if entry else (int(name), 0)
     if group:
-        found = _find("/etc/group", group)
-        if found is None and not group.isdecimal():
+        line = _find("/etc/group", group)
+        if line is None and not group.isdecimal():
             raise OSError(errno.ESRCH, f"there is no group {group!r} in the machine")
-        gid = int(found[2]) if found else int(group)
+        gid = int(line[2]) if line else int(group)
     for variable, value in {
         "HOME": entry[5] if entry else "/", "USER": entry[0] if entry else name, "LOGNAME": entry[0] if entry else name,
     }.items():  # fmt: skip
@@ -40,13 +40,13 @@ def become(user: str) -> None:
 
 
 def _find(path: str, name: str) -> list[str] | None:
-    """The fields of the first line with this name or number. What looks like a number is one."""
-    wanted = [fields for fields in _lines(path) if name == fields[2 if name.isdecimal() else 0]]
-    return wanted[0] if wanted else None
+    """Return the fields of the first line with a name or number; digits are always a number."""
+    matching = [fields for fields in _lines(path) if name == fields[2 if name.isdecimal() else 0]]
+    return matching[0] if matching else None
 
 
 def _lines(path: str) -> list[list[str]]:
-    """Lines whose numbers are numbers."""
+    """Return the fields of well-formed lines."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:

@@ -1,4 +1,4 @@
-"""A replacement for a machine's network: wheels and packages fetched before, and programs in front of downloaders."""
+"""A replacement for a machine's network: prefetched wheels and packages, and wrappers of downloaders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rollenv.sandbox.layers import made, store
 
 _log = logging.getLogger(__name__)
 
-#: Packages that tests are commonly set up with.
+#: Packages that tests commonly need.
 ALWAYS = ("pip", "setuptools", "wheel", "uv", "pytest")
 _REQUIREMENT = re.compile(
     r"^[A-Za-z0-9][\w.-]*(\[[\w,-]+\])?((===|[=<>!~]=|[<>])[\w.*+!-]+(,\s*([=<>!~]=|[<>])[\w.*]+)*)?$"
@@ -35,7 +35,7 @@ _VALUES_TOO = frozenset(
     {"--extra-index-url", "-f", "--find-links", "-t", "--target", "--prefix", "--root", "-d", "--group"}
 )
 _WITH = frozenset({"--with", "-w", "--from"})
-#: A list of requirements, and an installation of a folder.
+#: Options with a list of requirements, and installations of a project folder.
 _LISTS = re.compile(r"\s(?:-r|--requirements?)[\s=]*([^\s;&|]+)")
 _PROJECTS = re.compile(
     r"\bpip[\d.]* install\b[^\n;&|]*\s['\"]?\.{1,2}/?[\w./]*(\[|['\"]?(\s|$))|\buv sync\b", re.MULTILINE
@@ -47,10 +47,10 @@ class Wheels:
     """Wheels for one version of Python.
 
     Args:
-        folder: where they are; by default in the cache.
-        python: version, such as ``3.11``; by default that of the host's system.
-        fetch: whether missing ones are downloaded, by the host's pip with its settings. Only wheels are: nothing of a
-            package runs.
+        folder: folder of the wheels; by default in the cache.
+        python: version of Python, such as ``3.11``; by default that of the host's system.
+        fetch: download missing wheels with the host's pip and its settings. Source distributions are not downloaded,
+            so no code of a package runs.
     """
 
     def __init__(self, folder: Path | None = None, *, python: str | None = None, fetch: bool = True):
@@ -59,29 +59,29 @@ class Wheels:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def ensure(self, wanted: Sequence[str]) -> list[str]:
-        """Fetch what is not there; return what could not be had."""
+        """Fetch missing wheels; return the requirements that could not be fetched."""
         lacking: list[str] = []
         names = [*wanted, *self._elsewhere()] if self.fetch else list(wanted)
         while names := [each for each in dict.fromkeys(names) if each not in lacking and not self._mark(each).exists()]:
             if not self.fetch:
                 return names
-            # One by one where it fails together, so that one bad name does not keep the others out.
+            # If a joint download fails, download one by one, so that one bad name does not block the others.
             if not self._download(names):
                 lacking += [each for each in names if not self._download([each])]
             names = self._elsewhere()
         return [each for each in lacking if each in wanted]
 
     def _elsewhere(self) -> list[str]:
-        """Return the requirements of the wheels on other systems and Pythons: uv locks for all of them."""
-        found: dict[str, None] = {}
+        """Return the requirements of the wheels on other systems and Pythons, because uv locks all of them."""
+        needs: dict[str, None] = {}
         for wheel in self.folder.glob("*.whl"):
             with contextlib.suppress(OSError, zipfile.BadZipFile, StopIteration), zipfile.ZipFile(wheel) as archive:
                 name = next(each for each in archive.namelist() if each.endswith(".dist-info/METADATA"))
                 for line in archive.read(name).decode("utf-8", "replace").partition("\n\n")[0].splitlines():
                     need, _, marker = line.removeprefix("Requires-Dist:").partition(";")
                     if line.startswith("Requires-Dist:") and marker and "extra" not in marker:
-                        found[re.sub(r"[()\s]", "", need)] = None
-        return list(found)
+                        needs[re.sub(r"[()\s]", "", need)] = None
+        return list(needs)
 
     def _download(self, wanted: list[str]) -> bool:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
@@ -101,14 +101,14 @@ class Wheels:
         return self.folder / f".has-{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
 
     def find(self, name: str) -> Path | None:
-        """The newest wheel of a package."""
-        found = self.folder.glob(f"{name.replace('-', '_')}-*.whl")
-        return max(found, key=lambda path: path.stat().st_mtime, default=None)
+        """Return the newest wheel of a package."""
+        wheels = self.folder.glob(f"{name.replace('-', '_')}-*.whl")
+        return max(wheels, key=lambda path: path.stat().st_mtime, default=None)
 
 
 @functools.cache
 def system_python() -> str:
-    """The version of the host's /usr/bin/python3; this Python's where there is none."""
+    """Return the version of the host's /usr/bin/python3, or this Python's if there is none."""
     try:
         version = subprocess.run(["/usr/bin/python3", "-V"], capture_output=True, text=True).stdout
     except OSError:
@@ -118,16 +118,12 @@ def system_python() -> str:
 
 
 def requirements(script: str) -> list[str]:
-    """The packages that a shell script or Dockerfile installs with pip, uv or uvx."""
+    """List the packages that a shell script or Dockerfile installs with pip, uv or uvx."""
     return list(dict.fromkeys(name for words in commands(script) for name in _of_command(words)))
 
 
 def with_files(script: str, folders: Iterable[Path]) -> Iterator[str]:
-    """A script, and what the files say that it installs from: lists of requirements, and projects.
-
-    Args:
-        script: of the shell, or a Dockerfile.
-    """
+    """Yield a shell script or Dockerfile, and as commands the requirement files and projects that it installs."""
     yield script
     names = {Path(name.strip("\"'")).name for name in _LISTS.findall(script)}
     names |= {"pyproject.toml"} if _PROJECTS.search(script) else set()
@@ -143,7 +139,7 @@ def with_files(script: str, folders: Iterable[Path]) -> Iterator[str]:
 
 
 def commands(script: str) -> Iterator[list[str]]:
-    """The words of each command of a shell script or Dockerfile, roughly."""
+    """Split a shell script or Dockerfile into the words of its commands, approximately."""
     for line in re.sub(r"\\\n", " ", script).splitlines():
         for command in re.split(r"&&|\|\||[;|]", line):
             try:
@@ -169,15 +165,15 @@ def _of_command(words: list[str]) -> list[str]:
 
 
 def _listed(words: list[str], first_only: bool = False) -> list[str]:
-    """The requirements among arguments; of a program that is run, those of its options and its own name."""
+    """List the requirements among arguments; with ``first_only``, those of options and the program's own."""
     found: list[str] = []
     at = 0
     while at < len(words):
         word = words[at]
         option, _, value = word.partition("=")
         if option in _WITH:
-            given = value or (words[at + 1] if at + 1 < len(words) else "")
-            found += [part for part in given.split(",") if _REQUIREMENT.match(part)]
+            listed = value or (words[at + 1] if at + 1 < len(words) else "")
+            found += [part for part in listed.split(",") if _REQUIREMENT.match(part)]
             at += 1 if value else 2
         elif word in _VALUES | _VALUES_TOO:
             at += 2
@@ -193,19 +189,19 @@ def _listed(words: list[str], first_only: bool = False) -> list[str]:
 
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
-#: Seconds for apt, and until it is asked again for what it did not have.
+#: Timeout of apt, and seconds until a failed package is retried.
 _DEBS_SECONDS, _AGAIN = 300.0, 24 * 3600.0
 
 
 class Debs:
-    """Packages for machines over the host's system, each with what it needs beyond what the host has.
+    """Debian packages for machines over the host's system, with the dependencies that the host lacks.
 
-    There is a file NAME.list for each, with the names of its .deb files in the order of installation.
+    For each package, a file NAME.list has the names of its .deb files in the order of installation.
 
     Args:
-        folder: where they are; by default in the cache.
-        fetch: whether missing ones are downloaded, by the host's apt with its lists and keys. Nothing of a package
-            runs on the host.
+        folder: folder of the packages; by default in the cache.
+        fetch: download missing packages with the host's apt and its lists and keys. No code of a package runs on the
+            host.
     """
 
     def __init__(self, folder: Path | None = None, *, fetch: bool = True):
@@ -214,7 +210,7 @@ class Debs:
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def ensure(self, wanted: Sequence[str]) -> list[str]:
-        """Fetch what is neither here nor on the host; return what failed, which is not tried again today."""
+        """Fetch packages that are neither here nor on the host; return the failed ones, which are retried tomorrow."""
         lacking = [name for name in dict.fromkeys(wanted) if not (self.folder / f"{name}.list").exists()]
         return [name for name in lacking if not (self.fetch and not self._failed(name) and self._download(name))]
 
@@ -235,7 +231,7 @@ class Debs:
             _log.debug("apt-get cannot fetch %s: %s", name, getattr(error, "stderr", error))
             (self.folder / f"{name}.failed").touch()
             return False
-        files = re.findall(r"^'[^']*' (\S+\.deb) ", needed, re.MULTILINE)  # none for what the host has
+        files = re.findall(r"^'[^']*' (\S+\.deb) ", needed, re.MULTILINE)  # none for packages of the host
         if not all((self.folder / file).is_file() for file in files):
             return False
         (self.folder / f"{name}.list").write_text("".join(f"{file}\n" for file in files))
@@ -249,7 +245,7 @@ def _run(command: list[str]) -> str:
 
 @functools.cache
 def _installed() -> str:
-    """The state of the host's packages: what a package needs besides depends on it."""
+    """Return a digest of the host's packages, on which missing dependencies depend."""
     try:
         return hashlib.sha256(Path("/var/lib/dpkg/status").read_bytes()).hexdigest()[:16]
     except OSError:
@@ -257,7 +253,7 @@ def _installed() -> str:
 
 
 def packages(script: str) -> list[str]:
-    """The packages that a shell script or Dockerfile installs with apt."""
+    """List the packages that a shell script or Dockerfile installs with apt."""
     found: dict[str, None] = {}
     for words in commands(script):
         program = next((i for i, word in enumerate(words) if word.rpartition("/")[2] in ("apt", "apt-get")), len(words))
@@ -270,13 +266,13 @@ def packages(script: str) -> list[str]:
     return list(found)
 
 
-#: Folders in which the programs, the wheels and Debian's packages appear.
+#: Folders in the machine for the programs, the wheels and Debian's packages.
 PROGRAMS, WHEELS, DEBS = "/opt/rollenv", "/opt/rollenv-wheels", "/opt/rollenv-debs"
-#: The folder for the programs' notes of what failed; everyone may write to it.
+#: World-writable folder in the machine for the programs' notes about failures.
 NOTES = "/run/rollenv"
 #: All of these folders.
 OURS = (PROGRAMS, WHEELS, DEBS, NOTES)
-#: Modules of the programs, first on Python's path.
+#: Folder of modules, first on Python's path.
 FIRST_MODULES = f"{PROGRAMS}/pytest"
 _SOURCES = Path(__file__).with_name("programs")
 
@@ -284,13 +280,12 @@ _SOURCES = Path(__file__).with_name("programs")
 class Offline:
     """Programs and wheels for machines without a network.
 
-    ``apt-get`` finds packages that are installed and installs those that were fetched before, ``curl`` and ``wget``
-    reach the machine itself and give uv's installer, ``pip`` and ``uv`` install wheels. What they cannot do fails as it
-    would without a network, and is noted.
+    ``apt-get`` installs prefetched packages, ``curl`` and ``wget`` reach only the machine itself and provide uv's
+    installer, ``pip`` and ``uv`` install wheels. Anything else fails as without a network, and is noted.
 
     Args:
-        wheels: by default the cache's, which is filled on demand.
-        debs: packages of Debian, likewise; by default nothing is fetched where no wheels are.
+        wheels: by default those of the cache, which is filled on demand.
+        debs: Debian's packages, likewise; by default fetched only if wheels are.
     """
 
     def __init__(self, wheels: Wheels | None = None, debs: Debs | None = None):
@@ -298,19 +293,19 @@ class Offline:
         self.debs = debs or Debs(fetch=self.wheels.fetch)
 
     def prepare(self, scripts: Iterable[str]) -> list[str]:
-        """Fetch the packages that scripts will install; return those that could not be had."""
+        """Fetch the packages that scripts will install; return those that could not be fetched."""
         texts = list(scripts)
         wanted = [name for text in texts for name in requirements(text)]
         lacking = self.debs.ensure([name for text in texts for name in packages(text)])
         return [*self.wheels.ensure([*ALWAYS, *wanted]), *lacking]
 
     def shown(self) -> dict[str, str]:
-        """Folders to show in the machine."""
+        """Return the folders to show in the machine."""
         programs = _programs(self.wheels.find("uv"))
         return {PROGRAMS: str(programs), WHEELS: str(self.wheels.folder), DEBS: str(self.debs.folder)}
 
     def uv(self) -> Image | None:
-        """An image with uv in its root, as its makers publish one; None where there is no wheel of it."""
+        """Return an image with uv in its root, like the published one; None without a wheel of uv."""
         real = _programs(self.wheels.find("uv")) / "real"
         target = store() / "layers" / f"uv-{real.parent.name}"
         with made(target) as folder:
@@ -319,7 +314,7 @@ class Offline:
         return Image.host().over(target) if real.is_dir() else None
 
     def env(self, path: str) -> dict[str, str]:
-        """The environment in which the programs come first, on top of the machine's PATH."""
+        """Return the environment variables for the programs, which come before the machine's PATH."""
         return {
             "PATH": f"{PROGRAMS}/bin:{path}",
             "DEBIAN_FRONTEND": "noninteractive",
@@ -341,7 +336,7 @@ class Offline:
 
 @functools.cache
 def _programs(uv: Path | None) -> Path:
-    """The folder with the programs, and uv's own from its wheel."""
+    """Create the folder with the programs, and with uv from its wheel."""
     digest = hashlib.sha256(f"{uv}".encode())
     for source in sorted(_SOURCES.rglob("*")):
         if source.is_file():

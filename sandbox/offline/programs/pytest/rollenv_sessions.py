@@ -1,7 +1,7 @@
-"""A plugin of pytest's: notes that a session has begun, and that it came to its end. Sessions in sessions do not count.
+"""A pytest plugin that notes the start and the regular end of a session, but not of nested sessions.
 
-At its end it kills what was started meanwhile, so that no program under test outlives the tests and changes their
-results. A session in which files of the tests were changed does not come to its end.
+At the end it kills all processes started meanwhile, so that no program under test outlives the tests and changes their
+results. A session in which test files were changed gets no end.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ from typing import Any
 
 _NOTES = "/run/rollenv/sessions"
 _MARK = "ROLLENV_SESSION"
-_there: "set[int]" = set()
+_before: "set[int]" = set()
 _tests: "dict[str, bytes]" = {}
 
 
@@ -21,51 +21,51 @@ def _note(word: str, what: str) -> None:
 
 
 def begin(what: str) -> None:
-    """Note that something begins."""
+    """Note a start."""
     if os.environ.setdefault(_MARK, str(os.getpid())) == str(os.getpid()):
         _note("begin", what)
 
 
 def end(what: str) -> None:
-    """Note that it came to its end."""
+    """Note a regular end."""
     if os.environ.get(_MARK) == str(os.getpid()):
         _note("end", what)
 
 
 def _running() -> "set[int]":
-    """The numbers of processes that run; ended ones are listed until they are waited for."""
-    found = set()
+    """Return the ids of running processes, without zombies."""
+    running = set()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", errors="replace") as file:
             if file.read().rpartition(")")[2].split()[0] not in "ZX":
-                found.add(int(name))
-    return found
+                running.add(int(name))
+    return running
 
 
 def _sources() -> "dict[str, bytes]":
-    """Programs among the tests."""
-    found = {}
+    """Return the contents of Python and shell files of the tests."""
+    sources = {}
     for folder, _, names in os.walk("/tests"):
         for path in (os.path.join(folder, name) for name in names if name.endswith((".py", ".sh"))):
             with contextlib.suppress(OSError), open(path, "rb") as file:
-                found[path] = file.read(1 << 20)
-    return found
+                sources[path] = file.read(1 << 20)
+    return sources
 
 
 def pytest_configure(config: Any) -> None:
-    """A session begins; workers of pytest-xdist are not counted."""
+    """Note the start of a session, unless this is a worker of pytest-xdist."""
     if not hasattr(config, "workerinput"):
         begin("")
-        _there.update(_running())
+        _before.update(_running())
         _tests.update(_sources())
 
 
 def pytest_unconfigure(config: Any) -> None:
-    """It came to its end."""
+    """Kill remaining processes and note the end of the session."""
     if hasattr(config, "workerinput") or os.environ.get(_MARK) != str(os.getpid()):
         return
-    for _ in range(100):  # what forks meanwhile is found the next time
-        new = _running() - _there
+    for _ in range(100):  # the next iteration finds processes that forked meanwhile
+        new = _running() - _before
         if not new:
             break
         for number in new:

@@ -1,4 +1,4 @@
-"""Python runs this at its start: what runs tests is loaded before the folders that an agent may have filled."""
+"""Runs at Python's start and loads the test runner before folders that an agent may have changed."""
 
 import os
 import site
@@ -15,7 +15,7 @@ from typing import Any  # noqa: E402
 
 
 class _OwnFirst:
-    """Finds Python's own modules where they are, whatever lies in the folder that a test's script starts in."""
+    """Finds Python's own modules in their folder, even if a script's folder has modules with the same names."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
@@ -25,7 +25,7 @@ class _OwnFirst:
 
 
 def _is_of_tests() -> bool:
-    """Return whether a test's script runs: a file of theirs, or one given with ``-c``, ``-m`` or on standard input."""
+    """Return whether this runs a script of the tests, or code from ``-c``, ``-m`` or standard input."""
     words = iter(getattr(sys, "orig_argv", [])[1:])
     for word in words:
         if not word.startswith("-"):
@@ -38,9 +38,9 @@ def _is_of_tests() -> bool:
 
 
 def _installed() -> list[str]:
-    """Return the folders of packages, and those that the caller names."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [_HERE, *filter(None, given), *site.getsitepackages(), site.getusersitepackages()]
+    """Return the folders of packages and of PYTHONPATH."""
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [_HERE, *filter(None, own), *site.getsitepackages(), site.getusersitepackages()]
 
 
 def _is_trusted(path: str) -> bool:
@@ -53,7 +53,7 @@ def _runs_pytest() -> bool:
 
 
 def _only_installed(distributions: Any) -> Any:
-    """Plugins are looked for where packages are installed, and not in the working directory."""
+    """Limit the search for plugins to folders of installed packages."""
     folders = {os.path.realpath(path) for path in _installed()}
 
     def found(*arguments: Any, **options: Any) -> Any:
@@ -74,7 +74,7 @@ def _load_runner() -> None:
     rollenv_sessions.begin("start")
     atexit.register(rollenv_sessions.end, "start")
     importlib.metadata.distributions = _only_installed(importlib.metadata.distributions)
-    with contextlib.suppress(ImportError):  # Python says so itself
+    with contextlib.suppress(ImportError):  # Python reports it later
         import pytest  # noqa: F401
 
 
@@ -84,4 +84,4 @@ if _runs_pytest():
     _load_runner()
 elif _is_of_tests():
     sys.meta_path.insert(-1, _OwnFirst)
-sys.path += _added  # folders that a .pth names come last
+sys.path += _added  # folders of .pth files come last
