@@ -265,7 +265,7 @@ def _extension(code: int, data: bytes) -> Any:
 
 
 def fingerprint(method: str, answer: Any) -> int:
-    """Return a hash of an answer, stable across processes, without the info of a reset or step, which may have times."""
+    """Return a hash of an answer, stable across processes, without a reset's or step's info, which may have times."""
     counted = {"reset": 1, "step": 4}.get(method)
     return zlib.crc32(pack(answer if counted is None else answer[:counted]))
 

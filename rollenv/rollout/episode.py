@@ -235,9 +235,9 @@ class Episode:
         while not (result.terminated or result.truncated):
             is_spent = limits.turns is not None and len(turns) >= limits.turns
             if limits.tokens is not None:
-                drawn = sum(len(turn.response_ids) for turn in turns)
+                sampled = sum(len(turn.response_ids) for turn in turns)
                 counted = self.trajectory.metrics.get("completion_tokens", 0)
-                is_spent = is_spent or max(drawn, counted) >= limits.tokens
+                is_spent = is_spent or max(sampled, counted) >= limits.tokens
             if not is_spent:
                 action = action or await self._answer(session, result)
             if action is None:

@@ -251,21 +251,21 @@ class LockStep:
         numbers = [number.setdefault(row.node, len(number)) for row in rows]
         sessions = [row.session for row in rows]
         try:
-            drawn = engine.answer_now(
+            sampled = engine.answer_now(
                 [node.prompt for node in number], numbers, [s.sampling for s in sessions], [s.rng for s in sessions]
             )
         except Exception:  # the episodes' own requests show whether the failure persists
-            drawn = [None] * len(rows)
+            sampled = [None] * len(rows)
         answered = clock()
         new: dict[Node, dict[int, tuple[Row, float]]] = {}  # the children to build, each once
-        for row, answer in zip(rows, drawn, strict=True):
+        for row, answer in zip(rows, sampled, strict=True):
             if answer is not None and answer[0] not in row.node.children:
                 new.setdefault(row.node, {}).setdefault(answer[0], (row, answer[1]))
         for answers in new.values():
             for token, (row, logprob) in answers.items():
                 self._child(row, (token, logprob), engine, last=token == next(reversed(answers)))
         stepped: Counter[str] = Counter()
-        for row, answer in zip(rows, drawn, strict=True):
+        for row, answer in zip(rows, sampled, strict=True):
             row.episode.trajectory.agent_seconds += answered - began
             if self._advance(row, answer, engine):
                 stepped[row.episode.env_id] += 1

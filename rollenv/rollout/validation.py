@@ -179,10 +179,10 @@ def parts(value: Any, n: int, what: str) -> Sequence[Any]:
     """
     if not isinstance(value, tuple | list):
         raise BadValue(f"{what} must be a tuple of {n} values, not {kind(value)}")
-    found = _sequence(value, what)
-    if len(found) != n:
-        raise BadValue(f"{what} must be a tuple of {n} values, not {kind(value)} of {len(found)}")
-    return found
+    items = _sequence(value, what)
+    if len(items) != n:
+        raise BadValue(f"{what} must be a tuple of {n} values, not {kind(value)} of {len(items)}")
+    return items
 
 
 def action(value: Any) -> Action:
@@ -226,10 +226,10 @@ def _action(value: Action) -> Action:
 
 def _messages(values: Any) -> tuple[dict[str, Any], ...]:
     """Check messages and copy them, so that later changes do not reach the record."""
-    found = _sequence(values, "messages")
-    if not all(isinstance(message, dict) for message in found):
+    messages = _sequence(values, "messages")
+    if not all(isinstance(message, dict) for message in messages):
         raise BadValue("an action's messages are dicts with a role and a content")
-    return tuple(plain(found, "an action's messages")) if found else ()
+    return tuple(plain(messages, "an action's messages")) if messages else ()
 
 
 def plain(value: Any, what: str) -> Any:
@@ -246,16 +246,16 @@ def plain(value: Any, what: str) -> Any:
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:
     """Check non-negative integers that fit 32 bits."""
-    found = _sequence(values, what)
-    if not found:
+    items = _sequence(values, what)
+    if not items:
         return ()
-    if set(map(type, found)) != {int}:
-        found = tuple(_integer(value, what) for value in found)
-    if min(found) < 0 or max(found) > _LARGEST_ID:
-        wrong = next(value for value in found if not 0 <= value <= _LARGEST_ID)
+    if set(map(type, items)) != {int}:
+        items = tuple(_integer(value, what) for value in items)
+    if min(items) < 0 or max(items) > _LARGEST_ID:
+        wrong = next(value for value in items if not 0 <= value <= _LARGEST_ID)
         shown = wrong if wrong.bit_length() < 64 else f"one of {wrong.bit_length()} bits"
         raise BadValue(f"{what} holds numbers from 0 to {_LARGEST_ID}, not {shown}")
-    return found
+    return items
 
 
 def whole(value: Any, what: str) -> int:
@@ -272,10 +272,10 @@ def _integer(value: Any, what: str) -> int:
 
 
 def _numbers(values: Any, what: str) -> tuple[float, ...]:
-    found = _sequence(values, what)
-    if set(map(type, found)) <= {float} and all(map(math.isfinite, found)):
-        return found
-    return tuple(number(value, f"every value of {what}") for value in found)
+    items = _sequence(values, what)
+    if set(map(type, items)) <= {float} and all(map(math.isfinite, items)):
+        return items
+    return tuple(number(value, f"every value of {what}") for value in items)
 
 
 def _sequence(values: Any, what: str) -> tuple[Any, ...]:

@@ -135,11 +135,11 @@ class Check:
 
 def families() -> dict[str, str]:
     """Map each namespace to its first environment whose needs are met, including namespaces of plug-ins."""
-    found: dict[str, str] = {}
+    first: dict[str, str] = {}
     for env_spec in list_envs():
-        if env_spec.namespace not in found and not env_spec.missing and not env_spec.nondeterministic:
-            found[env_spec.namespace] = env_spec.id
-    return found
+        if env_spec.namespace not in first and not env_spec.missing and not env_spec.nondeterministic:
+            first[env_spec.namespace] = env_spec.id
+    return first
 
 
 class ReadinessChecks:

@@ -67,7 +67,7 @@ class RateLimiter:
         if allowed.rate:
             ready = max(self._ready.get(owner, 0.0), now - 2.0) + 1 / allowed.rate  # its time at an even rate
             if ready > now:
-                raise TooFast(f"{owner} asks more than {allowed.rate:g} times a second", retry_after=ready - now)
+                raise TooFast(f"{owner} sends more than {allowed.rate:g} requests a second", retry_after=ready - now)
             self._ready[owner] = ready
 
     def spend(self, owner: str, seconds: float) -> None:

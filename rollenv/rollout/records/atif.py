@@ -97,7 +97,7 @@ def from_atif(data: Json) -> Trajectory:
     """
     if not isinstance(data, dict) or not str(data.get("schema_version", "")).startswith("ATIF-v1."):
         version = data.get("schema_version") if isinstance(data, dict) else data
-        raise UsageError(f"this is no ATIF document: its schema_version is {repr(version)[:80]}")
+        raise UsageError(f"this is not an ATIF document: its schema_version is {repr(version)[:80]}")
     steps = data.get("steps")
     if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise UsageError("this ATIF document has no list of steps")
@@ -115,7 +115,7 @@ def from_atif(data: Json) -> Trajectory:
             observed.append(_text(step.get("message")))
         results = _table(step, "observation").get("results") or []
         if not isinstance(results, list) or not all(isinstance(each, dict) for each in results):
-            raise UsageError("this ATIF document has an observation whose results are no list of objects")
+            raise UsageError("this ATIF document has an observation whose results are not a list of objects")
         observed += [_text(each.get("content")) for each in results]
     plain["final_observation"] = "\n".join(observed)
     return from_plain(Trajectory, plain)
@@ -142,7 +142,7 @@ def _turn(step: Json, observation: str) -> Json:
 def _table(data: Json, name: str) -> Json:
     value = data.get(name)
     if value is not None and not isinstance(value, dict):
-        raise UsageError(f"this ATIF document has {name} {str(value)[:60]!r}, which is no object")
+        raise UsageError(f"this ATIF document has {name} {str(value)[:60]!r}, which is not an object")
     return value or {}
 
 
@@ -183,5 +183,5 @@ def load_atif(path: str | Path) -> Trajectory:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON: {error}") from error
+        raise UsageError(f"{path} is not JSON: {error}") from error
     return from_atif(data)

@@ -288,16 +288,16 @@ class WorkerPool(ABC):
         """See :meth:`.base.Workers.open`; ``views`` may also be "board"."""
         self._attach()
         how = (spec(task.env_id), task, views)
-        found: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
-        (self._waiting_alone if alone else self._waiting).append((found, avoid))
+        assigned: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+        (self._waiting_alone if alone else self._waiting).append((assigned, avoid))
         self.wake()
         try:
-            worker = await found
+            worker = await assigned
             if alone:
                 await worker.up
         except BaseException:
-            if found.done() and not found.cancelled() and not found.exception():
-                found.result().leave()  # its caller was cancelled
+            if assigned.done() and not assigned.cancelled() and not assigned.exception():
+                assigned.result().leave()  # its caller was cancelled
             raise
         return PooledEnv(worker, next(self.numbers), how)
 
@@ -341,17 +341,17 @@ class WorkerPool(ABC):
             return
         for waiting, choose in ((self._waiting, self._choose), (self._waiting_alone, self._start_alone)):
             while waiting:
-                found, avoid = waiting[0]
-                if not found.done():
+                assigned, avoid = waiting[0]
+                if not assigned.done():
                     try:
                         worker = choose(avoid)
                     except WorkersBroken as error:
-                        found.set_exception(error)
+                        assigned.set_exception(error)
                     else:
                         if worker is None:
                             break
                         worker.load += 1
-                        found.set_result(worker)
+                        assigned.set_result(worker)
                 waiting.popleft()
 
     def settle(self) -> None:

@@ -346,7 +346,7 @@ class _Talk:
 def _request(message: str | bytes) -> dict[str, Any]:
     request = json.loads(message if isinstance(message, str) else message.decode())
     if not isinstance(request, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     return request
 
 

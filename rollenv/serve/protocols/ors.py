@@ -356,7 +356,7 @@ class _Service:
         name = _name(request)
         play, session = self._plays.get(name), self.server.sessions.get(name, client.name)
         if play is None:
-            raise SessionGone("the session was begun elsewhere")
+            raise SessionGone("the session was opened elsewhere")
         await play.begun(self.server, name)
         return play, session
 

@@ -348,7 +348,7 @@ def _moment(text: str) -> float:
     try:
         return datetime.fromisoformat(text.replace(" ", "+")).timestamp()
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"startedAfter is no time: {error}") from error
+        raise UsageError(f"startedAfter is not a time: {error}") from error
 
 
 def _position(session: SandboxSession) -> tuple[float, str]:

@@ -60,7 +60,7 @@ def _at_home(path: str) -> str:
 def _variables(env: dict[str, str]) -> dict[str, str]:
     for name, text in env.items():
         if not name or "=" in name or b"\0" in (name + text).encode():  # encode() also raises ValueError
-            raise ValueError(f"{name!r:.80} is no variable, or has a value that is none")
+            raise ValueError(f"{name!r:.80} is not a valid variable, or its value is not valid")
     return env
 
 

@@ -209,9 +209,9 @@ class Held:
         session: Annotated[str | None, Field(description="To begin another episode in the same environment.")] = None,
     ) -> Answer:
         """Begin an episode, in a new environment or in that of a session, and see its first observation."""
-        found = await self._session(env_id, session)
-        text, first = await _begun(found, seed, index)
-        return f"{text}\n\n[session {found.name}]", Started(session=found.name, **first)
+        opened = await self._session(env_id, session)
+        text, first = await _begun(opened, seed, index)
+        return f"{text}\n\n[session {opened.name}]", Started(session=opened.name, **first)
 
     async def step(self, action: _Action, session: _Session) -> Answer:
         """Play a turn of an episode that reset began."""

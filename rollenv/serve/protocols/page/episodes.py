@@ -153,16 +153,16 @@ def turn_of(method: str, args: list[Any], answer: list[Any]) -> dict[str, Any]:
 def choices(info: dict[str, Any]) -> dict[str, Any]:
     """Return the actions that an info offers, and whether it offers a search."""
     offered = next((info[name] for name in _LISTS if isinstance(info.get(name), dict | list | tuple)), ())
-    found: list[str] = []
+    actions: list[str] = []
     search = False
     if isinstance(offered, dict):  # WebShop
         clickables = offered.get("clickables")
         search = offered.get("has_search_bar") is True
         names = clickables if isinstance(clickables, list | tuple) else ()
-        found = [f"click[{name}]" for name in names if isinstance(name, str) and name != "search"]
+        actions = [f"click[{name}]" for name in names if isinstance(name, str) and name != "search"]
     elif isinstance(offered, list | tuple):
-        found = [action for action in offered if isinstance(action, str)]
-    return {"choices": [action for action in found[:_CHOICES] if len(action) <= _CHOICE], "search": search}
+        actions = [action for action in offered if isinstance(action, str)]
+    return {"choices": [action for action in actions[:_CHOICES] if len(action) <= _CHOICE], "search": search}
 
 
 def _info(info: dict[str, Any]) -> str:
