@@ -13,9 +13,13 @@ from rollenv.core import UsageError
 T = TypeVar("T")
 
 
-@functools.cache
 def hints(cls: Any) -> dict[str, Any]:
     """Resolve the annotation of every field of a dataclass."""
+    return _hints(cls)
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
     annotations = get_type_hints(cls)
     return {f.name: annotations[f.name] for f in fields(cls)}
 
@@ -26,7 +30,7 @@ def is_optional(hint: Any) -> bool:
 
 
 def bare(hint: Any) -> Any:
-    """The annotation without "or None"."""
+    """Strip "or None" from an annotation."""
     if not is_optional(hint):
         return hint
     rest = [a for a in get_args(hint) if a is not type(None)]
