@@ -296,7 +296,11 @@ class Fleet:
     # -- the interface of an agent ------------------------------------------------------------------------------------
 
     def start(self, env: EnvHandle, seed: int) -> NoReturn:
-        """Raise UsageError: episodes start only in the shards."""
+        """Refuse to start an episode: episodes start only in the shards.
+
+        Raises:
+            UsageError: always.
+        """
         raise UsageError("shards play with agents of their own: give groups to their ShardedManager")
 
     async def suspend(self) -> None:

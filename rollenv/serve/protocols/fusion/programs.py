@@ -404,7 +404,10 @@ KINDS: dict[str, Callable[[Row], dict[str, Any]]] = {
 
 
 def task(params: OneRow, **settings: Any) -> tuple[CodeEnv, str]:
-    """Return an environment at the requested row, with its question.
+    """Create an environment at the requested row.
+
+    Returns:
+        (the environment, its question).
 
     Raises:
         UsageError: there is no such row.
