@@ -58,8 +58,8 @@ class Env(core.Env, metaclass=abc.ABCMeta):
         """Play one turn."""
 
     if not TYPE_CHECKING:  # whatever the author calls _get_state
-        get_state = core.Ability("get_state", "has no get_state()")
-        set_state = core.Ability("set_state", "has no set_state()")
+        get_state = core.OptionalAbility("has no get_state()")
+        set_state = core.OptionalAbility("has no set_state()")
 
     def sample_random_action(self) -> str:
         raise NotImplementedError(f"{type(self).__name__} has no random actions")
