@@ -334,7 +334,7 @@ class Learner:
         useful: NDArray[np.bool_] = np.add.reduceat(np.abs(data.columns["advantages"]), data.starts[:-1]) > 0
         if "teacher" in data.columns:
             useful |= np.add.reduceat(~np.isnan(data.columns["teacher"]), data.starts[:-1]) > 0
-        if self.objective.idle or self.state.critic:
+        if self.objective.trains_zero_advantages or self.state.critic:
             useful[:] = True
         for them in dropped.values():
             useful &= ~them[[s.trajectory for s in data.samples]]

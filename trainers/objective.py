@@ -62,7 +62,7 @@ class Objective:
         return not isinstance(self.config.distill, NoDistill) and self.config.distill.alone
 
     @property
-    def idle(self) -> bool:
+    def trains_zero_advantages(self) -> bool:
         """True if samples whose advantages are all 0 have a gradient too."""
         loss = self.config.loss
         everywhere = loss.entropy > 0 and loss.entropy_samples == "all"

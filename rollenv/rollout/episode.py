@@ -99,8 +99,8 @@ class Episode:
 
     The calls of the environment are recorded. When it raises, hangs or is lost with its worker, they are repeated in a
     new environment in another worker, which by the contract returns the same results, and the episode continues; the
-    agent does not notice. After a second lost worker the episode is replayed in a worker of its own. If three of
-    those are lost too, the episode has failed.
+    agent does not notice. The episode is replayed in a worker of its own after it was alone in a worker that was
+    lost, or has lost two workers. It fails when it has lost three of its own.
 
     A session that changes the environment other than by its calls (``replayable`` is false) restarts instead, with the
     same seeds: the turns so far are dropped.
@@ -181,7 +181,7 @@ class Episode:
             self.trajectory.seconds = self.clock() - started
             self.enter("over")
             self._release()
-        if self.watchdog.cancelled_inside() and not self.cancelled():
+        if self.watchdog.cancellation_pending() and not self.cancelled():
             await self.watchdog.absorb()
         return self.trajectory
 
@@ -271,7 +271,7 @@ class Episode:
             answer = validation.action(await self._await_answer(action, self.limits.agent))
             for name, value in answer.usage.items():
                 self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
-            if self.watchdog.cancelled_inside():
+            if self.watchdog.cancellation_pending():
                 await self.watchdog.absorb()
                 raise asyncio.CancelledError("by the agent itself")
             newest = self._version()
@@ -403,7 +403,7 @@ class Episode:
         finally:
             self.watchdog.rest()
         await self._forget_deadline()
-        if self.watchdog.cancelled_inside() and not self._over():
+        if self.watchdog.cancellation_pending() and not self._over():
             await self.watchdog.absorb()
             raise failed(self.env_id, method, asyncio.CancelledError("by the environment itself"))
         took = self.clock() - began
@@ -413,7 +413,7 @@ class Episode:
 
     async def _forget_deadline(self) -> None:
         """Ignore a deadline that passed at the moment of the answer, and absorb its cancellation."""
-        pending = self.watchdog.cancelled_inside()
+        pending = self.watchdog.cancellation_pending()
         if self.watchdog.call_expired() and pending and not self.cancelled():
             await self.watchdog.absorb()
 
@@ -427,7 +427,8 @@ class Episode:
         self.failures[failure.kind] += 1
         if self.env is not None:
             self.failed_in.add(self.env.worker)
-        self.lost_alone += self.alone and failure.blamed
+        if self.alone and failure.blamed:
+            self.lost_alone += 1
         self.alone = self.alone or failure.blamed or self.failures["lost"] >= _LOSSES_WITH_OTHERS
         if self.env is not None and failure.kind == "hung":
             self.env.abandon()
@@ -451,7 +452,7 @@ class Episode:
             self.outcome = "reward_failed"
         finally:
             self.watchdog.stop()
-        if self.watchdog.cancelled_inside() and not self.cancelled():
+        if self.watchdog.cancellation_pending() and not self.cancelled():
             await self.watchdog.absorb()
 
     def _release(self) -> None:

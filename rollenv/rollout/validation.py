@@ -19,8 +19,8 @@ from rollenv.core import RollenvError
 #: Maximum characters of one observation, action, state key or drawing.
 LARGEST_TEXT = 1 << 24
 
-#: The largest reward, so that sums of rewards stay finite.
-LARGEST_NUMBER = 1e100
+#: The largest reward of an environment, an agent or a reward function: a turn's sum stays below the trainer's 1e100.
+LARGEST_NUMBER = 1e99
 
 #: Maximum bytes of plain data.
 LARGEST_DATA = 1 << 26

@@ -59,8 +59,8 @@ class Watchdog:
         self.cancels = 0
         return True
 
-    def cancelled_inside(self) -> bool:
-        """Return whether a cancellation is pending, such as one by an agent or environment."""
+    def cancellation_pending(self) -> bool:
+        """Return whether a cancellation is pending, whoever caused it; callers exclude their own first."""
         return bool(self._task and self._task.cancelling())
 
     async def absorb(self) -> None:

@@ -64,7 +64,7 @@ class ServedWorkers(ProcessWorkers):
         if not inline or alone or task.env_id in self.slow:
             return await super().open(task, views=views, avoid=avoid, alone=alone)
         self._attach()
-        return cast(PooledEnv, InlineEnv(self, task, views))
+        return cast(PooledEnv, ServerEnv(self, task, views))
 
     def report(self) -> list[dict[str, Any]]:
         """The state of every worker, and of this process if it may have environments."""
@@ -72,7 +72,7 @@ class ServedWorkers(ProcessWorkers):
         return [*here, *super().report()]
 
 
-class InlineEnv:
+class ServerEnv:
     """An environment in this process, with the interface of :class:`.pool.PooledEnv`."""
 
     worker = "server"

@@ -77,7 +77,7 @@ class Start:
 
 @dataclass(eq=False)
 class Run(Start):
-    """Run a Python program in a namespace of its own; ``again`` announces another run."""
+    """Run a Python program in a namespace of its own; ``again``: prepare a namespace for the next run."""
 
     code: str = ""
     again: bool = False

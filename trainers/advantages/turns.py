@@ -151,7 +151,8 @@ def gigpo(
     Args:
         rewards: for each of N trajectories the rewards of its turns, without the penalties.
         groups: (N,) the task each trajectory belongs to.
-        states: (T,) the state key of every turn. Equal keys of different tasks are not compared.
+        states: (T,) the anchor of every turn: its state key, or its observation where the environment has none. Equal
+            anchors of different tasks are not compared.
         gamma: discount per turn, 0 to 1.
         step_weight: weight of the step-level advantage (omega in the paper).
         std: whether to divide by standard deviations.

@@ -112,8 +112,9 @@ class _Threads:
         self._queue: collections.deque[_Request] = collections.deque()
         self._answers: _Answers = []
         self._slow: set[int] = set()
-        self._leader, self._began, self._last = 0, 0.0, 0.0
-        """The leader's number; the start of its current step, 0 for none; the time of the last requests."""
+        self._leader = 0
+        self._step_began = 0.0  # 0 while no step runs
+        self._last_requests = 0.0
         self._busy = threading.Event()
 
     def watch(self) -> None:
@@ -128,15 +129,15 @@ class _Threads:
 
     def _idle(self) -> bool:
         with self._lock:  # a new leader may not have started with the queue yet
-            return not self._began and not self._queue and time.monotonic() > self._last + _QUIET
+            return not self._step_began and not self._queue and time.monotonic() > self._last_requests + _QUIET
 
     def _replace(self) -> None:
         """Make another thread the leader if an environment blocks the current one."""
         with self._lock:
-            if not self._began or time.monotonic() < self._began + _FAST:
+            if not self._step_began or time.monotonic() < self._step_began + _FAST:
                 return
             answers, self._answers = self._answers, []
-            self._leader, self._began = self._leader + 1, 0.0
+            self._leader, self._step_began = self._leader + 1, 0.0
             self._pool.submit(self._lead, self._leader)
         self._connection.send(answers)
 
@@ -147,7 +148,7 @@ class _Threads:
                 if leader != self._leader:
                     return
                 request = self._queue.popleft() if self._queue else None
-                self._began = time.monotonic() if request else 0.0
+                self._step_began = time.monotonic() if request else 0.0
                 if request is None or len(self._answers) >= _MOST_ANSWERS:
                     answers, self._answers = self._answers, []
                 else:
@@ -172,7 +173,7 @@ class _Threads:
                 self._queue.append(request)
             else:
                 self._pool.submit(self._answer, request)
-        self._last = time.monotonic()
+        self._last_requests = time.monotonic()
         if not self._busy.is_set():
             self._busy.set()
 
