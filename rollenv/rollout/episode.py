@@ -168,7 +168,7 @@ class Episode:
                 self._fail_here(
                     f"the episode took longer than {self.limits.episode} s; its phase was {self.phase!r}", "episode"
                 )
-            elif isinstance(error, Exception) or self.wanted(error):
+            elif isinstance(error, Exception) or self.is_intended(error):
                 if isinstance(error, asyncio.CancelledError):
                     self.trajectory.status = self.outcome = "cancelled"
                 raise
@@ -193,7 +193,7 @@ class Episode:
         """Fail because of the environment, and name it in the error."""
         self._fail(text if self.env_id in text else f"{self.env_id}: {text}", kind)
 
-    def wanted(self, error: BaseException) -> bool:
+    def is_intended(self, error: BaseException) -> bool:
         """Return whether a BaseException comes from the user or the rollout and so ends more than this episode."""
         if isinstance(error, asyncio.CancelledError):
             return self.cancelled()
@@ -258,7 +258,7 @@ class Episode:
                 if name == "record":
                     self.trajectory.record = validation.plain(returned, "an agent's record")
             except BaseException as error:
-                if self.wanted(error):
+                if self.is_intended(error):
                     raise
                 logger.warning("%s: the agent's %s() raised %s", self.env_id, name, describe(error))
 
@@ -289,8 +289,8 @@ class Episode:
     async def _await_answer(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
         """Await the agent or the reward function until its deadline, even if it ignores its cancellation."""
         self.watchdog.watch(seconds)
-        answer = await Cancellable(awaitable, self._over)
-        if self._over():
+        answer = await Cancellable(awaitable, self._must_stop)
+        if self._must_stop():
             raise asyncio.CancelledError
         return answer
 
@@ -298,7 +298,7 @@ class Episode:
         version = getattr(self.agent, "version", None)
         return None if version is None else validation.whole(version, "the agent's version")
 
-    def _over(self) -> bool:
+    def _must_stop(self) -> bool:
         """Return whether a deadline passed or the rollout cancelled the episode."""
         return bool(self.watchdog.expired) or self.cancelled()
 
@@ -309,7 +309,7 @@ class Episode:
         if isinstance(error, BadValue):
             return AgentFailed(f"what the agent's {what} returned is wrong: {error}")
         failed = isinstance(error, EngineFailed) and not isinstance(error, EngineLost)
-        if failed or not (isinstance(error, Exception) or self._ends(error)):
+        if failed or not (isinstance(error, Exception) or self._must_propagate(error)):
             return AgentFailed(f"the agent's {what} raised {describe(error)}")
         if not isinstance(error, RollenvError) and isinstance(error, Exception):
             who = f"the agent {type(self.agent).__module__}.{type(self.agent).__qualname__}"
@@ -317,9 +317,9 @@ class Episode:
             BaseException.add_note(error, f"raised by {what} of {who}, in {where}")
         return error
 
-    def _ends(self, error: BaseException) -> bool:
+    def _must_propagate(self, error: BaseException) -> bool:
         """Return whether a BaseException must propagate."""
-        return self.wanted(error) or bool(self.watchdog.expired)
+        return self.is_intended(error) or bool(self.watchdog.expired)
 
     async def call(self, method: str, *args: Any) -> Any:
         """Call a method of the environment for the agent."""
@@ -397,13 +397,13 @@ class Episode:
             if isinstance(error, Exception):
                 await self._forget_deadline()
                 raise
-            if self._ends(error):
+            if self._must_propagate(error):
                 raise
             raise failed(self.env_id, method, error) from error
         finally:
             self.watchdog.rest()
         await self._forget_deadline()
-        if self.watchdog.cancellation_pending() and not self._over():
+        if self.watchdog.cancellation_pending() and not self._must_stop():
             await self.watchdog.absorb()
             raise failed(self.env_id, method, asyncio.CancelledError("by the environment itself"))
         took = self.clock() - began
@@ -444,7 +444,7 @@ class Episode:
             more = validation.number(await self._await_answer(reward(self.trajectory), self.limits.reward), "a reward")
             last.reward = validation.number(last.reward + more, "a reward")
         except BaseException as error:
-            if self.wanted(error):
+            if self.is_intended(error):
                 raise
             late = isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired()
             why = f"it did not answer within {self.limits.reward} s" if late else describe(error)
@@ -462,7 +462,7 @@ class Episode:
         try:
             env.close()
         except BaseException as error:
-            if isinstance(error, Exception) or self.wanted(error):
+            if isinstance(error, Exception) or self.is_intended(error):
                 raise
             logger.warning("%s could not be closed: %s", self.env_id, describe(error))
 

@@ -129,11 +129,10 @@ class Kernel(LimitEnforcer):
                     raise FileExistsError(errno.EEXIST, "there is a context of this name", request.key)
                 if isinstance(request, protocol.Run):  # in a namespace of its own
                     if self.new_namespace is None:
-                        namespace = self._shared_namespace()
-                        child, namespace.waiting = namespace.waiting or self._fork(namespace), None
+                        child = self._take_waiting(self._shared_namespace(), once=False)
                     else:
                         namespace, self.spare = self.spare or self._new_namespace(), None
-                        child, namespace.waiting = namespace.waiting or self._fork(namespace, once=True), None
+                        child = self._take_waiting(namespace, once=True)
                 elif isinstance(request, protocol.PackMachine):
                     child = self._fork(self._shared_namespace(), trusted=True)
                 else:
@@ -296,6 +295,11 @@ class Kernel(LimitEnforcer):
         child = namespace.fork(self.selector, **how)
         self._listen(child)
         return child
+
+    def _take_waiting(self, namespace: Namespace, *, once: bool) -> Child:
+        """Return the process that waits in a namespace for its program, or a new one."""
+        child, namespace.waiting = namespace.waiting, None
+        return child or self._fork(namespace, once=once)
 
     def _listen(self, child: Child) -> None:
         for fd in child.fds:
