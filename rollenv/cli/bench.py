@@ -37,24 +37,24 @@ def command(
     names: list[str] = typer.Argument(
         None,
         metavar="SUITE [KEY=VALUE]... | compare FOLDER FOLDER",
-        help="A suite (--list shows them) or an environment's id, with constructor arguments; or two runs to compare.",
+        help="A suite (see --list) or an environment id, with constructor arguments; or two runs to compare.",
     ),
     options: AgentOptions = NO_OPTIONS,
     agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
     calls: str = typer.Option(
         "auto",
-        help="How calls are written: native (the endpoint's own), hermes, json or python. "
-        "auto: native for chat agents, the environment's own for others.",
+        help="Format of tool calls: native (the endpoint's own), hermes, json or python. "
+        "auto means native for chat agents and the environment's own for others.",
     ),
     n: int | None = typer.Option(
-        None, "-n", min=1, help="At most so many tasks of each category. Default: all of a data set, else 100."
+        None, "-n", min=1, help="Maximum number of tasks per category. Default: all of a data set, else 100."
     ),
-    k: int = typer.Option(1, "-k", min=1, help="Episodes of each task, for pass^k."),
+    k: int = typer.Option(1, "-k", min=1, help="Episodes per task, for pass^k."),
     seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task of each category."),
     workers: str = typer.Option("inline", "--workers", "-w", help=WORKERS_HELP),
-    out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the episodes, a page and the numbers."),
-    resume: bool = typer.Option(False, "--resume", help="Continue the run in the folder."),
-    show: bool = typer.Option(False, "--list", help="List the suites, and what cannot be played here."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the episodes, the report and the numbers."),
+    resume: bool = typer.Option(False, "--resume", help="Continue the run in --out."),
+    show: bool = typer.Option(False, "--list", help="List the suites, including those that cannot run here."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
 ) -> None:

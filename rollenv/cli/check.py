@@ -26,12 +26,14 @@ _MARKS = {True: "[green]✓[/]", False: "[bold red]✗[/]", None: "[dim]·[/]"}
 def command(
     env: list[str] = typer.Argument(None, help="Ids to check.", autocompletion=completion.ids),
     every: bool = typer.Option(False, "--all", help="Check every id that can be made here."),
-    episodes: int = typer.Option(20, "--episodes", "-n", min=1, help="Episodes for the oracle and for random actions."),
-    timeout: float = typer.Option(900.0, "--timeout", min=1.0, help="Seconds for the checks of one id."),
+    episodes: int = typer.Option(
+        20, "--episodes", "-n", min=1, help="Episodes each for the oracle and random actions."
+    ),
+    timeout: float = typer.Option(900.0, "--timeout", min=1.0, help="Time limit in seconds for the checks of one id."),
 ) -> None:
-    """Prove what environments promise: one row an id, one column a property.
+    """Check what environments promise: one row per id, one column per property.
 
-    Each environment is checked in another process, which is ended where the environment hangs or brings it down.
+    Each environment is checked in a separate process, which is killed if the environment hangs.
     """
     ids = [s.id for s in list_envs() if not s.missing] if every else [spec(name).id for name in env or ()]
     if not ids:

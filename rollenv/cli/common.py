@@ -86,10 +86,10 @@ def set_loudness(verbose: int, quiet: bool) -> None:
 
 
 AGENT_HELP = (
-    "random, oracle, nop (does nothing), noisy:SHARE (an oracle, that share of its actions replaced), constant:TEXT, "
-    "react (matches words, for tasks with tools), replay:FILE (stored answers), local:FOLDER (a model, a "
+    "random, oracle, nop (does nothing), noisy:SHARE (an oracle with that share of random actions), constant:TEXT, "
+    "react (a rule-based baseline for tasks with tools), replay:FILE (stored answers), local:FOLDER (a model, a "
     "run, a GGUF file, or smollm2-135m), "
-    "vllm:FOLDER, chat:MODEL at --base-url (the key is taken from OPENAI_API_KEY), or 'harness:NAME ARGS' "
+    "vllm:FOLDER, chat:MODEL at --base-url (key from OPENAI_API_KEY), or 'harness:NAME ARGS' "
     "(pi, codex, ...) with the model of --model."
 )
 
@@ -113,18 +113,18 @@ def _option(*names: str, **how: Any) -> Any:
 class AgentOptions:
     """Options of an agent; None and "" keep the agent's defaults."""
 
-    temperature: float | None = _option(min=0, help="Sampling temperature of a model; 0 is greedy.")
-    max_tokens: int | None = _option(min=1, help="Most tokens of one answer.")
-    model: str = _option(default="", help="Model of a harness: local:FOLDER, vllm:FOLDER, or chat:MODEL at --base-url.")
+    temperature: float | None = _option(min=0, help="Sampling temperature; 0 is greedy.")
+    max_tokens: int | None = _option(min=1, help="Maximum number of tokens per answer.")
+    model: str = _option(default="", help="Model for a harness: local:FOLDER, vllm:FOLDER or chat:MODEL at --base-url.")
     base_url: str = _option(default="", help="Endpoint of a chat agent, such as http://127.0.0.1:8000/v1.")
     system: str | None = _option(help="System prompt of a chat agent.")
     concurrency: int | None = _option(
-        "--concurrency", "-c", min=1, help="Episodes, and requests, at the same time. Default: 256, and 32."
+        "--concurrency", "-c", min=1, help="Concurrent episodes and requests. Default: 256 episodes, 32 requests."
     )
-    rate: float | None = _option(min=0.001, help="Most requests a minute to the endpoint.")
-    budget: float | None = _option(min=0, help="Stop when answers have cost this much; needs --prices.")
-    token_budget: int | None = _option(min=1, help="Stop when so many tokens are used, prompts included.")
-    prices: str = _option(default="", metavar="PROMPT,COMPLETION", help="For a million tokens, as in 0.15,0.60.")
+    rate: float | None = _option(min=0.001, help="Maximum number of requests per minute to the endpoint.")
+    budget: float | None = _option(min=0, help="Stop when the answers have cost this much; needs --prices.")
+    token_budget: int | None = _option(min=1, help="Stop after this many tokens, prompts included.")
+    prices: str = _option(default="", metavar="PROMPT,COMPLETION", help="Prices per million tokens, such as 0.15,0.60.")
 
     def check(self, name: str) -> None:
         """Raise UsageError if the agent takes no option that was given."""

@@ -25,30 +25,29 @@ _KEY = "OPENAI_API_KEY"
 
 
 def command(
-    env: str = typer.Argument(help="An id; `rollenv list` shows them.", autocompletion=completion.ids),
-    settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Constructor arguments."),
-    base_url: str = typer.Option(..., help="An OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1."),
-    model: str = typer.Option("", help="Its name at the endpoint. Default: the only one that the endpoint lists."),
-    api_key_env: str = typer.Option(_KEY, metavar="NAME", help="Environment variable with the key."),
-    seed: int = typer.Option(0, "--seed", "-s", min=0, help="Of the episode; equal seeds give equal tasks."),
-    index: int | None = typer.Option(None, min=0, help="Which task of a data set; by default the seed draws one."),
-    wrappers: str = typer.Option("", "--wrappers", help="Put around the environment, as in python_tool,concat."),
-    native: bool = typer.Option(False, "--native", help="Offer the environment's tools to the endpoint as tools."),
-    max_turns: int | None = typer.Option(None, min=1, help="Most turns; the episode is truncated then."),
-    max_tokens: int | None = typer.Option(None, min=1, help="Most tokens of one answer."),
+    env: str = typer.Argument(help="Environment id; see `rollenv list`.", autocompletion=completion.ids),
+    settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Arguments of the environment."),
+    base_url: str = typer.Option(..., help="OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1."),
+    model: str = typer.Option("", help="Model name at the endpoint. Default: the only model that it lists."),
+    api_key_env: str = typer.Option(_KEY, metavar="NAME", help="Environment variable that holds the API key."),
+    seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the episode; equal seeds give equal tasks."),
+    index: int | None = typer.Option(None, min=0, help="Number of a task in a data set. Default: the seed draws one."),
+    wrappers: str = typer.Option("", "--wrappers", help="Wrappers around the environment, such as python_tool,concat."),
+    native: bool = typer.Option(False, "--native", help="Pass the environment's tools to the endpoint as tools."),
+    max_turns: int | None = typer.Option(None, min=1, help="Number of turns after which the episode is truncated."),
+    max_tokens: int | None = typer.Option(None, min=1, help="Maximum number of tokens per answer."),
     temperature: float | None = typer.Option(None, min=0, help="Sampling temperature."),
     system: str | None = typer.Option(None, help="System prompt."),
-    timeout: float = typer.Option(120.0, min=0.001, help="Seconds for one answer."),
-    retries: int = typer.Option(5, min=0, help="How often a request is repeated after a failure that may pass."),
+    timeout: float = typer.Option(120.0, min=0.001, help="Time limit in seconds for one answer."),
+    retries: int = typer.Option(5, min=0, help="Number of retries after a temporary failure of a request."),
     workers: str = typer.Option("1", "--workers", "-w", help=WORKERS_HELP),
-    step_deadline: float = typer.Option(120.0, min=0.001, help="Seconds for a step of an environment in a worker."),
+    step_deadline: float = typer.Option(120.0, min=0.001, help="Time limit in seconds for a step in a worker."),
     json: bool = typer.Option(False, "--json", help="Print the result and the trajectory as one JSON object."),
 ) -> None:
     """Play one episode against any OpenAI-compatible endpoint, and print its reward and trajectory.
 
-    This is how trainers that give an agent nothing but a URL play rollenv's environments. The exit code is 0 if the
-    episode came to an end, whatever its reward. If the endpoint or the environment fails it is not, and the JSON has
-    an "error".
+    For trainers that give an agent only a URL. The exit code is 0 if the episode ended, whatever its reward. If the
+    endpoint or the environment failed, it is not 0, and the JSON has an "error".
     """
     from rollenv.agents.chat import ChatAgent
     from rollenv.agents.chat.endpoint import Patience

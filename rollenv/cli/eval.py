@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from rollenv.trainers.config.run import AnyPrompt
 
 PROMPT_HELP = (
-    "A setting of the prompt of local:FOLDER, as in a recipe: examples=5, template='{state}', chat=false, "
-    "stop='[\"\\n\"]'. Or a recipe, whose prompt is taken. May be repeated."
+    "Prompt setting for local:FOLDER, as in a recipe: examples=5, template='{state}', chat=false, "
+    "stop='[\"\\n\"]'; or a recipe, to use its prompt. May be repeated."
 )
 
 #: Descriptions of the kinds of failures.
@@ -55,24 +55,22 @@ _FAILURES = {
 
 @with_agent_options
 def command(
-    env: str = typer.Argument(help="An id; `rollenv list` shows them.", autocompletion=completion.ids),
-    settings: list[str] = typer.Argument(
-        None, metavar="[KEY=VALUE]...", help="Constructor arguments of the environment."
-    ),
+    env: str = typer.Argument(help="Environment id; see `rollenv list`.", autocompletion=completion.ids),
+    settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Arguments of the environment."),
     options: AgentOptions = NO_OPTIONS,
     agent: str = typer.Option("random", "--agent", "-a", help=AGENT_HELP, autocompletion=completion.agents),
     n: str = typer.Option(
-        "", "-n", metavar="N|all", help="Tasks: a number, or all of a data set. Default: all of a data set, else 100."
+        "", "-n", metavar="N|all", help="Number of tasks, or all of a data set. Default: all of a data set, else 100."
     ),
-    k: int = typer.Option(1, "-k", min=1, help="Episodes of each task, for pass@k and pass^k."),
+    k: int = typer.Option(1, "-k", min=1, help="Episodes per task, for pass@k and pass^k."),
     prompt: list[str] = typer.Option(None, "--prompt", metavar="KEY=VALUE|RECIPE", help=PROMPT_HELP),
     seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed of the first task; the others count up."),
-    wrappers: str = typer.Option("", "--wrappers", help="Put around the environment, as in python_tool,concat."),
-    tokenizer: str = typer.Option("", "--tokenizer", help="For chat wrappers: a folder; a model's own by default."),
+    wrappers: str = typer.Option("", "--wrappers", help="Wrappers around the environment, such as python_tool,concat."),
+    tokenizer: str = typer.Option("", "--tokenizer", help="Tokenizer folder for chat wrappers. Default: the model's."),
     workers: str = typer.Option("inline", "--workers", "-w", help=WORKERS_HELP),
-    step_deadline: float = typer.Option(120.0, min=0.001, help="Seconds for a step of an environment in a worker."),
-    out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the episodes, a page and the numbers."),
-    resume: bool = typer.Option(False, "--resume", help="Continue the evaluation in the folder; -n may be larger."),
+    step_deadline: float = typer.Option(120.0, min=0.001, help="Time limit in seconds for a step in a worker."),
+    out: Path | None = typer.Option(None, "--out", "-o", help="Folder for the episodes, the report and the numbers."),
+    resume: bool = typer.Option(False, "--resume", help="Continue the evaluation in --out; -n may be larger."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
 ) -> None:

@@ -21,30 +21,32 @@ if TYPE_CHECKING:
 def command(
     what: list[str] = typer.Argument(
         metavar="SDIST|FOLDER|REQUIREMENT... | swebench ROWS",
-        help="Packages that carry their tests: sdists, unpacked folders, or requirements such as boltons==25.0.0, "
-        "which pip fetches (and builds, outside the sandbox). Or a file of SWE-bench rows (jsonl, json or parquet).",
+        help="Packages that include their tests: sdists, unpacked folders, or requirements such as boltons==25.0.0, "
+        "which pip downloads (and builds, outside the sandbox). Or a file of SWE-bench rows (jsonl, json or parquet).",
     ),
-    out: Path = typer.Option(..., "--out", "-o", help="Folder of the tasks; what is there is kept and continued."),
-    count: int = typer.Option(100, "--count", "-n", min=1, help="Tasks to have, of all packages together."),
-    seed: int = typer.Option(0, "--seed", "-s", min=0, help="Decides which faults are tried, and in which order."),
-    per_package: int | None = typer.Option(None, min=1, help="Most tasks of one package. Default: an equal share."),
-    timeout: float = typer.Option(300.0, min=1, help="Most seconds of a run of a package's tests."),
+    out: Path = typer.Option(
+        ..., "--out", "-o", help="Folder for the tasks; existing tasks are kept, and the run continues."
+    ),
+    count: int = typer.Option(100, "--count", "-n", min=1, help="Total number of tasks from all packages."),
+    seed: int = typer.Option(0, "--seed", "-s", min=0, help="Seed for the choice and the order of the faults to try."),
+    per_package: int | None = typer.Option(None, min=1, help="Maximum tasks per package. Default: an equal share."),
+    timeout: float = typer.Option(300.0, min=1, help="Time limit in seconds for a run of a package's tests."),
     bundled: bool = typer.Option(
         False,
         "--bundled",
-        help="Take packages that pip or setuptools have a copy of, where agents can read the answer.",
+        help="Accept packages that pip or setuptools bundle. Agents could read the answer in that copy.",
     ),
     image: str = typer.Option(
         "",
-        help="With swebench: docker image of a row, such as sweb.eval.x86_64.{instance_id}; any column may be named.",
+        help="With swebench: Docker image of each row, such as sweb.eval.x86_64.{instance_id}; any column can be used.",
     ),
     workdir: str = typer.Option("/testbed", help="With swebench: folder of the repository in the image."),
 ) -> None:
-    """Make repair tasks as Harbor folders: faults put into packages, found by their own tests.
+    """Make repair tasks as Harbor folders: faults are put into packages and found by the packages' own tests.
 
-    Each fault turns at least one test red and leaves the rest green. The tests run in the local sandbox.
+    Each fault makes at least one test fail and leaves the others passing. The tests run in the local sandbox.
 
-    The exit code is 1 if a package or row made no task.
+    The exit code is 1 if no task could be made from a package or row.
     """
     first, *rest = what
     if first == "swebench":

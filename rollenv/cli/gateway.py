@@ -21,28 +21,30 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: str = typer.Option("", metavar="NAME", help="local:FOLDER, vllm:FOLDER, or a name at --upstream."),
+    model: str = typer.Option("", metavar="NAME", help="Model: local:FOLDER, vllm:FOLDER, or a name at --upstream."),
     upstream: str = typer.Option("", metavar="URL", help="OpenAI-compatible endpoint whose answers are recorded."),
-    host: str = typer.Option("127.0.0.1", help="Address that agents reach; everybody there with a key can call."),
-    port: int = typer.Option(8900, min=0, max=65535, help="Port for agents; 0 for any free one."),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on for agents; anyone who reaches it needs a key."),
+    port: int = typer.Option(8900, min=0, max=65535, help="Port for agents; 0 picks a free one."),
     admin_port: int = typer.Option(
         8901, min=0, max=65535, help="Port on 127.0.0.1 for opening and rewarding sessions."
     ),
-    record: Path = typer.Option(None, help="File that keeps all calls; unfinished sessions in it are continued."),
+    record: Path = typer.Option(None, help="File that records all calls; its unfinished sessions are continued."),
     chats: Path = typer.Option(
-        None, help="File to which finished sessions are added as chats, for supervised training."
+        None, help="File to which finished sessions are appended as chats, for supervised training."
     ),
-    temperature: float = typer.Option(None, min=0, help="Of all draws; without it, what a client asks for."),
-    max_tokens: int = typer.Option(None, min=1, help="Most tokens of one answer; 1024, but for --upstream."),
-    seed: int = typer.Option(0, help="Of all draws."),
-    calls: int = typer.Option(1000, min=1, help="Most calls of a session."),
-    tokens: int = typer.Option(1_000_000, min=1, help="Most drawn tokens of a session."),
+    temperature: float = typer.Option(None, min=0, help="Sampling temperature. Default: what each client requests."),
+    max_tokens: int = typer.Option(
+        None, min=1, help="Maximum tokens per answer. Default: 1024, but none with --upstream."
+    ),
+    seed: int = typer.Option(0, help="Seed for sampling."),
+    calls: int = typer.Option(1000, min=1, help="Maximum number of calls per session."),
+    tokens: int = typer.Option(1_000_000, min=1, help="Maximum number of sampled tokens per session."),
 ) -> None:
-    """Serve a model to agents that call it by themselves, and keep the tokens of their calls.
+    """Serve a model to existing agent programs, and record the tokens of their calls.
 
-    Agents speak chat completions, Responses, Messages or Gemini. A first session is open, with the settings printed.
-    Others are opened, rewarded and ended at the administrator's port: POST /sessions, /sessions/ID/reward,
-    /sessions/ID/finish, GET /sessions/ID, /sessions/ID/samples, /metrics. Its key is drawn, or $ROLLENV_GATEWAY_KEY.
+    Agents use chat completions, Responses, Messages or Gemini. The first session opens at once; its settings are
+    printed. Open, reward and finish others at the admin port: POST /sessions, /sessions/ID/reward, /sessions/ID/finish,
+    GET /sessions/ID, /sessions/ID/samples, /metrics. The admin key is $ROLLENV_GATEWAY_KEY, or a random one.
     """
     from rollenv.agents.gateway.gateway import Gateway
     from rollenv.agents.gateway.session import Caps

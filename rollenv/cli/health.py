@@ -20,7 +20,7 @@ _QUANTILES = ("p50", "p95", "p99")
 
 
 def command(
-    where: str = typer.Argument(metavar="RUN|URL", help="The folder of a run, or a server's address."),
+    where: str = typer.Argument(metavar="RUN|URL", help="Folder of a run, or URL of a server."),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of tables."),
 ) -> None:
     """Show how the environments and workers of a rollout are doing. The exit code is 1 if an environment is failing."""

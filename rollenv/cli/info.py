@@ -17,11 +17,11 @@ _LONGEST = 3000
 
 
 def command(
-    env: str = typer.Argument(help="An id; `rollenv list` shows them.", autocompletion=completion.ids),
-    settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Constructor arguments."),
+    env: str = typer.Argument(help="Environment id; see `rollenv list`.", autocompletion=completion.ids),
+    settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Arguments of the environment."),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of text."),
 ) -> None:
-    """Tell all about one environment: what it is, how to act, an example, rewards, needs, arguments."""
+    """Describe one environment: how to act, an example, rewards, needs and arguments."""
     card = cards.card(spec(env), key_values(settings or ()))
     if json:
         s = card.spec

@@ -23,13 +23,13 @@ from rollenv.registry import ELSEWHERE, list_envs
 
 def command(
     pattern: str = typer.Argument(
-        "", help="Show only ids that contain this, as in sokoban or rg:.", autocompletion=completion.ids
+        "", help="Show only ids that contain this text, such as sokoban or rg:.", autocompletion=completion.ids
     ),
     every: bool = typer.Option(False, "--all", "-a", help="Show every id, not just the groups."),
     here: bool = typer.Option(False, "--here", help="Show only what works on this machine."),
     json: bool = typer.Option(False, "--json", help="Print JSON instead of a table."),
 ) -> None:
-    """List environments: what they are, and what the ones that do not work here need."""
+    """List environments, and what is missing for those that do not work here."""
     specs = [s for s in list_envs(pattern) if not (here and s.missing)]
     open_ended = [name for name in ELSEWHERE if pattern.lower() in f"{name}:"]
     if json:

@@ -166,8 +166,8 @@ README = """\
 
 
 def command(
-    name: str = typer.Argument(help="Of the package, as in my-game."),
-    folder: Path = typer.Option(Path("."), "--in", help="Where to write it."),
+    name: str = typer.Argument(help="Name of the package, such as my-game."),
+    folder: Path = typer.Option(Path("."), "--in", help="Folder in which to write the package."),
 ) -> None:
     """Write an installable package with one environment, its tests, a recipe to train on it and its entry point."""
     package = name.replace("-", "_")

@@ -135,9 +135,9 @@ _SEEDS = 10_000
 
 
 def command(
-    env: str = typer.Argument(help="An id; `rollenv list` shows them.", autocompletion=completion.ids),
-    settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Constructor arguments."),
-    seed: int | None = typer.Option(None, min=0, help="Seed of the first episode; a random one by default."),
+    env: str = typer.Argument(help="Environment id; see `rollenv list`.", autocompletion=completion.ids),
+    settings: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Arguments of the environment."),
+    seed: int | None = typer.Option(None, min=0, help="Seed of the first episode. Default: a random one."),
 ) -> None:
     """Play an environment yourself, in the terminal.
 

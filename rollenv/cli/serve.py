@@ -39,34 +39,40 @@ OpenReward: OPENREWARD_API_URL=http://localhost:8800 OPENREWARD_SESSION_URL=http
 
 def command(
     host: str = typer.Option("127.0.0.1", help="Address to listen on; other machines need tokens."),
-    port: int = typer.Option(8800, min=0, max=65535, help="Port; 0 for any free one."),
-    workers: int = typer.Option(0, min=0, help="Worker processes; 0 for one each core."),
-    inline: list[str] = typer.Option([], metavar="PATTERN", help="Ids that play in the server's process, as 'game:*'."),
-    sessions: int = typer.Option(1024, min=1, help="Sessions at the same time."),
-    per_client: int = typer.Option(0, min=0, help="Sessions of one token at the same time; 0 for no limit."),
-    rate: float = typer.Option(0.0, min=0, help="Requests of one token a second; 0 for no limit."),
-    compute: float = typer.Option(0.0, min=0, help="Seconds of computing of one token a minute; 0 for no limit."),
-    idle: float = typer.Option(1800.0, min=0.1, help="Seconds without a call after which a session ends."),
-    gone: float = typer.Option(300.0, min=0.1, help="Seconds after which a session ends whose client has gone."),
-    reset_deadline: float = typer.Option(300.0, min=0.1, help="Seconds for building or resetting an environment."),
-    step_deadline: float = typer.Option(120.0, min=0.1, help="Seconds for every other call into one."),
-    sandboxes: int = typer.Option(64, min=0, help="Sandboxes at the same time."),
-    protocols: str = typer.Option(",".join(PROTOCOLS), "--protocols", "--faces", help="Protocols beside its own."),
-    tokens: Path = typer.Option(None, help="TOML file with the hashes of tokens."),
-    new_token: str = typer.Option("", metavar="NAME", help="Print a token for a client, and its lines for the file."),
-    scopes: str = typer.Option("environments", help="What the new token is for: environments, sandboxes, admin."),
-    allow_host: list[str] = typer.Option([], help="Another name by which clients may call the server."),
-    certificate: Path = typer.Option(None, help="TLS: file of the certificate."),
-    key: Path = typer.Option(None, help="TLS: file of its key."),
-    drain: float = typer.Option(30.0, min=0, help="Seconds that sessions get to end when it stops."),
-    hand_over: str = typer.Option(
-        "", metavar="PLACE", help="File, or URL of another server, through which sessions go on when this one stops."
+    port: int = typer.Option(8800, min=0, max=65535, help="Port to listen on; 0 picks a free one."),
+    workers: int = typer.Option(0, min=0, help="Number of worker processes; 0 means one per core."),
+    inline: list[str] = typer.Option(
+        [], metavar="PATTERN", help="Ids to run in the server's process, such as 'game:*'."
     ),
-    silence: float = typer.Option(900.0, min=0.1, help="Seconds without a message after which a connection ends."),
-    log: str = typer.Option("off", help="Log requests and who opens what, on standard error: off, text or json."),
-    traces: bool = typer.Option(False, help="Send traces to OpenTelemetry's collector (OTEL_EXPORTER_OTLP_ENDPOINT)."),
-    group_reward: str = typer.Option("", metavar="MODULE:FUNCTION", help="Scores groups for OpenReward's clients."),
-    any_arguments: bool = typer.Option(False, help="Take arguments of environments that name files and programs."),
+    sessions: int = typer.Option(1024, min=1, help="Maximum number of concurrent sessions."),
+    per_client: int = typer.Option(0, min=0, help="Maximum number of concurrent sessions per token; 0 means no limit."),
+    rate: float = typer.Option(0.0, min=0, help="Maximum requests per second and token; 0 means no limit."),
+    compute: float = typer.Option(0.0, min=0, help="Maximum compute seconds per minute and token; 0 means no limit."),
+    idle: float = typer.Option(1800.0, min=0.1, help="Seconds without a call after which a session ends."),
+    gone: float = typer.Option(300.0, min=0.1, help="Seconds that a session is kept after its client disconnects."),
+    reset_deadline: float = typer.Option(
+        300.0, min=0.1, help="Time limit in seconds to build or reset an environment."
+    ),
+    step_deadline: float = typer.Option(120.0, min=0.1, help="Time limit in seconds for other environment calls."),
+    sandboxes: int = typer.Option(64, min=0, help="Maximum number of concurrent sandboxes."),
+    protocols: str = typer.Option(",".join(PROTOCOLS), "--protocols", "--faces", help="Additional protocols to serve."),
+    tokens: Path = typer.Option(None, help="TOML file with the token hashes."),
+    new_token: str = typer.Option("", metavar="NAME", help="Print a new token, and its lines for the --tokens file."),
+    scopes: str = typer.Option("environments", help="Scopes of the new token: environments, sandboxes, admin."),
+    allow_host: list[str] = typer.Option([], help="Additional host name that clients may use for the server."),
+    certificate: Path = typer.Option(None, help="TLS certificate file."),
+    key: Path = typer.Option(None, help="TLS key file."),
+    drain: float = typer.Option(30.0, min=0, help="Seconds that sessions have to end when the server stops."),
+    hand_over: str = typer.Option(
+        "", metavar="PLACE", help="File, or URL of another server, that takes over the sessions when this server stops."
+    ),
+    silence: float = typer.Option(900.0, min=0.1, help="Seconds without a message after which a connection is closed."),
+    log: str = typer.Option("off", help="Log requests and sessions to standard error: off, text or json."),
+    traces: bool = typer.Option(False, help="Send traces to an OpenTelemetry collector (OTEL_EXPORTER_OTLP_ENDPOINT)."),
+    group_reward: str = typer.Option(
+        "", metavar="MODULE:FUNCTION", help="Function to score groups for OpenReward clients."
+    ),
+    any_arguments: bool = typer.Option(False, help="Accept environment arguments that name files and programs."),
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
     from rollenv.serve import auth

@@ -41,22 +41,22 @@ def _list_algorithms(wanted: bool) -> None:
 
 def command(
     recipe: str = typer.Argument(
-        help="A bundled recipe (sokoban, webshop), a TOML file, or an environment's id.",
+        help="Bundled recipe (sokoban, webshop), TOML file, or environment id.",
         autocompletion=completion.recipes,
     ),
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, as in algorithm.name=gigpo."),
     harness: str = typer.Option(
-        "", "--harness", help="Existing agent program that plays: pi, mini-swe-agent, codex, ... (harness.name=)."
+        "", "--harness", help="Existing agent program that plays: pi, mini-swe-agent, codex, ... (sets harness.name)."
     ),
-    resume: bool = typer.Option(False, "--resume", help="Continue the run in run_dir, or the recipe's latest."),
+    resume: bool = typer.Option(False, "--resume", help="Continue the run in run_dir, or the recipe's latest run."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     dry_run: bool = typer.Option(
-        False, "--dry-run", "--plan", help="Show settings, first prompt and needs; start nothing."
+        False, "--dry-run", "--plan", help="Show settings, first prompt and needs, without starting anything."
     ),
     list_algorithms: bool = typer.Option(
-        False, "--list-algorithms", callback=_list_algorithms, is_eager=True, help="List what algorithm=NAME sets."
+        False, "--list-algorithms", callback=_list_algorithms, is_eager=True, help="List the values of algorithm=NAME."
     ),
-    write_recipe: Path = typer.Option(None, help="Write the settings to this TOML file; start nothing."),
+    write_recipe: Path = typer.Option(None, help="Write the settings to this TOML file, without starting anything."),
 ) -> None:
     """Train an agent; everything is written to one run directory."""
     started = time.perf_counter()

@@ -12,16 +12,16 @@ from rollenv.core import UsageError
 
 
 def command(
-    runs: list[Path] = typer.Argument(metavar="FOLDER...", help="A run's folder; several are compared."),
+    runs: list[Path] = typer.Argument(metavar="FOLDER...", help="Folder of a run; several runs are compared."),
     out: Path | None = typer.Option(
-        None, "--out", "-o", help="The page to write; report.html in the folder, compare.html here for several."
+        None, "--out", "-o", help="Page to write. Default: report.html in the folder, or compare.html here for several."
     ),
     show: bool = typer.Option(False, "--open", help="Open the page in a browser."),
     serve: bool = typer.Option(False, "--serve", help="Serve all runs in a folder as pages until Ctrl-C."),
     host: str = typer.Option("127.0.0.1", help="Address to serve at; other machines reach it unless it is loopback."),
-    port: int = typer.Option(8765, min=0, max=65535, help="Port to serve at; 0 takes a free one."),
+    port: int = typer.Option(8765, min=0, max=65535, help="Port to serve at; 0 picks a free one."),
 ) -> None:
-    """Look at runs: curves, and every stored episode, of training runs and evaluations."""
+    """Show training runs and evaluations: curves and every stored episode."""
     if serve:
         if len(runs) != 1 or out is not None:
             raise UsageError("--serve takes one folder, and no --out: `rollenv view --serve runs/`")
