@@ -60,7 +60,7 @@ def whole_of(row: Mapping[str, Any], name: str) -> int | None:
     except (TypeError, ValueError, OverflowError):
         whole = None
     if whole is None or value not in (whole, str(whole)) or isinstance(value, bool):
-        raise UsageError(f"{name} of a row is a whole number, not {value!r:.40}")
+        raise UsageError(f"{name} of a row must be a whole number, not {value!r:.40}")
     return whole
 
 
@@ -79,7 +79,7 @@ def fields_of(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     if value is None or _is_nan(value):
         return {}
     if not isinstance(value, Mapping):
-        raise UsageError(f"{name} of a row is a dictionary, not {value!r:.40}")
+        raise UsageError(f"{name} of a row must be a dictionary, not {value!r:.40}")
     return {str(field): each for field, each in value.items() if each is not None}
 
 

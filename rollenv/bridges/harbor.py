@@ -54,14 +54,14 @@ class MachineEnvironment(BaseEnvironment):  # type: ignore[misc]  # Harbor needs
     def _validate_definition(self) -> None:
         if not (self.environment_dir / "Dockerfile").is_file():
             raise FileNotFoundError(
-                f"{self.environment_dir} has no Dockerfile: rollenv builds images from one and cannot pull any"
+                f"{self.environment_dir} has no Dockerfile: rollenv builds images from it and cannot pull any"
             )
 
     @property
     def machine(self) -> Machine:
         """The machine of the trial."""
         if self._machine is None:
-            raise RuntimeError("the environment is not started")
+            raise RuntimeError("the environment has not been started")
         return self._machine
 
     async def start(self, force_build: bool) -> None:

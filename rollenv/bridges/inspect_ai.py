@@ -208,7 +208,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             TimeoutError: if it takes longer.
         """
         if user is not None and not isinstance(self.box, Machine):
-            raise SandboxUserUnsupportedError("this sandbox has one user; a machine has more: BoxConfig(machine=True)")
+            raise SandboxUserUnsupportedError("this sandbox has only one user; for others use BoxConfig(machine=True)")
         settings = {"cwd": self._path(cwd) if cwd else self._home, "env": env, "user": user, "timeout": timeout}
         try:
             done = await self._run(cmd, input.encode() if isinstance(input, str) else bytes(input or b""), settings)

@@ -50,7 +50,7 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
         await self.close_session(session_id)
         env_id = text_of(metadata, "env_id") or self.config.env_id
         if not env_id:
-            raise HTTPException(400, "the row, or the server's configuration, has to have env_id")
+            raise HTTPException(400, "env_id is missing: set it in the row or in the server's configuration")
         try:
             kwargs = {**self.config.env_kwargs, **fields_of(metadata, "env_kwargs")}
             seed, options = whole_of(metadata, "seed"), fields_of(metadata, "options") or None
@@ -71,7 +71,7 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
             it, and info.
         """
         if session_id not in self.session_state:
-            raise HTTPException(409, "there is no episode in this session, or it has ended: POST /reset begins one")
+            raise HTTPException(409, "this session has no running episode: start one with POST /reset")
         entry = self.session_state[session_id]
         entry[1] = time.monotonic()
         try:

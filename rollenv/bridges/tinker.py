@@ -54,7 +54,7 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
         """Play an answer, with its tool calls in Hermes' form."""
         episode = self._episode
         if episode is None:
-            raise UsageError("initial_observation() comes before step()")
+            raise UsageError("call initial_observation() before step()")
         self._messages.append(message)
         shown, reward = await asyncio.to_thread(episode.step, _text(message))
         full = self.max_turns is not None and episode.turns >= self.max_turns

@@ -167,7 +167,7 @@ class Rollout:
 def _player(trainer: Any, rollout: Rollout) -> LocalAgent:
     """Make an agent with the current weights: a new one for every batch, so that no cache is stale."""
     if getattr(trainer, "is_fsdp_enabled", False) or getattr(trainer, "is_deepspeed_enabled", False):
-        raise UsageError("rollenv's Rollout plays with a whole model in each process: train without FSDP and DeepSpeed")
+        raise UsageError("rollenv's Rollout needs the whole model in each process: train without FSDP and DeepSpeed")
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     if hasattr(model, "get_base_model"):  # PEFT's; its layers stay in there
         model = model.get_base_model()
@@ -252,8 +252,7 @@ def _task(prompt: str) -> Task:
         return from_plain(Task, json.loads(prompt))
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"the prompt {prompt!r:.80} names no task of rollenv: make the training set with "
-            "rollenv.bridges.trl.dataset"
+            f"the prompt {prompt!r:.80} is not a rollenv task: make the training set with rollenv.bridges.trl.dataset"
         ) from error
 
 

@@ -163,7 +163,7 @@ def package(folder: str | Path, env_id: str) -> Path:
     folder = Path(folder)
     name = folder.name.replace("-", "_").lower()
     if not re.fullmatch(r"[a-z_][a-z0-9_]*", name) or folder.exists():
-        raise UsageError(f"{folder}: {'is there already' if folder.exists() else 'the name cannot be a package'}")
+        raise UsageError(f"{folder}: {'already exists' if folder.exists() else 'the name cannot be a package'}")
     code = _CODE.format(env_id=spec(env_id).id)
     (folder / name).mkdir(parents=True)
     (folder / name / "__init__.py").write_text(code, encoding="utf-8")

@@ -75,7 +75,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
         row = {name: _plain(fields[name]) for name in _FIELDS if fields.get(name) is not None}
         env_id = text_of(row, "env_id") or self.given["env_id"]
         if not isinstance(env_id, str):
-            raise UsageError("the agent loop rollenv needs env_id: in its file, or in a row or its extra_info")
+            raise UsageError("the agent loop rollenv needs env_id: set it in its file, in the row or in extra_info")
         seed, options = whole_of(row, "seed"), fields_of(row, "options") or None
         settings = fields_of(row, "env_kwargs") or self.given["env_kwargs"] or {}
         episode = await self._within("made", Episode, env_id, **settings)

@@ -146,7 +146,7 @@ def argument_model(function: Callable[..., Any]) -> type[BaseModel]:
         if name == "self":
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise UsageError(f"{function.__name__} cannot be a tool: {parameter} has no name that a call could use")
+            raise UsageError(f"{function.__name__} cannot be a tool: a call cannot pass {parameter} by name")
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[name] = (hints.get(name, Any), Field(default, description=about.get(name)))
     return create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)

@@ -114,6 +114,6 @@ def test_structs_and_numbers_of_a_tables_row():
     assert fields_of({"x": {"index": 3, "of another row": None}}, "x") == {"index": 3}
     assert [whole_of({"x": value}, "x") for value in (3, 3.0, np.int64(3), "3")] == [3] * 4
     for read, value in ((whole_of, 3.5), (whole_of, "3 "), (whole_of, True), (fields_of, '{"a": 1}'), (fields_of, 3.0)):
-        with pytest.raises(UsageError, match=r"^x of a row is a") as told:
+        with pytest.raises(UsageError, match=r"^x of a row must be a") as told:
             read({"x": value}, "x")
         assert "\n" not in str(told.value)

@@ -213,7 +213,7 @@ def test_thoughts_stay_in_the_history_as_they_were_drawn(tmp_path):
 )
 def test_a_prompt_that_names_no_task(tmp_path, prompt):
     trainer = trainer_of(tmp_path, Rollout(1), dataset("test:Talk-v0", 2))
-    with pytest.raises(UsageError, match=r"names no task of rollenv: make the training set with .*dataset") as told:
+    with pytest.raises(UsageError, match=r"is not a rollenv task: make the training set with .*dataset") as told:
         trainer.rollout_func([prompt], trainer)
     assert len(str(told.value)) < 300
 
@@ -360,7 +360,7 @@ def test_a_tool_never_raises_and_says_nothing_of_failures_to_the_model(caplog):
     for missing in ({}, {"seed": float("nan")}, {"seed": None, "index": float("nan")}):
         with pytest.raises(UsageError, match="needs a column 'seed'"):
             env.reset(**missing)
-    with pytest.raises(UsageError, match="seed of a row is a whole number"):
+    with pytest.raises(UsageError, match="seed of a row must be a whole number"):
         env.reset(seed="x")
     with pytest.raises(UnknownEnv):
         environment("game:Nothing-v0")

@@ -163,7 +163,7 @@ def test_the_package_is_one(tmp_path):
     command = [sys.executable, "-m", "rollenv.bridges.verifiers", str(folder), GUESS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr.count("\n")) == (2, 2)
-    assert "is there already" in done.stderr
+    assert "already exists" in done.stderr
 
 
 def test_another_version_is_warned_of_in_a_line(monkeypatch):

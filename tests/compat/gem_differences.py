@@ -93,7 +93,7 @@ DIFFERENCES = [
         "reward 0", "a word is found once; an agent could win by repeating one",
         lambda t, gem, here: t.notes["found_before"] and gem.reward > 0 == here.reward),
     Difference(GEM, "WordSearch", "a hidden word where it stands a second time, by chance", "reward 0",
-        "pays for the word", "nobody can see which of the two was hidden",
+        "pays for the word", "it is not visible which of the two was hidden",
         lambda t, gem, here: t.notes["elsewhere"] and gem.reward == 0 < here.reward),
     Difference(GEM, "Crosswords, WordSearch", "a number of more than 4300 digits", "raises ValueError",
         "-0.1, and the episode ends", "an action never raises; GEM's other games do the same",
@@ -145,7 +145,7 @@ DIFFERENCES = [
         "pays for the word again", "reward 0", "a word is found once; an agent could win by repeating one",
         lambda t, gem, here: t.notes["found_before"] and gem.reward > 0 == here.reward),
     Difference(ROLLENV, "WordSearch", "a hidden word where it stands a second time, by chance", "reward 0",
-        "pays for the word", "nobody can see which of the two was hidden",
+        "pays for the word", "it is not visible which of the two was hidden",
         lambda t, gem, here: t.notes["elsewhere"] and gem.reward == 0 < here.reward),
     Difference(ROLLENV, "all",
         ("an action that is plain, in a spelling that GEM's pattern of the game has no room for: white space "

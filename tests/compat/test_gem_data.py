@@ -122,7 +122,7 @@ def test_rows_by_number(make):
         assert env.reset(idx=i)[0] == env.dataset[i][env.question_key]
         assert env.reset(None, i)[0] == env.reset(options={"index": np.int64(i)})[0]
     for wrong in (9, -1, "0", True):
-        with pytest.raises(UsageError, match="rows 0 to 8"):
+        with pytest.raises(UsageError, match="from 0 to 8"):
             env.reset(idx=wrong)
 
 
@@ -418,7 +418,7 @@ def test_errors_are_of_the_kinds_that_gem_raises():
         MathEnv(dataset={"train": ROWS, "test": ROWS}, split="dev")
     for cls in (MathEnv, QaEnv):
         for wrong in (None, {"a": 1}, ("1", "2")):
-            with pytest.raises(ValueError, match="a right answer is"):
+            with pytest.raises(ValueError, match="a correct answer must be"):
                 cls.check_correct("\\boxed{1}", wrong)
 
 

@@ -65,7 +65,7 @@ class Env(core.Env, metaclass=abc.ABCMeta):
         raise NotImplementedError(f"{type(self).__name__} has no random actions")
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> core.Env:
-        raise NotImplementedError(f"{type(self).__name__} does not spawn others")
+        raise NotImplementedError(f"{type(self).__name__} cannot be spawned")
 
 
 class GemWrapper(core.Wrapper):

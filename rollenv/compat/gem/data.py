@@ -62,7 +62,7 @@ _GOLD_KEY: Any = property(lambda env: env.gold_key, lambda env, key: setattr(env
 def _checked(answer: Any) -> Any:
     """A correct answer, or a list of them."""
     if answer is None or isinstance(answer, dict | tuple):
-        raise UsageError(f"a right answer is a text, a number or a list of them, not {type(answer).__name__}")
+        raise UsageError(f"a correct answer must be a text, a number or a list of them, not {type(answer).__name__}")
     return answer
 
 
@@ -285,7 +285,7 @@ class CodeEnv(Rows, code_env.CodeEnv):
     ):
         runners = {"sandbox": _ImportsForgotten(), "judge": code_env.Judges()}
         if sandbox_type not in ("none", "bwrap"):
-            raise UsageError(f"sandbox_type {sandbox_type!r} is unknown; none and bwrap mean an isolated sandbox")
+            raise UsageError(f"sandbox_type {sandbox_type!r} is unknown; use 'none' or 'bwrap', which both isolate")
         code_env.CodeEnv.__init__(
             self,
             dataset_name,

@@ -36,7 +36,7 @@ class AgentSelector(selector.AgentSelector):
 
     def get_active_agents(self) -> list[str]:
         if self.mode not in selector.MODES:
-            raise UsageError(f"mode {self.mode!r} is unknown; there are {', '.join(selector.MODES)}")
+            raise UsageError(f"mode {self.mode!r} is unknown; choose one of {', '.join(selector.MODES)}")
         return super().get_active_agents()
 
     def is_last(self) -> bool:
@@ -109,7 +109,7 @@ class MultiAgentEnv(Env):
             UsageError: the actions are not a dict, an active agent has none, or one that is not active has one.
         """
         if not isinstance(actions, dict):
-            raise UsageError(f"the actions are a dict by agent, not {type(actions).__name__}")
+            raise UsageError(f"the actions must be a dict by agent, not {type(actions).__name__}")
         self._validate_actions(actions, self._active())
         outcome = self._process_actions(actions)
         for agent in self.agents:
@@ -130,7 +130,7 @@ class MultiAgentEnv(Env):
                 raise UsageError(f"the active agent {agent!r} is missing: Missing action for it")
         for agent in actions:
             if agent not in active_agents:
-                raise UsageError(f"agent {agent!r} acts but is not active; active are {active_agents}")
+                raise UsageError(f"agent {agent!r} has an action but is not active; active agents: {active_agents}")
 
     def _remove_dead_agents(self) -> None:
         for agent in list(self.agents):
@@ -154,7 +154,7 @@ class MultiAgentEnv(Env):
 
     def _check(self, agent: str) -> None:
         if agent not in self.agents:
-            raise UsageError(f"agent {agent!r} is not in environment {self}; there are {self.agents}")
+            raise UsageError(f"agent {agent!r} is not in environment {self}; its agents: {self.agents}")
 
     def add_agent(self, agent_id: str) -> None:
         """Let an agent join the running episode; does nothing if it is already there."""

@@ -45,10 +45,10 @@ class VectorEnv(vector.VectorEnv):
         return self
 
     def sample_random_action(self) -> str:
-        raise NotImplementedError("a vector has no random actions; its environments have")
+        raise NotImplementedError("a vector has no random actions; use those of its environments")
 
     def spawn(self, same_state: bool = False, **kwargs: Any) -> Any:
-        raise NotImplementedError("a vector cannot be spawned; its environments can")
+        raise NotImplementedError("a vector cannot be spawned; spawn its environments")
 
     def reset(self, seed: Any = None, **env_kwargs: Any) -> Any:
         try:

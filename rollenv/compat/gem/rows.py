@@ -160,7 +160,7 @@ class Answered(GemEnv):
 
     def _checked(self, index: Any, n: int) -> int:
         if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < n:
-            raise Refused(f"{self}: there are rows 0 to {n - 1}, not {index!r}")
+            raise Refused(f"{self}: the index must be from 0 to {n - 1}, not {index!r}")
         return int(index)
 
     def step(self, action: Any) -> StepResult:

@@ -77,7 +77,7 @@ class ObservationWrapper(GemWrapper, wrappers.ObservationWrapper):
         """Action, observation and whether it came from a tool, after the first observation."""
         if len(self.act_queue) != len(self.obs_queue) - 1:
             raise Refused(
-                f"there is one observation more than actions, not {len(self.obs_queue)} and {len(self.act_queue)}"
+                f"a history has one observation more than actions, not {len(self.obs_queue)} and {len(self.act_queue)}"
             )
         later = list(self.obs_queue)[1:]
         return [(action, *observed) for action, observed in zip(self.act_queue, later, strict=True)]
