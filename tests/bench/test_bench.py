@@ -378,7 +378,7 @@ def test_mistakes_are_told_in_a_line(rollenv_command, args, says):
 def test_a_folder_of_another_run_is_refused(rollenv_command, tmp_path):
     assert rollenv_command("bench", TINY, "-n", "3", "-o", "run").returncode == 0
     for args, says in (
-        ((TINY, "-n", "3"), "--resume goes on with it"),
+        ((TINY, "-n", "3"), "continue it with --resume"),
         ((TINY, "-n", "3", "-a", "oracle", "--resume"), "agent='random', not 'oracle'"),
         (("tools:Shop-v0", "-n", "3", "--resume"), "suite="),
     ):

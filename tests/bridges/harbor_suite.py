@@ -110,7 +110,7 @@ def test_a_solution_that_is_wrong_has_no_reward(oracles):
 def test_a_task_without_a_dockerfile_is_refused_in_one_line(tmp_path):
     (write_task(tmp_path / "tasks" / "bare") / "environment" / "Dockerfile").unlink()
     said, _ = run(tmp_path / "tasks", tmp_path / "out")
-    assert "has no Dockerfile: rollenv builds images from one" in " ".join(said.split())
+    assert "has no Dockerfile: rollenv builds images from it" in " ".join(said.split())
 
 
 def imported(code):
