@@ -55,13 +55,13 @@ class GuessTheNumber(TextGame):
         if not self.min_number < self.max_number:
             raise UsageError(f"min_number must be less than max_number; got {self.min_number} and {self.max_number}")
         self._span = self.max_number - self.min_number
-        self._secrets = _of_split(self.min_number, self.max_number, self.split)
-        if not self._secrets:
+        if not _of_split(self.min_number, self.max_number, self.split):
             raise UsageError(f"no number from {self.min_number} to {self.max_number} is in split {self.split!r}")
         self._prompt = _instructions(self.min_number, self.max_number, self.max_turns, self.boxed)
 
     def _new_game(self) -> None:
-        self.secret = self.last = self._secrets[self.randint(len(self._secrets))]
+        secrets = _of_split(self.min_number, self.max_number, self.split)
+        self.secret = self.last = secrets[self.randint(len(secrets))]
         self.guessed = []
         self.board = "Guesses so far: "
 
