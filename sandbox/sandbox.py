@@ -323,6 +323,7 @@ class Sandbox(BaseSandbox):
         Raises:
             FileThere: a context with this name exists.
             NotFound: there is no such folder, or the sandbox lacks the language's program.
+            UsageError: there are no contexts for the language.
         """
         if language not in STATEFUL:
             raise UsageError(f"there are no contexts for {language!r}; there are for {', '.join(STATEFUL)}")

@@ -45,7 +45,7 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc]
 
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Orthogonalise matrices (n, rows, columns) by Newton-Schulz steps: most singular values become 0.7 to 1.2."""
+    """Return (n, rows, columns) matrices, orthogonalised by Newton-Schulz: most singular values are 0.7 to 1.2."""
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)

@@ -88,7 +88,7 @@ def packed_attention(
 
 
 def by_shape(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """Attend with one call of PyTorch's attention for each run of segments of equal shape; (L, heads, size)."""
+    """Return the attention (L, heads, size) by one call of PyTorch's for each run of segments of equal shape."""
     own = [count * length for count, _, length in runs]
     whole = [count * (before + length) for count, before, length in runs]
     out = []
@@ -118,7 +118,7 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) ->
 
 
 def by_one_kernel(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """Same as :func:`by_shape`, with one call of a kernel for variable lengths (FlashAttention's)."""
+    """Return the same as :func:`by_shape`, by one call of a kernel for variable lengths (FlashAttention's)."""
     from torch.nn.attention.varlen import varlen_attn
 
     begins, paths = bounds(runs, query.device)

@@ -36,7 +36,7 @@ class Valuer(nn.Module):  # type: ignore[misc]
         self.model = copy.deepcopy(model) if kind == "model" else None
 
     def forward(self, batch: Packed, hidden: Tensor | None) -> Tensor:
-        """Predict returns, (n,) float32.
+        """Return the predicted returns, (n,) float32.
 
         Args:
             hidden: (n, width) the policy's hidden states, for a head.
@@ -82,7 +82,7 @@ class Critic:
         return self.module.head
 
     def values(self, batch: Packed, hidden: Tensor | None = None) -> Tensor:
-        """Predict returns, (n,) float32, with gradients if they are enabled.
+        """Return the predicted returns, (n,) float32, with gradients if they are enabled.
 
         Args:
             hidden: (n, width) the policy's hidden states, for a head.

@@ -71,7 +71,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
     def forward(
         self, batch: Packed, outputs: Collection[Output], entropy_gradient: bool = False
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-        """Compute the fields of :class:`~rollenv.trainers.policies.base.Outputs`, in order.
+        """Return the fields of :class:`~rollenv.trainers.policies.base.Outputs`; None for those not computed.
 
         Args:
             outputs: the outputs to compute. Log-probabilities are included, unless only "hidden" is named.
