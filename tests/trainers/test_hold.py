@@ -201,7 +201,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, small):
             return done
 
         run.learner._step = overflow
-        with pytest.raises(TrainingError, match=r"a weight is no longer.*step-000002, is good"):
+        with pytest.raises(TrainingError, match=r"a weight is no longer.*step-000002, is intact"):
             run.fit()
     assert [p.name for p in checkpoint.checkpoints(run.run.checkpoints)] == ["step-000002"]
 
