@@ -149,8 +149,7 @@ def shortfalls(public: Public) -> list[str]:
     if unknown := entries(section(docstring, "Args") or "") - set(public.parameters):
         short.append(f"Args that it does not take: {', '.join(sorted(unknown))}")
     returns = public.function.returns
-    named = re.search("^(Returns|Yields):|^(Return|Yield) |^[^\n]* and return ", docstring, re.MULTILINE)
-    if returns and SHAPED.search(ast.unparse(returns)) and not named:
+    if returns and SHAPED.search(ast.unparse(returns)) and not re.search("^(Returns|Yields):", docstring, re.MULTILINE):
         short.append("Returns")
     if errors := raised(public.function) - entries(section(docstring, "Raises") or ""):
         short.append(f"Raises: {', '.join(sorted(errors))}")

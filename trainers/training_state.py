@@ -214,7 +214,11 @@ def _reader(config: TrainConfig, wrappers: Wrappers, name: Literal["reference", 
 
 
 def reading_model(config: TrainConfig, wrappers: Wrappers, name: str) -> tuple[LocalPolicy, dict[str, int]]:
-    """Load the model of a role, "reference" or "teacher", and return it with its vocabulary."""
+    """Load the model of a role, "reference" or "teacher", and return it with its vocabulary.
+
+    Returns:
+        The model, and its vocabulary.
+    """
     path = config.distill.path if name == "teacher" and isinstance(config.distill, Teacher) else ""
     agent = LocalAgent.load(path) if path else initial_agent(config, wrappers, lambda *_: None)
     return _policy(config, agent, ALONE), agent.tokenizer.get_vocab()

@@ -158,7 +158,11 @@ def write_routes(routes: NDArray[np.int16]) -> str:
 
 
 def read_routes(text: str, tokens: int) -> NDArray[np.int16]:
-    """Return the experts that :func:`write_routes` encoded, (tokens, layers k)."""
+    """Return the experts that :func:`write_routes` encoded, (tokens, layers k).
+
+    Returns:
+        (tokens, layers k)
+    """
     return np.frombuffer(base64.b64decode(text), "<i2").reshape(tokens, -1)
 
 

@@ -183,7 +183,11 @@ class BatchCache:
         return len(self._routing.routers)
 
     def routes(self, row: int, length: int) -> NDArray[np.int16]:
-        """Return the experts of the first tokens of a row, (length, layers k)."""
+        """Return the experts of the first tokens of a row, (length, layers k).
+
+        Returns:
+            (length, layers k)
+        """
         experts: NDArray[np.int16] = self._routes.keys[row, 0, :length].cpu().numpy()
         return experts
 

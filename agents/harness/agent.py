@@ -72,7 +72,7 @@ class HarnessAgent:
         self.seconds, self.max_turns, self.kinds = seconds, max_turns, tuple(kinds)
         self.gateway = Gateway(model, caps=caps or Caps(calls=max(2 * max_turns, 50)))
         self._machines: dict[str, bool] = {}
-        """Whether an environment is a machine, by id."""
+        """True for ids whose environment is a machine."""
 
     async def prepare(self, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return constructor arguments for an environment whose machine has the harness and access to the gateway.

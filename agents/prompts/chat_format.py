@@ -271,7 +271,7 @@ class Frame:
         self.format, self.tools = chat_format, list(tools) if tools else None
         self._system = chat_format.message("system", system)["content"] if system is not None else None
         self._bare: dict[Hashable, bool] = {}
-        """Whether the text is the same without system prompt and tools, by kind of messages."""
+        """True if the text is the same without system prompt and tools, by kind of messages."""
         self._opening = self._open()
         if tools and Frame(chat_format, system, None)._opening == self._opening:
             raise UsageError("the chat template does not support tools; describe them in the system prompt instead")

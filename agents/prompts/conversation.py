@@ -61,7 +61,7 @@ class Conversation:
         self.max_context, self.reserve = max_context, reserve
         self.append_only, self.drops_thoughts = append_only or thoughts == "keep", thoughts == "drop"
         self.splits = self.continued = 0
-        """How often the history was rendered again, and the number of known tokens of the last prompt."""
+        """The number of re-rendered histories, and of known tokens of the last prompt."""
         self._system, self.wants_tools = system, tools == "env"
         self._frame = self.format.frame(system, None if tools == "env" else tools)
         self._messages: list[Message] = self.format.example_messages(examples)

@@ -45,7 +45,11 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc]
 
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Return (n, rows, columns) matrices, orthogonalised by Newton-Schulz: most singular values are 0.7 to 1.2."""
+    """Return (n, rows, columns) matrices, orthogonalised by Newton-Schulz: most singular values are 0.7 to 1.2.
+
+    Returns:
+        (n, rows, columns)
+    """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)

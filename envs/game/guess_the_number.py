@@ -100,8 +100,7 @@ class GuessTheNumber(TextGame):
         return str((low + high) // 2)
 
     def sample_random_action(self) -> str:
-        random = self._random_actions or self.action_rng
-        return self._write(str(self.min_number + int(random.random() * (self._span + 1))))
+        return self._write(str(self._pick(range(self.min_number, self.max_number + 1))))
 
 
 @functools.lru_cache(maxsize=64)

@@ -113,7 +113,7 @@ class Empg(Algorithm):
     bonus: Weight = 0.1
     """Weight of the bonus for a turn whose next turn has low entropy."""
     future_scale: Weight = 1.0
-    """How strongly the next turn's entropy lowers the bonus."""
+    """Weight of the next turn's entropy, which lowers the bonus."""
 
 
 class MtGrpo(Algorithm):

@@ -150,6 +150,9 @@ def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tupl
     Args:
         env: the environment of the run, or of a part of a mixture.
         share: the sum of all shares.
+
+    Returns:
+        Environments and their shares, which add up to ``share``.
     """
     if not isinstance(tasks, Mixture):
         yield env, share

@@ -88,7 +88,11 @@ def packed_attention(
 
 
 def by_shape(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """Return the attention (L, heads, size) by one call of PyTorch's for each run of segments of equal shape."""
+    """Return the attention (L, heads, size) by one call of PyTorch's for each run of segments of equal shape.
+
+    Returns:
+        (L, heads, size)
+    """
     own = [count * length for count, _, length in runs]
     whole = [count * (before + length) for count, before, length in runs]
     out = []
@@ -118,7 +122,11 @@ def _causal(query: Tensor, key: Tensor, value: Tensor, scaling: float | None) ->
 
 
 def by_one_kernel(runs: Runs, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-    """Return the same as :func:`by_shape`, by one call of a kernel for variable lengths (FlashAttention's)."""
+    """Return the same as :func:`by_shape`, by one call of a kernel for variable lengths (FlashAttention's).
+
+    Returns:
+        (L, heads, size)
+    """
     from torch.nn.attention.varlen import varlen_attn
 
     begins, paths = bounds(runs, query.device)
@@ -141,7 +149,11 @@ def _names_groups() -> bool:
 
 @functools.lru_cache(maxsize=8)
 def bounds(runs: Runs, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Return the boundaries of ``S`` segments in the row, and of their paths in ``paths``; (S + 1,) int32 each."""
+    """Return the boundaries of ``S`` segments in the row, and of their paths in ``paths``; (S + 1,) int32 each.
+
+    Returns:
+        (S + 1,) int32 each, the ends included.
+    """
     counts, before, lengths = torch.tensor(runs).T
     sizes = (lengths.repeat_interleave(counts), (before + lengths).repeat_interleave(counts))
     begins, paths = (functional.pad(size.cumsum(0), (1, 0)).int().to(device) for size in sizes)

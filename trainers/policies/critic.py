@@ -40,6 +40,9 @@ class Valuer(nn.Module):  # type: ignore[misc]
 
         Args:
             hidden: (n, width) the policy's hidden states, for a head.
+
+        Returns:
+            (n,) float32
         """
         if self.model is not None:
             hidden = hidden_states(self.model, batch, packs=self.packs)[0][batch.drawn.of]
@@ -86,6 +89,9 @@ class Critic:
 
         Args:
             hidden: (n, width) the policy's hidden states, for a head.
+
+        Returns:
+            (n,) float32, with gradients if they are enabled.
         """
         out: Tensor = self.module(batch, hidden)
         return out
@@ -97,6 +103,9 @@ class Critic:
             batch: a batch with the columns "returns" (NaN for tokens without a target) and "values" before the update.
             hidden: (n, width) the policy's hidden states, for a head.
             share: 1 / (number of targets in the step).
+
+        Returns:
+            (n,) metrics.
         """
         returns = batch.columns["returns"]
         targets = ~returns.isnan()

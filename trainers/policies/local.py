@@ -76,6 +76,10 @@ class Scorer(nn.Module):  # type: ignore[misc]
         Args:
             outputs: the outputs to compute. Log-probabilities are included, unless only "hidden" is named.
             entropy_gradient: whether the entropy has gradients as well.
+
+        Returns:
+            (n,) log-probabilities, (n,) entropies, (n, width) states, (m,) log-probabilities of observations, (4,) the
+            balance of routers; None for those not computed.
         """
         drawn, observed = batch.drawn, batch.observed
         routed: list[tuple[Tensor, ...]] | None = [] if self.experts_per_token else None

@@ -156,6 +156,9 @@ def required(of: Mapping[str, Any], key: str, where: str) -> str:
 def objects(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
     """Return pairs of an object of a list and its path ("messages[3]"); none if the list is absent or null.
 
+    Returns:
+        Pairs of an object and its path, which errors name.
+
     Raises:
         GatewayError: it is not a list of objects.
     """
@@ -169,7 +172,11 @@ def objects(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict
 
 
 def blocks(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
-    """Return pairs of a content block and its path; a string is one block of text, null is none."""
+    """Return pairs of a content block and its path; a string is one block of text, null is none.
+
+    Returns:
+        Pairs of a block and its path.
+    """
     value = of.get(key)
     if isinstance(value, str):
         return [({"type": "text", "text": value}, f"{where}.{key}")]
@@ -197,7 +204,11 @@ def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...
 
 
 def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tuple[str, ...]]:
-    """Return the joined text of a content, and the URLs of its images."""
+    """Return the joined text of a content, and the URLs of its images.
+
+    Returns:
+        The joined text, and the URLs of the images.
+    """
     value = of.get(key)
     return (value, ()) if isinstance(value, str) else joined(blocks(of, key, where))
 
