@@ -6,14 +6,13 @@ import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError
 from rollenv.parsing import boxes, last_boxed
 
 _NUMBER = re.compile(r"[+-]?\d{1,4300}")  # Python does not parse longer ones
 _MOST = 10**18
-T = TypeVar("T")
 
 #: The usual numbers, read faster than by a pattern.
 SMALL = {str(number): number for number in range(1000)}
@@ -74,7 +73,7 @@ class TextGame(Env):
 
     def _write(self, move: str) -> str:
         """Return the action for a move."""
-        return box(move) if self.boxed else move
+        return f"\\boxed{{{move}}}" if self.boxed else move  # box() without its call, in every random step
 
     def _parse(self, text: str) -> Any:
         """Parse the content of the box; None if it is no move."""
@@ -155,7 +154,7 @@ class TextGame(Env):
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
         return self._write(self._next_move())
 
-    def _pick(self, actions: Sequence[T]) -> T:
+    def _pick(self, actions: Sequence[str]) -> str:
         random = self._random_actions or self.action_rng  # saves the call of the property
         return actions[int(random.random() * len(actions))]
 

@@ -100,7 +100,8 @@ class GuessTheNumber(TextGame):
         return str((low + high) // 2)
 
     def sample_random_action(self) -> str:
-        return self._write(str(self._pick(range(self.min_number, self.max_number + 1))))
+        random = self._random_actions or self.action_rng  # `_pick` of a new range takes twice as long
+        return self._write(str(self.min_number + int(random.random() * (self._span + 1))))
 
 
 @functools.lru_cache(maxsize=64)
