@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
     from rollenv.trainers.config.load import load_config
     from rollenv.trainers.run_dir import RunDir
-    from rollenv.trainers.trainer import Result, Trainer, train
+    from rollenv.trainers.trainer import Result, Trainer
+    from rollenv.trainers.training import train
 
 #: The module of each public name; it is imported when the name is first used.
 _MODULES = {
@@ -35,7 +36,7 @@ _MODULES = {
     "RunDir": "rollenv.trainers.run_dir",
     "Result": "rollenv.trainers.trainer",
     "Trainer": "rollenv.trainers.trainer",
-    "train": "rollenv.trainers.trainer",
+    "train": "rollenv.trainers.training",
 }
 
 __all__ = [

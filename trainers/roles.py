@@ -17,6 +17,7 @@ from rollenv.needs import extra
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.placement import RoleConfig
+from rollenv.trainers.models import reading_model
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
 from rollenv.trainers.policies.packed import Packed, on
 from rollenv.trainers.rewards.configured import DomainRewards
@@ -129,8 +130,6 @@ class _Model:
             os.environ |= dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), "")
         torch.set_num_threads(max(1, int(role.cpus)))
         registry.add_specs(environments)
-        from rollenv.trainers.training_state import reading_model
-
         self.reader, self.vocabulary = reading_model(config, wrappers, name)
 
     def about(self) -> tuple[bool, dict[str, int]]:

@@ -25,14 +25,14 @@ from rollenv.rollout.workers.factory import make_workers
 from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
 from rollenv.trainers.batches import batches_of
-from rollenv.trainers.config import TrainConfig, load_config
+from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
 from rollenv.trainers.cpu_threads import CpuThreads
 from rollenv.trainers.learner import Learner
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
 from rollenv.trainers.ranks import ALONE, Ranks
-from rollenv.trainers.rewards.configured import domain_rewards
+from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.rollout_processes import RolloutProcesses, start_rollout_processes
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.tracking import Trackers, trackers_of
@@ -77,7 +77,7 @@ class Trainer:
                 from rollenv.ray_calls import connected
 
                 stack.enter_context(connected(cpus=config.actor_cpus))
-            self.rewards = domain_rewards(config)
+            self.rewards = _domain_rewards(config)
             with timed("begin", self.begun):
                 restored = restore(config, run, self.wrappers, self._report_warm_up, ranks)
                 run.cut_back(restored.iteration if restored else -1)
@@ -268,25 +268,12 @@ class Trainer:
         self.trackers.finish([path for path in (self.run.config_file, self.run.metrics_file) if path.exists()])
 
 
-def train(recipe: str, *overrides: str, watch: Watch = lambda *_: None) -> Result:
-    """Train with a recipe, in a new run folder.
+def _domain_rewards(config: TrainConfig) -> DomainRewards | None:
+    if config.placement.roles.rewards.actors:
+        from rollenv.trainers.roles import RemoteRewards  # not above: it needs Ray
 
-    Args:
-        recipe: name of a bundled recipe, or path of a TOML file.
-        overrides: settings such as ``optimizer.lr=1e-5``.
-
-    Raises:
-        UsageError: the recipe or a setting is unknown, or the run folder exists.
-        TrainingError: losses, gradients or weights are no longer finite.
-    """
-    config = load_config(recipe, overrides)
-    run = RunDir.create(config, recipe)
-    if config.placement.by_ray:
-        from rollenv.trainers.launch import train_on_ranks
-
-        return train_on_ranks(config, run, watch)
-    with Trainer(config, run, watch) as trainer:
-        return trainer.fit()
+        return RemoteRewards(config)
+    return DomainRewards(config) if config.rewards.domains else None
 
 
 def evaluated(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:

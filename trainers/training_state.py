@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import torch
-
-from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
-from rollenv.agents.tiny.warm_up import Scene, tiny_agent
 from rollenv.core import UsageError
 from rollenv.env_spec import Wrappers
 from rollenv.rollout.types import Task
@@ -22,17 +18,16 @@ from rollenv.trainers.batches import read_task
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.algorithms import CriticConfig, Ppo
 from rollenv.trainers.config.losses import KlReward, Sibling, Teacher
-from rollenv.trainers.config.tasks import played
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
+from rollenv.trainers.models import Report, initial_agent, initial_policy
 from rollenv.trainers.player_engines import Player, WeightSync
 from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.base import Reader
 from rollenv.trainers.policies.critic import Critic, Valuer
 from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player
 from rollenv.trainers.policies.lora import Lora, Unadapted, merged
-from rollenv.trainers.policies.sharded import ShardedPolicy, exact, sharded
-from rollenv.trainers.prompts import prompt_of
+from rollenv.trainers.policies.sharded import exact, sharded
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import TaskSource
@@ -41,9 +36,6 @@ from rollenv.trainers.sources.configured import source_of
 
 if TYPE_CHECKING:
     from rollenv.trainers.roles import RemoteReader
-
-#: ``report(stage, done, total, numbers)``
-Report = Callable[[str, int, int, dict[str, float]], None]
 
 
 @dataclass(slots=True)
@@ -174,34 +166,6 @@ def restore(
     return state
 
 
-def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> LocalAgent:
-    """Create the untrained player.
-
-    Raises:
-        UsageError: the model cannot be loaded, or there is nothing for the tiny model to imitate.
-    """
-    rollout, settings = config.rollout, config.prompt
-    stop = tuple(settings.stop)
-    replay = config.loss.routing == "replay"
-    limits = rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k
-    sampling = Sampling(*limits, stop=stop, routes=replay)
-    environments = [*played(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)]
-    prompt = prompt_of(settings, environments[0][0], rollout.max_prompt_tokens, chats=config.templates)
-    if config.model.path == "tiny":
-        return tiny_agent(
-            [Scene(env.id, env.kwargs, env.wrappers, env.options, share) for env, share in environments],
-            prompt,
-            sampling,
-            size=config.model.size,
-            warm_up=config.model.warm_up,
-            seed=config.seed,
-            report=report,
-        )
-    player = LocalAgent.load(config.model.path)
-    player.prompt, player.sampling = prompt, sampling
-    return player
-
-
 def _load_teacher(config: TrainConfig, ranks: Ranks) -> LocalAgent | None:
     here = ranks.first and not config.placement.roles.teacher.actors
     return LocalAgent.load(config.distill.path) if here and isinstance(config.distill, Teacher) else None
@@ -211,17 +175,6 @@ def _reader(config: TrainConfig, wrappers: Wrappers, name: Literal["reference", 
     from rollenv.trainers.roles import RemoteReader  # not above: it needs Ray
 
     return RemoteReader(config, wrappers, name)
-
-
-def reading_model(config: TrainConfig, wrappers: Wrappers, name: str) -> tuple[LocalPolicy, dict[str, int]]:
-    """Load the model of a role, "reference" or "teacher", and return it with its vocabulary.
-
-    Returns:
-        The model, and its vocabulary.
-    """
-    path = config.distill.path if name == "teacher" and isinstance(config.distill, Teacher) else ""
-    agent = LocalAgent.load(path) if path else initial_agent(config, wrappers, lambda *_: None)
-    return _policy(config, agent, ALONE), agent.tokenizer.get_vocab()
 
 
 def _assemble(
@@ -245,7 +198,7 @@ def _assemble(
     if (adapters := config.model.lora).rank:
         targets = adapters.targets if isinstance(adapters.targets, str) else tuple(adapters.targets)
         lora = Lora(adapters.rank, adapters.alpha, targets, config.seed)
-    policy = _policy(config, player, ranks, share=share, lora=lora)
+    policy = initial_policy(config, player, ranks, share=share, lora=lora)
     if config.loss.router and not policy.scorer.experts_per_token:
         raise UsageError("loss.router does nothing: the model is not a mixture of experts; leave it out")
     if config.loss.routing == "replay" and not (policy.scorer.routing.routers and policy.packs):
@@ -269,34 +222,14 @@ def _assemble(
             state.reference = _reader(config, wrappers, "reference")
         else:
             untrained = initial_agent(config, wrappers, report) if ranks.first else None
-            state.reference = _policy(config, untrained, ranks)
+            state.reference = initial_policy(config, untrained, ranks)
     if isinstance(config.distill, Teacher):
-        state.teacher = remote or _policy(config, teacher, ranks)
+        state.teacher = remote or initial_policy(config, teacher, ranks)
     elif isinstance(config.distill, Sibling) and config.distill.decay:
-        state.teacher = Averaged(_policy(config, player, ranks, lora=lora), config.distill.decay)
+        state.teacher = Averaged(initial_policy(config, player, ranks, lora=lora), config.distill.decay)
     if isinstance(config.kl, KlReward):
         state.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
     return state
-
-
-def _policy(
-    config: TrainConfig, player: LocalAgent | None, ranks: Ranks, *, share: bool = False, lora: Lora | None = None
-) -> LocalPolicy:
-    settings = config.optimizer
-    how: dict[str, Any] = {
-        "lora": lora,
-        "precision": getattr(torch, config.model.precision),
-        "temperature": config.rollout.temperature,
-        "betas": settings.betas,
-        "weight_decay": settings.weight_decay,
-        "max_grad_norm": settings.max_grad_norm,
-        "gradient_checkpointing": config.model.gradient_checkpointing,
-    }
-    if ranks.together:
-        model = player.model if player else None
-        return ShardedPolicy(model, ranks, defer=config.placement.gradients == "step", **how)
-    assert player is not None
-    return LocalPolicy(player.model, share=share, optimizer=settings.kind, offload=settings.offload, **how)
 
 
 def _critic(

@@ -178,7 +178,7 @@ def _train(config: TrainConfig, run: RunDir) -> Result:
     import transformers
 
     from rollenv.trainers.run_dir import read_rows
-    from rollenv.trainers.trainer import Trainer
+    from rollenv.trainers.training import train_in
 
     transformers.utils.logging.disable_progress_bar()
     console.print(f"writing to {run.path}", soft_wrap=True, markup=False)
@@ -187,12 +187,7 @@ def _train(config: TrainConfig, run: RunDir) -> Result:
     gc.set_threshold(100_000, 20, 20)  # a batch has a million small objects that stay in use until it is done
     before = [row["eval/success"] for row in read_rows(run.metrics_file) if "eval/success" in row]
     with _Display(before[:1]) as display:
-        if config.placement.by_ray:
-            from rollenv.trainers.launch import train_on_ranks
-
-            return train_on_ranks(config, run, display.watch)
-        with Trainer(config, run, display.watch) as trainer:
-            return trainer.fit()
+        return train_in(run, config, display.watch)
 
 
 #: Maximum seconds between two lines of the log.

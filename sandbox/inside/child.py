@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from rollenv.sandbox.inside import files, protocol, terminal, users
 from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
-from rollenv.sandbox.inside.protocol import Command, FileOperation, OpenContext, Terminal, from_json
+from rollenv.sandbox.inside.protocol import Command, FileOperation, FrameKind, OpenContext, Terminal, frame, from_json
 
 #: Descriptors of a child besides its standard streams, above those that programs close or reuse.
 REQUESTS, REPORTS = 1000, 1001
@@ -103,9 +103,9 @@ def begin(scratch: str) -> NoReturn:
         number = getattr(error, "errno", None) or 22
         name = getattr(error, "filename", None) or getattr(request, "path", None)
         message = f"{os.strerror(number)}: {name}" if isinstance(name, str) else getattr(error, "strerror", str(error))
-        protocol.write_all(REPORTS, protocol.frame(protocol.FAILED, str(number), str(message)))
+        protocol.write_all(REPORTS, frame(FrameKind.FAILED, str(number), str(message)))
         os._exit(126)
-    protocol.write_all(REPORTS, protocol.frame(protocol.READY))
+    protocol.write_all(REPORTS, frame(FrameKind.READY))
     if cells is not None:
         serve_cells(cells, REQUESTS, REPORTS)
     code, request.code = request.code, ""

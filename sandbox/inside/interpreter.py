@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from rollenv.sandbox.inside import charts, magics, protocol
-from rollenv.sandbox.inside.protocol import Cell, from_json
+from rollenv.sandbox.inside.protocol import Cell, FrameKind, frame, from_json
 from rollenv.sandbox.inside.sessions import Session
 
 Json = dict[str, Any]
@@ -82,7 +82,7 @@ class Interpreter:
     def interrupted(self) -> None:
         """Report an interrupt between the cell's end and its report."""
         self._rest()
-        protocol.write_all(self.fd, protocol.frame(protocol.ERROR, "KeyboardInterrupt", "", ""))
+        protocol.write_all(self.fd, frame(FrameKind.ERROR, "KeyboardInterrupt", "", ""))
 
     def _rest(self) -> None:
         with self._writing:
@@ -155,22 +155,22 @@ class Interpreter:
             sys.stderr.write(trace)
         flush()
         if self.reporting:
-            self._write(protocol.frame(protocol.ERROR, name, value.replace("\0", "\\0"), trace))
+            self._write(frame(FrameKind.ERROR, name, value.replace("\0", "\\0"), trace))
 
     def _report(self, shown: dict[str, str], main: bool = False) -> None:
         """Report a displayed value after all earlier output."""
         flush()
         if not self.reporting or self._size > _MAX_BYTES:
             return
-        pieces = [protocol.frame(protocol.RESULT, "main" if main else "display")]
-        pieces += [protocol.frame(protocol.FIELD, name, text) for name, text in shown.items() if protocol.is_name(name)]
+        pieces = [frame(FrameKind.RESULT_BEGIN, "main" if main else "display")]
+        pieces += [frame(FrameKind.FIELD, name, text) for name, text in shown.items() if protocol.is_name(name)]
         self._size += sum(map(len, pieces))
         self._frames += len(pieces) + 1
         if self._size > _MAX_BYTES or self._frames > _MAX_FRAMES:
             self._size = _MAX_BYTES + 1
             dropped = f"[more than {_MAX_BYTES} bytes or {_MAX_FRAMES} parts of results; the rest was dropped]"
-            pieces = [pieces[0], protocol.frame(protocol.FIELD, "text", dropped)]
-        self._write(b"".join(pieces) + protocol.frame(protocol.SHOWN))
+            pieces = [pieces[0], frame(FrameKind.FIELD, "text", dropped)]
+        self._write(b"".join(pieces) + frame(FrameKind.RESULT_END))
 
     def _write(self, data: bytes) -> None:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a partial frame would break the report
@@ -248,7 +248,7 @@ def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int)
         if not interpreter.reporting:
             flush()
             os._exit(0)
-        protocol.write_all(reports, protocol.frame(protocol.DONE, str(cell.number)))
+        protocol.write_all(reports, frame(FrameKind.DONE, str(cell.number)))
     os._exit(0)
 
 

@@ -10,6 +10,7 @@ control it, so the kernel only copies bytes and bounds their sizes and number.
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import re
@@ -431,14 +432,17 @@ _CHECKS: dict[Any, Callable[[Any], bool]] = {
 }
 
 
-#: The process starts its request; or it failed (error number, message).
-READY, FAILED = b"O", b"S"
-#: Start of a result (``main`` or ``display``); a representation of it (name, data); an exception (name, value, trace).
-RESULT, FIELD, ERROR = b"R", b"F", b"E"
-#: End of a result.
-SHOWN = b"W"
-#: End of the cell with a number.
-DONE = b"D"
+class FrameKind(enum.IntEnum):
+    """What a frame reports, with the parts of its data."""
+
+    READY = 1  # the process starts its request
+    FAILED = 2  # it failed before: error number, message
+    RESULT_BEGIN = 3  # "main" or "display"
+    FIELD = 4  # a representation of the result: name, data
+    RESULT_END = 5
+    ERROR = 6  # an exception: name, value, traceback
+    DONE = 7  # the end of a cell: its number
+
 
 #: Maximum bytes and frames of one report.
 MAX_BYTES, MAX_FRAMES = 16 << 20, 10_000
@@ -456,10 +460,10 @@ class Violation(Exception):
     """A malformed report."""
 
 
-def frame(kind: bytes, *parts: str) -> bytes:
+def frame(kind: FrameKind, *parts: str) -> bytes:
     """Encode a frame. Null characters separate parts; only the last part may contain them."""
     data = "\0".join(parts).encode("utf-8", "backslashreplace")
-    return kind + len(data).to_bytes(4, "big") + data
+    return bytes([kind]) + len(data).to_bytes(4, "big") + data
 
 
 class Report:
@@ -501,33 +505,33 @@ class Report:
                 raise Violation("a frame is too large")
             if len(self._buffer) < at + 5 + size:
                 break
-            self._frame(bytes(self._buffer[at : at + 1]), bytes(self._buffer[at + 5 : at + 5 + size]))
+            self._frame(self._buffer[at], bytes(self._buffer[at + 5 : at + 5 + size]))
             at += 5 + size
         del self._buffer[:at]
 
-    def _frame(self, kind: bytes, data: bytes) -> None:
+    def _frame(self, kind: int, data: bytes) -> None:
         self._frames += 1
         if self.done is not None or self._frames > MAX_FRAMES:
             raise Violation("there are too many frames")
         text = data.decode("utf-8", "backslashreplace")
-        if kind == READY:
+        if kind == FrameKind.READY:
             self.ready = True
-        elif kind == FAILED:
+        elif kind == FrameKind.FAILED:
             number, _, message = text.partition("\0")
             self.failed = Failed(_number(number[:6]), message[:1000])
-        elif kind == RESULT:
+        elif kind == FrameKind.RESULT_BEGIN:
             self.results.append({"is_main_result": text == "main"})
-        elif kind == FIELD and self.results:
+        elif kind == FrameKind.FIELD and self.results:
             name, _, value = text.partition("\0")
             if not is_name(name):
                 raise Violation("a representation has an invalid name")
             self.results[-1][name] = value
-        elif kind == SHOWN:
+        elif kind == FrameKind.RESULT_END:
             self.whole = len(self.results)
-        elif kind == ERROR:
+        elif kind == FrameKind.ERROR:
             name, value, trace = [*text.split("\0", 2), "", ""][:3]
             self.error = {"name": name[:200], "value": value[:MAX_MESSAGE], "traceback": trace[:200_000]}
-        elif kind == DONE:
+        elif kind == FrameKind.DONE:
             self.done = _number(text)
         else:
             raise Violation("a frame has an unknown kind")

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping
 
 from rollenv.sandbox.inside import protocol
+from rollenv.sandbox.inside.protocol import FrameKind, frame
 
 #: Both programs read "number, newline, code, null" from one descriptor and write "number status" lines to another;
 #: lines of JavaScript end with a document of the result or the error.
@@ -128,8 +129,8 @@ class Session:
         status, _, document = line.partition(" ")
         result = json.loads(document) if document else {}
         if text := result.get("text"):
-            parts = (protocol.frame(protocol.RESULT, "main"), protocol.frame(protocol.FIELD, "text", str(text)))
-            protocol.write_all(self.fd, b"".join(parts) + protocol.frame(protocol.SHOWN))
+            parts = (frame(FrameKind.RESULT_BEGIN, "main"), frame(FrameKind.FIELD, "text", str(text)))
+            protocol.write_all(self.fd, b"".join(parts) + frame(FrameKind.RESULT_END))
         if status == "0":
             return 0
         if not result:
@@ -205,8 +206,8 @@ class Session:
         if trace:
             with contextlib.suppress(OSError):
                 protocol.write_all(2, trace.encode("utf-8", "replace") + b"\n")
-        frame = protocol.frame(protocol.ERROR, name.replace("\0", ""), value.replace("\0", "\\0"), trace)
-        protocol.write_all(self.fd, frame)
+        report = frame(FrameKind.ERROR, name.replace("\0", ""), value.replace("\0", "\\0"), trace)
+        protocol.write_all(self.fd, report)
         return 1
 
 

@@ -18,7 +18,7 @@ from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.cli.dry_run import first_prompt
 from rollenv.trainers.config import load_config
-from rollenv.trainers.training_state import initial_agent
+from rollenv.trainers.models import initial_agent
 
 QWEN3 = next(shape for shape in SHAPES if shape.name == "qwen3")
 QUIET = {"enable_thinking": False}

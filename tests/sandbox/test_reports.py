@@ -12,18 +12,19 @@ import pytest
 from rollenv.sandbox import Limits, Pool, types
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.child import REPORTS, REQUESTS
+from rollenv.sandbox.inside.protocol import FrameKind, frame
 
 #: Of the sandbox that the tests of this file share.
 LIMITS = Limits(seconds=2, memory_mb=256)
 
 
 #: Finds the number of the cell that runs, as any code can that looks into its own process.
-NUMBER = """
+NUMBER = f"""
 import os, sys
 frame = sys._getframe()
 while not hasattr(frame.f_locals.get("cell"), "number"): frame = frame.f_back
 number = str(frame.f_locals["cell"].number).encode()
-end = b"D" + len(number).to_bytes(4, "big") + number
+end = bytes([{FrameKind.DONE}]) + len(number).to_bytes(4, "big") + number
 """
 
 FORGED = {
@@ -31,24 +32,22 @@ FORGED = {
     "more json": b'{"results": 5, "error": "x"}\n',
     "deep": b"[" * 100_000,
     "an unknown kind": b"Z\0\0\0\1x",
-    "a huge frame": b"E\xff\xff\xff\xff",
-    "a field of nothing": protocol.frame(protocol.FIELD, "text", "x"),
-    "a field without a name": protocol.frame(protocol.RESULT) + protocol.frame(protocol.FIELD, "\n", "x"),
-    "the end of another cell": protocol.frame(protocol.DONE, "999999"),
-    "the end of no cell": protocol.frame(protocol.DONE, "-1"),
-    "half a frame": b"R\0\0",
-    "a failure": protocol.frame(protocol.FAILED, "2", "no such file"),
-    "a failure without a number": protocol.frame(protocol.FAILED, "x"),
-    "ready again": protocol.frame(protocol.READY),
-    "a wrong encoding": protocol.frame(protocol.RESULT)[:-4] + b"\0\0\0\2\xff\xfe",
-    "an error": protocol.frame(protocol.ERROR, "Name", "value", "trace"),
-    "many results": protocol.frame(protocol.RESULT) * 20_000,
-    "a result that lies about itself": protocol.frame(protocol.RESULT)
-    + protocol.frame(protocol.FIELD, "is_main_result", "x"),
-    "a whole result of nothing": protocol.frame(protocol.SHOWN) * 3,
-    "results that are whole more than once": (protocol.frame(protocol.RESULT) + protocol.frame(protocol.SHOWN) * 2)
-    * 100,
-    "json that is none": protocol.frame(protocol.RESULT) + protocol.frame(protocol.FIELD, "json", "[" * 50_000),
+    "a huge frame": bytes([FrameKind.ERROR]) + b"\xff\xff\xff\xff",
+    "a field of nothing": frame(FrameKind.FIELD, "text", "x"),
+    "a field without a name": frame(FrameKind.RESULT_BEGIN) + frame(FrameKind.FIELD, "\n", "x"),
+    "the end of another cell": frame(FrameKind.DONE, "999999"),
+    "the end of no cell": frame(FrameKind.DONE, "-1"),
+    "half a frame": frame(FrameKind.RESULT_BEGIN)[:3],
+    "a failure": frame(FrameKind.FAILED, "2", "no such file"),
+    "a failure without a number": frame(FrameKind.FAILED, "x"),
+    "ready again": frame(FrameKind.READY),
+    "a wrong encoding": frame(FrameKind.RESULT_BEGIN)[:-4] + b"\0\0\0\2\xff\xfe",
+    "an error": frame(FrameKind.ERROR, "Name", "value", "trace"),
+    "many results": frame(FrameKind.RESULT_BEGIN) * 20_000,
+    "a result that lies about itself": frame(FrameKind.RESULT_BEGIN) + frame(FrameKind.FIELD, "is_main_result", "x"),
+    "a whole result of nothing": frame(FrameKind.RESULT_END) * 3,
+    "results that are whole more than once": (frame(FrameKind.RESULT_BEGIN) + frame(FrameKind.RESULT_END) * 2) * 100,
+    "json that is none": frame(FrameKind.RESULT_BEGIN) + frame(FrameKind.FIELD, "json", "[" * 50_000),
 }
 
 

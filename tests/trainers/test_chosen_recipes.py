@@ -14,7 +14,7 @@ from rollenv.cli.main import app
 from rollenv.core import MissingData, UsageError
 from rollenv.envs.game.sokoban import Sokoban
 from rollenv.trainers.config import load_config
-from rollenv.trainers.trainer import train
+from rollenv.trainers.training import train
 
 
 def test_settings_follow_the_texts_and_the_splits_of_the_id():

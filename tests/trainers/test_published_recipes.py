@@ -58,7 +58,7 @@ def test_rewards_of_a_grid_are_a_table_too():
 
 
 def test_settings_of_prompts_and_draws_reach_the_player(small):
-    from rollenv.trainers.training_state import initial_agent
+    from rollenv.trainers.models import initial_agent
     from rollenv.wrappers.factory import with_tokenizer
 
     changes = [

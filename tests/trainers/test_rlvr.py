@@ -23,7 +23,7 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.config import load_config, recipes
 from rollenv.trainers.experience import experience
-from rollenv.trainers.rewards.configured import domain_rewards
+from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.sources import Drawn
 from rollenv.trainers.trainer import Result, Trainer
@@ -125,7 +125,7 @@ def said(text: str, env_id: str, *origin: str) -> Trajectory:
     ],
 )
 def test_each_domain_gets_the_sum_of_its_own_rewards(tmp_path, trajectory, paid):
-    rewards = domain_rewards(
+    rewards = DomainRewards(
         configured(
             tmp_path,
             'domain="sums"\nkind="format"\npattern="yes"\nweight=2',
@@ -138,15 +138,11 @@ def test_each_domain_gets_the_sum_of_its_own_rewards(tmp_path, trajectory, paid)
     assert not rewards.metrics(), "means are of what was added since the last call"
 
 
-def test_without_entries_nothing_is_asked(tmp_path):
-    assert domain_rewards(configured(tmp_path)) is None
-
-
 def test_a_judge_without_its_key_says_which(tmp_path, monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     config = configured(tmp_path, 'kind="judge"\nurl="http://127.0.0.1:1/v1"\nmodel="m"\nkey_variable="NO_SUCH_KEY"')
     with pytest.raises(UsageError, match="NO_SUCH_KEY"):
-        domain_rewards(config)
+        DomainRewards(config)
 
 
 # -- the warm-up -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from rollenv import UsageError
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
 from rollenv.trainers.rewards import Instructions, RowInstructions, follows
-from rollenv.trainers.rewards.configured import domain_rewards
+from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.sources.configured import source_of
 
 ENV = "qa:NaturalQuestions"
@@ -67,7 +67,7 @@ def settings(tmp_path, kwargs, **more):
 def test_each_row_is_held_to_its_own_instructions(tmp_path):
     kwargs = kwargs_of(tmp_path)
     config = settings(tmp_path, kwargs, partial=True)
-    source, whole = source_of(config, {}), domain_rewards(config)
+    source, whole = source_of(config, {}), DomainRewards(config)
     by_row = {task.options["index"]: task for task in (next(source) for _ in ROWS)}
     assert sorted(by_row) == [0, 1, 2]
 
@@ -110,15 +110,15 @@ def test_a_row_without_instructions_and_an_empty_answer_are_paid_nothing(tmp_pat
 def test_rows_that_cannot_be_checked_stop_the_run_before_it_starts(tmp_path, change, says):
     kwargs = kwargs_of(tmp_path, [ROWS[0], ROWS[1] | change])
     with pytest.raises(UsageError, match=says):
-        domain_rewards(settings(tmp_path, kwargs))
+        DomainRewards(settings(tmp_path, kwargs))
 
 
 def test_data_without_the_column_or_without_any_instruction_is_refused(tmp_path):
     kwargs = kwargs_of(tmp_path)
     with pytest.raises(UsageError, match=r"no column 'ids'.*there are question"):
-        domain_rewards(settings(tmp_path, kwargs, column="ids"))
+        DomainRewards(settings(tmp_path, kwargs, column="ids"))
     with pytest.raises(UsageError, match="no row"):
-        domain_rewards(settings(tmp_path, kwargs_of(tmp_path, ROWS[2:])))
+        DomainRewards(settings(tmp_path, kwargs_of(tmp_path, ROWS[2:])))
     with pytest.raises(UsageError, match="no rows with instructions"):
         RowInstructions().check("math:Arithmetic-v0-easy", {})
 

@@ -13,7 +13,7 @@ from rollenv import UsageError
 from rollenv.cli import train as train_command
 from rollenv.cli.dry_run import ModelPlan, first_prompt, model_plan, most_turns, refuse_without_room, tokens_together
 from rollenv.rollout.types import Task, Trajectory, Turn
-from rollenv.trainers import cpu_threads, training_state
+from rollenv.trainers import cpu_threads, models
 from rollenv.trainers.config import load_config
 from rollenv.trainers.trainer import rollout_metrics
 
@@ -129,11 +129,11 @@ def test_a_dry_run_refuses_a_broken_gguf_file_in_a_sentence(tmp_path):
 
 
 def test_examples_of_a_mixture_have_the_wrappers_of_its_first_part(monkeypatch):
-    monkeypatch.setattr(training_state.LocalAgent, "load", lambda path: SimpleNamespace())
+    monkeypatch.setattr(models.LocalAgent, "load", lambda path: SimpleNamespace())
     parts = "tasks={kind='mixture', parts=[{env={id='math:Arithmetic-v0-digit'}}]}"
     settings = ["model=a/model", "env.wrappers=python_tool", "prompt.template='{instructions}'", "prompt.examples=1"]
     config = load_config("smollm2_arithmetic", [*settings, parts])
-    player = training_state.initial_agent(config, config.env.wrappers, lambda *_: None)
+    player = models.initial_agent(config, config.env.wrappers, lambda *_: None)
     ((asked, _),) = player.prompt.examples
     assert "What is" in asked
     assert "<python>" not in asked, "the wrapper is that of the evaluation's environment"

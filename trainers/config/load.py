@@ -20,6 +20,7 @@ from rollenv.rollout.group_reward import group_function
 from rollenv.trainers.config.presets import preset
 from rollenv.trainers.config.run import AnyPrompt, TrainConfig
 from rollenv.trainers.config.section import Union, union_of
+from rollenv.trainers.config.tasks import pattern_of, task_domains
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +48,7 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
     if written and config.env.id != written:
         config = _without_refused_arguments(config, written, overrides)
     if config.rewards.domains:
-        from rollenv.trainers.rewards.configured import check_domains
-
-        check_domains(config)
+        _check_domains(config)
     if config.rewards.group:
         group_function(config.rewards.group)
     _refuse_idle_keys(config, _keys(overrides) if overrides else list(_flat(data)))
@@ -90,6 +89,24 @@ def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     raise UsageError(
         f"there is no recipe {recipe!r}; bundled are {', '.join(recipes())}, or pass a TOML file or an environment's id"
     )
+
+
+def _check_domains(config: TrainConfig) -> None:
+    """Refuse entries of ``rewards.domains`` without an effect.
+
+    Raises:
+        UsageError: an entry matches no task.
+    """
+    patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
+    paths = [path for path, _ in task_domains(config.env, config.tasks)]
+    reached = {pattern_of(patterns, path) for path in paths}
+    for pattern in patterns:
+        if pattern not in reached:
+            known = dict.fromkeys(name for path in paths for name in path)
+            raise UsageError(
+                f"rewards.domains: {pattern!r} matches no task; there are tasks of {', '.join(known)}, and the first "
+                "matching entry is used"
+            )
 
 
 def _without_refused_arguments(config: TrainConfig, written: str, overrides: Sequence[str]) -> TrainConfig:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -160,6 +161,30 @@ def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tupl
     whole = sum(part.ratio for part in tasks.parts)
     for part in tasks.parts:
         yield from played(part.env, part.tasks, share * part.ratio / whole)
+
+
+def task_domains(env: EnvConfig, tasks: AnyTasks) -> Iterator[tuple[tuple[str, ...], EnvConfig]]:
+    """Yield the domains of every kind of training task, the outermost first, and its environment."""
+    if not isinstance(tasks, Mixture):
+        yield (env.id,), env
+        return
+    for part in tasks.parts:
+        for path, inner in task_domains(part.env, part.tasks):
+            yield (part.name or part.env.id, *path), inner
+
+
+def pattern_of(patterns: Iterable[str], names: Sequence[str]) -> str | None:
+    """Return the first matching pattern by the rules of :class:`~rollenv.trainers.rewards.base.ByDomain`, or None.
+
+    Args:
+        names: the domains, the outermost first.
+    """
+    candidates = list(patterns)
+    for name in names:
+        for pattern in candidates:
+            if pattern != "*" and fnmatchcase(name, pattern):
+                return pattern
+    return "*" if "*" in candidates else None
 
 
 Part.model_rebuild()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from rollenv.core import UsageError
 from rollenv.rollout.types import Trajectory
+from rollenv.trainers.config.tasks import pattern_of
 from rollenv.trainers.sources.base import Drawn
 
 Reward = Callable[[Trajectory], Awaitable[float]]
@@ -46,20 +46,6 @@ class ByDomain:
         if pattern is None:
             raise UsageError(f"no reward is set for {' or '.join(names)}; there are {', '.join(self.routes)}")
         return self.routes[pattern]
-
-
-def pattern_of(patterns: Iterable[str], names: Sequence[str]) -> str | None:
-    """Return the first matching pattern by the rules of :class:`ByDomain`, or None.
-
-    Args:
-        names: the domains, the outermost first.
-    """
-    candidates = list(patterns)
-    for name in names:
-        for pattern in candidates:
-            if pattern != "*" and fnmatchcase(name, pattern):
-                return pattern
-    return "*" if "*" in candidates else None
 
 
 def domains(trajectory: Trajectory) -> Iterator[str]:

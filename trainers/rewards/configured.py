@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 from rollenv.agents.chat.endpoint import Endpoint, Patience
 from rollenv.core import UsageError
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, InstructionsReward, LengthReward
-from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, Mixture
-from rollenv.trainers.rewards.base import Reward, Sum, domains, pattern_of
+from rollenv.trainers.config.tasks import pattern_of, task_domains
+from rollenv.trainers.rewards.base import Reward, Sum, domains
 from rollenv.trainers.rewards.instructions import Instructions, RowInstructions
 from rollenv.trainers.rewards.judge import TEMPLATE, Judge
 from rollenv.trainers.rewards.shape import Format, Overlong
@@ -27,7 +26,7 @@ class DomainRewards:
     def __init__(self, config: TrainConfig):
         parts: dict[str, list[tuple[float, Reward]]] = {}
         patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
-        for path, env in _paths(config.env, config.tasks):  # checked before anything is played
+        for path, env in task_domains(config.env, config.tasks):  # checked before anything is played
             matching = pattern_of(patterns, path)
             for one in config.rewards.domains:
                 if one.domain == matching and isinstance(one, InstructionsReward) and one.column:
@@ -62,47 +61,6 @@ class DomainRewards:
             for name, value in judge.metrics().items():
                 counts[name] = counts.get(name, 0) + value
         return counts
-
-
-def domain_rewards(config: TrainConfig) -> DomainRewards | None:
-    """Create the additional rewards of a run; None if there are none.
-
-    Raises:
-        UsageError: see :class:`DomainRewards`.
-    """
-    if config.placement.roles.rewards.actors:
-        from rollenv.trainers.roles import RemoteRewards
-
-        return RemoteRewards(config)
-    return DomainRewards(config) if config.rewards.domains else None
-
-
-def check_domains(config: TrainConfig) -> None:
-    """Refuse entries of ``rewards.domains`` without an effect.
-
-    Raises:
-        UsageError: an entry matches no task.
-    """
-    patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
-    paths = [path for path, _ in _paths(config.env, config.tasks)]
-    reached = {pattern_of(patterns, path) for path in paths}
-    for pattern in patterns:
-        if pattern not in reached:
-            known = dict.fromkeys(name for path in paths for name in path)
-            raise UsageError(
-                f"rewards.domains: {pattern!r} matches no task; there are tasks of {', '.join(known)}, and the first "
-                "matching entry is used"
-            )
-
-
-def _paths(env: EnvConfig, tasks: AnyTasks) -> Iterator[tuple[tuple[str, ...], EnvConfig]]:
-    """Yield the domains of every kind of training task, the outermost first, and its environment."""
-    if not isinstance(tasks, Mixture):
-        yield (env.id,), env
-        return
-    for part in tasks.parts:
-        for path, inner in _paths(part.env, part.tasks):
-            yield (part.name or part.env.id, *path), inner
 
 
 def _reward(settings: AnyDomainReward) -> Reward:

@@ -15,6 +15,7 @@ from rollenv.core import UsageError
 from rollenv.remote.protocol import SessionGone
 from rollenv.report.plain import clip, plain
 from rollenv.serve.auth import Client
+from rollenv.serve.protocols import protocol_of
 from rollenv.serve.protocols.page.episodes import ACTIONS, BYTES, Nothing, turn_of
 from rollenv.serve.replayed_env import ReplayedEnv
 from rollenv.serve.session import Session
@@ -31,16 +32,6 @@ _TURNS, _WATCHED, _PATIENCE = 100, 64, 60.0
 
 #: Maximum seconds that a request waits for new turns.
 _WAIT = 10.0
-
-#: Protocols by the first part of their paths.
-_PROTOCOLS = {
-    "native": "rollenv",
-    "apis": "gem",
-    "openenv": "openenv",
-    "mcp": "mcp",
-    "page": "page",
-    "readyz": "canary",
-}
 
 
 class OfKey(BaseModel):
@@ -192,7 +183,7 @@ def _row(session: Session, now: float) -> dict[str, Any]:
         "key": key_of(session),
         "env": session.env.task.env_id,
         "owner": clip(session.owner),
-        "face": _PROTOCOLS.get(session.via.split("/")[1] if "/" in session.via else "", "ors" if session.via else ""),
+        "face": protocol_of(session.via),
         "age": now - session.opened,
         "idle": 0.0 if session.busy else now - session.used,
         "turns": session.env.turns,

@@ -1,0 +1,89 @@
+"""The models that a run starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rollenv.agents.engines.base import Sampling
+from rollenv.agents.local import LocalAgent
+from rollenv.agents.tiny.warm_up import Scene, tiny_agent
+from rollenv.env_spec import Wrappers
+from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.config.losses import Teacher
+from rollenv.trainers.config.tasks import played
+from rollenv.trainers.policies.local import LocalPolicy
+from rollenv.trainers.policies.lora import Lora
+from rollenv.trainers.policies.sharded import ShardedPolicy
+from rollenv.trainers.prompts import prompt_of
+from rollenv.trainers.ranks import ALONE, Ranks
+
+#: ``report(stage, done, total, numbers)``
+Report = Callable[[str, int, int, dict[str, float]], None]
+
+
+def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> LocalAgent:
+    """Create the untrained player.
+
+    Raises:
+        UsageError: the model cannot be loaded, or there is nothing for the tiny model to imitate.
+    """
+    rollout, settings = config.rollout, config.prompt
+    stop = tuple(settings.stop)
+    replay = config.loss.routing == "replay"
+    limits = rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k
+    sampling = Sampling(*limits, stop=stop, routes=replay)
+    environments = [*played(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)]
+    prompt = prompt_of(settings, environments[0][0], rollout.max_prompt_tokens, chats=config.templates)
+    if config.model.path == "tiny":
+        return tiny_agent(
+            [Scene(env.id, env.kwargs, env.wrappers, env.options, share) for env, share in environments],
+            prompt,
+            sampling,
+            size=config.model.size,
+            warm_up=config.model.warm_up,
+            seed=config.seed,
+            report=report,
+        )
+    player = LocalAgent.load(config.model.path)
+    player.prompt, player.sampling = prompt, sampling
+    return player
+
+
+def reading_model(config: TrainConfig, wrappers: Wrappers, name: str) -> tuple[LocalPolicy, dict[str, int]]:
+    """Load the model of a role, "reference" or "teacher".
+
+    Returns:
+        The model, and its vocabulary.
+    """
+    path = config.distill.path if name == "teacher" and isinstance(config.distill, Teacher) else ""
+    agent = LocalAgent.load(path) if path else initial_agent(config, wrappers, lambda *_: None)
+    return initial_policy(config, agent, ALONE), agent.tokenizer.get_vocab()
+
+
+def initial_policy(
+    config: TrainConfig, player: LocalAgent | None, ranks: Ranks, *, share: bool = False, lora: Lora | None = None
+) -> LocalPolicy:
+    """Create a policy from a player's model.
+
+    Args:
+        player: None on all ranks but the first.
+        share: whether the policy trains the player's own weights, not a copy.
+    """
+    settings = config.optimizer
+    how: dict[str, Any] = {
+        "lora": lora,
+        "precision": getattr(torch, config.model.precision),
+        "temperature": config.rollout.temperature,
+        "betas": settings.betas,
+        "weight_decay": settings.weight_decay,
+        "max_grad_norm": settings.max_grad_norm,
+        "gradient_checkpointing": config.model.gradient_checkpointing,
+    }
+    if ranks.together:
+        model = player.model if player else None
+        return ShardedPolicy(model, ranks, defer=config.placement.gradients == "step", **how)
+    assert player is not None
+    return LocalPolicy(player.model, share=share, optimizer=settings.kind, offload=settings.offload, **how)
