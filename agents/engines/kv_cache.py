@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from rollenv.agents.engines.base import Ids
+from rollenv.agents.engines.decode_graphs import DecodeGraphs
 from rollenv.agents.engines.packed_linear import PackedLinears
 from rollenv.agents.engines.routing import Routing
 from rollenv.agents.engines.scoring import pad_left
@@ -102,6 +103,8 @@ class BatchCache:
         self._routing, self._routes = Routing(model), _Layer(self._plan)  # experts have the layout of keys
         self._cache_kwargs = {cache_argument(model): self._cache}
         self._packed = PackedLinears(model)  # weights do not change while a batch is in use
+        captures = model.device.type == "cuda" and not self._routing.routers  # experts are read by hooks
+        self.graphs = DecodeGraphs(self._step) if captures else None
 
     def reserve(self, rows: int, length: int, bound: int) -> None:
         """Grow to a number of rows and columns; existing contents are kept.
@@ -123,6 +126,8 @@ class BatchCache:
         plan.rows, plan.length = rows, length
         for layer in self._layers:
             layer.resize()
+        if self.graphs:
+            self.graphs.clear()
 
     def forward(self, first: int, new: Sequence[Sequence[int]], ends: Sequence[int]) -> torch.Tensor:
         """Run the model on the last tokens of sequences and cache their keys and values.
@@ -133,9 +138,13 @@ class BatchCache:
             ends: the total number of tokens of each sequence.
 
         Returns:
-            Logits for the next token of each sequence, of shape (sequences, vocabulary).
+            Logits for the next token of each sequence, of shape (sequences, vocabulary); valid until the next call.
         """
         plan, device = self._plan, self.model.device
+        if self.graphs and first == 0 and all(len(tokens) == 1 for tokens in new):
+            logits = self.graphs.step([tokens[0] for tokens in new], ends, plan.rows, plan.length, device)
+            if logits is not None:
+                return logits
         ids, real = pad_left(new, device)
         width = ids.shape[1]
         position = torch.tensor(ends, device=device)[:, None] + torch.arange(-width, 0, device=device)
@@ -149,6 +158,14 @@ class BatchCache:
             plan.slots, plan.longest = slots[:, columns], max(ends) - width + min(start + chunk, width)
             logits = self._call(ids[:, columns], position[:, columns])
         return logits
+
+    def _step(
+        self, rows: int, longest: int, ids: torch.Tensor, position: torch.Tensor, slots: torch.Tensor
+    ) -> torch.Tensor:
+        plan = self._plan
+        plan.first, plan.last, plan.longest, plan.slots = 0, rows, longest, slots
+        plan.row_index = torch.arange(rows, device=ids.device)[:, None]
+        return self._call(ids, position)
 
     def _call(self, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
         hidden = torch.arange(self._plan.longest, device=ids.device) > position[:, None, :, None]

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable
 
 #: Nice value of long-running work: about a third of the default share.
 YIELD_TO = 5
+#: Nice value of processes that use half of the limit together, so that the next check is not late.
+_NEAR_LIMIT = 10
 #: Upper bound of the bytes per second that code can allocate.
 _FILL_RATE = 6e9
 #: Part of the limit that counts as exceeded, because checks are periodic.
@@ -79,8 +81,12 @@ class ResourceMonitor:
         total = kept + sum(size for size, _ in pages)
         if total <= self.limit and not exactly:
             return total  # within the limit even if all address space were used
-        shared = self._shared(pids)
         private = sum(private for _, private in pages)
+        if kept + private > self.limit / 2 and not self.tree:
+            for pid in pids:
+                with contextlib.suppress(OSError):
+                    os.setpriority(os.PRIO_PROCESS, int(pid), _NEAR_LIMIT)
+        shared = self._shared(pids)
         if kept + shared + private > self.limit:  # pages shared by forks were counted repeatedly; count them precisely
             private = sum(map(self._proportional, pids))
         return kept + shared + private
