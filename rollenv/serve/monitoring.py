@@ -117,7 +117,7 @@ class Metrics(Collector):
 _FRESH, _SECONDS = 30.0, 20.0
 
 #: The owner of the sessions and sandboxes of checks.
-OWNER = "(canary)"
+OWNER = "(readiness check)"
 
 _PROGRAM, _PRINTED = "print(6 * 7)", "42\n"
 

@@ -99,7 +99,7 @@ def test_what_cannot_be_sent_to_another_process_is_played_here(played_here, alon
 @pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("episodes", [1, CHUNK - 1, CHUNK, CHUNK + 1, 9 * CHUNK + 7])
-def test_progress_ends_with_all_episodes_and_is_told_once(episodes):
+def test_progress_ends_with_all_episodes_and_is_reported_once(episodes):
     told = []
     which = Lesson(spec("game:Sokoban-v0-tiny"), {}, StepPrompt("{state}", chat=False), 1.0, 0, episodes)
     demonstrate(which, lambda done, total: told.append((done, total)))

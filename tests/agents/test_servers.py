@@ -312,7 +312,7 @@ def test_usage_in_a_choice_is_read():
 
 @pytest.mark.parametrize("untold", UNTOLD)
 @pytest.mark.parametrize("budget", [Budget(tokens=300), Budget(cost=3e-4)])
-def test_a_budget_ends_a_run_whose_usage_is_not_told(untold, budget, caplog):
+def test_a_budget_ends_a_run_whose_usage_is_not_reported(untold, budget, caplog):
     with ChatServer(says(whole("It must be \\boxed{5}.", **untold))) as server:
         agent = ChatAgent("m", server.url, patience=QUICK, concurrency=1, prices=Prices(1, 1), budget=budget)
         with RolloutManager(agent) as manager, pytest.raises(rollenv.RollenvError, match=r"budget .* is spent"):

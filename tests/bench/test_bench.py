@@ -328,7 +328,7 @@ def test_a_run_killed_at_any_moment_goes_on_without_a_task_lost_or_played_twice(
 @pytest.mark.combinations
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["episodes.jsonl", "episodes.parquet", "report.html", "result.json"])
-def test_a_file_that_cannot_be_written_is_told_in_a_line(rollenv_command, tmp_path, name):
+def test_a_file_that_cannot_be_written_is_reported_in_a_line(rollenv_command, tmp_path, name):
     (tmp_path / "run" / name).mkdir(parents=True)
     done = rollenv_command("bench", TINY, "-n", "2", "-a", "oracle", "-o", "run")
     assert done.returncode == 2, done.stderr
@@ -367,7 +367,7 @@ def test_the_command_compares_two_folders(rollenv_command, tmp_path):
         (("compare", "a", "b"), "holds no run"),
     ],
 )
-def test_mistakes_are_told_in_a_line(rollenv_command, args, says):
+def test_mistakes_are_reported_in_a_line(rollenv_command, args, says):
     done = rollenv_command("bench", *args)
     assert done.returncode == 2, done.stderr
     assert says in " ".join(done.stderr.split())

@@ -95,7 +95,7 @@ def test_the_oracle_solves_the_task(name, oracles):
 
 
 @pytest.mark.parametrize("name", [name for name, (_, told) in TASKS.items() if told is not None])
-def test_a_failure_is_told(name, oracles):
+def test_a_failure_is_reported(name, oracles):
     assert TASKS[name][1] in oracles[1][name]["exception_info"]["exception_message"]
 
 

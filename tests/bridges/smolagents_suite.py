@@ -64,7 +64,7 @@ def test_state_is_kept_between_steps_and_tools_run_inside(executor):
     assert " 43" in seen[1]
 
 
-def test_the_model_is_told_of_an_exception_and_goes_on(executor):
+def test_the_model_sees_an_exception_and_goes_on(executor):
     answer, agent, _ = play(executor, "print('before')\n1 / 0", "final_answer(7)")
     assert answer == 7
     assert "before" in observations(agent)[0]

@@ -122,7 +122,7 @@ def test_a_group_is_played_as_by_hand_and_its_members_play_the_same_task(model):
         assert group._made == []
 
 
-def test_a_failing_environment_is_told_in_one_line_and_nothing_stays_open(model):
+def test_a_failing_environment_is_reported_in_one_line_and_nothing_stays_open(model):
     group = built(model, "test:Brittle-v0", n=1, group_size=1)[0].get_batch(0)[0]
     with pytest.raises(EpisodeFailed) as told:
         asyncio.run(do_group_rollout(group, scripted(model, lambda _: "hello")))

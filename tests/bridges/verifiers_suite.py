@@ -125,7 +125,7 @@ def test_an_evaluation_plays_what_is_played_by_hand(tmp_path, url):
     assert sorted(e["task"]["data"]["seed"] for e in episodes) == [5, 6]
 
 
-def test_a_failing_environment_is_told_in_one_line(tmp_path, url):
+def test_a_failing_environment_is_reported_in_one_line(tmp_path, url):
     package(tmp_path / "guessing-tasks", GUESS)
     (tmp_path / "brittle.py").write_text(BRITTLE)
     about = tmp_path / "brittle-1.0.dist-info"

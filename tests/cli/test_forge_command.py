@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 
-def test_what_cannot_be_forged_is_told(rollenv_command, tmp_path):
+def test_what_cannot_be_forged_is_reported(rollenv_command, tmp_path):
     (tmp_path / "empty-1").mkdir()
     done = rollenv_command("forge", "empty-1", "--out", "tasks")
     assert done.returncode == 1

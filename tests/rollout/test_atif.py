@@ -107,7 +107,7 @@ def test_a_document_of_another_agent():
     assert one.turns[1].text == "Done."
 
 
-def test_log_probabilities_that_do_not_fit_the_tokens_are_told():
+def test_log_probabilities_that_do_not_fit_the_tokens_are_reported():
     step = {"step_id": 1, "source": "agent", "message": "a", "metrics": {"completion_token_ids": [7, 8]}}
     step["metrics"]["logprobs"] = [-0.5]
     with pytest.raises(UsageError, match="2 tokens and 1 logprobs"):
@@ -115,7 +115,7 @@ def test_log_probabilities_that_do_not_fit_the_tokens_are_told():
 
 
 @pytest.mark.parametrize("data", [None, [], {}, {"schema_version": "2"}, {"schema_version": "ATIF-v1.8", "steps": 3}])
-def test_what_is_no_document_is_told(data):
+def test_what_is_no_document_is_reported(data):
     with pytest.raises(UsageError, match="ATIF"):
         from_atif(data)
 

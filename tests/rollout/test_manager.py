@@ -277,7 +277,7 @@ class SlowTasks(Session):
         return Action("go")
 
 
-def test_the_first_groups_win_and_the_tasks_of_the_others_are_told():
+def test_the_first_groups_win_and_the_tasks_of_the_others_are_reported():
     manager = RolloutManager(SlowTasks())
     groups = manager.batch((Task(ID, s) for s in itertools.count()), 4, 2, extra_groups=2)
     assert [g.task.seed for g in groups] == [1, 2, 4, 5]

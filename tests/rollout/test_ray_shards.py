@@ -140,7 +140,7 @@ def test_a_stream_over_shards_keeps_the_bound(cluster):
     assert len(seeds) == len(set(seeds)) == 12
 
 
-def test_what_cannot_be_built_is_told_and_a_missing_cluster_too(cluster, monkeypatch):
+def test_what_cannot_be_built_is_reported_and_a_missing_cluster_too(cluster, monkeypatch):
     broken = functools.partial(LocalAgent.load, "nowhere")
     with (
         ShardedManager(RayShards(1, broken, actor_options=OPTIONS)) as manager,

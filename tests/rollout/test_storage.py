@@ -243,7 +243,7 @@ with JsonlWriter(sys.argv[1]) as out:
 """
 
 
-def test_a_disk_that_fills_up_is_told_at_the_record_that_it_cuts(tmp_path):
+def test_a_disk_that_fills_up_is_reported_at_the_record_that_it_cuts(tmp_path):
     file = tmp_path / "episodes.jsonl"
     done = subprocess.run([sys.executable, "-c", _FILLS, str(file)], capture_output=True, text=True, check=False)
     assert "cannot write" in done.stderr

@@ -92,7 +92,7 @@ def test_a_time_limit_may_be_endless(pool):
         "class M(type):\n    __name__ = property(lambda self: 1 / 0)\nclass E(Exception, metaclass=M): pass\nraise E",
     ],
 )
-def test_an_exception_that_cannot_be_shown_is_told_and_the_context_goes_on(code):
+def test_an_exception_that_cannot_be_shown_is_reported_and_the_context_goes_on(code):
     with Sandbox.create() as box:
         box.run_code("x = 1")
         assert getattr(box.run_code(code).error, "name", None) == "E"

@@ -196,7 +196,7 @@ def test_what_is_no_file_is_not_read_and_nothing_hangs(box):
             box.files.write(path, "x")
 
 
-def test_signals_are_told_as_shells_tell_them(box):
+def test_signals_are_reported_as_shells_tell_them(box):
     assert box.commands.run("kill -TERM $$").exit_code == 128 + 15
     assert box.commands.run("exit 7").exit_code == 7
     for number in (40, 34, 64):

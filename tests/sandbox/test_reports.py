@@ -122,7 +122,7 @@ def test_memory_of_what_stays_between_requests_is_limited(kind, box):
 
 @pytest.mark.integration
 @pytest.mark.parametrize("code", ["import os; os._exit(n)", "import os; os.kill(os.getpid(), n)"])
-def test_every_way_to_end_is_told(code):
+def test_every_way_to_end_is_reported(code):
     numbers = range(1, 65) if "kill" in code else (0, 1, 7, 126, 127, 128, 255)
     with Pool(2, limits=Limits(seconds=1)) as pool:
         ended = {n: pool.run(f"n = {n}; {code}").exit_code for n in numbers if n not in (18, 19, 20, 21, 22)}

@@ -211,7 +211,7 @@ def test_metrics(box):
     box.run_code("del x")
 
 
-def test_a_sandbox_lives_as_long_as_it_is_told(backend):
+def test_a_sandbox_lives_as_long_as_set(backend):
     with Sandbox.create(**backend, timeout=100) as box:
         assert box.expires_at == pytest.approx(time.time() + 100, abs=5)
         box.set_timeout(None)

@@ -74,7 +74,7 @@ def asked(served, method, path, token):
     return answer.status_code, answer.text
 
 
-def test_there_are_routes_of_every_face():
+def test_there_are_routes_of_every_protocol():
     paths = {path for _, path in ROUTES}
     assert {"/health", "/apis/v1/envs/gem/step", "/e2b/execute", "/run_code", "/mcp", "/create", "/native"} <= paths
     assert len(ROUTES) > 100

@@ -58,7 +58,7 @@ def test_wrong_limits_are_refused(tmp_path, line):
         Tokens.read(tmp_path / "tokens.toml")
 
 
-def test_a_served_token_expires_on_every_face(serve, tmp_path, monkeypatch):
+def test_a_served_token_expires_on_every_protocol(serve, tmp_path, monkeypatch):
     file, found = tokens(tmp_path, old="expires = 2001-01-01", good="")
     server = serve("--tokens", file)
     for path in ("/health", "/metrics", "/list_environments", "/e2b/v2/sandboxes", "/list_datasets"):

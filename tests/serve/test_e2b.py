@@ -270,7 +270,7 @@ ODD = [
 
 
 @pytest.mark.integration
-def test_odd_values_are_told_and_nothing_breaks(box):
+def test_odd_values_are_reported_and_nothing_breaks(box):
     def sent(path, body, **headers):
         answer = box.http.post(path, content=json.dumps(body), headers={"Content-Type": "application/json"} | headers)
         assert answer.status_code < 500, (path, body, answer.text)
@@ -316,7 +316,7 @@ def test_tokens_and_owners(serve, tmp_path):
         name: new_token(name, [scope]) for name, scope in (("ann", "sandboxes"), ("bob", "sandboxes"), ("eve", "admin"))
     }
     (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
-    served = serve("--faces", "e2b", "--tokens", str(tmp_path / "t.toml"), "--sandboxes", "2")
+    served = serve("--protocols", "e2b", "--tokens", str(tmp_path / "t.toml"), "--sandboxes", "2")
     key = {name: {"X-API-Key": token} for name, (token, _) in made.items()}
     for headers in ({}, {"X-API-Key": "e2b_" + "0" * 40}, key["eve"], {"Authorization": "Basic dXNlcjo="}):
         refused = patient.post(f"{served.http}/e2b/v2/sandboxes", headers=headers, content=b"{")
@@ -416,7 +416,7 @@ def test_ports_need_the_sandboxs_own_key_where_there_are_tokens(guarded):
 def test_snapshots_are_their_owners_and_so_many(serve, tmp_path):
     made = {name: new_token(name, ["sandboxes"]) for name in ("ann", "bob")}
     (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
-    served = serve("--faces", "e2b", "--tokens", str(tmp_path / "t.toml"), "--sandboxes", "3")
+    served = serve("--protocols", "e2b", "--tokens", str(tmp_path / "t.toml"), "--sandboxes", "3")
     ann, bob = (Client(served, **{"X-API-Key": made[name][0]}).make() for name in made)
     at = f"/sandboxes/{ann.told['sandboxID']}"
     names = [ann.http.post(f"{at}/snapshots", json={"name": f"s{n}"}).status_code for n in (*range(17), 0)]
@@ -469,5 +469,5 @@ except AuthenticationException:
 def test_their_client_with_a_token(serve, tmp_path):
     token, lines = new_token("me", ["sandboxes"])
     (tmp_path / "t.toml").write_text(lines)
-    served = serve("--faces", "e2b", "--tokens", str(tmp_path / "t.toml"))
+    served = serve("--protocols", "e2b", "--tokens", str(tmp_path / "t.toml"))
     assert run("e2b", WITH_A_TOKEN, **environ(served, token)) == ["all"]

@@ -393,7 +393,7 @@ def test_data_sets_of_this_machine(serve, tmp_path):
     (tmp_path / "mbpp").mkdir()
     rows = [row, {**row, "task_id": 602, "text": "Again."}]
     (tmp_path / "mbpp" / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    served = serve("--faces", "fusion", env={"ROLLENV_DATA": str(tmp_path)})
+    served = serve("--protocols", "fusion", env={"ROLLENV_DATA": str(tmp_path)})
     with httpx.Client(base_url=served.http, timeout=60) as client:
         for prefix in ("", "/fusion"):
             assert client.get(f"{prefix}/v1/ping").json() == "pong"

@@ -220,7 +220,7 @@ def test_a_sandbox_that_has_ended_is_missed_once(talk):
 
 @pytest.mark.integration
 def test_what_a_session_opened_ends_with_it(serve):
-    served = serve("--faces", "mcp")
+    served = serve("--protocols", "mcp")
     talk = McpSession(served.http)
     for _ in range(3):
         talk.call("reset", env_id="test:Echo-v0")
@@ -246,7 +246,7 @@ SLOW = {"code": "import time; time.sleep(100)", "timeout": 200}
 
 @pytest.mark.integration
 def test_idle_sessions_end(serve):
-    served = serve("--faces", "mcp", "--idle", "2")
+    served = serve("--protocols", "mcp", "--idle", "2")
     talk = McpSession(served.http)
     talk.call("run_command", command="sleep 3", timeout=10)
     assert talk.call("run_code", code="1")["result"] == "1", "it was not idle"
@@ -256,7 +256,7 @@ def test_idle_sessions_end(serve):
 
 
 def test_there_is_room_for_so_many(serve):
-    served = serve("--faces", "mcp", "--sessions", "2", "--per-client", "1")
+    served = serve("--protocols", "mcp", "--sessions", "2", "--per-client", "1")
     talk = McpSession(served.http)
     refused = McpSession(served.http).hello
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
@@ -311,7 +311,7 @@ def test_tokens_and_owners(serve, tmp_path):
     scopes |= {"cat": ["environments"], "dan": ["admin"]}
     made = {name: new_token(name, scope) for name, scope in scopes.items()}
     (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
-    served = serve("--faces", "mcp", "--tokens", str(tmp_path / "t.toml"))
+    served = serve("--protocols", "mcp", "--tokens", str(tmp_path / "t.toml"))
     ann, eve, bob, cat, dan = (McpSession(served.http, token=token) for token, _ in made.values())
     assert dan.hello.status_code == 401
     for token, why in ((None, "token is needed"), ("x", "token is wrong")):
@@ -487,7 +487,7 @@ def test_the_real_client(server):
 
 @pytest.mark.integration
 def test_a_server_that_stops_ends_its_sessions(serve):
-    served = serve("--faces", "mcp", "--drain", "0")
+    served = serve("--protocols", "mcp", "--drain", "0")
     talk = McpSession(served.http)
     talk.call("run_code", code="1")
 

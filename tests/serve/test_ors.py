@@ -156,7 +156,7 @@ def test_a_session_is_created_once(server):
     assert ors.create().status_code == 400
     made = ors.http.post("apis/v1/envs/gem/make", json={"env_id": "test:Echo-v0"}).json()["sandbox_id"]
     ors.http.headers["X-Session-ID"] = made
-    assert ors.create().status_code == 400, "it is another face's"
+    assert ors.create().status_code == 400, "it is another protocol's"
     assert ors.post("ping").status_code == 410
 
 
@@ -292,7 +292,7 @@ def candidate(*messages):
 
 
 def test_groups_are_scored_by_the_owners_function(serve):
-    served = serve("--faces", "ors", "--group-reward", "oddities:by_length")
+    served = serve("--protocols", "ors", "--group-reward", "oddities:by_length")
     ors = Ors(served.http, "test:Rows-v0")
     assert ors.post("score_group", candidates=[candidate(said(text("x")))]).status_code == 410, "there is no session"
     ors.begin(split="train", index=2)
@@ -324,7 +324,7 @@ def test_a_group_reward_that_is_none_starts_no_server():
 
 
 def test_without_room_clients_wait(serve):
-    served = serve("--faces", "ors", "--sessions", "1")
+    served = serve("--protocols", "ors", "--sessions", "1")
     one, two = Ors(served.http).begin(), Ors(served.http)
     refused = two.create()
     assert (refused.status_code, refused.headers["x-backend-state"]) == (503, "starting")
@@ -335,7 +335,7 @@ def test_without_room_clients_wait(serve):
 
 @pytest.mark.integration
 def test_leases(serve):
-    served = serve("--faces", "ors", "--idle", "1")
+    served = serve("--protocols", "ors", "--idle", "1")
     left, kept = Ors(served.http).begin(), Ors(served.http).begin()
     for _ in range(10):
         assert kept.post("ping").status_code == 200
@@ -349,7 +349,7 @@ def test_keys_and_owners(serve, tmp_path):
     made = {name: new_token(name, [scope]) for name, scope in (("ann", "environments"), ("eve", "environments"))}
     made["bob"] = new_token("bob", ["sandboxes"])
     (tmp_path / "t.toml").write_text("".join(lines for _, lines in made.values()))
-    served = serve("--faces", "ors", "--tokens", str(tmp_path / "t.toml"))
+    served = serve("--protocols", "ors", "--tokens", str(tmp_path / "t.toml"))
     for key in (None, "x", made["bob"][0]):
         headers = {"X-API-Key": key} if key else {}
         for path in ("list_environments", "version", "test:Echo-v0/splits", "prompt"):
@@ -380,7 +380,7 @@ with OpenReward().environments.get("game:Sokoban-v0-tiny").session(split="test",
 
 @pytest.mark.integration
 def test_its_own_client_has_groups_scored(serve):
-    served = serve("--faces", "ors", "--group-reward", "oddities:in_order")
+    served = serve("--protocols", "ors", "--group-reward", "oddities:in_order")
     address = {"OPENREWARD_API_URL": served.http, "OPENREWARD_SESSION_URL": served.http, "OPENREWARD_API_KEY": "any"}
     assert run("openreward", GROUP, **address) == ["True [0.0, 1.0, 2.0]"]
 
@@ -470,7 +470,7 @@ def test_the_real_client(server):
 def test_the_real_client_waits_for_room_and_needs_its_key(serve, tmp_path):
     token, lines = new_token("ann", ["environments"])
     (tmp_path / "t.toml").write_text(lines)
-    served = serve("--faces", "ors", "--sessions", "1", "--tokens", str(tmp_path / "t.toml"))
+    served = serve("--protocols", "ors", "--sessions", "1", "--tokens", str(tmp_path / "t.toml"))
     code = """
 from concurrent.futures import ThreadPoolExecutor
 from openreward import OpenReward

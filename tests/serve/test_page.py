@@ -298,7 +298,7 @@ def test_a_call_that_hangs_ends_with_its_session(page):
 
 
 @pytest.mark.integration
-def test_a_hang_is_told(serve):
+def test_a_hang_is_reported(serve):
     served = Page(serve("--step-deadline", "1").http)
     session = name()
     served.ask("open", session=session, env="test:Moody-v0", seed="1")
@@ -377,7 +377,7 @@ def test_sessions_of_all_faces_are_seen_and_watched(server, page):
     env = rollenv.make(f"{server.address}/game:Sokoban-v0-easy")
     env.reset(11)
     row = next(row for row in page.ask("sessions")["sessions"] if row["env"] == "game:Sokoban-v0-easy")
-    assert (row["owner"], row["face"], row["turns"], row["state"]) == ("anyone", "rollenv", 0, "playing")
+    assert (row["owner"], row["protocol"], row["turns"], row["state"]) == ("anyone", "rollenv", 0, "playing")
     first = page.ask("watch", key=row["key"])
     assert (first["count"], first["turns"], first["closed"]) == (0, [], False)
     action = env.oracle_action()
@@ -449,7 +449,7 @@ def test_health_has_the_last_minutes_and_checks(page):
     assert any(record["name"] == "test:Echo-v0" for record in health["envs"])
     checks = page.ask("check")
     assert checks["game"]["ok"] is True
-    assert page.ask("health")["canaries"]["game"]["ok"] is True
+    assert page.ask("health")["readiness"]["game"]["ok"] is True
     page.ask("end", session=session)
 
 

@@ -269,7 +269,7 @@ def test_the_form_of_replays(tabs, server):
 @pytest.mark.parametrize(
     ("action", "told"), [("raise it", "failed with an error"), ("hang", "did not answer in time"), ("die", "has ended")]
 )
-def test_failures_are_told_and_the_page_goes_on(tabs, served, action, told):
+def test_failures_are_reported_and_the_page_goes_on(tabs, served, action, told):
     tab = tabs.open(served.http, play("test:Moody-v0", seed="1"))
     box = tab.get_by_label("Your answer")
     box.fill(action)

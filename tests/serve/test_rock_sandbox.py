@@ -122,7 +122,7 @@ def test_sandboxes_that_there_are_not(api, terms):
 
 
 def test_a_server_without_room(serve):
-    api = Api(serve("--faces", "rock", "--sandboxes", "1").http)
+    api = Api(serve("--protocols", "rock", "--sandboxes", "1").http)
     first = api.call("start", image="x")["sandbox_id"]
     assert "taken" in api.failed("start_async", 5000)
     api.call("stop", sandbox_id=first)
@@ -441,7 +441,7 @@ def test_rock(server):
 def test_rock_with_a_token(serve, tmp_path):
     token, lines = new_token("ann", ["sandboxes"])
     (tmp_path / "t.toml").write_text(lines)
-    served = serve("--faces", "rock", "--tokens", str(tmp_path / "t.toml"))
+    served = serve("--protocols", "rock", "--tokens", str(tmp_path / "t.toml"))
     code = """
 import asyncio, logging, os
 from rock.sdk.sandbox.client import Sandbox

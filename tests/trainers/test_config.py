@@ -53,7 +53,7 @@ def test_a_wrong_override_names_key_and_remedy(override, says):
         load_config("sokoban", [override])
 
 
-def test_all_errors_are_told_at_once():
+def test_all_errors_are_reported_at_once():
     with pytest.raises(UsageError, match=r"(?s)optimizer.lr.*nope|nope.*optimizer.lr"):
         load_config("sokoban", ["optimizer.lr=x", "nope=1"])
 

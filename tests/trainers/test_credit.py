@@ -346,7 +346,7 @@ def test_running_moments_grow_with_every_batch():
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf"), 1e200])
 @pytest.mark.parametrize("settings", [{}, {"mean": "running"}, {"clip": 1.0}, {"mean": "group", "std": "batch"}])
 @pytest.mark.parametrize("algorithm", [Grpo(), Gigpo(), Ppo(), Rebn()], ids=lambda a: a.name)
-def test_a_reward_that_is_no_number_is_told_and_spoils_nothing(reward, settings, algorithm):
+def test_a_reward_that_is_no_number_is_reported_and_spoils_nothing(reward, settings, algorithm):
     groups = batch("plain")
     groups[1].trajectories[0].turns[0].reward = reward
     data = experience(groups, "turn")

@@ -63,7 +63,7 @@ def test_episodes_that_repeat_themselves_change_no_weight_and_are_counted(tmp_pa
         assert metrics["trained_samples"] == sum(s.trajectory == 0 for s in data.samples)
 
 
-def test_gibberish_beyond_the_vocabulary_is_told(tmp_path, small):
+def test_gibberish_beyond_the_vocabulary_is_reported(tmp_path, small):
     with pytest.raises(UsageError, match=r"drop_gibberish=100000 drops nothing"):
         start(tmp_path / "run", [*small, "rewards.drop_gibberish=100000"])
 
@@ -264,7 +264,7 @@ def test_a_checkpoint_without_a_version_counts_from_its_iteration(tmp_path):
 @pytest.mark.parametrize(
     "wrong", ["plain Adam", "no masters", "other size", "other type", "no optimizer", "other count"]
 )
-def test_an_optimizer_of_another_model_is_told_and_changes_nothing(wrong):
+def test_an_optimizer_of_another_model_is_reported_and_changes_nothing(wrong):
     policy = trained(torch.bfloat16, lr=1e-2, steps=1)[2]
     state = copy.deepcopy(policy.state_dict())
     if wrong == "plain Adam":

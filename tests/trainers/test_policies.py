@@ -291,7 +291,7 @@ def replaced(out):
     return out
 
 
-def test_a_prompt_without_a_token_is_told():
+def test_a_prompt_without_a_token_is_reported():
     with pytest.raises(UsageError, match="no prompt"):
         experience([Group(TASK, [trajectory(((), (1, 2)))])], "turn")
 

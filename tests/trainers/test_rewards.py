@@ -79,7 +79,7 @@ def test_a_domain_without_a_reward_is_an_error():
         worth(ByDomain({"code:*": always(1)}), answered("x"))
 
 
-def test_sums_are_weighted_and_a_part_that_fails_is_told_as_it_is():
+def test_sums_are_weighted_and_a_part_that_fails_is_reported_as_it_is():
     assert worth(Sum([(2.0, always(1.0)), (-0.5, always(3.0))]), answered("x")) == 0.5
     left = []
 

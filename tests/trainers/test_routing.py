@@ -194,7 +194,7 @@ def test_turns_are_replayed_by_the_experts_of_the_first_reading():
 
 
 @pytest.mark.parametrize("keys", [["player.kind=vllm"], ["distill.name=sibling"]])
-def test_replay_is_refused_where_experts_are_not_told(keys):
+def test_replay_is_refused_where_experts_are_not_reported(keys):
     with pytest.raises(UsageError, match=r"loss\.routing cannot be replay"):
         small("loss.routing=replay", *keys)
 

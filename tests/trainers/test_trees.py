@@ -202,7 +202,7 @@ def test_pieces_hold_about_so_many_tokens_of_the_tree_and_fewer_than_without_it(
         assert len(pieces) <= len(micro_batches(data, everything, most))
 
 
-def test_a_kernel_for_many_lengths_is_told_where_segments_and_their_paths_are():
+def test_a_kernel_for_many_lengths_gets_the_bounds_of_segments_and_paths():
     """What one call of it has to compute, segment by segment, is what calls by shape compute."""
     packed = pack(batch("turn"), range(12), share=True)
     runs, paths = packed.row.runs, packed.row.paths
@@ -314,7 +314,7 @@ def test_a_kernel_can_be_tried_inside_a_checkpointed_layer(grouped, monkeypatch)
     ],
     ids=lambda value: getattr(value, "model_type", None),
 )
-def test_layers_that_cannot_share_are_told_and_read_samples_one_by_one(config, why, caplog):
+def test_layers_that_cannot_share_are_reported_and_read_samples_one_by_one(config, why, caplog):
     model = hf.AutoModelForCausalLM.from_config(config)
     with caplog.at_level(logging.INFO, "rollenv"):
         policy = LocalPolicy(model, share=True)

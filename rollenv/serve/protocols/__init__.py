@@ -4,7 +4,14 @@
 PROTOCOLS = ("gem", "openenv", "rock", "e2b", "fusion", "mcp", "ors", "page")
 
 #: What opens sessions, by the first part of its paths; the paths of ``ors`` begin with an environment's id.
-_SESSIONS = {"native": "rollenv", "apis": "gem", "openenv": "openenv", "mcp": "mcp", "page": "page", "readyz": "canary"}
+_SESSIONS = {
+    "native": "rollenv",
+    "apis": "gem",
+    "openenv": "openenv",
+    "mcp": "mcp",
+    "page": "page",
+    "readyz": "readiness check",
+}
 
 
 def protocol_of(path: str) -> str:

@@ -6,7 +6,7 @@ from rollenv.agents.harness import find_harness, install
 from rollenv.core import MissingExtra
 
 
-def test_what_is_missing_is_told_in_one_line_and_cut_installations_go(tmp_path, monkeypatch):
+def test_what_is_missing_is_reported_in_one_line_and_cut_installations_go(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", "/nowhere")
     (tmp_path / "harness/pi-0.73.1-partial-killed/node_modules").mkdir(parents=True)

@@ -299,7 +299,7 @@ def evaluate_all(env, action):
     return [evaluate_tree(tree, dict(zip(names, c, strict=True))) for c in env.calls]
 
 
-def test_a_failed_test_is_told_and_may_be_tried_again():
+def test_a_failed_test_is_reported_and_may_be_tried_again():
     env = at(0, max_turns=2)
     observation, reward, terminated, truncated, info = env.step("```python\nx * 1000 + 1\n```")
     assert (reward, terminated, truncated) == (0.0, False, False)

@@ -68,7 +68,7 @@ def test_settings_of_tests_in_a_library_are_no_source(tmp_path):
         ({}, "no library found"),
     ],
 )
-def test_what_makes_no_task_is_told(tmp_path, members, told):
+def test_what_makes_no_task_is_reported(tmp_path, members, told):
     with pytest.raises(BadPackage, match=told):
         load(str(sdist(tmp_path, {"PKG-INFO": PKG_INFO, **members})))
 
@@ -104,7 +104,7 @@ def test_links_in_a_folder_are_not_followed(tmp_path):
 
 
 @pytest.mark.parametrize("data", [b"", b"no archive", b"\x1f\x8b broken"])
-def test_a_damaged_archive_is_told(tmp_path, data):
+def test_a_damaged_archive_is_reported(tmp_path, data):
     (tmp_path / "tinylib-1.2.tar.gz").write_bytes(data)
     with pytest.raises(BadPackage, match="cannot be unpacked"):
         load(str(tmp_path / "tinylib-1.2.tar.gz"))
@@ -129,7 +129,7 @@ def test_metadata_cannot_name_places_or_commands(tmp_path):
         load(str(sdist(tmp_path, members)))
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     with pytest.raises(UsageError, match="there is no"):
         load(str(tmp_path / "gone.tar.gz"))
 

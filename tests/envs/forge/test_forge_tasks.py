@@ -164,28 +164,28 @@ def test_what_hangs_makes_no_task_and_another_version_no_duplicate(tmp_path):
         ("def helper():\n    pass\n", "do not run here"),
     ],
 )
-def test_a_package_whose_tests_are_red_is_told_and_the_others_go_on(tmp_path, tests, told):
+def test_a_package_whose_tests_are_red_is_reported_and_the_others_go_on(tmp_path, tests, told):
     package = sdist(tmp_path, {"one/__init__.py": "def f(): return 1\n", "tests/test_one.py": tests}, "one-1")
     (result,) = forge([str(package)], tmp_path / "tasks", count=1)
     assert not result.tasks
     assert re.search(told, result.error, re.DOTALL), result.error
 
 
-def test_a_requirement_that_is_not_here_is_told(tmp_path):
+def test_a_requirement_that_is_not_here_is_reported(tmp_path):
     info = "Name: one\nVersion: 1\nRequires-Dist: surely-not-installed>=2\nRequires-Dist: other; extra == 'x'\n"
     package = sdist(tmp_path, {"PKG-INFO": info, "one/__init__.py": "", "tests/test_one.py": TESTS}, "one-1")
     (result,) = forge([str(package)], tmp_path / "tasks", count=1)
     assert "pip install 'surely-not-installed>=2'" in result.error
 
 
-def test_a_package_that_is_given_twice_is_told(forged):
+def test_a_package_that_is_given_twice_is_reported(forged):
     folder, result = forged
     first, second = forge([str(sdist(folder))] * 2, folder / "tasks", count=2)
     assert first.tasks == result.tasks
     assert "given before" in second.error
 
 
-def test_a_damaged_manifest_is_told(tmp_path):
+def test_a_damaged_manifest_is_reported(tmp_path):
     (tmp_path / "forge.jsonl").write_text('{"package": 1}\n')
     with pytest.raises(RollenvError, match=r"forge.jsonl, line 1 is damaged"):
         Manifest(tmp_path)

@@ -137,7 +137,7 @@ def test_names_that_logs_have_cut_are_matched_by_their_beginning():
         ({"PASS_TO_PASS": {"a": 1}}, "must be a list of texts"),
     ],
 )
-def test_a_bad_row_is_told_and_the_others_are_kept(row, tmp_path, wrong, told):
+def test_a_bad_row_is_reported_and_the_others_are_kept(row, tmp_path, wrong, told):
     done = import_swebench([{**row, **wrong}, row, row], tmp_path, IMAGE)
     assert done.tasks == ["tiny__lib-1"]
     assert told in done.errors["row 1"]
@@ -145,7 +145,7 @@ def test_a_bad_row_is_told_and_the_others_are_kept(row, tmp_path, wrong, told):
 
 
 @pytest.mark.parametrize("template", ["{gone}", "{instance_id", "{}", "two words", "-x"])
-def test_a_bad_template_is_told(row, tmp_path, template):
+def test_a_bad_template_is_reported(row, tmp_path, template):
     done = import_swebench([row], tmp_path, template)
     assert not done.tasks
     assert repr(template)[1:-1] in done.errors["row 1"]
@@ -173,13 +173,13 @@ def test_folders_that_are_there_are_kept(row, tmp_path):
 
 
 @pytest.mark.parametrize("odd", [None, "x", 3])
-def test_what_is_no_row_is_told_and_the_others_are_kept(row, tmp_path, odd):
+def test_what_is_no_row_is_reported_and_the_others_are_kept(row, tmp_path, odd):
     done = import_swebench([odd, row], tmp_path, IMAGE)
     assert done.tasks == ["tiny__lib-1"]
     assert "a row is an object of columns" in done.errors["row 1"]
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path):
+def test_a_file_that_cannot_be_read_is_reported(tmp_path):
     (tmp_path / "rows.json").write_text("{}")
     for path in (tmp_path / "gone.jsonl", tmp_path / "rows.json"):
         with pytest.raises(UsageError, match=path.name):

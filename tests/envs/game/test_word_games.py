@@ -248,7 +248,7 @@ def test_words_that_differ_in_secret_alone_look_alike_until_a_hint(env_id):
 
 
 @pytest.mark.parametrize("env_id", ["game:Crosswords-v0-hard", "game:WordSearch-v0-hard"])
-def test_no_hidden_word_is_told(env_id):
+def test_no_hidden_word_is_shown(env_id):
     env = rollenv.make(env_id)
     for seed in range(20):
         observation, info = env.reset(seed)

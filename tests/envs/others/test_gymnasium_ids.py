@@ -489,7 +489,7 @@ def test_what_is_no_number_is_no_success():
     assert env.step("1")[-1] == {"valid": True}
 
 
-def test_the_characters_of_a_text_are_told():
+def test_the_characters_of_a_text_are_listed():
     assert "of the characters ' ab'" in rollenv.make(STRANGE, space="few letters").reset(1)[0]
 
 

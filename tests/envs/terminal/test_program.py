@@ -69,7 +69,7 @@ def test_the_deadline_ends_a_program_and_its_daemons_but_not_servers_of_the_task
     assert "sleep 1234" in left
 
 
-def test_what_cannot_be_started_is_told(env):
+def test_what_cannot_be_started_is_reported(env):
     assert played(env, {"command": ["/no/such/program"]})["exit_code"] == 127
     with pytest.raises(UsageError, match="no program is running"):
         env.poll_program()

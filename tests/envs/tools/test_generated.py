@@ -200,7 +200,7 @@ def test_a_missing_function_is_not_offered_and_cannot_be_called(env_id):
 
 
 @pytest.mark.parametrize("env_id", ASKING)
-def test_what_is_left_out_is_told_when_asked(env_id):
+def test_the_user_names_what_was_left_out_when_asked(env_id):
     env = rollenv.make(env_id)
     for seed in range(25):
         env.reset(seed)

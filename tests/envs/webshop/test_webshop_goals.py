@@ -144,7 +144,7 @@ def test_human_goals(data):
 
 
 @pytest.mark.slow
-def test_goals_that_cannot_be_reached_are_told(goals):
+def test_goals_that_cannot_be_reached_are_reported(goals):
     lost = set(goals.unreachable())
     assert len(lost) == 458, "the original's number"
     for number in range(0, len(goals), 4):

@@ -57,7 +57,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         }
 
     async def health(client: Client, params: Nothing) -> Any:
-        return plain(server.health()) | {"canaries": samples.readiness(), "samples": samples.columns()}
+        return plain(server.health()) | {"readiness": samples.readiness(), "samples": samples.columns()}
 
     async def check(client: Client, params: Nothing) -> Any:
         await server.readiness.problems()

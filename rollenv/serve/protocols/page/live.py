@@ -183,7 +183,7 @@ def _row(session: Session, now: float) -> dict[str, Any]:
         "key": key_of(session),
         "env": session.env.task.env_id,
         "owner": clip(session.owner),
-        "face": protocol_of(session.via),
+        "protocol": protocol_of(session.via),
         "age": now - session.opened,
         "idle": 0.0 if session.busy else now - session.used,
         "turns": session.env.turns,

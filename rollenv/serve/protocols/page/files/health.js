@@ -17,8 +17,8 @@ export function healthView({denied}) {
     check.removeAttribute("aria-busy");
     check.textContent = "Check now";
   });
-  const canaries = el("div", {class: "card", hidden: true}, el("div", {class: "row spread"}, el("h2", {}, "Checks"), check), el("p", {class: "small dim"}, "One environment of every family plays a turn, and a sandbox runs a program; at most every half minute."), checks);
-  const node = el("section", {}, el("h1", {}, "Health"), status, problem, body, canaries);
+  const readiness = el("div", {class: "card", hidden: true}, el("div", {class: "row spread"}, el("h2", {}, "Checks"), check), el("p", {class: "small dim"}, "One environment of every family plays a turn, and a sandbox runs a program; at most every half minute."), checks);
+  const node = el("section", {}, el("h1", {}, "Health"), status, problem, body, readiness);
   const view = {title: "Health", node};
   let stop = null;
   view.start = () => {
@@ -29,16 +29,16 @@ export function healthView({denied}) {
       const places = [...body.querySelectorAll(".scroll")].map(box => [box.scrollLeft, box.scrollTop]), focused = [...body.querySelectorAll(".scroll")].indexOf(document.activeElement);
       body.replaceChildren(...sections(health));
       [...body.querySelectorAll(".scroll")].forEach((box, n) => { [box.scrollLeft, box.scrollTop] = places[n] || [0, 0]; if (n === focused) box.focus({preventScroll: true}); });
-      canaries.hidden = false;
-      drawChecks(checks, health.canaries);
+      readiness.hidden = false;
+      drawChecks(checks, health.readiness);
     }, EVERY, error => { status.textContent = ""; problem.replaceChildren(denied(error)); return patience(error); });
   };
   view.close = () => stop?.();
   return view;
 }
 
-function drawChecks(node, canaries) {
-  const rows = Object.entries(canaries).map(([name, found]) => [bdi(name), state(found.ok ? "up" : "failed"), seconds(found.seconds), clock(found.at), visible(found.detail).slice(0, 300)]);
+function drawChecks(node, results) {
+  const rows = Object.entries(results).map(([name, found]) => [bdi(name), state(found.ok ? "up" : "failed"), seconds(found.seconds), clock(found.at), visible(found.detail).slice(0, 300)]);
   node.replaceChildren(rows.length ? table(["Check", "Result", "Took", "At", "Found"], rows, {"aria-label": "Checks"}) : el("p", {class: "dim"}, "Nothing was checked yet."));
 }
 

@@ -36,7 +36,7 @@ export function sessionsView({denied}) {
     cells[0].append(link("", `#/watch/${encodeURIComponent(session.key)}`, {"aria-label": `Watch ${visible(session.env)} of ${visible(session.owner.slice(0, 60))}`}));
     cells[0].firstChild.append(bdi(session.env));
     cells[1].append(bdi(session.owner.slice(0, 60)));
-    cells[2].textContent = visible(session.face) || "–";
+    cells[2].textContent = visible(session.protocol) || "–";
     return {node: el("tr", {}, ...cells), cells};
   }
 
@@ -99,7 +99,7 @@ export function watchView({rest: key, denied}) {
     if (answer.before) add(answer.before);
     for (const turn of answer.turns) add(turn);
     after = answer.count;
-    status.replaceChildren(...[["Owner", visible(s.owner.slice(0, 60))], ["Through", visible(s.face) || "–"], ["Turns", String(s.turns)], ["Last reward", s.reward === null ? "–" : short(s.reward)], ["State", s.state], ["Idle", since(s.idle)]].map(([name, value]) => stat(name, value)));
+    status.replaceChildren(...[["Owner", visible(s.owner.slice(0, 60))], ["Through", visible(s.protocol) || "–"], ["Turns", String(s.turns)], ["Last reward", s.reward === null ? "–" : short(s.reward)], ["State", s.state], ["Idle", since(s.idle)]].map(([name, value]) => stat(name, value)));
     problem.replaceChildren();
     if (answer.closed) throw Object.assign(new Error("It was closed, or its lease is over."), {kind: "gone", status: 404});
   }

@@ -1,4 +1,4 @@
-"""What the faces answer, byte by byte; the real clients are in test_clients.py."""
+"""What the protocols answer, byte by byte; the real clients are in test_clients.py."""
 
 from __future__ import annotations
 
@@ -202,8 +202,8 @@ def test_health_tells_what_environments_and_workers_did(server, rollenv_command)
     env.close()
 
 
-def test_a_face_can_be_left_out(serve):
-    served = serve("--faces", "gem")
+def test_a_protocol_can_be_left_out(serve):
+    served = serve("--faces", "gem")  # the former name of --protocols
     assert patient.get(f"{served.http}/openenv/test:Echo-v0/health").status_code == 404
     assert patient.get(served.http).status_code == 404
     assert patient.post(f"{served.http}/page/api/me", json={}).status_code == 404
