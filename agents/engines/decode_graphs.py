@@ -90,7 +90,7 @@ class DecodeGraphs:
             self._call(rows, longest, *inputs)  # what kernels set up in their first call cannot be captured
         current.wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # another thread may train meanwhile: its calls do not disturb the capture
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        # A failed capture leaves its stream current. Another thread may train meanwhile: its calls must not end this.
+        with torch.cuda.stream(current), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             logits = self._call(rows, longest, *inputs)
         return _Graph(graph, inputs, logits)
