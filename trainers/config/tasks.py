@@ -164,7 +164,11 @@ def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tupl
 
 
 def task_domains(env: EnvConfig, tasks: AnyTasks) -> Iterator[tuple[tuple[str, ...], EnvConfig]]:
-    """Yield the domains of every kind of training task, the outermost first, and its environment."""
+    """Yield the domains of every kind of training task and its environment.
+
+    Returns:
+        Pairs of domains, the outermost first, and environment.
+    """
     if not isinstance(tasks, Mixture):
         yield (env.id,), env
         return
