@@ -158,7 +158,7 @@ def write_routes(routes: NDArray[np.int16]) -> str:
 
 
 def read_routes(text: str, tokens: int) -> NDArray[np.int16]:
-    """Return the experts that :func:`write_routes` encoded, (tokens, layers k).
+    """Return the experts that :func:`write_routes` encoded.
 
     Returns:
         (tokens, layers k)

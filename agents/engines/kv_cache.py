@@ -200,7 +200,7 @@ class BatchCache:
         return len(self._routing.routers)
 
     def routes(self, row: int, length: int) -> NDArray[np.int16]:
-        """Return the experts of the first tokens of a row, (length, layers k).
+        """Return the experts of the first tokens of a row.
 
         Returns:
             (length, layers k)

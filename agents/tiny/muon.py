@@ -45,7 +45,7 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc]
 
 
 def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Return (n, rows, columns) matrices, orthogonalised by Newton-Schulz: most singular values are 0.7 to 1.2.
+    """Orthogonalise matrices (n, rows, columns) by Newton-Schulz steps: most singular values become 0.7 to 1.2.
 
     Returns:
         (n, rows, columns)

@@ -82,10 +82,8 @@ class ResourceMonitor:
         if total <= self.limit and not exactly:
             return total  # within the limit even if all address space were used
         private = sum(private for _, private in pages)
-        if kept + private > self.limit / 2 and not self.tree:
-            for pid in pids:
-                with contextlib.suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, int(pid), _NEAR_LIMIT)
+        if kept + private > self.limit / 2:
+            self._raise_nice(pids, _NEAR_LIMIT)
         shared = self._shared(pids)
         if kept + shared + private > self.limit:  # pages shared by forks were counted repeatedly; count them precisely
             private = sum(map(self._proportional, pids))
@@ -145,9 +143,7 @@ class ResourceMonitor:
         pids = self.pids()
         for pid in pids:
             if pid not in self._yielding:
-                with contextlib.suppress(OSError, ValueError):
-                    if not self.tree and os.getpriority(os.PRIO_PROCESS, int(pid)) < YIELD_TO:
-                        os.setpriority(os.PRIO_PROCESS, int(pid), YIELD_TO)
+                self._raise_nice([pid], YIELD_TO)
                 with contextlib.suppress(OSError):  # Linux limits the rate of these changes
                     fd = os.open(f"{pid}/autogroup", os.O_WRONLY, dir_fd=self.proc)
                     try:
@@ -158,6 +154,14 @@ class ResourceMonitor:
         if self._pinned or len({self._session(pid) for pid in pids}) > 2 * len(_CORES):
             self._pinned = True
             self._pin(pids, _CORES[len(_CORES) // 2 :])
+
+    def _raise_nice(self, pids: Iterable[str], nice: int) -> None:
+        if self.tree:
+            return
+        for pid in pids:
+            with contextlib.suppress(OSError, ValueError):
+                if os.getpriority(os.PRIO_PROCESS, int(pid)) < nice:
+                    os.setpriority(os.PRIO_PROCESS, int(pid), nice)
 
     def _session(self, pid: str) -> bytes:
         with contextlib.suppress(OSError, IndexError):

@@ -433,7 +433,7 @@ _CHECKS: dict[Any, Callable[[Any], bool]] = {
 
 
 class FrameKind(enum.IntEnum):
-    """What a frame reports, with the parts of its data."""
+    """Kinds of frames; each comment names the parts of the data."""
 
     READY = 1  # the process starts its request
     FAILED = 2  # it failed before: error number, message

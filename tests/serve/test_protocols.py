@@ -1,4 +1,4 @@
-"""What the protocols answer, byte by byte; the real clients are in test_clients.py."""
+"""Answers of the protocols, byte by byte; the real clients are in test_clients.py."""
 
 from __future__ import annotations
 

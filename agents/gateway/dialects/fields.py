@@ -204,7 +204,7 @@ def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...
 
 
 def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tuple[str, ...]]:
-    """Return the joined text of a content, and the URLs of its images.
+    """Read a content.
 
     Returns:
         The joined text, and the URLs of the images.
