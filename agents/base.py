@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from rollenv.core import Env, RollenvError, Unsolvable, UsageError
+from rollenv.core.env import Env
+from rollenv.core.errors import RollenvError, Unsolvable, UsageError
 
 if TYPE_CHECKING:
     import torch

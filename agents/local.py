@@ -17,10 +17,10 @@ from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import AGENT_FILE, ResponseText, TokenSession, saved_format, stop_ids
 from rollenv.agents.prompts.step import as_text
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
 from rollenv.gguf import model_at
 from rollenv.hub import loading
-from rollenv.needs import extra
 
 with extra("train", "Running a model"):
     import torch

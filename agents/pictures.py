@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from rollenv.agents.base import AgentFailed
-from rollenv.core import UsageError
-from rollenv.parsing import well_formed
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import well_formed
 
 #: The placeholder of a picture in a text; pictures are in the order of their placeholders.
 MARK = "<image>"

@@ -12,8 +12,8 @@ from typing import Any
 
 from rollenv.agents.base import Action, AgentFailed, EnvHandle, Session
 from rollenv.agents.offered_tools import offered
-from rollenv.core import UsageError
-from rollenv.tools.calls import write_calls
+from rollenv.core.errors import UsageError
+from rollenv.core.tools.calls import write_calls
 
 #: Number of calls after which the scripted agent answers.
 _MOST_CALLS = 6

@@ -10,10 +10,10 @@ from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.vllm import VLLMEngine
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import stop_ids
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
 from rollenv.gguf import model_at
 from rollenv.hub import loading
-from rollenv.needs import extra
 
 with extra("vllm", "Playing with vLLM"):
     from transformers import AutoTokenizer, GenerationConfig

@@ -43,7 +43,7 @@ class Bridge:
     Attributes:
         name: of its environment in ``.bench`` and of its suite.
         package: as pip knows it.
-        adapter: its file in ``rollenv/bridges``.
+        adapter: its file in ``plugins/adapters``.
         pairs: yields what is timed; None where there is nothing to compare with.
     """
 
@@ -61,7 +61,7 @@ def inspect_pairs(stack: ExitStack) -> Iterator[Pair]:
     from inspect_ai.solver import solver
     from inspect_ai.util._sandbox.local import LocalSandboxEnvironment
 
-    from rollenv.bridges.inspect_ai import BoxConfig, BoxEnvironment, rollenv_task
+    from rollenv.plugins.adapters.inspect_ai import BoxConfig, BoxEnvironment, rollenv_task
 
     local = LocalSandboxEnvironment()
     stack.callback(local.directory.cleanup)
@@ -99,7 +99,7 @@ def smolagents_pairs(stack: ExitStack) -> Iterator[Pair]:
     from smolagents import ChatMessage, CodeAgent, LocalPythonExecutor, LogLevel, Model
     from smolagents.models import MessageRole
 
-    from rollenv.bridges.smolagents import BoxExecutor
+    from rollenv.plugins.adapters.smolagents import BoxExecutor
 
     class Scripted(Model):
         def generate(self, messages: Any, **_: Any) -> ChatMessage:
@@ -123,7 +123,7 @@ def smolagents_pairs(stack: ExitStack) -> Iterator[Pair]:
 def deepagents_pairs(stack: ExitStack) -> Iterator[Pair]:
     from deepagents.backends.local_shell import LocalShellBackend
 
-    from rollenv.bridges.deepagents import BoxBackend
+    from rollenv.plugins.adapters.deepagents import BoxBackend
     from rollenv.sandbox import Sandbox
 
     folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -141,7 +141,7 @@ GUESS, WRONG = "game:GuessTheNumber-v0-hard", r"\boxed{0}"
 
 
 def trl_pairs(stack: ExitStack) -> Iterator[Pair]:
-    from rollenv.bridges.trl import environment
+    from rollenv.plugins.adapters.trl import environment
 
     class Empty:
         def reset(self, **_: Any) -> str:
@@ -164,7 +164,7 @@ def trl_pairs(stack: ExitStack) -> Iterator[Pair]:
 def skyrl_pairs(stack: ExitStack) -> Iterator[Pair]:
     import skyrl_gym
 
-    from rollenv.bridges import skyrl
+    from rollenv.plugins.adapters import skyrl
 
     skyrl.register()
     turns = 20
@@ -192,7 +192,7 @@ def nemo_pairs(stack: ExitStack) -> Iterator[Pair]:
     from nemo_gym.server_utils import ServerClient
     from resources_servers.blackjack.app import BlackjackEnv
 
-    from rollenv.bridges.nemo_gym import RollenvConfig, RollenvServer
+    from rollenv.plugins.adapters.nemo_gym import RollenvConfig, RollenvServer
 
     where: dict[str, Any] = {"host": "", "port": 0, "entrypoint": "", "name": "x"}
     client = MagicMock(spec=ServerClient)
@@ -263,7 +263,7 @@ def verl_pairs(stack: ExitStack) -> Iterator[Pair]:
         prompt = [{"role": "user", "content": "Play."}]
         return lambda: runner.run(made.run({}, raw_prompt=prompt, seed=3))
 
-    ours = loop("rollenv.bridges.verl.Rollenv", env_id=GUESS, env_kwargs={"max_turns": 1})
+    ours = loop("rollenv.plugins.adapters.verl.Rollenv", env_id=GUESS, env_kwargs={"max_turns": 1})
     own = loop("verl.experimental.agent_loop.single_turn_agent_loop.SingleTurn")
     yield Pair("an episode of one turn, the model left out", ours, own, "its `single_turn_agent`, no environment")
 
@@ -279,7 +279,7 @@ def tinker_pairs(stack: ExitStack) -> Iterator[Pair]:
     from tinker_cookbook.tokenizer_utils import get_tokenizer
 
     from rollenv.agents.tiny.model import build_tokenizer
-    from rollenv.bridges.tinker import RollenvMessages
+    from rollenv.plugins.adapters.tinker import RollenvMessages
     from rollenv.rollout.types import Task
 
     folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -382,9 +382,9 @@ def main() -> None:
             continue
         found = apart(bridge, given.rounds)
         adapter = ROOT / "rollenv" / "bridges" / bridge.adapter
-        suite = f"tests/bridges/{bridge.name}_suite.py"
+        suite = f"tests/plugins/adapters/{bridge.name}_suite.py"
         version = found["version"] if found else "not installed"
-        sizes.append((bridge.package, version, f"rollenv/bridges/{bridge.adapter}", lines_of_code(adapter), suite))
+        sizes.append((bridge.package, version, f"plugins/adapters/{bridge.adapter}", lines_of_code(adapter), suite))
         missing += [] if found else [bridge.name]
         for row in found["rows"] if found else ():
             ours, own = row["ours"], row["own"]

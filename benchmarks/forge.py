@@ -21,8 +21,8 @@ from statistics import median
 
 from common import header, save, table
 
-from rollenv.envs.forge.check import Rewards, check
-from rollenv.envs.forge.forge import Forged, forge
+from rollenv.plugins.forge.check import Rewards, check
+from rollenv.plugins.forge.forge import Forged, forge
 
 #: Tasks of each package: fewer where the tests take long.
 PACKAGES = {

@@ -232,7 +232,7 @@ def main() -> None:
     if args.dump:
         names = json.loads(sys.stdin.read())
         if args.shim:
-            importlib.import_module("rollenv.compat.gem").install()
+            importlib.import_module("rollenv.plugins.gem").install()
         with contextlib.redirect_stdout(io.StringIO()):
             found = dump(names or None)
         print(json.dumps(found))

@@ -34,12 +34,12 @@ from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.muon import Muon
 from rollenv.agents.tiny.settings import TinySize
+from rollenv.core.tools.calls import write_calls
 from rollenv.envs.shell.generate import generate, split_of
 from rollenv.rollout.evaluate import wilson_interval
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.factory import make_workers
-from rollenv.tools.calls import write_calls
 from rollenv.trainers.run_dir import RunDir, read_rows
 
 _ENV, _WHERE = "shell:Logs-v0-easy", "You are in the folder /app. All paths are relative to it."

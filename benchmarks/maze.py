@@ -11,9 +11,9 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
+from rollenv.core.registry import ABILITIES, register
 from rollenv.envs.game.frozen_lake import STEPS
 from rollenv.envs.game.grid import GridGame, Rewards
-from rollenv.registry import ABILITIES, register
 
 Cell = tuple[int, int]
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from common import header, save, table
 
 import rollenv
-from rollenv.core import Env
-from rollenv.envs.os.agentbench import AgentBenchOSEnv
-from rollenv.envs.os.intercode import InterCodeBackend, gold_outcome, outcome, queries, start
-from rollenv.envs.os.intercode_reward import reward
+from rollenv.core.env import Env
+from rollenv.core.tools.calls import write_calls
+from rollenv.plugins.suites.os.agentbench import AgentBenchOSEnv
+from rollenv.plugins.suites.os.intercode import InterCodeBackend, gold_outcome, outcome, queries, start
+from rollenv.plugins.suites.os.intercode_reward import reward
 from rollenv.sandbox.errors import SandboxError
-from rollenv.tools.calls import write_calls
 
 CONSTANTS = ("0", "1", "")
 STORED = "results/bash/gpt-4/ic_bash_multiturn_gpt-4_10_turns_fs_{}.json"

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from common import header, save, table
 
-from rollenv.parsing import code_blocks, first_tagged, last_boxed, last_tagged
-from rollenv.tools.calls import CALL_FORMS, find_calls, first_call
+from rollenv.core.parsing import code_blocks, first_tagged, last_boxed, last_tagged
+from rollenv.core.tools.calls import CALL_FORMS, find_calls, first_call
 
 PIECES = ("\\boxed{", "\\boxed ", "{", "```", "```\n", "```py\n", "``` x ")
 PIECES += ("<answer>", "</answer>", "<python>", "<tool_call>")

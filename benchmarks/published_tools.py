@@ -63,7 +63,7 @@ def who_solves() -> str:
 
 
 def workbench(file: Path) -> str:
-    from rollenv.envs.tools.workbench import verdict
+    from rollenv.plugins.suites.workbench import verdict
 
     total: Counter[tuple[str, str]] = Counter()
     same: Counter[tuple[str, str]] = Counter()
@@ -84,9 +84,9 @@ def workbench(file: Path) -> str:
 
 
 def intercode(root: Path) -> str:
-    from rollenv.envs.tools.spider.env import SpiderEnv, databases, intercode_reward, row_texts
     from rollenv.envs.tools.sql.database import SqlError
-    from rollenv.envs.tools.sql.mysql import MySql
+    from rollenv.plugins.suites.mysql import MySql
+    from rollenv.plugins.suites.spider.env import SpiderEnv, databases, intercode_reward, row_texts
 
     stored = databases(root / "sql" / "spider" / "ic_spider_dbs.sql")
     env = SpiderEnv(empty=True)

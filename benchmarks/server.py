@@ -28,9 +28,9 @@ import psutil
 from common import ROOT, header, save, table
 from websockets.asyncio.client import connect
 
+from rollenv.core.vector import make_vec
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.remote import RemoteWorkers
-from rollenv.vector import make_vec
 
 sys.path.insert(0, str(ROOT / "tests" / "serve"))
 from serving import Served

@@ -23,7 +23,7 @@ from common import ROOT, header, save, table
 
 import rollenv
 from rollenv.agents.base import Action, EnvHandle, OracleAgent, Session
-from rollenv.errors import Unsolvable
+from rollenv.core.errors import Unsolvable
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.remote import RemoteWorkers

@@ -31,7 +31,7 @@ from server_soak import Watch
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote import protocol
 
 sys.path.insert(0, str(ROOT / "tests" / "serve"))

@@ -18,7 +18,7 @@ from collections import Counter
 import numpy as np
 from common import ROOT, header, save, table
 
-from rollenv.core import RollenvError
+from rollenv.core.errors import RollenvError
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure
 from rollenv.rollout.workers.remote import RemoteWorkers

@@ -16,10 +16,10 @@ import httpx
 from pydantic import BaseModel
 from server_clients import ACCEPT, HELLO
 
+from rollenv.plugins.protocols import rock
+from rollenv.plugins.protocols.fusion import programs as fusion
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve.app import make_app
-from rollenv.serve.protocols import rock
-from rollenv.serve.protocols.fusion import programs as fusion
 from rollenv.serve.server import EnvServer, Settings
 
 ENV = "test:Echo-v0"

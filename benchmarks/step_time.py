@@ -17,7 +17,7 @@ from typing import Any
 from common import ROOT, header, save, table
 
 import rollenv
-from rollenv.core import Env
+from rollenv.core.env import Env
 from rollenv.trainers.config import parse_config
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer

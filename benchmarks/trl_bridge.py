@@ -3,7 +3,8 @@
     PYTHONPATH=. .bench/trl/bin/python benchmarks/trl_bridge.py --out benchmarks/results/trl_bridge.json
 
 The model imitates a noisy player first, in conversations, with an action of one token. TRL's ``GRPOTrainer`` then
-trains it by ``rollenv.bridges.trl.Rollout``. Success is counted before and after, on rooms that neither has seen.
+trains it by ``rollenv.plugins.adapters.trl.Rollout``.
+Success is counted before and after, on rooms that neither has seen.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
 from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.agents.tiny.warm_up import Scene, tiny_agent
-from rollenv.bridges.trl import Rollout, dataset, env_reward
+from rollenv.plugins.adapters.trl import Rollout, dataset, env_reward
 from rollenv.rollout.evaluate import evaluate
 
 ENV = "game:Sokoban-v0-tiny"

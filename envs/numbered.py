@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.core import Env, UsageError
+from rollenv.core.env import Env
+from rollenv.core.errors import UsageError
 
 
 def checked_index(env: Env, index: Any) -> int:

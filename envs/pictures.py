@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollenv.drawing import Cell, Drawing, grid, tone
+from rollenv.core.drawing import Cell, Drawing, grid, tone
 
 _WALL = Cell("wall")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from rollenv.errors import UsageError
+from rollenv.core.errors import UsageError
 
 SPLITS = ("all", "train", "test")
 

@@ -1,7 +1,7 @@
 """Let the difficulty follow the agent. Needs: a base install."""
 
 from rollenv.agents import OracleAgent
-from rollenv.curriculum import Curriculum, Schedule
+from rollenv.core.curriculum import Curriculum, Schedule
 from rollenv.rollout import RolloutManager, Task
 
 curriculum = Curriculum.for_env("game:Sokoban-v0-easy")

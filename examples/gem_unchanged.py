@@ -1,6 +1,6 @@
 """Run code that was written for GEM. Needs: a base install; GEM itself does not have to be there."""
 
-from rollenv.compat import gem as compat
+from rollenv.plugins import gem as compat
 
 compat.install()  # before the first `import gem`
 

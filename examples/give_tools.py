@@ -1,8 +1,8 @@
 """Give an agent a calculator of yours and a Python interpreter. Needs: a base install."""
 
 import rollenv
-from rollenv.tools import FunctionTool, PythonCodeTool
-from rollenv.wrappers import ToolEnvWrapper
+from rollenv.core.tools import FunctionTool, PythonCodeTool
+from rollenv.core.wrappers import ToolEnvWrapper
 
 
 def days(hours: int) -> float:

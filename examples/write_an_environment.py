@@ -1,7 +1,7 @@
 """Write an environment, check it, and register it. Needs: a base install."""
 
 import rollenv
-from rollenv.parsing import last_boxed
+from rollenv.core.parsing import last_boxed
 
 
 class Change(rollenv.Env):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rollenv.errors import UsageError
+from rollenv.core.errors import UsageError
 
 #: Seconds after which an unfinished folder counts as abandoned.
 _ABANDONED = 86_400.0

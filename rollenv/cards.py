@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollenv.core import Env, Unsolvable
-from rollenv.env_spec import EnvSpec, load_entry_point
-from rollenv.needs import Need
-from rollenv.registry import ELSEWHERE, ENTRY_POINT_GROUP
+from rollenv.core.env import Env
+from rollenv.core.env_spec import EnvSpec, load_entry_point
+from rollenv.core.errors import Unsolvable
+from rollenv.core.needs import Need
+from rollenv.core.plugins import entry_points
+from rollenv.core.registry import ENTRY_POINT_GROUP, NAMESPACES
 from rollenv.typed import Reader, reader
 
 #: Maximum number of turns of the example episodes of a card.
@@ -165,8 +167,8 @@ def summary(env_spec: EnvSpec) -> str:
 
 def family(namespace: str) -> str:
     """Return the summary of a namespace; empty if there is none."""
-    module = ELSEWHERE.get(namespace, f"rollenv.envs.{namespace}")
-    return (_module_docstring(module) or _plugin_docstring(namespace)).partition("\n")[0]
+    entry = entry_points(NAMESPACES).get(namespace) or entry_points(ENTRY_POINT_GROUP).get(namespace)
+    return _module_docstring(entry.module if entry else f"rollenv.envs.{namespace}").partition("\n")[0]
 
 
 def needed(needs: Iterable[Need]) -> dict[str, list[str]]:
@@ -202,13 +204,6 @@ def _class_docstring(module: str, name: str) -> str:
 def _module_docstring(module: str) -> str:
     tree = _tree(module)
     return _first_paragraph(ast.get_docstring(tree) or "") if tree else ""
-
-
-@functools.cache
-def _plugin_docstring(namespace: str) -> str:
-    """The docstring of the plug-in module whose entry point has the namespace's name."""
-    entries = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP, name=namespace)
-    return next((_module_docstring(entry.module) for entry in entries), "")
 
 
 @functools.cache

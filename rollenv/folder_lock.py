@@ -8,7 +8,7 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollenv.errors import UsageError
+from rollenv.core.errors import UsageError
 
 if sys.platform != "win32":
     import fcntl

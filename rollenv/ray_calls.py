@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
-from rollenv.core import UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
 
 with extra("ray", "Running in Ray"):
     import ray

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from rollenv.core import Env, RollenvError
-from rollenv.parsing import ACTION_FORMATS
+from rollenv.core.env import Env
+from rollenv.core.errors import RollenvError
+from rollenv.core.parsing import ACTION_FORMATS
 
 #: Directions and their names in games.
 _NAMES = {"up": ("up", "north"), "down": ("down", "south"), "left": ("left", "west"), "right": ("right", "east")}

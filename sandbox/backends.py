@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.sandbox import docker, local
 from rollenv.sandbox.errors import IsolationError
 from rollenv.sandbox.inside.protocol import Cell, GetMemory, OpenContext, Run, Signal

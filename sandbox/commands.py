@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.sandbox.errors import NotFound, SandboxError, SandboxTimeout
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.protocol import Finished

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollenv.needs import extra
+from rollenv.core.needs import extra
 from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.layers import made, store, unpack, whole

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 #: A name, or a special parameter of a shell, which is empty here.
 _NAME = re.compile(r"[^\W\d]\w*|\d+|[@*#?$!-]")

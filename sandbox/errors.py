@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno as numbers
 
-from rollenv.core import RollenvError
+from rollenv.core.errors import RollenvError
 
 
 class SandboxError(RollenvError):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.sandbox import image_copy
 from rollenv.sandbox.dockerfile import Instruction, expand, parse, split
 from rollenv.sandbox.errors import SandboxError

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.sandbox.errors import NotFound
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.machine import Machine

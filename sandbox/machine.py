@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Self
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.sandbox import local
 from rollenv.sandbox.errors import IsolationError, NotFound, SandboxError
 from rollenv.sandbox.images import Image

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.worker import Stream

@@ -17,7 +17,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.sandbox import backends
 from rollenv.sandbox.errors import PoolFull, SandboxDied, SandboxError, SandboxFileError
 from rollenv.sandbox.inside.protocol import Finished, Run

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.sandbox import backends
 from rollenv.sandbox.commands import CommandHandle, Commands, Terminal, Terminals
 from rollenv.sandbox.errors import FileThere, NotFound, SandboxDied, SandboxFileError

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.sandbox.errors import (
     NotFound,
     SandboxDied,

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
+pytest_plugins = ["serve_fixtures"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,11 +9,11 @@ import typer.testing
 from pydantic import TypeAdapter
 
 import rollenv
-from rollenv.arguments import _is_plain, _types, checked_arguments, value_of
 from rollenv.cli.main import app
-from rollenv.env_spec import load_entry_point
-from rollenv.needs import data_root
-from rollenv.registry import list_envs
+from rollenv.core.arguments import _is_plain, _types, checked_arguments, value_of
+from rollenv.core.env_spec import load_entry_point
+from rollenv.core.needs import data_root
+from rollenv.core.registry import list_envs
 from rollenv.trainers.config import load_config
 from rollenv.trainers.config.load import recipes
 

@@ -11,11 +11,12 @@ import available
 import pytest
 
 import rollenv
-from rollenv import Env, registry
-from rollenv.checker import CHECKS, check_env, run_checks
-from rollenv.checker.digests import TwinProcess
-from rollenv.errors import Broken
-from rollenv.registry import ABILITIES
+from rollenv import Env
+from rollenv.core import registry
+from rollenv.core.checker import CHECKS, check_env, run_checks
+from rollenv.core.checker.digests import TwinProcess
+from rollenv.core.errors import Broken
+from rollenv.core.registry import ABILITIES
 
 pytestmark = pytest.mark.early
 COUNTER = [0]

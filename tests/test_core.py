@@ -4,7 +4,7 @@ import gymnasium
 import pytest
 
 import rollenv
-import rollenv.wrappers
+import rollenv.core.wrappers
 from rollenv import Env, EpisodeOver, TextSpace, UsageError, Wrapper
 
 
@@ -192,7 +192,7 @@ def test_wrappers_pass_on_whatever_else_reset_takes():
         def reset(self, seed=None, idx=None, **more):
             return f"{seed} {idx} {more}", {}
 
-    for wrapper in (Wrapper, rollenv.wrappers.EpisodeTrackingWrapper, rollenv.wrappers.ObservationWrapper):
+    for wrapper in (Wrapper, rollenv.core.wrappers.EpisodeTrackingWrapper, rollenv.core.wrappers.ObservationWrapper):
         assert wrapper(Rows()).reset(1, idx=3, split="x")[0].strip() == "1 3 {'split': 'x'}"
 
 
@@ -236,7 +236,7 @@ def test_a_seed_reaches_the_constructor_and_the_stream():
         assert rollenv.make("test:Seeded").given is None
     finally:
         for env_id in ("test:Seeded", "test:Unseeded"):
-            del rollenv.registry.ENV_REGISTRY[env_id]
+            del rollenv.core.registry.ENV_REGISTRY[env_id]
 
 
 def test_an_entry_point_that_cannot_be_loaded_is_an_import_error_too():

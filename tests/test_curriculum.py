@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import rollenv
 from rollenv import UnknownEnv, UsageError
-from rollenv.curriculum import Curriculum, Schedule
+from rollenv.core.curriculum import Curriculum, Schedule
 
 LAKE = "roll:FrozenLake-v0"
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollenv
-from rollenv.core import Env, UsageError, Wrapper
-from rollenv.drawing import Cell, Drawing, ansi, draw, svg
+from rollenv.core.drawing import Cell, Drawing, ansi, draw, svg
+from rollenv.core.env import Env, Wrapper
+from rollenv.core.errors import UsageError
 from rollenv.envs import pictures
 from rollenv.report.episodes import picture_of
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rollenv import hub
-from rollenv.errors import HubUnreachable, MissingData, MissingExtra, NotOnHub, UsageError
+from rollenv.core.errors import HubUnreachable, MissingData, MissingExtra, NotOnHub, UsageError
 
 constants = pytest.importorskip("huggingface_hub.constants")
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollenv.parsing import boxes, code_blocks, first_tagged, last_boxed, last_code_block, last_tagged
-from rollenv.tools.calls import first_call
+from rollenv.core.parsing import boxes, code_blocks, first_tagged, last_boxed, last_code_block, last_tagged
+from rollenv.core.tools.calls import first_call
 
 READERS = (
     last_boxed,

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import rollenv
-from rollenv import MissingExtra, UnknownEnv, UsageError, registry
+from rollenv import MissingExtra, UnknownEnv, UsageError
 from rollenv.cli.list import command as print_ids
+from rollenv.core import registry
+from rollenv.core.needs import Ability
+from rollenv.core.wrappers import EpisodeTrackingWrapper
 from rollenv.envs.game.frozen_lake import FrozenLake
-from rollenv.needs import Ability
-from rollenv.wrappers import EpisodeTrackingWrapper
 
 
 @pytest.fixture
@@ -273,7 +274,7 @@ def test_an_own_id_put_into_the_registry_by_hand_wins_and_harms_no_other():
     in_a_new_process(
         """
         import rollenv
-        from rollenv.registry import ENV_REGISTRY, EnvSpec
+        from rollenv.core.registry import ENV_REGISTRY, EnvSpec
         ENV_REGISTRY["game:Sokoban-v0-easy"] = EnvSpec("game:Sokoban-v0-easy", rollenv.Env)
         assert type(rollenv.make("game:Sokoban-v0-easy")) is rollenv.Env
         assert len(rollenv.list_envs()) > 300

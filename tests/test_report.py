@@ -20,9 +20,9 @@ from playwright.sync_api import expect
 
 import rollenv
 from rollenv.agents.base import OracleAgent
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.registry import ENV_REGISTRY
 from rollenv.envs.game.sokoban import Sokoban
-from rollenv.registry import ENV_REGISTRY
 from rollenv.report import SMALL, find_runs, make_server, open_run, write_report
 from rollenv.report.episodes import Shelf, shared_start
 from rollenv.report.plain import LONGEST, clip, dumps, plain

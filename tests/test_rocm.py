@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 ray_calls = pytest.importorskip("rollenv.ray_calls")
 amd = pytest.importorskip("ray._private.accelerators.amd_gpu")

@@ -11,8 +11,8 @@ import pytest
 
 import rollenv
 from rollenv import UsageError
-from rollenv.errors import EnvTimeout
-from rollenv.vector import AsyncVectorEnv, AutoresetMode, make_vec
+from rollenv.core.errors import EnvTimeout
+from rollenv.core.vector import AsyncVectorEnv, AutoresetMode, make_vec
 
 IDS = ["game:Sokoban-v0-easy", "roll:FrozenLake-v0", "game:Sokoban-v0-tiny"]
 
@@ -231,7 +231,7 @@ def test_a_reset_that_takes_too_long_is_an_error_and_the_next_one_makes_another(
 @pytest.mark.integration
 def test_an_environment_that_hangs_keeps_no_interpreter_from_its_end():
     program = (
-        "import threading, rollenv\nfrom rollenv.vector import AsyncVectorEnv\n"
+        "import threading, rollenv\nfrom rollenv.core.vector import AsyncVectorEnv\n"
         "class Hangs(rollenv.Env):\n    def _reset(self, options): return '', {}\n"
         "    def _step(self, action): threading.Event().wait()\n"
         "    def close(self): threading.Event().wait()\n"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rollenv.agents.base import renew
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.filters import Bounded, Filter, mean_between, varied
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import RolloutStream, TailBatches

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.records.samples import Sample, step_samples, trajectory_samples
 from rollenv.rollout.types import Group, Trajectory, Turn
 from rollenv.trainers.prefixes import depth_first, path_to, tree

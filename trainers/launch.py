@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollenv import registry
-from rollenv.core import RollenvError, UsageError
-from rollenv.env_spec import EnvSpec
-from rollenv.needs import extra
+from rollenv.core import registry
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.needs import extra
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.placement import PlacementConfig
 from rollenv.trainers.run_dir import RunDir

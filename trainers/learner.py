@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.rollout.types import Group
 from rollenv.trainers import checkpoint, credit, losses
 from rollenv.trainers.config import TrainConfig

@@ -10,7 +10,7 @@ import torch
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.warm_up import Scene, tiny_agent
-from rollenv.env_spec import Wrappers
+from rollenv.core.env_spec import Wrappers
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.losses import Teacher
 from rollenv.trainers.config.tasks import played

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers import losses
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.losses import KlLoss, NoDistill

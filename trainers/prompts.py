@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.examples import oracle_examples
-from rollenv.registry import spec
+from rollenv.core.registry import spec
 from rollenv.trainers.config.run import AnyPrompt
 from rollenv.trainers.config.tasks import EnvConfig
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from rollenv.core import RollenvError
+from rollenv.core.errors import RollenvError
 from rollenv.trainers.experience import Floats
 
 #: Timeout of waiting for other ranks, which are idle while the first one plays. Closed connections or Ray report the

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import torch
 
-from rollenv import registry
-from rollenv.core import RollenvError
-from rollenv.env_spec import EnvSpec, Wrappers
-from rollenv.needs import extra
+from rollenv.core import registry
+from rollenv.core.env_spec import EnvSpec, Wrappers
+from rollenv.core.errors import RollenvError
+from rollenv.core.needs import extra
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.placement import RoleConfig

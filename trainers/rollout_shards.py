@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollenv import registry
 from rollenv.agents.local import LocalAgent
-from rollenv.env_spec import EnvSpec
-from rollenv.needs import extra
+from rollenv.core import registry
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.needs import extra
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.workers.factory import new_workers
 from rollenv.trainers.config import TrainConfig

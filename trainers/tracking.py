@@ -1,4 +1,4 @@
-"""Metric trackers in addition to the run folder: Weights & Biases, SwanLab, MLflow, TensorBoard.
+"""Metric trackers in addition to the run folder: Weights & Biases, TensorBoard, and those of other packages.
 
 Inside :class:`Trackers`, a tracker that fails logs a warning and training continues.
 """
@@ -6,21 +6,19 @@ Inside :class:`Trackers`, a tracker that fails logs a warning and training conti
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import logging
 import math
-import os
 import secrets
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import httpx
-
-from rollenv.core import UsageError
-from rollenv.needs import extra, require_extra
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra, require_extra
+from rollenv.core.plugins import load
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.alarms import Alarm
 
@@ -29,25 +27,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+
 #: Maximum number of logged episodes per call, and of characters of each.
 MOST_EPISODES = 16
 MOST_CHARACTERS = 20_000
 
 
-class Tracker(Protocol):
-    """Logs a run. The time axis is the iteration; metrics have the names of ``metrics.jsonl``."""
+class Tracker:
+    """Logs a run. The time axis is the iteration; metrics have the names of ``metrics.jsonl``.
+
+    Other packages add trackers through the entry point group ``rollenv.trackers``, each entry naming a function from
+    the settings (:class:`~rollenv.trainers.config.run.TrackersConfig`) to a tracker, which overrides what it logs.
+    """
 
     def start(self, run_path: Path, config: dict[str, Any]) -> None:
         """Start a run, or continue that of an earlier process."""
-        ...
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         """Log numbers."""
-        ...
 
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
         """Log some of the episodes as text."""
-        ...
+
+    def alarm(self, iteration: int, alarm: Alarm) -> None:
+        """Report an alarm of the trainer."""
 
     def finish(self, artifacts: Sequence[Path]) -> None:
         """Finish the run, and wait until everything is stored.
@@ -55,7 +58,6 @@ class Tracker(Protocol):
         Args:
             artifacts: files to store with the run, such as the report; missing files are ignored.
         """
-        ...
 
 
 class Trackers:
@@ -87,11 +89,9 @@ class Trackers:
                 tracker.episodes(iteration, trajectories)
 
     def alarm(self, iteration: int, alarm: Alarm) -> None:
-        """Post an alarm to the webhooks."""
         for tracker in self.trackers:
-            if isinstance(tracker, AlertTracker):
-                with self._guarded(tracker, "post an alarm"):
-                    tracker.alarm(iteration, alarm)
+            with self._guarded(tracker, "report an alarm"):
+                tracker.alarm(iteration, alarm)
 
     def finish(self, artifacts: Sequence[Path]) -> None:
         for tracker in self.trackers:
@@ -145,7 +145,7 @@ class Continued:
         return True
 
 
-class WandbTracker:
+class WandbTracker(Tracker):
     """Weights & Biases: settings, curves, a table of episodes, and the report as an artifact.
 
     A resumed run has the same id, which is in ``wandb.json`` of the run folder. Iterations that were logged before a
@@ -222,135 +222,7 @@ class WandbTracker:
             run.finish()
 
 
-class SwanLabTracker:
-    """SwanLab: settings, curves and episodes as text. ``SWANLAB_MODE=offline`` stores them in the run folder.
-
-    Raises:
-        MissingExtra: swanlab is not installed.
-    """
-
-    def __init__(self, project: str = "rollenv"):
-        self._swanlab: Any = require_extra("swanlab", "swanlab", "Tracking with SwanLab")
-        self.project = project
-        self._run: Any = None
-
-    def start(self, run_path: Path, config: dict[str, Any]) -> None:
-        self._kept = Continued.read(run_path / "swanlab.json")
-        mode = os.environ.get("SWANLAB_MODE")
-        online = mode in (None, "", "online")  # only online runs can be resumed by id
-        self._kept.id = self._kept.id or secrets.token_hex(8)
-        self._kept.write()
-        resume = {"id": self._kept.id, "resume": "allow"} if online else {}
-        folder = str(run_path / "swanlab")
-        self._run = self._swanlab.init(
-            project=self.project, name=run_path.name, config=config, log_dir=folder, mode=mode, reinit=True, **resume
-        )
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        if self._kept.is_new(iteration):
-            self._run.log(dict(metrics), step=iteration)
-
-    def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
-        texts = [self._swanlab.Text(_as_text(row)) for row in episode_rows(trajectories)]
-        if texts:
-            self._run.log({"episodes": texts}, step=iteration)
-
-    def finish(self, artifacts: Sequence[Path]) -> None:
-        """Finish the run. SwanLab stores no other files."""
-        run, self._run = self._run, None
-        if run is not None:
-            run.finish()
-
-
-class MlflowTracker:
-    """MLflow: settings as parameters, curves, episodes and the report as artifacts.
-
-    They are stored at ``MLFLOW_TRACKING_URI``, by default in ``mlflow/`` of the run folder.
-
-    Args:
-        project: the MLflow experiment.
-
-    Raises:
-        MissingExtra: mlflow is not installed.
-    """
-
-    def __init__(self, project: str = "rollenv"):
-        self._mlflow: Any = require_extra("mlflow", "mlflow", "Tracking with MLflow")
-        self.project = project
-        self._client: Any = None
-
-    def start(self, run_path: Path, config: dict[str, Any]) -> None:
-        folder = (run_path / "mlflow").absolute()
-        uri = os.environ.get("MLFLOW_TRACKING_URI")
-        if not uri:
-            folder.mkdir(exist_ok=True)
-        self._client = self._mlflow.MlflowClient(uri or f"sqlite:///{folder / 'mlflow.db'}")
-        self._kept = Continued.read(run_path / "mlflow.json")
-        if self._kept.id:
-            self._client.update_run(self._kept.id, status="RUNNING")
-            return
-        existing = self._client.get_experiment_by_name(self.project)
-        artifacts = None if uri else (folder / "artifacts").as_uri()
-        experiment = existing.experiment_id if existing else self._client.create_experiment(self.project, artifacts)
-        self._kept.id = self._client.create_run(experiment, run_name=run_path.name).info.run_id
-        self._kept.write()
-        for key, value in flat(config).items():
-            self._client.log_param(self._kept.id, key, str(value)[:6000])
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        if self._kept.is_new(iteration):
-            now = int(time.time() * 1000)
-            metric = self._mlflow.entities.Metric
-            self._client.log_batch(
-                self._kept.id, [metric(name, float(value), now, iteration) for name, value in metrics.items()]
-            )
-
-    def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
-        text = "\n\n----\n\n".join(_as_text(row) for row in episode_rows(trajectories))
-        if text:
-            self._client.log_text(self._kept.id, text, f"episodes/{iteration:06d}.txt")
-
-    def finish(self, artifacts: Sequence[Path]) -> None:
-        client, self._client = self._client, None
-        if client is None:
-            return
-        for path in artifacts:
-            if path.is_file():
-                client.log_artifact(self._kept.id, str(path))
-        client.set_terminated(self._kept.id)
-
-
-class AlertTracker:
-    """Posts the trainer's alarms to a webhook as ``{"text", "run", "iteration", "alarm"}``; Slack shows the text.
-
-    Args:
-        url: address of the webhook, http or https.
-    """
-
-    def __init__(self, url: str):
-        self.url = url
-        self._run = ""
-
-    def start(self, run_path: Path, config: dict[str, Any]) -> None:
-        self._run = run_path.name
-
-    def alarm(self, iteration: int, alarm: Alarm) -> None:
-        """Post an alarm."""
-        text = f"{self._run}, iteration {iteration}: {alarm}"
-        body = {"text": text, "run": self._run, "iteration": iteration, "alarm": alarm.name}
-        httpx.post(self.url, json=body, timeout=10).raise_for_status()
-
-    def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        """Do nothing: numbers are not posted."""
-
-    def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
-        """Do nothing: episodes are not posted."""
-
-    def finish(self, artifacts: Sequence[Path]) -> None:
-        """Do nothing."""
-
-
-class TensorBoardTracker:
+class TensorBoardTracker(Tracker):
     """TensorBoard: curves, episodes as text, settings as hyper-parameters, in ``tensorboard/`` of the run folder.
 
     A resumed run replaces points after the checkpoint.
@@ -391,7 +263,7 @@ class TensorBoardTracker:
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
         writer = self._opened(iteration)
         for number, row in enumerate(episode_rows(trajectories)):
-            writer.add_text(f"episodes/{number}", _as_code(_as_text(row)), iteration)
+            writer.add_text(f"episodes/{number}", _as_code(episode_text(row)), iteration)
         writer.flush()
 
     def finish(self, artifacts: Sequence[Path]) -> None:
@@ -407,11 +279,9 @@ def trackers_of(settings: TrackersConfig) -> list[Tracker]:
     Raises:
         MissingExtra: the package of one is not installed.
     """
-    named = {"wandb": WandbTracker, "swanlab": SwanLabTracker, "mlflow": MlflowTracker}
-    made: list[Tracker] = [
-        TensorBoardTracker() if name == "tensorboard" else named[name](settings.project) for name in settings.use
-    ]
-    return [*made, *([AlertTracker(settings.alerts)] if settings.alerts else [])]
+    own = {"wandb": lambda: WandbTracker(settings.project), "tensorboard": TensorBoardTracker}
+    names = [*settings.use, *(["alerts"] if settings.alerts else [])]
+    return [own[name]() if name in own else load("rollenv.trackers", name)(settings) for name in names]
 
 
 def episode_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
@@ -433,7 +303,7 @@ def episode_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
     ]
 
 
-def _as_text(row: Mapping[str, Any]) -> str:
+def episode_text(row: Mapping[str, Any]) -> str:
     """Format a row of :func:`episode_rows` as text."""
     head = "\n".join(f"{name}: {value}" for name, value in row.items() if name != "episode")
     return f"{head}\n\n{row['episode']}"
@@ -465,3 +335,10 @@ def flat(config: Mapping[str, Any], before: str = "") -> dict[str, bool | int | 
 def _as_code(text: str) -> str:
     """Format text verbatim in Markdown, as an indented code block."""
     return "\n".join("    " + line for line in text.splitlines())
+
+
+def __getattr__(name: str) -> Any:
+    """Return a tracker that is a plug-in now, by its name here before version 0.2."""
+    if name in ("AlertTracker", "MlflowTracker", "SwanLabTracker"):
+        return getattr(importlib.import_module("rollenv.plugins.trackers"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

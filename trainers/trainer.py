@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from rollenv.agents.base import renew
-from rollenv.env_spec import Wrappers
+from rollenv.core.env_spec import Wrappers
+from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.filters import differ, paid
 from rollenv.rollout.group_reward import GroupReward, group_function
@@ -37,7 +38,6 @@ from rollenv.trainers.rollout_processes import RolloutProcesses, start_rollout_p
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.tracking import Trackers, trackers_of
 from rollenv.trainers.training_state import begin, restore
-from rollenv.wrappers.factory import with_tokenizer
 
 #: ``watch(stage, done, total, numbers)``, called on progress.
 Watch = Callable[[str, int, int, dict[str, float]], None]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
-from rollenv.core import UsageError
-from rollenv.env_spec import Wrappers
+from rollenv.core.env_spec import Wrappers
+from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Task
 from rollenv.trainers import checkpoint, sharded_state
 from rollenv.trainers.batches import read_task

@@ -18,9 +18,9 @@ from rollenv.agents.pictures import content, pictures, refuse_pictures
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import shown
 from rollenv.agents.prompts.step import as_chat
-from rollenv.core import UsageError
-from rollenv.parsing import THOUGHT_MARKS, after_thoughts, well_formed
-from rollenv.tools.calls import as_element
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, well_formed
+from rollenv.core.tools.calls import as_element
 
 #: Keys of a request that :class:`ChatAgent` sets itself.
 _RESERVED = ("model", "messages", "stream", "stream_options", "tools")
@@ -30,8 +30,8 @@ class ChatAgent:
     """Plays through POST requests to ``base_url/chat/completions``.
 
     The action is the text of an answer without the thoughts before it; an unfinished thought has no action. Tool calls
-    that the endpoint reports separately are appended to the text as ``<tool_call>{"name": ...,
-    "arguments": ...}</tool_call>``, which :class:`~rollenv.wrappers.tool_env.ToolEnvWrapper` answers in order. Pictures
+    that the endpoint reports separately are appended to the text as ``<tool_call>{"name": ..., "arguments":
+    ...}</tool_call>``, which :class:`~rollenv.core.wrappers.tool_env.ToolEnvWrapper` answers in order. Pictures
     (``info["images"]``) are sent as ``image_url`` parts, in place of ``<image>`` in the text.
 
     Use it with ``async with``, or call :meth:`aclose`; it also closes when its event loop shuts down.

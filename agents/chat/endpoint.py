@@ -26,7 +26,7 @@ from rollenv.agents.chat.replies import (
     read_events,
     read_reply,
 )
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 
 logger = logging.getLogger(__name__)
 

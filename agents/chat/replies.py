@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.agents.engines.base import Ids
-from rollenv.parsing import well_formed
+from rollenv.core.parsing import well_formed
 
 
 class BadReply(Exception):

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollenv.core import UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
 
 with extra("train", "Playing a LoRA adapter"):
     import torch

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollenv.agents.base import ContextFull
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 
 if TYPE_CHECKING:
     import torch

@@ -25,9 +25,8 @@ from rollenv.agents.engines.base import (
     token_ids,
     write_routes,
 )
-from rollenv.core import UsageError
-from rollenv.errors import did_you_mean
-from rollenv.needs import extra
+from rollenv.core.errors import UsageError, did_you_mean
+from rollenv.core.needs import extra
 
 with extra("train", "Running a model"):
     import torch

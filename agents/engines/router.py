@@ -22,7 +22,7 @@ from rollenv.agents.engines.base import (
     TokenCounts,
     token_ids,
 )
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 if TYPE_CHECKING:
     import torch

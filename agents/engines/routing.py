@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 
 class Routing:

@@ -10,7 +10,7 @@ import httpx
 
 from rollenv.agents.engines.base import Ids, Response, Sampling
 from rollenv.agents.engines.vllm_server import ServerEngine, _Request
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 #: The command that starts a server for training.
 START = "python -m sglang.launch_server --model-path MODEL --incremental-streaming-output"

@@ -28,8 +28,8 @@ from rollenv.agents.engines.base import (
     stopped,
     versions_of,
 )
-from rollenv.core import UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
 
 with extra("vllm", "Playing with vLLM"):
     from vllm import EngineArgs, SamplingParams  # type: ignore[import-not-found]

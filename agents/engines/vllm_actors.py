@@ -22,8 +22,8 @@ from rollenv.agents.engines.base import (
     room_for,
 )
 from rollenv.agents.engines.router import Router
-from rollenv.core import RollenvError, UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.needs import extra
 
 with extra("ray", "Playing with vLLM in Ray"):
     import ray

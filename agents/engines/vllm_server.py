@@ -32,8 +32,8 @@ from rollenv.agents.engines.base import (
     stopped,
     versions_of,
 )
-from rollenv.core import UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
 
 with extra("train", "Playing with a vLLM server"):
     from rollenv.agents.engines.adapters import Adapter, save_weights, saved_weights

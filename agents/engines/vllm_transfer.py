@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from rollenv.core import UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
 
 with extra("vllm", "Sending weights to vLLM"):
     import torch

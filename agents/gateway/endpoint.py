@@ -12,7 +12,7 @@ from rollenv.agents.chat.endpoint import Endpoint
 from rollenv.agents.gateway.messages import Answer, Call, Finish, GatewayError, Request, as_openai
 from rollenv.agents.gateway.session import Drawn, GatewaySession
 from rollenv.agents.gateway.tree import Position
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 _FINISH: Mapping[str, Finish] = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 

@@ -16,7 +16,7 @@ from rollenv.agents.gateway.policy import Policy
 from rollenv.agents.gateway.record import Record
 from rollenv.agents.gateway.server import agent_app
 from rollenv.agents.gateway.session import Caps, GatewaySession, Model, session_id
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from rollenv.core import UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
 
 with extra("serve", "A gateway"):
     import h11

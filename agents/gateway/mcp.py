@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollenv import __version__
-from rollenv.tools.calls import write_calls
+from rollenv.core.tools.calls import write_calls
 
 STEP: dict[str, Any] = {
     "name": "step",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rollenv.core import RollenvError
+from rollenv.core.errors import RollenvError
 
 Role = Literal["system", "user", "assistant", "tool"]
 

@@ -20,9 +20,9 @@ from rollenv.agents.gateway.tree import Ids, Node, Position
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import ResponseText
-from rollenv.core import UsageError
-from rollenv.parsing import THOUGHT_MARKS, after_thoughts
-from rollenv.tools.calls import call_instructions, find_calls, write_calls
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts
+from rollenv.core.tools.calls import call_instructions, find_calls, write_calls
 
 #: Maximum number of cached conversations of a session; others are rebuilt from the tree.
 _KEPT = 32

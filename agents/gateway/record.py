@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.agents.gateway.messages import GatewayError
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 #: The possible beginnings of lines.
 _BEGINNINGS = (b'{"event":"', b'{"session":"')

@@ -15,8 +15,8 @@ from rollenv.agents.gateway.dialects import DIALECTS, OF_PATHS, Dialect, models
 from rollenv.agents.gateway.messages import GatewayError, Request, ended
 from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.tree import Node
-from rollenv.core import RollenvError, UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.needs import extra
 
 with extra("serve", "A gateway"):
     from starlette.applications import Starlette

@@ -23,7 +23,7 @@ from rollenv.agents.gateway.mcp import Tools
 from rollenv.agents.gateway.messages import Answer, GatewayError, Request, as_openai, ended
 from rollenv.agents.gateway.record import Record
 from rollenv.agents.gateway.tree import KINDS, TRAINED, Ids, Kind, Node, Position, Tree, in_lines, kinds
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 
 logger = logging.getLogger(__name__)
 

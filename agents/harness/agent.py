@@ -21,9 +21,9 @@ from rollenv.agents.harness.records import Harness, find_harness
 from rollenv.agents.harness.run import PORT, attached, play, program
 from rollenv.agents.offered_tools import offered
 from rollenv.agents.prompts.session import shown
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.registry import spec
 from rollenv.envs.terminal.base import TerminalEnv
-from rollenv.registry import spec
 from rollenv.sandbox import Machine, SandboxError
 
 #: Seconds between two polls of a running harness: initial and maximum.

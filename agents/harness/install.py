@@ -17,7 +17,7 @@ from rich.console import Console
 
 from rollenv.agents.harness.records import Harness, filled
 from rollenv.cache import cache_folder, cached
-from rollenv.errors import MissingExtra, UsageError
+from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.sandbox.machine import PATH
 
 #: Date of npm's registry for installations, so that a harness's dependencies do not change.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rollenv.errors import UsageError, did_you_mean
+from rollenv.core.errors import UsageError, did_you_mean
 
 #: Variables of templates, in braces. Other braces are literal.
 VARIABLES = frozenset(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.engines.base import Ids
 from rollenv.agents.prompts.step import Examples, as_chat
-from rollenv.core import UsageError
-from rollenv.parsing import well_formed
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import well_formed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

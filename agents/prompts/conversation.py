@@ -10,8 +10,8 @@ from rollenv.agents.base import ContextFull
 from rollenv.agents.engines.base import Ids
 from rollenv.agents.prompts.chat_format import ChatFormat, Frame, Message, squash
 from rollenv.agents.prompts.step import Examples
-from rollenv.core import UsageError
-from rollenv.parsing import after_thoughts
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import after_thoughts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

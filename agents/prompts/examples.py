@@ -8,8 +8,8 @@ from typing import Any
 
 from rollenv.agents.prompts.step import ChatPrompt, Examples, StepPrompt
 from rollenv.agents.tiny.demonstrations import Lesson
-from rollenv.core import UsageError
-from rollenv.env_spec import EnvSpec
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.errors import UsageError
 
 #: Maximum number of consecutive episodes without a new example.
 _TRIES = 100

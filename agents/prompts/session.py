@@ -20,9 +20,9 @@ from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.step import Examples, as_text
-from rollenv.core import UsageError
-from rollenv.parsing import THOUGHT_MARKS, after_thoughts, cut_middle, well_formed
-from rollenv.tools.call_readers import is_mark
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts, cut_middle, well_formed
+from rollenv.core.tools.call_readers import is_mark
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 FIELDS = ("instructions", "history", "observation", "state")
 

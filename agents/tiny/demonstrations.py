@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.session import role_of, shown
-from rollenv.core import Env
-from rollenv.env_spec import EnvSpec
-from rollenv.errors import Unsolvable
+from rollenv.core.env import Env
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.errors import Unsolvable
 
 #: Number of episodes with the same random generator, which are sent together.
 CHUNK = 100

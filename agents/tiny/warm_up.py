@@ -28,9 +28,9 @@ from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.muon import Muon
 from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.cache import cached
-from rollenv.env_spec import Wrappers
-from rollenv.errors import UsageError
-from rollenv.registry import spec
+from rollenv.core.env_spec import Wrappers
+from rollenv.core.errors import UsageError
+from rollenv.core.registry import spec
 
 #: ``report(stage, done, total, numbers)``, called on progress.
 Report = Callable[[str, int, int, dict[str, float]], None]

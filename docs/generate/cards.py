@@ -10,7 +10,7 @@ from pathlib import Path
 
 import rollenv
 from rollenv import cards
-from rollenv.env_spec import EnvSpec, load_entry_point
+from rollenv.core.env_spec import EnvSpec, load_entry_point
 
 ROOT = Path(__file__).resolve().parents[2]
 _SOURCE = "https://github.com/rollenv/rollenv/blob/main/"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollenv.core.registry import ABILITIES, register
 from rollenv.envs.data import register_rows
-from rollenv.registry import ABILITIES, register
 
 CODE = "rollenv.envs.code.env:CodeEnv"
 ONE_LINE = "rollenv.envs.code.one_line:OneLine"

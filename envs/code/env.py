@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import last_code_block
 from rollenv.envs.code.tests import AssertTests, StdioTests, Tests, count, parse_tests, run_tests
 from rollenv.envs.data.rows import Row
 from rollenv.envs.data.task import RowEnv, Verdict
-from rollenv.parsing import last_code_block
 from rollenv.sandbox import Pool, Runner, RunResult, shared_pool
 from rollenv.sandbox.pool import AdaptiveTimeout
 

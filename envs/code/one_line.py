@@ -6,12 +6,12 @@ import ast
 import functools
 from collections.abc import Sequence
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.tools import calculator
 from rollenv.envs.code.tests import CallTests, run_tests
 from rollenv.envs.data.procedural import ProceduralEnv, span
 from rollenv.envs.data.task import Verdict
 from rollenv.sandbox import Runner, shared_pool
-from rollenv.tools import calculator
 
 #: Results of functions, in words and in Python, easy ones first; A and B are replaced by numbers.
 TEMPLATES = (

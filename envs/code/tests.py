@@ -19,7 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.code.asserts import Plan, Wanted, plan
 from rollenv.envs.code.judge_process import Raised, decode
 from rollenv.envs.data.rows import read_json

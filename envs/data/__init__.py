@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollenv.core.registry import ABILITIES, register
 from rollenv.envs.data.rows import KNOWN
-from rollenv.registry import ABILITIES, register
 
 
 def register_rows(env_id: str, entry_point: str, name: str, split: str, *, oracle: bool = True, **kwargs: Any) -> None:

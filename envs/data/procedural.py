@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import ACTION_FORMATS, last_code_block
 from rollenv.envs.data.task import AnswerEnv
 from rollenv.envs.splits import check_split, in_split
-from rollenv.parsing import ACTION_FORMATS, last_code_block
 
 Format = tuple[Callable[[str], str | None], str]
 

@@ -21,8 +21,8 @@ from types import MappingProxyType
 from typing import Any
 
 from rollenv import hub
-from rollenv.errors import HubUnreachable, MissingData, NotOnHub, RollenvError, UsageError
-from rollenv.needs import DataFiles, require_extra
+from rollenv.core.errors import HubUnreachable, MissingData, NotOnHub, RollenvError, UsageError
+from rollenv.core.needs import DataFiles, require_extra
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]

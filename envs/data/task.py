@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollenv.core import Env, ResetResult, StepResult, UsageError
+from rollenv.core.env import Env, ResetResult, StepResult
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import after_thoughts
 from rollenv.envs.data.rows import HubRows, Row, Rows, load_rows
 from rollenv.envs.numbered import checked_index
-from rollenv.parsing import after_thoughts
 
 logger = logging.getLogger(__name__)
 

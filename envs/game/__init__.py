@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollenv.core.registry import ABILITIES, register
 from rollenv.envs.game.grid import SOKOBAN
-from rollenv.registry import ABILITIES, register
 
 #: The module of each game, and the arguments of its ids by suffix; ``""`` is the id without a suffix.
 GAMES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError
-from rollenv.parsing import boxes, last_boxed
+from rollenv.core.env import Env, ResetResult, StepResult
+from rollenv.core.errors import EpisodeOver, UsageError
+from rollenv.core.parsing import boxes, last_boxed
 
 _NUMBER = re.compile(r"[+-]?\d{1,4300}")  # Python does not parse longer ones
 _MOST = 10**18

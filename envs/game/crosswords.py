@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, ClassVar
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs import pictures
 from rollenv.envs.game.base import TextGame, box, numbers, read_lines, turns
 from rollenv.envs.game.hangman import LETTERS

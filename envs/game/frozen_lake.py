@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from rollenv.core import EpisodeOver, UsageError
+from rollenv.core.errors import EpisodeOver, UsageError
 from rollenv.envs import pictures
 from rollenv.envs.game.grid import GridGame, Rewards
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rollenv.core import Env, ResetResult, StepResult, UsageError
-from rollenv.parsing import ACTION_FORMATS, boxes
-from rollenv.registry import ABILITIES, register
+from rollenv.core.env import Env, ResetResult, StepResult
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import ACTION_FORMATS, boxes
+from rollenv.core.registry import ABILITIES, register
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.game.base import SMALL, TextGame, box, numbers, turns
 from rollenv.envs.splits import check_split, in_split
 

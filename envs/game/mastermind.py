@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs import pictures
 from rollenv.envs.game.base import TextGame, box, numbers, turns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from rollenv.core import Unsolvable, UsageError
+from rollenv.core.errors import Unsolvable, UsageError
 from rollenv.envs import pictures
 from rollenv.envs.game.base import TextGame, box, numbers, turns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs import pictures
 from rollenv.envs.game.base import TextGame, numbers, turns
 from rollenv.envs.game.sudoku_square import MOST_EMPTY, square_of

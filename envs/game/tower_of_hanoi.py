@@ -6,7 +6,7 @@ import functools
 import re
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs import pictures
 from rollenv.envs.game.base import TextGame, box, turns
 

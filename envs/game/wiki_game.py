@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from rollenv.core import RollenvError, Unsolvable, UsageError
+from rollenv.core.errors import RollenvError, Unsolvable, UsageError
 from rollenv.envs.game.base import TextGame, box, read_lines, turns
 
 #: Stop words, ignored when the similarity of pages is computed.

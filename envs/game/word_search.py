@@ -6,7 +6,7 @@ import functools
 import math
 from typing import Any, ClassVar
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs import pictures
 from rollenv.envs.game.base import TextGame, box, numbers, turns, words
 

@@ -6,7 +6,7 @@ import functools
 from collections import Counter
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs import pictures
 from rollenv.envs.game.base import TextGame, box, letters, turns, words
 

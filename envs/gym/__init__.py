@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollenv.registry import ABILITIES, register
+from rollenv.core.registry import ABILITIES, register
 
 _TOYS = "rollenv.envs.gym.toys"
 _CONTROL = "rollenv.envs.gym.control"

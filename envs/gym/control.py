@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.gym.text import GymText
 
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.core import Env, ResetResult, StepResult, UsageError
-from rollenv.parsing import last_boxed
+from rollenv.core.env import Env, ResetResult, StepResult
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import last_boxed
 
 
 class GymText(Env):

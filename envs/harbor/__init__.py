@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rollenv.env_spec import EnvSpec
+    from rollenv.core.env_spec import EnvSpec
 
 
 def spec_of(env_id: str) -> EnvSpec:

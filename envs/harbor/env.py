@@ -11,15 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollenv.core import UsageError
-from rollenv.env_spec import EnvSpec
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.errors import UnknownEnv, UsageError
+from rollenv.core.needs import MACHINES
 from rollenv.envs.harbor.read import find_tasks, read_task
 from rollenv.envs.numbered import checked_index
 from rollenv.envs.terminal.base import Graded, Started, TerminalEnv
 from rollenv.envs.terminal.folder import Healthcheck, Step, TaskFolder, TaskFolderError
 from rollenv.envs.terminal.verify import SolutionNotPlayed, lacking, verify
-from rollenv.errors import UnknownEnv
-from rollenv.needs import MACHINES
 from rollenv.sandbox import Image, Limits, Machine, NotFound, SandboxError, image_copy
 from rollenv.sandbox.docker import docker_image
 from rollenv.sandbox.image_builder import HIDDEN, Base, BuildError, build, image_for

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from rollenv.core.needs import extra
 from rollenv.envs.terminal.folder import (
     Artifact,
     Collect,
@@ -19,7 +20,6 @@ from rollenv.envs.terminal.folder import (
     Verifier,
     read_text,
 )
-from rollenv.needs import extra
 
 #: Entries of a Terminal-Bench folder that are hidden from its image, unless the Dockerfile names them.
 _ANSWERS = ("solution.sh", "solution.yaml", "tests", "run-tests.sh", "task.yaml")

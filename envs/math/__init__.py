@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollenv.core.registry import ABILITIES, register
 from rollenv.envs.data import register_rows
-from rollenv.registry import ABILITIES, register
 
 MATH = "rollenv.envs.math.env:MathEnv"
 VISUAL = "rollenv.envs.math.visual:MathVisualEnv"

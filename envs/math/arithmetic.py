@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.tools.calculator import evaluate
 from rollenv.envs.data.procedural import LARGEST, ProceduralEnv, span
 from rollenv.envs.data.task import Verdict
-from rollenv.tools.calculator import evaluate
 
 OPERATORS = "+-*"
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from rollenv.core.parsing import last_boxed
 from rollenv.envs.data.characters import plain_characters
 from rollenv.envs.math.printed import latex_of_printed
 from rollenv.envs.math.relations import has_relation, solution_set, unassigned
 from rollenv.envs.math.units import split_unit
-from rollenv.parsing import last_boxed
 
 #: Maximum length of an answer, unless it equals the gold answer literally.
 MAX_CHARACTERS = 1000

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import last_boxed
 from rollenv.envs.data.rows import Row
 from rollenv.envs.data.task import RowEnv, Verdict, listed, no_answer
 from rollenv.envs.math.compare import gold_answer
 from rollenv.envs.math.grade import SECONDS, check_installed, grade
-from rollenv.parsing import last_boxed
 
 
 class MathEnv(RowEnv):

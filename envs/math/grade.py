@@ -20,9 +20,9 @@ import threading
 import time
 from pathlib import Path
 
-from rollenv.core import MissingExtra, RollenvError
+from rollenv.core.errors import MissingExtra, RollenvError
+from rollenv.core.needs import install_hint
 from rollenv.envs.math.compare import compare, without_names
-from rollenv.needs import install_hint
 
 #: Processor time limit of one comparison, in seconds.
 SECONDS = 2.0

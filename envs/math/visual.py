@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rollenv.core import MissingExtra, ResetResult, UsageError
+from rollenv.core.env import ResetResult
+from rollenv.core.errors import MissingData, MissingExtra, UsageError
 from rollenv.envs.data.rows import Row, folder_of
 from rollenv.envs.math.env import MathEnv
 from rollenv.envs.math.grade import SECONDS
-from rollenv.errors import MissingData
 
 #: Magic bytes of the image formats that models accept.
 _KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}

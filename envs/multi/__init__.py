@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from rollenv.core.registry import ABILITIES, register
 from rollenv.envs.multi.env import MultiAgentEnv, MultiStep
 from rollenv.envs.multi.seat import Seat
 from rollenv.envs.multi.selector import AgentSelector
-from rollenv.registry import ABILITIES, register
 
 __all__ = ["AgentSelector", "MultiAgentEnv", "MultiStep", "Seat", "register_family"]
 

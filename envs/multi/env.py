@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.core import Env, EpisodeOver, UsageError
+from rollenv.core.env import Env
+from rollenv.core.errors import EpisodeOver, UsageError
 from rollenv.envs.multi.selector import AgentSelector
 
 #: Observations, rewards, terminations, truncations and infos by agent.

@@ -8,11 +8,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import last_boxed
 from rollenv.envs import pictures
 from rollenv.envs.multi.env import MultiStep
 from rollenv.envs.multi.seat import Game, Player, Seat
-from rollenv.parsing import last_boxed
 
 _MOVE = re.compile(r"take\s+(\d{1,4})\s+from\s+(?:pile\s+)?(\d{1,4})", re.ASCII)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rollenv.core import Env, ResetResult, StepResult, UsageError
+from rollenv.core.env import Env, ResetResult, StepResult
+from rollenv.core.errors import UsageError
 from rollenv.envs.multi.env import MultiAgentEnv
 
 #: A function from an observation to an action.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 MODES = ("sequential", "parallel")
 

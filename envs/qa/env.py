@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from decimal import Context, Decimal
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.envs.data.characters import plain_characters
 from rollenv.envs.data.rows import Row
 from rollenv.envs.data.task import RowEnv, Verdict, listed
-from rollenv.parsing import last_boxed, last_tagged
 
 METRICS = ("em", "f1")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollenv.needs import Package
-from rollenv.registry import ABILITIES, register
+from rollenv.core.needs import Package
+from rollenv.core.registry import ABILITIES, register
 
 #: The data sets of reasoning-gym 0.1.25.
 NAMES = tuple(

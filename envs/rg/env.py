@@ -19,11 +19,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rollenv.core import Env, ResetResult, StepResult, UsageError
+from rollenv.core.env import Env, ResetResult, StepResult
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
+from rollenv.core.parsing import last_boxed
 from rollenv.envs.global_random import PrivateGlobals
 from rollenv.envs.rg.scoring import may_be_scored
-from rollenv.needs import extra
-from rollenv.parsing import last_boxed
 
 Item = dict[str, Any]
 Point = tuple[float, float]

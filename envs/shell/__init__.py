@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rollenv.needs import MACHINES
-from rollenv.registry import register
+from rollenv.core.needs import MACHINES
+from rollenv.core.registry import register
 
 SHELL = "rollenv.envs.shell.env:ShellEnv"
 #: Families of :mod:`~rollenv.envs.shell.generate`; a test compares the two.

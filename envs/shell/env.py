@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.data.procedural import span
 from rollenv.envs.shell.generate import MIX, SPLITS, generate, split_of
 from rollenv.envs.shell.task import SIZES, ShellTask

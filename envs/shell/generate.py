@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.shell import (
     archives,
     git,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from rollenv.core.needs import Package
+from rollenv.core.registry import register
 from rollenv.envs.ta.games import GAMES, NO_SAMPLER
-from rollenv.needs import Package
-from rollenv.registry import register
 
 
 def register_family() -> None:

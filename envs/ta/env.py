@@ -12,10 +12,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rollenv.core import Env, ResetResult, StepResult, UsageError
+from rollenv.core.env import Env, ResetResult, StepResult
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
+from rollenv.core.parsing import well_formed
 from rollenv.envs.global_random import PrivateGlobals
-from rollenv.needs import extra
-from rollenv.parsing import well_formed
 
 _BRACKETS = re.compile(r"\[[^\[\]\n]{1,40}\]")
 _NOT_A_MOVE = re.compile(r"\[(GAME|Player.*|Moderator|.*<.*)\]")

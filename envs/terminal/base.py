@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollenv.core import Env, EpisodeOver, NoSuchAbility, ResetResult, StepResult, UsageError
+from rollenv.core.env import Env, ResetResult, StepResult
+from rollenv.core.errors import EpisodeOver, NoSuchAbility, UsageError
+from rollenv.core.parsing import cut_middle
+from rollenv.core.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, unknown_argument, write_calls
 from rollenv.envs.terminal.program import Attached, Program
 from rollenv.envs.terminal.shell import Ran, Shell
-from rollenv.parsing import cut_middle
 from rollenv.sandbox import Machine, SandboxDied, SandboxError
-from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, unknown_argument, write_calls
 
 #: An action format besides the formats of calls: the whole action is a command, and :data:`SUBMIT` ends the episode.
 PLAIN = "plain"

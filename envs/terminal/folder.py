@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 #: Maximum number of MiB in a task's requirements.
 _MOST_MB = 1 << 22

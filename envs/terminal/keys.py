@@ -8,10 +8,11 @@ import re
 import time
 from typing import Any
 
-from rollenv.core import ResetResult, StepResult, UsageError, Wrapper
+from rollenv.core.env import ResetResult, StepResult, Wrapper
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import cut_middle
 from rollenv.envs.terminal.base import TerminalEnv
 from rollenv.envs.terminal.shell import sendable
-from rollenv.parsing import cut_middle
 from rollenv.sandbox import NotFound, SandboxDied
 from rollenv.sandbox.errors import SandboxFileError
 from rollenv.sandbox.types import CommandResult

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.terminal.shell import sendable
 from rollenv.sandbox import Machine, NotFound, SandboxError, SandboxTimeout
 

@@ -6,11 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rollenv.core import EpisodeOver, ResetResult, StepResult
+from rollenv.core.env import ResetResult, StepResult
+from rollenv.core.errors import EpisodeOver
+from rollenv.core.parsing import last_boxed, last_tagged
+from rollenv.core.tools.calculator import MAX_CHARACTERS, evaluate
 from rollenv.envs.data.task import Verdict
 from rollenv.envs.math.arithmetic import INTEGER, OPERATORS, Arithmetic
-from rollenv.parsing import last_boxed, last_tagged
-from rollenv.tools.calculator import MAX_CHARACTERS, evaluate
 
 #: The calculator's schema for function-calling models.
 CALCULATOR: dict[str, Any] = {

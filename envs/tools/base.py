@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, UsageError
+from rollenv.core.env import Env, ResetResult, StepResult
+from rollenv.core.errors import EpisodeOver, UsageError
+from rollenv.core.parsing import well_formed
+from rollenv.core.tools.backend import Answer, Backend, Change, differences
+from rollenv.core.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, write_calls
 from rollenv.envs.numbered import checked_index
 from rollenv.envs.splits import check_split, in_split
-from rollenv.parsing import well_formed
-from rollenv.tools.backend import Answer, Backend, Change, differences
-from rollenv.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, write_calls
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rollenv.needs import DataFiles, Package
-from rollenv.registry import ABILITIES, register
+from rollenv.core.needs import DataFiles, Package
+from rollenv.core.registry import ABILITIES, register
 
 #: Packages for search and reward.
 _PACKAGES = (

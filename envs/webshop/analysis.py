@@ -11,7 +11,7 @@ import functools
 import re
 from typing import Any
 
-from rollenv.needs import require_extra
+from rollenv.core.needs import require_extra
 
 #: Maximum length of a token; Lucene splits longer ones.
 MAX_TOKEN = 255

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollenv.cache import cached
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.webshop.files import ShopFiles, products
 from rollenv.envs.webshop.product import Product
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.core import Env, EpisodeOver, ResetResult, StepResult, Unsolvable, UsageError
+from rollenv.core.env import Env, ResetResult, StepResult
+from rollenv.core.errors import EpisodeOver, Unsolvable, UsageError
+from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.envs.webshop.goals import KINDS, SPLITS, Goal, Goals
 from rollenv.envs.webshop.pages import BACK, BUY, MODES, NEXT, PREVIOUS, SEPARATOR, SUB_PAGES, Node, View, clickables
 from rollenv.envs.webshop.pages import nodes as page_nodes
@@ -20,7 +22,6 @@ from rollenv.envs.webshop.pages import render as render_page
 from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, purchase_reward
 from rollenv.envs.webshop.search import MAX_QUERY, rank_in
 from rollenv.envs.webshop.shop import Shop, open_shop
-from rollenv.parsing import last_boxed, last_tagged
 
 HOW_TO_ACT = (
     "You shop on a web site for what the instruction asks for. Every turn, answer with one action: search[words] "

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from rollenv.core import UsageError
+from rollenv.core.errors import MissingData, UsageError
 from rollenv.envs.webshop.analysis import package
 from rollenv.envs.webshop.product import HumanInstruction, Product
-from rollenv.errors import MissingData
 
 _NOT_PRICE = re.compile(r"[^\d.]")
 #: The original's text for a product without a price.

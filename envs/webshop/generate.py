@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.cache import cached
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.webshop.catalogue import FORMAT, write_catalogue
 from rollenv.envs.webshop.product import Product
 

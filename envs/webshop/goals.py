@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.webshop.catalogue import Catalogue
 from rollenv.envs.webshop.product import Product, draws
 from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, normalize_colour, purchase_reward, similarity

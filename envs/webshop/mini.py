@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.webshop.env import WebShopEnv
 from rollenv.envs.webshop.generate import STYLES, Style, generate_catalogue
 from rollenv.envs.webshop.goals import SPLITS, Goals, combination

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollenv.core import MissingExtra, UsageError
+from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.envs.webshop.analysis import package
 from rollenv.envs.webshop.product import Product
 

@@ -9,6 +9,8 @@ from typing import TypeVar
 import numpy as np
 
 from rollenv.cache import cached
+from rollenv.core.errors import MissingData
+from rollenv.core.needs import data_root
 from rollenv.envs.webshop.catalogue import Catalogue, build_catalogue
 from rollenv.envs.webshop.files import ShopFiles
 from rollenv.envs.webshop.goals import Goals
@@ -16,8 +18,6 @@ from rollenv.envs.webshop.pages import Content, View
 from rollenv.envs.webshop.product import Product
 from rollenv.envs.webshop.reward import RewardRules
 from rollenv.envs.webshop.search import INDEX_FORMAT, SearchEngine, rank_in, write_index
-from rollenv.errors import MissingData
-from rollenv.needs import data_root
 
 _NONE = np.zeros(0, np.int32)
 AnyShop = TypeVar("AnyShop", bound="Shop")

@@ -12,7 +12,7 @@ from typing import Any
 
 from rollenv.agents.base import Agent, ConstantAgent
 from rollenv.bench.suites import Part, Suite
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.evaluate import Interval, mean_interval, pass_all, pass_at, to_play
 from rollenv.rollout.loops import refuse_running_loop
 from rollenv.rollout.manager import RolloutManager

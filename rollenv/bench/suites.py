@@ -6,36 +6,45 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollenv.core import UsageError
-from rollenv.env_spec import EnvSpec, load_entry_point, takes
-from rollenv.errors import did_you_mean
-from rollenv.registry import list_envs, spec
+from rollenv.core.env_spec import EnvSpec, load_entry_point, takes
+from rollenv.core.errors import UsageError, did_you_mean
+from rollenv.core.plugins import load_all
+from rollenv.core.registry import list_envs, spec
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Task
 
-#: Suites of several families: a description, and the prefixes of their ids.
-_SUITES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "tool-use": ("All generated and published tasks with tools.", ("tools:",)),
-    "generated": (
+
+@dataclass(frozen=True)
+class SuiteSpec:
+    """The ids of a suite. Other packages add suites through the entry point group ``rollenv.suites``."""
+
+    about: str
+    beginnings: tuple[str, ...]
+    """Beginnings of the ids."""
+    left_out: tuple[str, ...] = ()
+    """Ids that no suite plays: they repeat tasks of other ids, or are for training."""
+
+
+#: Suites of environments that come with rollenv.
+_SUITES = {
+    "tool-use": SuiteSpec("All generated and published tasks with tools.", ("tools:",)),
+    "generated": SuiteSpec(
         "Generated tasks with tools: shop, office, files, database, sheet, search.",
         ("tools:Shop", "tools:Office", "tools:Files", "tools:SQL", "tools:Sheet", "tools:Search"),
     ),
-    "shop": ("A shop's back office.", ("tools:Shop",)),
-    "office": ("Calendar and mail.", ("tools:Office",)),
-    "files": ("A file system.", ("tools:Files",)),
-    "database": ("An SQLite database.", ("tools:SQL",)),
-    "sheet": ("A spreadsheet.", ("tools:Sheet",)),
-    "search": ("Questions over a generated corpus.", ("tools:Search",)),
-    "workbench": (
-        "WorkBench: 690 requests at an office, judged by five tables (arXiv 2405.00823).",
-        ("tools:WorkBench",),
-    ),
-    "bfcl": ("Berkeley Function Calling Leaderboard v4, the categories whose data is there.", ("tools:BFCL",)),
-    "dbbench": ("AgentBench's database tasks (arXiv 2308.03688).", ("tools:DBBench",)),
-    "spider": ("Spider's questions with InterCode's reward (arXiv 2306.14898).", ("tools:Spider",)),
-    "terminal": ("A shell: generated tasks, AgentBench's OS, InterCode-Bash.", ("shell:", "os:")),
-    "tau2": ("tau2-bench with a scripted user, judged by its database (arXiv 2506.07982).", ("tools:Tau2",)),
+    "shop": SuiteSpec("A shop's back office.", ("tools:Shop",)),
+    "office": SuiteSpec("Calendar and mail.", ("tools:Office",)),
+    "files": SuiteSpec("A file system.", ("tools:Files",)),
+    "database": SuiteSpec("An SQLite database.", ("tools:SQL",)),
+    "sheet": SuiteSpec("A spreadsheet.", ("tools:Sheet",)),
+    "search": SuiteSpec("Questions over a generated corpus.", ("tools:Search",)),
+    "terminal": SuiteSpec("A shell: generated tasks.", ("shell:",)),
 }
+
+
+def _suite_specs() -> dict[str, SuiteSpec]:
+    """Return rollenv's suites and those of other packages, which may replace one of rollenv's by a larger one."""
+    return _SUITES | load_all("rollenv.suites")
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class Suite:
 
 def suites() -> list[Suite]:
     """All named suites."""
-    return [suite(name) for name in _SUITES]
+    return [suite(name) for name in _suite_specs()]
 
 
 def suite(name: str, settings: Mapping[str, Any] | None = None, calls: str = "") -> Suite:
@@ -87,36 +96,34 @@ def suite(name: str, settings: Mapping[str, Any] | None = None, calls: str = "")
     Args:
         name: name of a suite, or an environment's id.
         settings: constructor arguments of its environments; each has to take them all.
-        calls: format of tool calls (:data:`rollenv.tools.calls.CALL_FORMS`); empty for each environment's own.
+        calls: format of tool calls (:data:`rollenv.core.tools.calls.CALL_FORMS`); empty for each environment's own.
 
     Raises:
         UsageError: there is no such suite and no such environment.
     """
     if ":" in name:
         return Suite(name, "", (_part(spec(name), settings or {}, calls),))
-    if name not in _SUITES:
-        hint = did_you_mean(name, _SUITES, "`rollenv bench --list` shows all.", form=repr)
+    known = _suite_specs()
+    if name not in known:
+        hint = did_you_mean(name, known, "`rollenv bench --list` shows all.", form=repr)
         raise UsageError(f"there is no suite {name!r}; {hint} An environment's id, as in tools:Shop-v0, works too")
-    about, beginnings = _SUITES[name]
-    specs = [each for each in list_envs() if each.id.startswith(beginnings) and not _is_part_of(each.id)]
+    left_out = {env_id for each in known.values() for env_id in each.left_out}
+    specs = [
+        each
+        for each in list_envs()
+        if each.id.startswith(known[name].beginnings) and each.id not in left_out and not _is_for_training(each.id)
+    ]
     parts = tuple(_part(each, settings or {}, calls) for each in specs if not each.missing)
     missing = {
         each.id.partition(":")[2]: "; ".join(getattr(need, "hint", str(need)) for need in each.missing)
         for each in specs
         if each.missing
     }
-    return Suite(name, about, parts, missing)
+    return Suite(name, known[name].about, parts, missing)
 
 
-#: Ids that repeat the tasks of other ids, or are for training; excluded from suites.
-_LEFT_OUT = (
-    "tools:WorkBench-v0", "tools:DBBench-v0", "tools:Tiny", "os:AgentBench-v0-dev", "os:AgentBench-v0-train",
-)  # fmt: skip
-
-
-def _is_part_of(env_id: str) -> bool:
-    """Return whether an id is excluded from suites: other ids cover its tasks, or it is for training."""
-    return env_id in _LEFT_OUT or env_id.startswith("tools:Tiny") or env_id.endswith("-easy")
+def _is_for_training(env_id: str) -> bool:
+    return env_id.startswith("tools:Tiny") or env_id.endswith("-easy")
 
 
 def _part(env_spec: EnvSpec, settings: Mapping[str, Any], calls: str) -> Part:

@@ -24,7 +24,7 @@ from rollenv.cli.common import (
 )
 from rollenv.cli.eval import print_failures
 from rollenv.cli.playing import ACCEPT_HELP, FINGERPRINTS, SETTINGS_FILE, EvalFolder, playing, totals, writes
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def command(
 
 
 def _form(calls: str, agent: str) -> str:
-    from rollenv.tools.calls import CALL_FORMS
+    from rollenv.core.tools.calls import CALL_FORMS
 
     if calls not in ("auto", *CALL_FORMS):
         raise UsageError(f"--calls is auto, {', '.join(CALL_FORMS)}, not {calls!r}")
@@ -132,7 +132,7 @@ def _folder(
 
 
 def _save(out: Path, numbers: Mapping[str, Any], result: Benchmark) -> None:
-    from rollenv.core import MissingExtra
+    from rollenv.core.errors import MissingExtra
     from rollenv.report import write_report
     from rollenv.rollout.records.storage import write
 

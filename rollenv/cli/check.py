@@ -10,13 +10,12 @@ from rich.columns import Columns
 from rich.progress import track
 from rich.table import Table
 
-from rollenv.checker import CHECKS, Finding, run_checks
-from rollenv.checker.digests import HelperProcess
 from rollenv.cli import completion
 from rollenv.cli.common import Ticker, console, progress_console
-from rollenv.core import UsageError
-from rollenv.errors import Broken
-from rollenv.registry import list_envs, spec
+from rollenv.core.checker import CHECKS, Finding, run_checks
+from rollenv.core.checker.digests import HelperProcess
+from rollenv.core.errors import Broken, UsageError
+from rollenv.core.registry import list_envs, spec
 
 #: Column headings of the table.
 _LETTERS = dict(zip(CHECKS, string.ascii_letters, strict=False))
@@ -69,7 +68,7 @@ def _findings(process: HelperProcess, env_id: str, episodes: int) -> list[Findin
     except Exception:  # no other process can build it
         return run_checks(env_id, None, episodes)
     try:
-        found: list[Finding] = process.call("rollenv.checker.checks:checks_in_helper", env_spec, episodes)
+        found: list[Finding] = process.call("rollenv.core.checker.checks:checks_in_helper", env_spec, episodes)
         return found
     except Broken as error:
         return [Finding(name, False if name == "types" else None, str(error)) for name in CHECKS]

@@ -19,8 +19,8 @@ import typer
 from rich.console import Console
 
 from rollenv import hub
-from rollenv.arguments import value_of
-from rollenv.core import UsageError
+from rollenv.core.arguments import value_of
+from rollenv.core.errors import UsageError
 from rollenv.gguf import model_at
 
 if TYPE_CHECKING:

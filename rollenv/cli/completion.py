@@ -17,7 +17,7 @@ _BREAKS = ":="
 def ids(incomplete: str) -> Iterator[tuple[str, str]]:
     """Yield the matching ids, each with its summary."""
     from rollenv.cards import summary
-    from rollenv.registry import list_envs
+    from rollenv.core.registry import list_envs
 
     for spec in list_envs():
         if spec.id.startswith(incomplete):

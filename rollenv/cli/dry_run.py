@@ -18,14 +18,15 @@ from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import role_of, shown
 from rollenv.agents.prompts.step import as_text
 from rollenv.cli.common import console
-from rollenv.core import Env, UsageError
+from rollenv.core.env import Env
+from rollenv.core.errors import UsageError
+from rollenv.core.registry import spec
+from rollenv.core.wrappers.factory import TOKENIZER_REQUIRED
 from rollenv.gguf import gguf_of
 from rollenv.hub import check_model
-from rollenv.registry import spec
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import make_env
-from rollenv.wrappers.factory import TOKENIZER_REQUIRED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -12,8 +12,8 @@ import typer
 
 from rollenv.cli import completion
 from rollenv.cli.common import console, key_values
-from rollenv.core import RollenvError, UsageError
-from rollenv.parsing import well_formed
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.parsing import well_formed
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def command(
     """
     from rollenv.agents.chat import ChatAgent
     from rollenv.agents.chat.endpoint import Patience
-    from rollenv.registry import named_wrappers, spec
+    from rollenv.core.registry import named_wrappers, spec
     from rollenv.rollout.episode import Limits
     from rollenv.rollout.manager import RolloutManager
     from rollenv.rollout.types import Task, Trajectory

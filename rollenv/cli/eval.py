@@ -25,7 +25,7 @@ from rollenv.cli.common import (
     with_agent_options,
 )
 from rollenv.cli.playing import ACCEPT_HELP, EvalFolder, playing, tasks_before, totals
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.workers.factory import WORKERS_HELP
 
 if TYPE_CHECKING:
@@ -78,10 +78,10 @@ def command(
 
     The exit code is 1 if the agent or its endpoint failed in an episode, or if most episodes failed for any reason.
     """
-    from rollenv.registry import named_wrappers
+    from rollenv.core.registry import named_wrappers
+    from rollenv.core.wrappers.factory import with_tokenizer
     from rollenv.rollout.evaluate import evaluate
     from rollenv.rollout.fingerprints import model_fingerprint, row_fingerprints
-    from rollenv.wrappers.factory import with_tokenizer
 
     kwargs = key_values(settings or ())
     model = _model_of(agent)
@@ -146,7 +146,7 @@ def _set_prompt(
     player: Agent, form: AnyPrompt, env: str, kwargs: dict[str, Any], around: dict[str, dict[str, Any]]
 ) -> None:
     """Set the prompt of a local model; examples come from the training split if there is one."""
-    from rollenv.registry import spec
+    from rollenv.core.registry import spec
     from rollenv.trainers.config.tasks import EnvConfig
     from rollenv.trainers.prompts import prompt_of
 
@@ -159,7 +159,7 @@ def _set_prompt(
 
 def _number_of_tasks(env: str, kwargs: dict[str, Any], n: str, continued: Path | None) -> int:
     """Return the number of tasks for -n; without it, a continued evaluation keeps its number."""
-    from rollenv.registry import spec
+    from rollenv.core.registry import spec
     from rollenv.rollout.evaluate import tasks_of
 
     if n == "all" and not spec(env).indexed:

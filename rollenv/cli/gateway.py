@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rollenv.cli.common import AgentOptions, console, make_agent
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 if TYPE_CHECKING:
     from rollenv.agents.gateway.gateway import Gateway

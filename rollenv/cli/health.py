@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from rollenv.cli.common import console
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 
 #: Age in seconds after which a record is marked as old.
 _OLD_SECONDS = 10.0

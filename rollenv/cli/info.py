@@ -11,7 +11,7 @@ from rich.text import Text
 from rollenv import cards
 from rollenv.cli import completion
 from rollenv.cli.common import console, key_values
-from rollenv.registry import spec
+from rollenv.core.registry import spec
 
 _LONGEST = 3000
 

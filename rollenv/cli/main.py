@@ -1,4 +1,8 @@
-"""The ``rollenv`` command: each subcommand has a file of its own."""
+"""The ``rollenv`` command: each subcommand has a file of its own.
+
+Other packages add subcommands through the entry point group ``rollenv.commands``, each entry naming a function with
+typer's parameters.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,6 @@ from rollenv.cli import (
     completion,
     episode,
     eval,
-    forge,
     gateway,
     health,
     info,
@@ -31,7 +34,10 @@ from rollenv.cli import (
     view,
 )
 from rollenv.cli.common import console, error_console, set_loudness
-from rollenv.core import RollenvError
+from rollenv.core.errors import RollenvError
+from rollenv.core.plugins import load_all
+
+GROUP = "rollenv.commands"
 
 app = typer.Typer(
     name="rollenv",
@@ -90,10 +96,9 @@ _COMMANDS = {
     "check": check,
     "view": view,
     "new": new,
-    "forge": forge,
 }
-for _name, _module in _COMMANDS.items():
-    app.command(_name)(_prepared(_module.command))
+for _name, _function in [*((name, each.command) for name, each in _COMMANDS.items()), *load_all(GROUP).items()]:
+    app.command(_name)(_prepared(_function))
 
 
 @app.callback(invoke_without_command=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from rollenv.cli.common import console
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 PYPROJECT = """\
 [build-system]
@@ -45,7 +45,7 @@ ENV = '''\
 """The environment {title}."""
 
 import rollenv
-from rollenv.parsing import last_boxed
+from rollenv.core.parsing import last_boxed
 
 
 class {title}(rollenv.Env):

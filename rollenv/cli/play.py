@@ -19,9 +19,10 @@ from rich.text import Text
 
 from rollenv.cli import completion
 from rollenv.cli.common import console, key_values
-from rollenv.core import Env, Unsolvable
-from rollenv.drawing import PIECES, ansi, draw
-from rollenv.registry import make
+from rollenv.core.drawing import PIECES, ansi, draw
+from rollenv.core.env import Env
+from rollenv.core.errors import Unsolvable
+from rollenv.core.registry import make
 from rollenv.typed import Reader, reader
 
 #: Escape codes of arrow keys in both terminal modes, and vi's keys.

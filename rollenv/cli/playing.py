@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from rollenv.cli.common import CONCURRENT, AgentOptions, Ticker, percent, progress_console
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.folder_lock import lock_folder
 from rollenv.rollout.workers.factory import make_workers
 

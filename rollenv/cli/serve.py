@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from rollenv.cli.common import console, error_console
-from rollenv.core import UsageError
-from rollenv.serve.protocols import PROTOCOLS
+from rollenv.core.errors import UsageError
+from rollenv.serve.protocols import protocols as all_protocols
 
 if TYPE_CHECKING:
     from rollenv.serve.run import ServedWorkers
@@ -55,7 +55,7 @@ def command(
     ),
     step_deadline: float = typer.Option(120.0, min=0.1, help="Time limit in seconds for other environment calls."),
     sandboxes: int = typer.Option(64, min=0, help="Maximum number of concurrent sandboxes."),
-    protocols: str = typer.Option(",".join(PROTOCOLS), "--protocols", "--faces", help="Additional protocols to serve."),
+    protocols: str = typer.Option(",".join(all_protocols()), help="Additional protocols to serve."),
     tokens: Path = typer.Option(None, help="TOML file with the token hashes."),
     new_token: str = typer.Option("", metavar="NAME", help="Print a new token, and its lines for the --tokens file."),
     scopes: str = typer.Option("environments", help="Scopes of the new token: environments, sandboxes, admin."),

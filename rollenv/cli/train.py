@@ -17,8 +17,8 @@ from rich.table import Table
 from rollenv.cli import completion
 from rollenv.cli.common import console, error_console, key_values, percent
 from rollenv.cli.playing import ACCEPT_HELP
-from rollenv.core import MissingExtra, UsageError
-from rollenv.needs import Package
+from rollenv.core.errors import MissingExtra, UsageError
+from rollenv.core.needs import Package
 
 if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
@@ -121,8 +121,8 @@ def _need_everything(config: TrainConfig) -> None:
     """Raise one error for all missing requirements, before anything is written or loaded."""
     from rollenv import cards, hub
     from rollenv.cli.dry_run import try_environments
+    from rollenv.core.registry import spec
     from rollenv.gguf import model_at
-    from rollenv.registry import spec
 
     if config.placement.by_ray:
         import rollenv.trainers.launch  # raises MissingExtra

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 
 from rollenv.cli.common import console
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 
 def command(

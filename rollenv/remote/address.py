@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from rollenv.errors import UsageError
+from rollenv.core.errors import UsageError
 
 _FORM = re.compile(r"rollenv\+(wss?)://([^@/?#]+)(?:/(.*))?", re.DOTALL)
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?")

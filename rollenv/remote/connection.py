@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollenv.errors import RollenvError, UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.needs import extra
 from rollenv.remote import protocol
 from rollenv.remote.address import Address
 from rollenv.remote.protocol import NotAllowed, ServerError, ServerFull, ServerLost

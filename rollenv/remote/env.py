@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rollenv.core import Env, ResetResult, StepResult
-from rollenv.env_spec import EnvSpec
-from rollenv.errors import RollenvError, UsageError
+from rollenv.core.env import Env, ResetResult, StepResult
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote import protocol
 from rollenv.remote.address import Address, parse
 from rollenv.remote.connection import Connection

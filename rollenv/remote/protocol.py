@@ -33,7 +33,7 @@ from uuid import UUID
 
 import numpy as np
 
-from rollenv.errors import (
+from rollenv.core.errors import (
     EpisodeOver,
     MissingExtra,
     NoSuchAbility,
@@ -42,7 +42,7 @@ from rollenv.errors import (
     Unsolvable,
     UsageError,
 )
-from rollenv.needs import extra
+from rollenv.core.needs import extra
 
 with extra("serve", "A served environment"):
     import msgpack

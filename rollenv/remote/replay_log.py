@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from rollenv.errors import RollenvError
+from rollenv.core.errors import RollenvError
 
 #: An answered call: method, arguments, fingerprint of the answer.
 Done = tuple[str, Sequence[Any], int]

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from rollenv import drawing
+from rollenv.core import drawing
 from rollenv.report import summary
 from rollenv.report.episodes import STATUSES, Shelf
 from rollenv.report.folders import Run, open_run

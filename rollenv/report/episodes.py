@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rollenv.drawing import Drawing, Picture, draw
-from rollenv.env_spec import load_entry_point
-from rollenv.registry import spec
+from rollenv.core.drawing import Drawing, Picture, draw
+from rollenv.core.env_spec import load_entry_point
+from rollenv.core.registry import spec
 from rollenv.report.folders import Run, tokenizer_of
 from rollenv.report.plain import clip, dumps, number, plain
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
 #: Files that mark a folder as a run's, and are the source of its page.

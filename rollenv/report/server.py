@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.report import summary
 from rollenv.report.build import write_report
 from rollenv.report.folders import find_runs, open_run, stamp

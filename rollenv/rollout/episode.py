@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
 from rollenv.agents.engines.base import EngineFailed, EngineLost
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
 from rollenv.rollout import validation
 from rollenv.rollout.group_runner import Cancellable

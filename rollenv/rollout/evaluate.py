@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollenv.agents.base import Agent
-from rollenv.core import RollenvError, UsageError
-from rollenv.registry import spec
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.registry import spec
 from rollenv.rollout.loops import refuse_running_loop
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory

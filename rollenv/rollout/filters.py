@@ -6,7 +6,7 @@ import logging
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Group, Trajectory
 
 Filter = Callable[[Group], bool]

@@ -7,7 +7,7 @@ import importlib
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout import validation
 from rollenv.rollout.records.health import RewardUnhealthy
 from rollenv.rollout.types import Group, Trajectory

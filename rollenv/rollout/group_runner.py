@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from rollenv.core import RollenvError
+from rollenv.core.errors import RollenvError
 
 T = TypeVar("T")
 

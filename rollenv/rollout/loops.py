@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Iterator
 from types import FrameType
 from typing import Any, TypeVar
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.clock import Clock, Deadlock
 from rollenv.rollout.group_runner import GRACE
 

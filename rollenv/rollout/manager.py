@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
 from rollenv.agents.base import Agent
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.filters import Filter

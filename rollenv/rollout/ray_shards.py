@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.engines.base import Sampling, on_host
-from rollenv.core import UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.shard import Condition, Played, ShardHost, ShardLost
 from rollenv.rollout.shards import Fleet

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rollenv.agents.engines.base import Sampling
-from rollenv.core import RollenvError
+from rollenv.core.errors import RollenvError
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.health import Health
 from rollenv.rollout.types import Group, Task, Trajectory

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, TypeVar
 
 from rollenv.agents.base import Agent, EnvHandle
 from rollenv.agents.engines.base import Sampling
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.group_runner import GRACE, RolloutBroken
 from rollenv.rollout.manager import RolloutManager

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from rollenv.agents.base import renew
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.filters import Filter
 from rollenv.rollout.group_runner import GroupRunner
 from rollenv.rollout.manager import RolloutManager, check_sizes

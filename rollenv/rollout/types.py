@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from rollenv import notebook
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 #: "terminated": the task ended. "truncated": a limit ended the episode, such as the environment's or the model's
 #: context. "failed": see ``error``. "cancelled": other members were faster, or it became too stale.
@@ -24,7 +24,7 @@ class Task:
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Constructor arguments."""
     wrappers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Wrappers of the environment with their settings, innermost first; see :func:`rollenv.wrappers.wrap`."""
+    """Wrappers of the environment with their settings, innermost first; see :func:`rollenv.core.wrappers.wrap`."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of the reset, such as ``{"index": 3}``."""
     agent_seed: int | None = None

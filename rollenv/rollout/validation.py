@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rollenv.agents.base import Action
-from rollenv.core import RollenvError
+from rollenv.core.errors import RollenvError
 
 #: Maximum characters of one observation, action, state key or drawing.
 LARGEST_TEXT = 1 << 24

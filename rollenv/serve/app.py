@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from rollenv.core import RollenvError, UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.needs import extra
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed
 from rollenv.serve.auth import Client
 from rollenv.serve.handover import IMPORT_PATH, import_file, import_session, is_url
-from rollenv.serve.logs import Requests
+from rollenv.serve.logs import Requests, opened_by
 from rollenv.serve.monitoring import CONTENT_TYPE
 from rollenv.serve.native import Native
-from rollenv.serve.protocols import PROTOCOLS
+from rollenv.serve.protocols import routes_of
 from rollenv.serve.quotas import stopping
 from rollenv.serve.responses import Json, left, refused
 from rollenv.serve.server import SANDBOX_HOST, Endpoint, EnvServer, denied, is_local
@@ -90,10 +89,13 @@ def make_app(server: EnvServer) -> ASGIApp:
         Route(IMPORT_PATH, sessions, methods=["POST"]),
         WebSocketRoute(protocol.PATH, Endpoint(server, native, subprotocol=protocol.SUBPROTOCOL)),
     ]
+    for route in routes:
+        mark_opened(route, "readiness check" if route.path == "/readyz" else "rollenv")  # type: ignore[attr-defined]
     for name in server.settings.protocols:
-        if name not in PROTOCOLS:
-            raise UsageError(f"there is no protocol {name!r}; there are {', '.join(PROTOCOLS)}")
-        routes += importlib.import_module(f"rollenv.serve.protocols.{name}").routes(server)
+        added = routes_of(name)(server)
+        for route in added:
+            mark_opened(route, name)
+        routes += added
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -117,6 +119,17 @@ def make_app(server: EnvServer) -> ASGIApp:
     app = Starlette(routes=server.hosts + routes, lifespan=lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
     guarded = Guard(app, server)
     return Requests(traces.TracedRequests(guarded) if server.settings.traces else guarded)
+
+
+def mark_opened(route: Any, name: str) -> None:
+    """Make a route's sessions bear the name of its protocol, which the page shows."""
+    app = route.app
+
+    async def named(scope: Scope, receive: Receive, send: Send) -> None:
+        opened_by.set(name)
+        await app(scope, receive, send)
+
+    route.app = named
 
 
 class Guard:

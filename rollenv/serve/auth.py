@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote.protocol import NotAllowed
 from rollenv.serve.quotas import Quota
 from rollenv.serve.responses import wrong_fields

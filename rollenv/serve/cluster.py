@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from rollenv.needs import extra
+from rollenv.core.needs import extra
 
 with extra("cluster", "Serving on a Ray cluster"):
     import ray

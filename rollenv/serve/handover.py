@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, InstanceOf, ValidationError
 
-from rollenv.core import RollenvError, UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.needs import extra
 from rollenv.remote import protocol
 from rollenv.remote.replay_log import ReplayLog
 from rollenv.serve.responses import wrong_fields
@@ -84,7 +84,7 @@ async def export_session(session: Session) -> ExportedSession:
         last=last,
         last_step=env.last_step,
         turns=env.turns,
-        via=session.via,
+        via=session.protocol,
     )
 
 
@@ -103,7 +103,7 @@ def import_session(sessions: SessionManager, data: Any) -> None:
     if exported.name in sessions.by_name:
         raise UsageError("a session with this name already exists")
     session = sessions.add(exported.name, exported.owner, exported.env_id, exported.settings)
-    session.via = exported.via
+    session.protocol = exported.via
     session.restore(exported.count, exported.last)
     env = session.env
     env.about, env.over, env.last_step, env.turns = exported.about, exported.over, exported.last_step, exported.turns

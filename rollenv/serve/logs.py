@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 _requests = logging.getLogger("rollenv.serve.requests")
 _audit = logging.getLogger("rollenv.serve.audit")
@@ -22,7 +22,7 @@ _audit = logging.getLogger("rollenv.serve.audit")
 FORMS = ("off", "text", "json")
 
 #: The path of the request that is being answered; empty outside of one.
-request_path: ContextVar[str] = ContextVar("request_path", default="")
+opened_by: ContextVar[str] = ContextVar("opened_by", default="")
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 
@@ -48,7 +48,6 @@ class Requests:
             return
         sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         request_id = sent if _REQUEST_ID.fullmatch(sent) else secrets.token_hex(8).encode()
-        request_path.set(scope["path"])
         state, began, status = scope.setdefault("state", {}), time.monotonic(), 0
 
         async def send_with_id(message: Message) -> None:

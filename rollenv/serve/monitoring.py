@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rollenv import __version__
-from rollenv.core import RollenvError
-from rollenv.needs import extra
-from rollenv.registry import list_envs
+from rollenv.core.errors import RollenvError
+from rollenv.core.needs import extra
+from rollenv.core.registry import list_envs
 from rollenv.remote.protocol import ServerFull
 from rollenv.serve.sandboxes import SandboxManager
 from rollenv.serve.sessions import SessionManager

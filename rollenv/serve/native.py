@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rollenv import __version__
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote import protocol
 from rollenv.remote.protocol import FAILED, Cancelled, ServerError, error_answer
 from rollenv.serve.auth import Client

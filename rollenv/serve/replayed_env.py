@@ -10,8 +10,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rollenv.core import RollenvError, UsageError
-from rollenv.registry import spec
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.registry import spec
 from rollenv.remote import protocol
 from rollenv.remote.protocol import EnvBroke, SessionGone
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog

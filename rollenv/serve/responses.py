@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from rollenv.core import EpisodeOver, RollenvError, UnknownEnv, Unsolvable, UsageError
+from rollenv.core.errors import EpisodeOver, RollenvError, UnknownEnv, Unsolvable, UsageError
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed, ServerFull, SessionGone, TooFast
 from rollenv.sandbox.errors import ContextBusy, NotFound, SandboxDied, SandboxFileError, SandboxPaused

@@ -16,9 +16,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, cast
 
 from rollenv.agents.gateway.http import Uvicorn
-from rollenv.core import RollenvError, UsageError
-from rollenv.needs import extra
-from rollenv.registry import spec
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.needs import extra
+from rollenv.core.registry import spec
 from rollenv.remote import protocol
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Avoid, EnvFailure, HostedEnv, Views, avoid_none

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from rollenv import __version__
-from rollenv.core import UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
 from rollenv.remote.protocol import NotAllowed, TooFast
 from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.serve.auth import Client, Tokens
 from rollenv.serve.logs import audit
 from rollenv.serve.monitoring import Metrics, ReadinessChecks
-from rollenv.serve.protocols import PROTOCOLS
+from rollenv.serve.protocols import protocols
 from rollenv.serve.quotas import RateLimiter, SessionLimits
 from rollenv.serve.responses import status_of
 from rollenv.serve.sandboxes import SandboxLimits, SandboxManager
@@ -41,7 +41,7 @@ class Settings:
     """The settings of a server."""
 
     host: str = "127.0.0.1"
-    protocols: tuple[str, ...] = PROTOCOLS
+    protocols: tuple[str, ...] = field(default_factory=protocols)
     hosts: tuple[str, ...] = ()
     """Additional host names that clients may use."""
     tokens: Path | None = None

@@ -9,13 +9,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
-from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
+from rollenv.core.errors import EpisodeOver, NoSuchAbility, RollenvError, UsageError
 from rollenv.remote import protocol
 from rollenv.remote.protocol import FAILED, Cancelled, ServerError, SessionGone
 from rollenv.remote.replay_log import new_seed
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, Views
-from rollenv.serve.logs import request_path
+from rollenv.serve.logs import opened_by
 from rollenv.serve.quotas import FairQueue, SessionContext, Turn
 from rollenv.serve.replayed_env import ReplayedEnv
 
@@ -33,7 +33,7 @@ class Session:
 
     __slots__ = (
         "__weakref__", "_building", "_callers", "_context", "_last", "_lock", "_openers", "_step", "busy", "count",
-        "env", "lasting", "left", "name", "opened", "owner", "used", "via",
+        "env", "lasting", "left", "name", "opened", "owner", "protocol", "used",
     )  # fmt: skip
     env_class: type[ReplayedEnv] = ReplayedEnv
 
@@ -54,8 +54,8 @@ class Session:
         self.opened = self.used = time.monotonic()
         self.left = 0.0
         """End of the last connection that used it; 0 if there is one or never was one."""
-        self.via = request_path.get()
-        """The path of the request that opened it."""
+        self.protocol = opened_by.get()
+        """The protocol of the request that opened it."""
 
     # -- start and end -------------------------------------------------------------------------------------------------
 

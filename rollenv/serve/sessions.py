@@ -8,9 +8,9 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from rollenv.core import UsageError
-from rollenv.env_spec import EnvSpec
-from rollenv.registry import is_elsewhere, spec
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.errors import UsageError
+from rollenv.core.registry import is_elsewhere, spec
 from rollenv.remote.protocol import ServerFull, SessionGone, session_name
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Views

@@ -17,8 +17,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rollenv.core import RollenvError
-from rollenv.needs import extra
+from rollenv.core.errors import RollenvError
+from rollenv.core.needs import extra
 from rollenv.serve.native import Native
 from rollenv.serve.replayed_env import ReplayedEnv
 from rollenv.serve.responses import status_of

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from rollenv.needs import extra
+from rollenv.core.needs import extra
 
 with extra("serve", "rollenv serve"):
     from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol

@@ -18,8 +18,8 @@ from rollenv.agents.chat import ChatAgent
 from rollenv.agents.chat.endpoint import Patience, Prices
 from rollenv.agents.chat.replies import read_reply
 from rollenv.agents.prompts import StepPrompt
-from rollenv.core import UsageError
-from rollenv.tools.calls import first_call
+from rollenv.core.errors import UsageError
+from rollenv.core.tools.calls import first_call
 
 SOON = Patience(timeout=60, retries=2, first_wait=0.001, limited=1.0)
 

@@ -20,7 +20,7 @@ from test_chat import SOON, ask, good
 from rollenv.agents.chat import ChatAgent
 from rollenv.agents.chat.endpoint import Patience
 from rollenv.agents.chat.limits import Window
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 
 def test_no_more_requests_at_once_than_allowed():

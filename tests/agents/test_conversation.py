@@ -16,7 +16,7 @@ from rollenv.agents.base import ContextFull
 from rollenv.agents.prompts.chat_format import ChatFormat, Frame
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.tiny.model import build_tokenizer
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 BY_NAME = {shape.name: shape for shape in SHAPES}
 APPENDING = [shape for shape in SHAPES if not shape.rewrites]

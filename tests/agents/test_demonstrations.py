@@ -12,8 +12,8 @@ import rollenv
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny import demonstrations
 from rollenv.agents.tiny.demonstrations import CHUNK, Lesson, demonstrate
-from rollenv.env_spec import EnvSpec
-from rollenv.registry import spec
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.registry import spec
 
 
 class Words(rollenv.Env):

@@ -12,13 +12,13 @@ from test_gateway import scripted
 import rollenv
 from rollenv.agents.gateway.session import Caps
 from rollenv.agents.harness.agent import HarnessAgent, TrainedHarnessAgent
+from rollenv.core.tools.calls import write_calls
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.samples import drift, trajectory_samples
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.factory import make_workers
 from rollenv.sandbox.machine import why_not
-from rollenv.tools.calls import write_calls
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no machines: {why_not()}")
 

@@ -6,7 +6,7 @@ import pytest
 from chat_templates import SHAPES, tokenizer_for
 
 import rollenv
-from rollenv import UsageError, registry
+from rollenv import UsageError
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
@@ -15,6 +15,7 @@ from rollenv.agents.prompts.examples import oracle_examples
 from rollenv.agents.prompts.session import TokenAgent
 from rollenv.agents.tiny.model import build_model
 from rollenv.agents.tiny.settings import TinySize
+from rollenv.core import registry
 from rollenv.trainers.config import load_config, load_prompt
 
 SIZE = TinySize(hidden=16, layers=1, heads=2, intermediate=16)

@@ -8,7 +8,7 @@ from available import IDS
 import rollenv
 from rollenv.agents.prompts.session import shown
 from rollenv.agents.prompts.step import DEFAULT_TEMPLATE, StepPrompt
-from rollenv.wrappers.observation import ObservationWrapper
+from rollenv.core.wrappers.observation import ObservationWrapper
 
 TEMPLATES = ("{state}", "{observation}\n{state}", "{instructions}\n{state}", DEFAULT_TEMPLATE)
 _LONG = 40

@@ -8,10 +8,10 @@ import pytest
 from chat_server import ChatServer, completion
 
 import rollenv
-from rollenv import registry
 from rollenv.agents.chat import Budget, ChatAgent, Prices
 from rollenv.agents.chat.endpoint import Patience
 from rollenv.agents.chat.refusals import context_full, requested_wait
+from rollenv.core import registry
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 

@@ -14,7 +14,7 @@ from rollenv.agents.engines.base import EngineFailed, EngineLost, Sampling
 from rollenv.agents.engines.sglang_server import SGLangEngine
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.trainer import Trainer

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rollenv
-from rollenv import UsageError, registry
+from rollenv import UsageError
 from rollenv.agents.base import OracleAgent
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.local import LocalAgent
@@ -15,7 +15,8 @@ from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.agents.tiny.warm_up import Scene, tiny_agent
-from rollenv.errors import Unsolvable
+from rollenv.core import registry
+from rollenv.core.errors import Unsolvable
 from rollenv.rollout.evaluate import evaluate
 
 ENV, KWARGS = "game:Sokoban-v0-tiny", {"min_moves": 1, "split": "train"}

@@ -16,7 +16,7 @@ from rollenv.agents.engines.base import Response, Sampling
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import TokenAgent, TokenizerCodec
 from rollenv.agents.tiny.model import build_tokenizer
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.records.samples import drift, trajectory_samples
 from rollenv.rollout.types import Task, Trajectory, Turn
 

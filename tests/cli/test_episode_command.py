@@ -307,7 +307,7 @@ def test_an_endpoint_that_does_not_say_which_model(rollenv_command, status, body
 def test_a_list_of_models_that_is_late_or_refused_is_asked_for_again(status, slow):
     from rollenv.agents.chat.endpoint import Patience
     from rollenv.cli.episode import _only_model
-    from rollenv.errors import RollenvError
+    from rollenv.core.errors import RollenvError
 
     bodies = [b" " * 50, b'{"data": [{"id": "m"}, {"id": "m"}]}']
     patience = Patience(timeout=3.0 if slow else 60.0, retries=1, first_wait=0.01)

@@ -150,7 +150,7 @@ def test_a_full_gpu_says_what_takes_less_of_it(rollenv_command, monkeypatch, tmp
 def four_rows(monkeypatch):
     """The rows of test:FourRows-v0."""
     import rollenv
-    from rollenv import registry
+    from rollenv.core import registry
 
     monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
     rows = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(4)]
@@ -176,7 +176,7 @@ def four_rows(monkeypatch):
 )
 def test_what_would_stop_the_run_after_the_warm_up_is_said_before_it(four_rows, overrides, says):
     from rollenv.cli.dry_run import try_environments
-    from rollenv.core import UsageError
+    from rollenv.core.errors import UsageError
     from rollenv.trainers.config import load_config
 
     with pytest.raises(UsageError, match=says):

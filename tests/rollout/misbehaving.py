@@ -17,7 +17,7 @@ import numpy as np
 import rollenv
 from rollenv import UsageError
 from rollenv.agents.base import AgentFailed, ContextFull
-from rollenv.core import Unsolvable
+from rollenv.core.errors import Unsolvable
 from rollenv.rollout.types import Task
 
 ID = "test:Misbehaving-v0"
@@ -314,7 +314,7 @@ class Misbehaving(rollenv.Env):
 def register(patch):
     """Make it known."""
     rollenv.list_envs()
-    patch.setattr(rollenv.registry, "ENV_REGISTRY", dict(rollenv.registry.ENV_REGISTRY))
+    patch.setattr(rollenv.core.registry, "ENV_REGISTRY", dict(rollenv.core.registry.ENV_REGISTRY))
     rollenv.register(ID, "misbehaving:Misbehaving", abilities=["random_action", "state_key"])
 
 

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollenv
-from rollenv import UsageError, registry
+from rollenv import UsageError
 from rollenv.agents.base import Action, OracleAgent, RandomAgent
 from rollenv.agents.tiny.model import build_tokenizer
+from rollenv.core import registry
+from rollenv.core.wrappers import TOKENIZER_REQUIRED, WRAPPER_FACTORY
 from rollenv.rollout.evaluate import evaluate, mean_interval, pass_all, pass_at, wilson_interval
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.workers.processes import ProcessWorkers
-from rollenv.wrappers import TOKENIZER_REQUIRED, WRAPPER_FACTORY
 
 
 @pytest.mark.parametrize(

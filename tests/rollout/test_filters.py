@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollenv
-from rollenv import registry
 from rollenv.agents import RandomAgent
 from rollenv.agents.base import Action
+from rollenv.core import registry
 from rollenv.rollout import Group, Limits, RolloutManager, Task, Trajectory, Turn
 from rollenv.rollout.filters import mean_between, varied
 

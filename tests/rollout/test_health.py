@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from troubled import ID, Echo, register
 
-from rollenv.registry import spec
+from rollenv.core.registry import spec
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.health import EnvUnhealthy, Health

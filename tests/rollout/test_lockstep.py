@@ -10,12 +10,12 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import rollenv
-from rollenv import registry
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
+from rollenv.core import registry
 from rollenv.rollout import filters
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.records.samples import drift, make_samples, pack, step_samples, trajectory_samples
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollenv.core import MissingExtra, UsageError
+from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.rollout.records.plain import from_plain, to_plain
 from rollenv.rollout.records.storage import JsonlWriter, StorageError, read, write
 from rollenv.rollout.types import Group, Task, Trajectory, Turn

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 import rollenv
-from rollenv import registry
 from rollenv.agents.base import Action, Session
+from rollenv.core import registry
 from rollenv.rollout.types import Task
 
 ID = "test:Troubled-v0"

@@ -28,7 +28,7 @@ from rollenv.sandbox import (
     SandboxDied,
     SandboxFileError,
 )
-from rollenv.tools.python import PythonCodeTool
+from rollenv.sandbox.python_tool import PythonCodeTool
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.sandbox import Image, Limits, Machine, NotFound
 
 SMALL = Limits(seconds=20, memory_mb=512, processes=64, disk_mb=64, files=5000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import rollenv
-from rollenv.drawing import Cell, Drawing
+from rollenv.core.drawing import Cell, Drawing
 
 #: Markup, ends of scripts, a script's address, direction of text, colours of terminals, and what is no text at all.
 TEXT = (

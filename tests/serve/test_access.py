@@ -10,7 +10,7 @@ from starlette.routing import Route, WebSocketRoute
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from rollenv.errors import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote.address import parse
 from rollenv.remote.connection import Connection
 from rollenv.rollout.workers.processes import ProcessWorkers

@@ -7,7 +7,7 @@ import datetime
 import pytest
 from serving import patient
 
-from rollenv.errors import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote.address import parse
 from rollenv.remote.env import RemoteEnv, Servers
 from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast

@@ -22,7 +22,7 @@ from websockets.sync.client import connect
 from websockets.sync.server import serve as serve_websocket
 
 import rollenv
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote import protocol
 from rollenv.remote.connection import Connection
 from rollenv.remote.protocol import EnvBroke
@@ -268,7 +268,7 @@ def test_a_replay_that_differs_is_not_played_on(serve):
     env.step("random")
     assert eventually(lambda: health(served)["sessions"]["open"] == 0, 10)
     for _ in range(2):
-        with pytest.raises(rollenv.errors.RollenvError, match="gave another answer"):
+        with pytest.raises(rollenv.core.errors.RollenvError, match="gave another answer"):
             env.step("x")
     assert health(served)["sessions"]["open"] == 0
 

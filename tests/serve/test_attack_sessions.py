@@ -22,7 +22,7 @@ from test_attack import Raw, eventually, health, honest, liar
 from websockets.sync.server import serve as serve_websocket
 
 import rollenv
-from rollenv.errors import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote import protocol
 from rollenv.remote.address import Address
 from rollenv.remote.connection import Connection
@@ -44,7 +44,7 @@ OWNER = "anyone"
 def oddities(monkeypatch):
     """The environments of the servers, in this process as well, and not for other tests."""
     rollenv.list_envs()
-    monkeypatch.setattr(rollenv.registry, "ENV_REGISTRY", dict(rollenv.registry.ENV_REGISTRY))
+    monkeypatch.setattr(rollenv.core.registry, "ENV_REGISTRY", dict(rollenv.core.registry.ENV_REGISTRY))
     monkeypatch.delitem(sys.modules, "oddities", raising=False)
     importlib.import_module("oddities")
 

@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 import rollenv
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed
 from rollenv.serve.auth import Tokens, new_token

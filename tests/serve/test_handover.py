@@ -195,6 +195,6 @@ def test_whoever_is_no_admin_hands_over_nothing(guarded):
 def test_a_file_that_is_none_stops_the_start(tmp_path):
     file = tmp_path / "sessions"
     file.write_bytes(b"\xc1 nonsense")
-    with pytest.raises(rollenv.errors.UsageError):
+    with pytest.raises(rollenv.core.errors.UsageError):
         import_file(SessionManager(None, SessionLimits()), file)  # type: ignore[arg-type]
     assert file.exists()

@@ -9,8 +9,8 @@ from serving import Served, patient
 from test_remote_env import plain
 
 import rollenv
-from rollenv.checker import check_env
-from rollenv.errors import EpisodeOver
+from rollenv.core.checker import check_env
+from rollenv.core.errors import EpisodeOver
 from rollenv.remote.protocol import EnvBroke
 
 IDS = ["game:Sokoban-v0-tiny", "game:Hangman-v0-easy"]

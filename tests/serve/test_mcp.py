@@ -16,8 +16,8 @@ from serving import patient
 from waiting import eventually
 
 import rollenv
+from rollenv.core.tools.mcp import MCPTool
 from rollenv.serve.auth import new_token
-from rollenv.tools.mcp import MCPTool
 
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}

@@ -13,8 +13,8 @@ from waiting import eventually
 
 import rollenv
 from rollenv.agents.prompts.session import shown
-from rollenv.drawing import draw
-from rollenv.registry import list_envs
+from rollenv.core.drawing import draw
+from rollenv.core.registry import list_envs
 
 SOKOBAN, BOXED = "game:Sokoban-v0-tiny", "game:Sokoban-v0-easy"
 FILES = re.compile(r'(?:href|src|from)\s*=?\s*"(/page/[a-z]+\.[a-z]+|\./[a-z]+\.js)"')

@@ -15,12 +15,12 @@ import pytest
 from serving import patient
 
 import rollenv
-from rollenv.checker import check_env
-from rollenv.errors import EpisodeOver, NoSuchAbility, UnknownEnv, UsageError
+from rollenv.core.checker import check_env
+from rollenv.core.errors import EpisodeOver, NoSuchAbility, UnknownEnv, UsageError
+from rollenv.core.vector import make_vec
 from rollenv.remote.address import parse
 from rollenv.remote.env import Servers
 from rollenv.remote.protocol import EnvBroke, ServerFull, ServerLost, SessionGone
-from rollenv.vector import make_vec
 
 IDS = ["game:Sokoban-v0-tiny", "game:Hangman-v0-easy", "math:Arithmetic-v0-easy", "gym:Taxi-v3", "webshop:mini-easy"]
 SLOW = [IDS[0], *(pytest.param(env_id, marks=pytest.mark.integration) for env_id in IDS[1:])]
@@ -112,7 +112,7 @@ def test_arguments_that_name_files_programs_or_servers_are_refused(server, tmp_p
         ("math:GSM8K", {"dataset_name": "someone/else"}),
         ("ta:TicTacToe-v0", {"opponent": "chat:gpt"}),
     ):
-        if env_id not in {spec.id for spec in rollenv.registry.list_envs(env_id)}:
+        if env_id not in {spec.id for spec in rollenv.core.registry.list_envs(env_id)}:
             continue
         with pytest.raises(UsageError, match="takes no"):
             rollenv.make(f"{server.address}/{env_id}", **kwargs)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import rollenv
-from rollenv.errors import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.vector import AutoresetMode, make_vec
 from rollenv.remote import protocol
 from rollenv.remote.protocol import EnvBroke
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.remote import RemoteWorkers
-from rollenv.vector import AutoresetMode, make_vec
 
 MAZE = "game:Sokoban-v0-tiny"
 

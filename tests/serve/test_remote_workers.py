@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from rollenv.agents.base import Action, OracleAgent, RandomAgent, Session
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote.protocol import NotAllowed
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.manager import RolloutManager

@@ -17,7 +17,7 @@ from serving import patient
 from waiting import eventually
 
 import rollenv
-from rollenv.core import UnknownEnv
+from rollenv.core.errors import UnknownEnv
 from rollenv.serve.auth import new_token
 
 service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2", reason="needs the extra otel")

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollenv
-from rollenv.tools.backend import ABSENT, MOST_ARGUMENTS, Backend, ToolError, differences, tool
-from rollenv.tools.calls import CALL_FORMS, MOST_CALLS, call_instructions, find_calls, write_calls
-from rollenv.tools.function import MOST_TEXT
+from rollenv.core.tools.backend import ABSENT, MOST_ARGUMENTS, Backend, ToolError, differences, tool
+from rollenv.core.tools.calls import CALL_FORMS, MOST_CALLS, call_instructions, find_calls, write_calls
+from rollenv.core.tools.function import MOST_TEXT
 
 
 class Bank(Backend):
@@ -202,7 +202,7 @@ def test_an_mcp_client_calls_the_functions_of_a_task():
         {"id": 3, "method": "tools/call", "params": {"name": "find", "arguments": {"name": name}}},
         {"id": 4, "method": "tools/call", "params": {"name": "find", "arguments": {"name": "Nobody"}}},
     ]  # fmt: skip
-    command = [sys.executable, "-m", "rollenv.tools.mcp_server", "tools:Tiny-v0", "--seed", "3"]
+    command = [sys.executable, "-m", "rollenv.core.tools.mcp_server", "tools:Tiny-v0", "--seed", "3"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         answers = {}
         for message in messages:
@@ -220,7 +220,7 @@ def test_an_mcp_client_calls_the_functions_of_a_task():
 
 @pytest.mark.integration
 def test_an_environment_without_a_backend_is_refused_with_a_line():
-    command = [sys.executable, "-m", "rollenv.tools.mcp_server", "game:Hangman-v0"]
+    command = [sys.executable, "-m", "rollenv.core.tools.mcp_server", "game:Hangman-v0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.startswith("error: game:Hangman-v0 has no backend")

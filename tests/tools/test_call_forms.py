@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollenv
-from rollenv.tools.calls import find_calls
-from rollenv.tools.function import FunctionTool
-from rollenv.wrappers import ToolEnvWrapper
+from rollenv.core.tools.calls import find_calls
+from rollenv.core.tools.function import FunctionTool
+from rollenv.core.wrappers import ToolEnvWrapper
 
 CALLS: list[tuple[str, object]] = []
 

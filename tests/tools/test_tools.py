@@ -18,15 +18,15 @@ from mcp.server import MCPServer
 
 import rollenv
 from rollenv import MissingExtra, UsageError
+from rollenv.core.tools.base import NOT_CALLED, BaseTool, ToolResult
+from rollenv.core.tools.calculator import calculator_tool
+from rollenv.core.tools.calls import first_call
+from rollenv.core.tools.function import FunctionTool
+from rollenv.core.tools.mcp import MCPError, MCPTool
+from rollenv.core.tools.search import CorpusSearchTool, SearchTool
+from rollenv.core.wrappers import ToolEnvWrapper, get_wrapper_fns
 from rollenv.sandbox import RunResult
-from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
-from rollenv.tools.calculator import calculator_tool
-from rollenv.tools.calls import first_call
-from rollenv.tools.function import FunctionTool
-from rollenv.tools.mcp import MCPError, MCPTool
-from rollenv.tools.python import MAX_CHARACTERS, PythonCodeTool
-from rollenv.tools.search import CorpusSearchTool, SearchTool
-from rollenv.wrappers import ToolEnvWrapper, get_wrapper_fns
+from rollenv.sandbox.python_tool import MAX_CHARACTERS, PythonCodeTool
 
 
 def add(a: int, b: int = 1, unit: Literal["m", "km"] = "m") -> str:

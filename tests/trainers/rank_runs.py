@@ -14,7 +14,7 @@ import torch
 import words
 
 import rollenv
-from rollenv import registry
+from rollenv.core import registry
 from rollenv.trainers import trainer  # noqa: F401  so that processes begin with what they need
 from rollenv.trainers.config import load_config
 from rollenv.trainers.ranks import Ranks

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ragged_batches import cases, deviation, mean, quick, score
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers.advantages import group_normalize, grpo, maxrl, reinforce, reinforce_pp, rloo
 
 BY_GROUP = {

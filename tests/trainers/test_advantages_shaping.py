@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ragged_batches import cases, deviation, mean, quick
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers.advantages import (
     RunningMoments,
     difficulty_weights,

@@ -11,8 +11,8 @@ import pytest
 import words
 
 import rollenv
-from rollenv import registry
-from rollenv.core import UsageError
+from rollenv.core import registry
+from rollenv.core.errors import UsageError
 from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import Drawn

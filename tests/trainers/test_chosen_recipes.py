@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import rollenv
-from rollenv import registry
 from rollenv.cli.dry_run import differences, try_environments
 from rollenv.cli.main import app
-from rollenv.core import MissingData, UsageError
+from rollenv.core import registry
+from rollenv.core.errors import MissingData, UsageError
 from rollenv.envs.game.sokoban import Sokoban
 from rollenv.trainers.config import load_config
 from rollenv.trainers.training import train

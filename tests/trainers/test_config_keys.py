@@ -15,10 +15,10 @@ import words
 from pydantic import BaseModel
 
 import rollenv
-from rollenv import registry
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
+from rollenv.core import registry
 from rollenv.trainers.config import TrainConfig, load_config
 from rollenv.trainers.config.section import union_of
 from rollenv.trainers.run_dir import RunDir

@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import rollenv
-from rollenv import UsageError, registry
+from rollenv import UsageError
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
+from rollenv.core import registry
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
 from rollenv.trainers.experience import experience, with_successful_sibling

@@ -11,7 +11,7 @@ from rollenv.agents import LocalAgent, Sampling
 from rollenv.agents.prompts import ChatPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.sandbox.machine import why_not
 from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir

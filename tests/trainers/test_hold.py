@@ -17,11 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollenv
-from rollenv import UsageError, registry
+from rollenv import UsageError
 from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
+from rollenv.core import registry
+from rollenv.core.wrappers import TOKENIZER_REQUIRED, WRAPPER_FACTORY
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers import checkpoint, cpu_threads
 from rollenv.trainers.config import load_config
@@ -34,7 +36,6 @@ from rollenv.trainers.policies.attention import Row
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
-from rollenv.wrappers import TOKENIZER_REQUIRED, WRAPPER_FACTORY
 
 SIZE = TinySize(hidden=32, layers=1, heads=2, intermediate=64)
 IDS = torch.randint(0, 200, (8, 12), generator=torch.Generator().manual_seed(0))

@@ -9,8 +9,9 @@ import rank_runs
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from rollenv import MissingExtra, UsageError, registry
+from rollenv import MissingExtra, UsageError
 from rollenv.agents.engines.adapters import Adapter
+from rollenv.core import registry
 from rollenv.trainers.config import load_config
 from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged, without
 from rollenv.trainers.run_dir import RunDir, read_rows

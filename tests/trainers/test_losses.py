@@ -10,7 +10,7 @@ from duals import Tokens, clip, dual, exp, mean, stop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers import losses as L
 
 # -- the papers, token by token: each gives the loss of token t -------------------------------------------------------

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers.losses import AdaptiveKL, kl_estimate, kl_loss, token_weights
 from rollenv.trainers.losses.types import LossInput
 

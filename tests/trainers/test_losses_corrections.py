@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers import losses as L
 from rollenv.trainers.diagnostics import effective_sample_size
 

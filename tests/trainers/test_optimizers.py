@@ -10,8 +10,7 @@ import torch
 
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.core import UsageError
-from rollenv.errors import MissingExtra
+from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.trainers.config import load_config
 from rollenv.trainers.memory import Shape, update_memory, update_of
 from rollenv.trainers.policies.local import LocalPolicy

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers.config import load_config
 from rollenv.trainers.config.presets import PRESETS
 

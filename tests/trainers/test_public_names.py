@@ -7,7 +7,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("package", ["rollenv.agents", "rollenv.trainers", "rollenv.envs", "rollenv.tools"])
+@pytest.mark.parametrize("package", ["rollenv.agents", "rollenv.trainers", "rollenv.envs", "rollenv.core.tools"])
 def test_public_names_are_importable_from_the_package(package):
     module = importlib.import_module(package)
     assert set(module.__all__) <= set(dir(module))

@@ -58,8 +58,8 @@ def test_rewards_of_a_grid_are_a_table_too():
 
 
 def test_settings_of_prompts_and_draws_reach_the_player(small):
+    from rollenv.core.wrappers.factory import with_tokenizer
     from rollenv.trainers.models import initial_agent
-    from rollenv.wrappers.factory import with_tokenizer
 
     changes = [
         "model.warm_up.steps=0",

@@ -17,8 +17,9 @@ import torch
 from rank_runs import Together, register, settings
 from torch.distributed import checkpoint as dcp
 
-from rollenv import MissingExtra, UsageError, registry
+from rollenv import MissingExtra, UsageError
 from rollenv.agents.local import LocalAgent
+from rollenv.core import registry
 from rollenv.rollout.manager import RolloutManager
 from rollenv.trainers import checkpoint
 from rollenv.trainers.checkpoint import CheckpointError

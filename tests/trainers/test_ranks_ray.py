@@ -13,8 +13,9 @@ import pytest
 from rank_runs import register, settings
 from ray_cluster import local_cluster, ray, search_path
 
-from rollenv import UsageError, registry
+from rollenv import UsageError
 from rollenv.agents.local import LocalAgent
+from rollenv.core import registry
 from rollenv.trainers import checkpoint
 from rollenv.trainers.checkpoint import CheckpointError
 from rollenv.trainers.run_dir import RunDir, read_rows

@@ -19,7 +19,8 @@ import torch
 import words
 
 import rollenv
-from rollenv import UsageError, registry
+from rollenv import UsageError
+from rollenv.core import registry
 from rollenv.trainers import checkpoint
 from rollenv.trainers.config import load_config, with_settings
 from rollenv.trainers.config.section import union_of

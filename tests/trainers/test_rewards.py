@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rollenv import UsageError
 from rollenv.agents.base import AgentFailed, OracleAgent
 from rollenv.agents.chat.endpoint import Endpoint, Patience
-from rollenv.core import RollenvError
+from rollenv.core.errors import RollenvError
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.trainers.rewards import (

@@ -8,10 +8,11 @@ import pytest
 from rank_runs import SMALL, register, settings
 from ray_cluster import MEMORY, local_cluster, ray, search_path
 
-from rollenv import UsageError, registry
+from rollenv import UsageError
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
+from rollenv.core import registry
 from rollenv.trainers.config import load_config
 from rollenv.trainers.config.placement import PlacementConfig
 from rollenv.trainers.launch import _scaling

@@ -12,7 +12,7 @@ from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task

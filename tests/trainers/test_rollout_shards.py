@@ -15,7 +15,8 @@ import pytest
 from rank_runs import register, settings
 from ray_cluster import local_cluster, ray, search_path
 
-from rollenv import UsageError, registry
+from rollenv import UsageError
+from rollenv.core import registry
 from rollenv.rollout.group_runner import RolloutBroken
 from rollenv.rollout.ray_shards import ActorShard
 from rollenv.trainers.batches import Batches

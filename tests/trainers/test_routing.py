@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from rank_runs import register
 from rank_runs import settings as small
 
-from rollenv import registry
 from rollenv.agents.engines.base import Sampling, read_routes, room_for, write_routes
 from rollenv.agents.engines.local import LocalEngine
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.core import UsageError
+from rollenv.core import registry
+from rollenv.core.errors import UsageError
 from rollenv.rollout.records.samples import trajectory_samples
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.experience import experience

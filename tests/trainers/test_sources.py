@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import rollenv
 from rollenv import UsageError
 from rollenv.agents.base import OracleAgent, RandomAgent
-from rollenv.core import Wrapper
-from rollenv.curriculum import Curriculum, Schedule
+from rollenv.core.curriculum import Curriculum, Schedule
+from rollenv.core.env import Wrapper
 from rollenv.rollout import filters
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.plain import from_plain, to_plain
@@ -275,7 +275,7 @@ def test_epochs_and_seeds_have_orders_of_their_own():
 
 @pytest.fixture
 def four_rows(monkeypatch):
-    monkeypatch.setattr(rollenv.registry, "ENV_REGISTRY", dict(rollenv.registry.ENV_REGISTRY))
+    monkeypatch.setattr(rollenv.core.registry, "ENV_REGISTRY", dict(rollenv.core.registry.ENV_REGISTRY))
     rows = [{"problem": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(4)]
     entry = "rollenv.envs.math.env:MathEnv"
     rollenv.register("test:FourRows-v0", entry, abilities=["oracle"], indexed=True, dataset=rows)

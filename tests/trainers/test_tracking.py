@@ -208,7 +208,7 @@ def test_alarms_are_posted_to_the_webhook_and_a_webhook_that_fails_is_one_warnin
         ("run-7", iteration, "entropy_collapse") for iteration in (3, 4, 5)
     ]
     assert "entropy fell to 0.01" in posted[0]["text"]
-    assert caplog.text.count("AlertTracker could not post an alarm") == 1
+    assert caplog.text.count("AlertTracker could not report an alarm") == 1
 
 
 class Breaks:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rollenv.agents.local import LocalAgent
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers.config import load_config, with_settings
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import task_seed

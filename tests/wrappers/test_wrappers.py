@@ -8,10 +8,10 @@ import pytest
 
 import rollenv
 from rollenv import EpisodeOver, UsageError
-from rollenv.checker import run_checks
-from rollenv.checker.digests import digest
-from rollenv.tools.base import NOT_CALLED, BaseTool, ToolResult
-from rollenv.wrappers import (
+from rollenv.core.checker import run_checks
+from rollenv.core.checker.digests import digest
+from rollenv.core.tools.base import NOT_CALLED, BaseTool, ToolResult
+from rollenv.core.wrappers import (
     TOKENIZER_REQUIRED,
     WRAPPER_FACTORY,
     EpisodeTrackingWrapper,

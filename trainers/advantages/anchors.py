@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers.advantages.moments import Ints
 
 

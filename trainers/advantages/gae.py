@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers.advantages.moments import Floats, finite, parts, ragged, same_sizes, sizes
 
 Nested = Sequence[Sequence[float]]

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

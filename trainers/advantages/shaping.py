@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers.advantages.moments import EPSILON, Floats, RunningMoments, finite, group_moments
 
 Scope = Literal["none", "group", "batch", "running"]

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers.advantages.anchors import anchors, numbered
 from rollenv.trainers.advantages.groups import group_normalize
 from rollenv.trainers.advantages.moments import (

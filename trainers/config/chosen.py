@@ -15,9 +15,10 @@ from rich.progress import track
 
 from rollenv.agents.base import noisy_expert
 from rollenv.agents.prompts import StepPrompt
-from rollenv.core import Env, RollenvError, Unsolvable, UsageError
-from rollenv.env_spec import EnvSpec
-from rollenv.registry import spec
+from rollenv.core.env import Env
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.errors import RollenvError, Unsolvable, UsageError
+from rollenv.core.registry import spec
 from rollenv.rollout.workers.base import describe
 
 logger = logging.getLogger(__name__)

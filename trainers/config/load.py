@@ -12,10 +12,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rollenv.arguments import NOTHING, value_of
-from rollenv.core import UsageError
-from rollenv.errors import did_you_mean
-from rollenv.registry import spec
+from rollenv.core.arguments import NOTHING, value_of
+from rollenv.core.errors import UsageError, did_you_mean
+from rollenv.core.registry import spec
 from rollenv.rollout.group_reward import group_function
 from rollenv.trainers.config.presets import preset
 from rollenv.trainers.config.run import AnyPrompt, TrainConfig

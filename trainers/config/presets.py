@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 
 class Preset(NamedTuple):

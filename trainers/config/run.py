@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
 from rollenv.agents.tiny.settings import TinySize, WarmUp
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.plugins import entry_points
 from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo, Ppo
 from rollenv.trainers.config.losses import (
@@ -320,12 +321,22 @@ class EvalConfig(Section):
 class TrackersConfig(Section):
     """Metric trackers in addition to ``metrics.jsonl``."""
 
-    use: list[Literal["wandb", "swanlab", "mlflow", "tensorboard"]] = Field(default_factory=list)
+    use: list[str] = Field(default_factory=list)
+    """wandb, tensorboard, swanlab, mlflow, or a tracker of another package (entry points ``rollenv.trackers``)."""
     project: str = "rollenv"
     """Project in W&B and SwanLab; experiment in MLflow."""
     alerts: str = Field("", pattern="^(https?://.+)?$")
     """A webhook, such as Slack's, for the trainer's alarms: entropy collapse, groups without signal, drift and others.
     """
+
+    @field_validator("use")
+    @classmethod
+    def _known(cls, use: list[str]) -> list[str]:
+        known = {"wandb", "tensorboard", *entry_points("rollenv.trackers")} - {"alerts"}
+        for name in use:
+            if name not in known:
+                raise ValueError(f"there is no tracker {name!r}; choose from {', '.join(sorted(known))}")
+        return use
 
 
 class TrainConfig(Section):
@@ -480,7 +491,7 @@ class TrainConfig(Section):
             need(False, "distill.alone=false", "loss", "name", *own)
         need(not tiny, "a model.path other than tiny", "prompt.examples")
         need(self.templates, "a model.path other than tiny, and prompt.chat=true", "prompt.template_args")
-        named = {"wandb", "swanlab", "mlflow"} & set(self.trackers.use)
+        named = set(self.trackers.use) - {"tensorboard"}
         need(named, "trackers.use=['wandb'], swanlab or mlflow", "trackers.project")
         # the tiny model is warmed up on the environment itself
         need(self.tasks.kind != "mixture" or tiny, mixture, "env.kwargs")

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from rollenv.core import UsageError
-from rollenv.registry import named_wrappers
+from rollenv.core.errors import UsageError
+from rollenv.core.registry import named_wrappers
 from rollenv.trainers.config.section import Positive, Section, union
 
 
@@ -20,7 +20,7 @@ class EnvConfig(Section):
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Constructor arguments of the training environments."""
     wrappers: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Wrappers in training and evaluation: names (as in rollenv.wrappers) and arguments."""
+    """Wrappers in training and evaluation: names (as in rollenv.core.wrappers) and arguments."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of every ``reset`` in training."""
 
@@ -50,7 +50,7 @@ class Rows(Section):
 
 
 class Levels(Section):
-    """A curriculum: the level follows the success rate (see rollenv.curriculum); evaluation does not change."""
+    """A curriculum: the level follows the success rate (see rollenv.core.curriculum); evaluation does not change."""
 
     kind: Literal["curriculum"] = "curriculum"
     levels: list[dict[str, Any]] = Field(default_factory=list)

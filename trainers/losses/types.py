@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 Level = Literal["token", "turn", "sequence"]
 Aggregation = Literal["token", "sequence", "prompt", "fixed"]

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.agents.engines.routing import Routing
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.trainers.policies.attention import ATTENTION, Row
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
 from rollenv.trainers.policies.head import MOST_LOGITS, token_logprobs

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from rollenv.errors import MissingExtra
-from rollenv.needs import Package
+from rollenv.core.errors import MissingExtra
+from rollenv.core.needs import Package
 
 Kind = Literal["adamw", "adamw8bit"]
 

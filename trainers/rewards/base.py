@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config.tasks import pattern_of
 from rollenv.trainers.sources.base import Drawn

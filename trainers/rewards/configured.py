@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from rollenv.agents.chat.endpoint import Endpoint, Patience
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.rewards import AnyDomainReward, FormatReward, InstructionsReward, LengthReward

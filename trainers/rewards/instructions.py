@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rollenv.core import UsageError
-from rollenv.parsing import last_code_block
-from rollenv.registry import spec
+from rollenv.core.errors import UsageError
+from rollenv.core.parsing import last_code_block
+from rollenv.core.registry import spec
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.trainers.rewards.base import last_answer
 

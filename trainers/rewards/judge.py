@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollenv.agents.chat.endpoint import Endpoint
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.rewards.base import last_answer
 

@@ -6,8 +6,8 @@ import logging
 import re
 from typing import Any
 
-from rollenv.core import UsageError
-from rollenv.needs import require_extra
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import require_extra
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.advantages import overlong_penalty
 

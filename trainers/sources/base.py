@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Protocol, TypeVar
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Group, Task
 
 T = TypeVar("T")

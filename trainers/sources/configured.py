@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rollenv.curriculum import Curriculum, Schedule
-from rollenv.env_spec import Wrappers
+from rollenv.core.curriculum import Curriculum, Schedule
+from rollenv.core.env_spec import Wrappers
+from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, Levels, Mixture, Pool
 from rollenv.trainers.config.tasks import Rows as RowsConfig
@@ -11,7 +12,6 @@ from rollenv.trainers.sources.base import TaskSource, TaskTemplate, task_seed
 from rollenv.trainers.sources.mixture import MixtureSource
 from rollenv.trainers.sources.success_aware import SuccessAware
 from rollenv.trainers.sources.task_lists import CurriculumSource, DatasetSource, Rows, Seeds, SeedSource
-from rollenv.wrappers.factory import with_tokenizer
 
 
 def source_of(config: TrainConfig, wrappers: Wrappers) -> TaskSource:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.sources.base import Drawn, TaskSource, count, origin_of, read_state
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.sources.base import count, own_part, read_state, task_seed
 from rollenv.trainers.sources.task_lists import Items, check_size

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rollenv.core import UsageError
-from rollenv.curriculum import Curriculum, Schedule
-from rollenv.registry import spec
+from rollenv.core.curriculum import Curriculum, Schedule
+from rollenv.core.errors import UsageError
+from rollenv.core.registry import spec
 from rollenv.rollout.types import Group, Task
 from rollenv.rollout.workers.base import make_env
 from rollenv.trainers.sources.base import DataChanged, Drawn, TaskTemplate, count, own_part, read_state, task_seed

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from rollenv.agents.gateway.messages import Call, GatewayError, Message
-from rollenv.parsing import well_formed
+from rollenv.core.parsing import well_formed
 
 T = TypeVar("T")
 

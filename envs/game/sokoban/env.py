@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollenv.core import EpisodeOver, Unsolvable, UsageError
+from rollenv.core.errors import EpisodeOver, Unsolvable, UsageError
 from rollenv.envs import pictures
 from rollenv.envs.game.grid import GridGame, Rewards
 from rollenv.envs.game.sokoban.board import DIRECTIONS, Board, State, bits

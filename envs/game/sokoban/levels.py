@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.game.sokoban.board import Board, State, bits, parse_level, reached
 from rollenv.envs.game.sokoban.solver import solve
 from rollenv.envs.splits import in_split

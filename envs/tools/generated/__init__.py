@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollenv.registry import ABILITIES, register
+from rollenv.core.registry import ABILITIES, register
 
 #: Levels of a curriculum: more records, more goals.
 LEVELS: tuple[dict[str, Any], ...] = (

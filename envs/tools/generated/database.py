@@ -6,13 +6,13 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.tools.backend import tool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedProblem, GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template, World
 from rollenv.envs.tools.sql.database import Database, SqlBackend, image_of
-from rollenv.tools.backend import tool
 
 #: Maximum number of rows of an answer to an agent.
 _MOST_ROWS = 100

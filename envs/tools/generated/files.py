@@ -7,11 +7,11 @@ import random
 import re
 from typing import Any
 
+from rollenv.core.tools.backend import ToolError, tool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template, World
-from rollenv.tools.backend import ToolError, tool
 
 #: Limits: files and folders, characters of a path and of a file.
 _MOST_ENTRIES, _MOST_PATH, _MOST_TEXT = 1000, 200, 20_000

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.tools.base import Informant, Judgement, Move, Problem, ToolEnv, User
 from rollenv.envs.tools.generated.goals import (
     DISTRACTIONS,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
+from rollenv.core.tools.backend import Backend, ToolError, differences, tool
 from rollenv.envs.tools.base import Call, Move
-from rollenv.tools.backend import Backend, ToolError, differences, tool
 
 _RATES = {"EUR": 1.0, "USD": 1.08, "GBP": 0.86, "JPY": 161.0, "CHF": 0.95}
 _METRES = {"m": 1.0, "km": 1000.0, "cm": 0.01, "mile": 1609.344, "foot": 0.3048, "inch": 0.0254}

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from rollenv.core.tools.backend import ToolError, tool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, NothingFits, Template, World, column, date_of
-from rollenv.tools.backend import ToolError, tool
 
 Minutes = Annotated[int, Field(ge=5, le=600)]
 

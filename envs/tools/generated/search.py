@@ -13,12 +13,12 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.tools.backend import ToolError, tool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Goal, Template, World
-from rollenv.tools.backend import ToolError, tool
 
 _WORD = re.compile(r"\w+")
 _ENDS = ("Works", "Trading", "Brothers", "Mills", "Lines")

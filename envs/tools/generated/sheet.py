@@ -10,7 +10,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.tools.backend import ToolError, tool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.formulas import (
@@ -25,8 +26,7 @@ from rollenv.envs.tools.generated.formulas import (
 )
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template, World
-from rollenv.tools.backend import ToolError, tool
-from rollenv.tools.python import PythonCodeTool
+from rollenv.sandbox.python_tool import PythonCodeTool
 
 Row = Annotated[int, Field(ge=1, le=MOST_ROWS)]
 Column = Annotated[str, Field(pattern="^[A-Z]$")]

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from rollenv.core.tools.backend import ToolError, tool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
 from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template, World, column
-from rollenv.tools.backend import ToolError, tool
 
 Amount = Annotated[int, Field(ge=1, le=1000)]
 Status = Literal["pending", "shipped", "delivered", "cancelled", "refunded"]

@@ -13,8 +13,8 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from rollenv.envs.tools.sql.mysql_functions import MOST_LENGTH, add_functions
-from rollenv.tools.backend import Backend, ToolError
+from rollenv.core.tools.backend import Backend, ToolError
+from rollenv.envs.tools.sql.functions import MOST_LENGTH, add_functions
 
 #: Adds functions and collations to a connection. The second argument charges a query for the steps of such a function.
 Prepare = Callable[[sqlite3.Connection, Callable[[int], None]], None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollenv.registry import ABILITIES, register
+from rollenv.core.registry import ABILITIES, register
 
 
 def register_tools() -> None:

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rollenv.core import ResetResult, StepResult, UsageError
+from rollenv.core.env import ResetResult, StepResult
+from rollenv.core.errors import UsageError
+from rollenv.core.tools.backend import Backend, ToolError, tool
+from rollenv.core.tools.calls import CallForm
 from rollenv.envs.tools.base import Move, Problem, ToolEnv
 from rollenv.envs.tools.generated import words
-from rollenv.tools.backend import Backend, ToolError, tool
-from rollenv.tools.calls import CallForm
 
 Number = Annotated[int, Field(ge=10, le=99)]
 _VERBS = {"ship": "shipped", "hold": "held", "cancel": "cancelled"}

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.core import RollenvError
+from rollenv.core.errors import RollenvError
 
 #: Number of recent latencies of each operation, for the quantiles.
 _REMEMBERED = 512

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollenv.agents.engines.base import read_routes
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Group, Trajectory, Turn
 
 Ints = NDArray[np.int64]

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, get_args, get_origin, overload
 
-from rollenv.core import RollenvError, UsageError
-from rollenv.needs import require_extra
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.needs import require_extra
 from rollenv.rollout.records.plain import bare, from_plain, hints, to_plain
 from rollenv.rollout.types import Group, Trajectory
 

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-from rollenv import cards, drawing
-from rollenv.core import Env, MissingExtra, RollenvError, Unsolvable, UsageError
-from rollenv.env_spec import EnvSpec
-from rollenv.registry import spec
+from rollenv import cards
+from rollenv.core import drawing
+from rollenv.core.env import Env
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.errors import MissingExtra, RollenvError, Unsolvable, UsageError
+from rollenv.core.registry import spec
 from rollenv.rollout import validation
 from rollenv.rollout.types import Task
 
@@ -73,7 +75,7 @@ def validated(
     )
 
 
-#: Render after every turn: no, as text, or as JSON of a drawing (:func:`rollenv.drawing.board`).
+#: Render after every turn: no, as text, or as JSON of a drawing (:func:`rollenv.core.drawing.board`).
 Views = bool | Literal["board"]
 
 Avoid = Callable[[str], bool]

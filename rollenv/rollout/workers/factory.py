@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote.address import parse
 from rollenv.rollout.workers import Workers
 

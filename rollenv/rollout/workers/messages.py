@@ -11,7 +11,7 @@ import pickle
 import struct
 from typing import Any
 
-from rollenv.core import MissingExtra, RollenvError, UnknownEnv, Unsolvable, UsageError
+from rollenv.core.errors import MissingExtra, RollenvError, UnknownEnv, Unsolvable, UsageError
 from rollenv.rollout import validation
 from rollenv.rollout.workers.base import EnvFailure, EnvResult, describe, error_text, validated
 

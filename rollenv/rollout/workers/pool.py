@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from rollenv.core import RollenvError, UsageError
-from rollenv.env_spec import EnvSpec
-from rollenv.registry import spec
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.registry import spec
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.base import Avoid, EnvFailure, EnvResult, Views, avoid_none

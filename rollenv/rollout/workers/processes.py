@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import psutil
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.pool import Slot, Worker, WorkerPool
 from rollenv.rollout.workers.template import Template

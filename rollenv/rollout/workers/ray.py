@@ -9,8 +9,8 @@ import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from rollenv.core import UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import UsageError
+from rollenv.core.needs import extra
 from rollenv.rollout.workers.pool import Slot, Worker, WorkerPool
 from rollenv.rollout.workers.processes import Link
 from rollenv.rollout.workers.template import Template

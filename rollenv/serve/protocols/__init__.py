@@ -1,19 +1,36 @@
-"""Wire protocols of other projects; each is a module with ``routes(server)``."""
+"""Wire protocols; each is a module with ``routes(server)``, which returns Starlette routes.
 
-#: Names of the protocols, for the command line.
-PROTOCOLS = ("gem", "openenv", "rock", "e2b", "fusion", "mcp", "ors", "page")
+Other packages add protocols through the entry point group ``rollenv.protocols``, each entry naming such a module.
+"""
 
-#: What opens sessions, by the first part of its paths; the paths of ``ors`` begin with an environment's id.
-_SESSIONS = {
-    "native": "rollenv",
-    "apis": "gem",
-    "openenv": "openenv",
-    "mcp": "mcp",
-    "page": "page",
-    "readyz": "readiness check",
-}
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from rollenv.core.errors import UsageError
+from rollenv.core.plugins import entry_points, load
+
+GROUP = "rollenv.protocols"
+
+#: Protocols that come with rollenv. The page is the last: its routes take every path that is left.
+_OWN = ("gem", "openenv", "e2b", "mcp")
 
 
-def protocol_of(path: str) -> str:
-    """Return the name of the protocol that opened a session, from the path of the request."""
-    return _SESSIONS.get(path.strip("/").split("/")[0], "ors") if path else ""
+def protocols() -> tuple[str, ...]:
+    """Return the names of all protocols, for the command line."""
+    return (*_OWN, *sorted(entry_points(GROUP)), "page")
+
+
+def routes_of(name: str) -> Callable[..., list[Any]]:
+    """Return the function that makes a protocol's routes for a server.
+
+    Raises:
+        UsageError: there is no such protocol.
+    """
+    if name not in protocols():
+        raise UsageError(f"there is no protocol {name!r}; there are {', '.join(protocols())}")
+    own = name in _OWN or name == "page"
+    module = importlib.import_module(f"{__name__}.{name}") if own else load(GROUP, name)
+    return module.routes  # type: ignore[no-any-return]

@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from rollenv.core import UsageError
-from rollenv.registry import list_envs
+from rollenv.core.errors import UsageError
+from rollenv.core.registry import list_envs
 from rollenv.remote.protocol import session_name
 from rollenv.serve.responses import Json, body_of
 from rollenv.serve.server import EnvServer

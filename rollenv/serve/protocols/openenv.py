@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from rollenv import __version__, cards
-from rollenv.core import RollenvError, UsageError
-from rollenv.env_spec import EnvSpec
+from rollenv.core.env_spec import EnvSpec
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.protocol import ServerFull, session_name
 from rollenv.serve.auth import Client
 from rollenv.serve.responses import Json, body_of, json_of

@@ -16,7 +16,7 @@ from rollenv.agents.gateway.messages import Answer, Call
 from rollenv.agents.gateway.session import Drawn
 from rollenv.agents.harness.agent import HarnessAgent
 from rollenv.agents.harness.run import attached
-from rollenv.core import MissingExtra
+from rollenv.core.errors import MissingExtra
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory
 from rollenv.rollout.workers.factory import make_workers

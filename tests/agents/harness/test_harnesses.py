@@ -7,7 +7,7 @@ import pytest
 from stub_endpoint import Endpoint
 
 from rollenv.agents.harness import HARNESSES, PORT, attached, find_harness, play, program
-from rollenv.core import MissingExtra
+from rollenv.core.errors import MissingExtra
 from rollenv.sandbox import Machine
 from rollenv.sandbox.machine import why_not
 

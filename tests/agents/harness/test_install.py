@@ -3,7 +3,7 @@
 import pytest
 
 from rollenv.agents.harness import find_harness, install
-from rollenv.core import MissingExtra
+from rollenv.core.errors import MissingExtra
 
 
 def test_what_is_missing_is_reported_in_one_line_and_cut_installations_go(tmp_path, monkeypatch):

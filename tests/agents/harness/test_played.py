@@ -11,7 +11,7 @@ from rollenv.agents import LocalAgent, Sampling, TrainedHarnessAgent
 from rollenv.agents.prompts import ChatPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
-from rollenv.core import MissingExtra
+from rollenv.core.errors import MissingExtra
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.records.samples import drift, trajectory_samples

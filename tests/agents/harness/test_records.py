@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollenv.agents.harness import HARNESSES, PORT, attached, find_harness, program
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 TOLD = {"base_url": f"http://127.0.0.1:{PORT}/s/1", "key": "own", "model": "policy", "seconds": 60}
 

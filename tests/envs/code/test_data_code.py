@@ -8,7 +8,7 @@ import pytest
 
 import rollenv
 from rollenv import UsageError
-from rollenv.checker import check_env
+from rollenv.core.checker import check_env
 from rollenv.envs.code.env import CodeEnv
 from rollenv.envs.code.tests import AssertTests, CallTests, StdioTests, count, parse_tests, run_tests
 from rollenv.sandbox import shared_pool

@@ -8,7 +8,7 @@ import pytest
 
 import rollenv
 from rollenv import UsageError
-from rollenv.checker import check_env
+from rollenv.core.checker import check_env
 from rollenv.envs.code.env import CodeEnv
 from rollenv.envs.math.env import MathEnv
 from rollenv.envs.qa.env import QaEnv, exact_match, f1, normalize, texts

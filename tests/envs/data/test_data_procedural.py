@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import rollenv
 from rollenv import UsageError
-from rollenv.checker import check_env
+from rollenv.core.checker import check_env
+from rollenv.core.tools.calculator import evaluate
 from rollenv.envs.code.one_line import TEMPLATES, OneLine, read_function
 from rollenv.sandbox import shared_pool
-from rollenv.tools.calculator import evaluate
 
 IDS = ("math:Arithmetic-v0-easy", "math:Arithmetic-v0-hard", "code:OneLine-v0", "tool:Calculator-v0")
 FORMATTED = IDS[:3]
@@ -294,7 +294,7 @@ def test_no_template_passes_for_another():
 
 def evaluate_all(env, action):
     tree, names = read_function(re.sub(r"^```python\n|\n```$", "", action), env.parameters)
-    from rollenv.tools.calculator import evaluate_tree
+    from rollenv.core.tools.calculator import evaluate_tree
 
     return [evaluate_tree(tree, dict(zip(names, c, strict=True))) for c in env.calls]
 

@@ -9,12 +9,12 @@ import pytest
 
 import rollenv
 from rollenv import MissingExtra, UsageError
+from rollenv.core.errors import MissingData
 from rollenv.envs.code.env import CodeEnv
 from rollenv.envs.data import rows as datasets
 from rollenv.envs.data.rows import KNOWN, is_local, load_rows
 from rollenv.envs.math.env import MathEnv
 from rollenv.envs.qa.env import QaEnv
-from rollenv.errors import MissingData
 
 ROWS = [{"problem": f"{i} + {i}?", "answer": 2 * i} for i in range(5)]
 

@@ -9,10 +9,9 @@ import pytest
 
 import rollenv
 from rollenv import UsageError
-from rollenv.checker import check_env
-from rollenv.core import MissingExtra
+from rollenv.core.checker import check_env
+from rollenv.core.errors import MissingData, MissingExtra
 from rollenv.envs.math.visual import MathVisualEnv
-from rollenv.errors import MissingData
 
 Image = pytest.importorskip("PIL.Image")
 io = importlib.import_module("io")

@@ -8,10 +8,10 @@ import pytest
 
 import rollenv
 from rollenv import UsageError
+from rollenv.core.parsing import last_boxed
 from rollenv.envs.rg import NAMES
 from rollenv.envs.rg import env as rg
 from rollenv.envs.rg.env import ReasoningGymEnv, boxed
-from rollenv.parsing import last_boxed
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
 

@@ -3,7 +3,7 @@
 import pytest
 
 import rollenv
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.shell import FAMILIES
 from rollenv.envs.shell.generate import FAMILIES as MADE
 from rollenv.envs.shell.generate import MIX, split_of

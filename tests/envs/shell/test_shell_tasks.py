@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.shell.checks import Content, Json, Lines, Number, Paths, Table, Tree, lines_of, walk
 from rollenv.envs.shell.generate import FAMILIES, MIX, generate, split_of
 from rollenv.envs.shell.task import SIZES

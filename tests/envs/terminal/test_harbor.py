@@ -6,6 +6,7 @@ import pytest
 import task_folders as folders
 
 import rollenv
+from rollenv.core.errors import UnknownEnv
 from rollenv.envs.harbor.read import find_tasks, read_task
 from rollenv.envs.terminal.folder import TaskFolderError
 from rollenv.envs.terminal.verify import (
@@ -17,7 +18,6 @@ from rollenv.envs.terminal.verify import (
     VerifierError,
     VerifierTimedOut,
 )
-from rollenv.errors import UnknownEnv
 from rollenv.sandbox import Limits
 from rollenv.sandbox.image_builder import BuildError
 

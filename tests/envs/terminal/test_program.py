@@ -7,7 +7,7 @@ import pytest
 import task_folders as folders
 
 import rollenv
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.terminal.program import RUNTIMES, Attached
 from rollenv.sandbox.machine import why_not
 

@@ -10,7 +10,7 @@ import pytest
 from available import variants
 
 import rollenv
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.envs.tools.generated.goals import LONGEST_MESSAGE, REFUSALS, mentions, refuses
 
 SUITES = ("Shop", "Office", "Files", "SQL", "Sheet", "Search")
@@ -29,7 +29,7 @@ def finish(env):
 
 def do(env, calls, message):
     """Carry out calls as the agent would, then say something; the last info."""
-    from rollenv.tools.calls import write_calls
+    from rollenv.core.tools.calls import write_calls
 
     for call in calls:
         env.step(write_calls([call], env.calls))

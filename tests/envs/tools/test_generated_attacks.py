@@ -11,9 +11,9 @@ import pytest
 from available import variants
 
 import rollenv
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
+from rollenv.core.tools.calls import write_calls
 from rollenv.envs.tools.generated.goals import LONGEST_MESSAGE, guesses, mentions, refuses
-from rollenv.tools.calls import write_calls
 
 SUITES = ("Shop", "Office", "Files", "SQL", "Sheet", "Search")
 IDS = [spec.id for suite in SUITES for spec in rollenv.list_envs(f"tools:{suite}-v0")]

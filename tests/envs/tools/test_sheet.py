@@ -7,9 +7,9 @@ import time
 import pytest
 
 import rollenv
+from rollenv.core.tools.calls import write_calls
 from rollenv.envs.tools.generated.formulas import Evaluation, FormulaError, shifted
 from rollenv.envs.tools.generated.sheet import Sheet
-from rollenv.tools.calls import write_calls
 
 CELLS = {
     "A": {"1": "item", "2": "pen", "3": "cup", "4": "pen"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import rollenv
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 
 
 def play(env, seed, noise=0.0):

@@ -10,12 +10,12 @@ import pytest
 
 import rollenv
 from rollenv import UsageError
+from rollenv.core.errors import MissingData
 from rollenv.envs.webshop.catalogue import Catalogue, build_catalogue
 from rollenv.envs.webshop.files import BadFile, ShopFiles, entries, products, records
 from rollenv.envs.webshop.generate import STYLES, generated, write_webshop_files
 from rollenv.envs.webshop.product import Product
 from rollenv.envs.webshop.shop import open_shop
-from rollenv.errors import MissingData
 
 ITEM = {
     "asin": "B000000001",

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.protocol import ServerFull, SessionGone
 from rollenv.serve.protocols.e2b.service import VERSION, E2BService, Variables
 from rollenv.serve.responses import Json, body_of, status_of, validated

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote.protocol import TooFast
 from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import FileRefused, FileThere, NotADirectory, NotFound

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.protocol import SessionGone
 from rollenv.sandbox.errors import NotFound, SandboxDied
 from rollenv.sandbox.sandbox import DEFAULT, STATEFUL, default_name

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.protocol import NotAllowed, SessionGone
 from rollenv.serve.protocols.e2b.service import E2BService
 from rollenv.serve.responses import Json, Streamed, status_of

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.protocol import TooFast
 from rollenv.sandbox import Sandbox
 from rollenv.sandbox.commands import CommandHandle, Terminal

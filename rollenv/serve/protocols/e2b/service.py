@@ -23,7 +23,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rollenv.core import RollenvError, UsageError
+from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.protocol import NotAllowed, SessionGone, TooFast
 from rollenv.sandbox import Sandbox
 from rollenv.sandbox.errors import SandboxDied, SandboxPaused

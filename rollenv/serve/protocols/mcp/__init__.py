@@ -19,16 +19,16 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from rollenv import __version__, cards
-from rollenv.core import RollenvError, UsageError
-from rollenv.needs import extra
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.needs import extra
 from rollenv.remote.protocol import FAILED, NotAllowed, ServerFull, SessionGone
+from rollenv.sandbox.python_tool import shortened
 from rollenv.serve.auth import Client
 from rollenv.serve.protocols.mcp.tools import EVERY, ONE, Held
 from rollenv.serve.quotas import stopping
 from rollenv.serve.responses import Json, json_of, retry_after, status_of, wrong_fields
 from rollenv.serve.server import EnvServer
 from rollenv.serve.sessions import served
-from rollenv.tools.python import shortened
 
 with extra("serve", "The MCP protocol"):
     from mcp import types

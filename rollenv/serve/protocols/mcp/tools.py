@@ -16,17 +16,17 @@ from typing_extensions import TypedDict
 
 from rollenv import cards
 from rollenv.agents.prompts.session import shown
-from rollenv.core import RollenvError, UsageError
-from rollenv.needs import extra
-from rollenv.registry import list_envs
+from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.needs import extra
+from rollenv.core.registry import list_envs
 from rollenv.remote.protocol import SessionGone, session_name
+from rollenv.sandbox.python_tool import shortened
 from rollenv.sandbox.types import CommandResult, Execution
 from rollenv.serve.auth import Client
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import EnvServer
 from rollenv.serve.session import Session
 from rollenv.serve.sessions import served
-from rollenv.tools.python import shortened
 
 with extra("serve", "The MCP protocol"):
     from mcp import types

@@ -15,8 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from rollenv import __version__, drawing
-from rollenv.core import RollenvError
+from rollenv import __version__
+from rollenv.core import drawing
+from rollenv.core.errors import RollenvError
 from rollenv.remote.protocol import NotAllowed, error_answer
 from rollenv.report.plain import plain
 from rollenv.serve.auth import Client

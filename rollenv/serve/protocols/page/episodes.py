@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from rollenv import cards
 from rollenv.agents.prompts.session import shown
-from rollenv.core import EpisodeOver, NoSuchAbility, RollenvError, UsageError
-from rollenv.registry import list_envs
+from rollenv.core.errors import EpisodeOver, NoSuchAbility, RollenvError, UsageError
+from rollenv.core.registry import list_envs
 from rollenv.remote.protocol import EnvBroke, SessionGone, error_answer, session_name
 from rollenv.report.plain import clip, plain
 from rollenv.serve.auth import Client

@@ -11,11 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from rollenv.core import UsageError
+from rollenv.core.errors import UsageError
 from rollenv.remote.protocol import SessionGone
 from rollenv.report.plain import clip, plain
 from rollenv.serve.auth import Client
-from rollenv.serve.protocols import protocol_of
 from rollenv.serve.protocols.page.episodes import ACTIONS, BYTES, Nothing, turn_of
 from rollenv.serve.replayed_env import ReplayedEnv
 from rollenv.serve.session import Session
@@ -183,7 +182,7 @@ def _row(session: Session, now: float) -> dict[str, Any]:
         "key": key_of(session),
         "env": session.env.task.env_id,
         "owner": clip(session.owner),
-        "protocol": protocol_of(session.via),
+        "protocol": session.protocol,
         "age": now - session.opened,
         "idle": 0.0 if session.busy else now - session.used,
         "turns": session.env.turns,

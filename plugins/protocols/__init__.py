@@ -1,0 +1,1 @@
+"""Wire protocols of ROCK, OpenReward and SandboxFusion; each is a module with ``routes(server)``."""

@@ -1,0 +1,1 @@
+"""Published suites of tasks with tools, each judged as its authors judge it."""

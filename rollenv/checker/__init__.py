@@ -1,5 +1,0 @@
-"""Checks of an environment's promises: :func:`check_env`."""
-
-from rollenv.checker.checks import CHECKS, Finding, check_env, run_checks
-
-__all__ = ["CHECKS", "Finding", "check_env", "run_checks"]

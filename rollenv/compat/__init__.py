@@ -1,1 +1,0 @@
-"""Compatibility with other projects' interfaces."""

@@ -1,0 +1,453 @@
+"""The environment contract: :class:`Env` and :class:`Wrapper`; the errors are in :mod:`rollenv.core.errors`.
+
+An environment is a :class:`gymnasium.Env` whose observations and actions are text. An author writes two hooks::
+
+    class Guess(rollenv.Env):
+        def _reset(self, options):
+            self.secret = self.randint(10)
+            return "Guess a number from 0 to 9.", {}
+
+        def _step(self, action):
+            right = action.strip() == str(self.secret)
+            return ("Right." if right else "Wrong."), float(right), right, False, {"success": right}
+
+and inherits seeding, the end-of-episode guard, the spaces and the default abilities. :func:`rollenv.check_env` tests
+the contract.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.utils import seeding
+
+from rollenv.core.errors import (
+    BadEntryPoint,
+    Broken,
+    EpisodeOver,
+    MissingData,
+    MissingExtra,
+    NoSuchAbility,
+    RollenvError,
+    UnknownEnv,
+    Unsolvable,
+    UsageError,
+    did_you_mean,
+)
+from rollenv.core.spaces import TextSpace
+
+if TYPE_CHECKING:
+    from rollenv.core.drawing import Drawing
+
+__all__ = [
+    "BadEntryPoint",
+    "Broken",
+    "Env",
+    "EpisodeOver",
+    "MissingData",
+    "MissingExtra",
+    "NoSuchAbility",
+    "ResetResult",
+    "RollenvError",
+    "StepResult",
+    "UnknownEnv",
+    "Unsolvable",
+    "UsageError",
+    "Wrapper",
+]
+
+StepResult = tuple[str, float, bool, bool, dict[str, Any]]
+ResetResult = tuple[str, dict[str, Any]]
+
+
+class OptionalAbility:
+    """Descriptor of an optional ability on :class:`Env`, which implements none.
+
+    A ``__getattr__`` would do the same, but makes every attribute lookup of a step a third slower in Python 3.11.
+    """
+
+    def __init__(self, lacking: str, *, part: str = "", whole: str = ""):
+        self.lacking, self.part, self.whole = lacking, part, whole
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, env: Any, owner: type) -> Any:
+        """Return the method that completes the hook of the class (``part``), or the one of a base class behind Env.
+
+        Raises:
+            NoSuchAbility: neither exists.
+        """
+        if env is None:
+            return self
+        if self.part and getattr(owner, self.part, None):
+            return getattr(env, self.whole)
+        found = getattr(super(Env, env), self.name, None)
+        if found is None:
+            raise NoSuchAbility(f"{owner.__name__} {self.lacking}")
+        return found
+
+
+class Env(gymnasium.Env[str, str]):
+    """A multi-turn text environment.
+
+    An episode is a pure function of (constructor arguments, seed, actions): every draw comes from the private
+    :attr:`np_random`, never from process-wide state. ``terminated`` means that the task ended, ``truncated`` that a
+    limit did; they are never both set for one cause.
+
+    Optional abilities, declared in the spec (:data:`rollenv.core.registry.ABILITIES`) and proved by the checker:
+    :meth:`get_state` / :meth:`set_state`, :meth:`spawn`, :meth:`sample_random_action`, :meth:`oracle_action`,
+    :meth:`state_key`.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["text", "ansi", "svg"], "render_fps": 4}
+    #: "text"; :func:`rollenv.make` also takes "ansi" and "svg", for which :attr:`picture` draws the text of the board.
+    render_mode: str | None = "text"
+    #: Converts the text of :meth:`render` to a drawing; None if the environment has no board.
+    picture: Callable[[str], Drawing | None] | None = None
+    #: The :class:`rollenv.EnvSpec`, set by :func:`rollenv.make`.
+    spec: Any = None
+    #: The keys that ``reset(options=...)`` takes; any other is an error.
+    reset_options: frozenset[str] = frozenset()
+
+    #: Attributes that an episode changes in place: a copy of the environment copies these and shares the rest. None
+    #: copies everything.
+    _changed_in_place: tuple[str, ...] | None = None
+
+    #: The id and entry point of the spec.
+    env_id: str | None = None
+    entry_point: str | Callable[..., Env] | None = None
+
+    _over = True
+    _begun = False
+    _random_actions: random.Random | None = None
+
+    # -- what an author writes ---------------------------------------------------------------------------------------
+
+    def _reset(self, options: dict[str, Any]) -> ResetResult:
+        """Start an episode. :attr:`np_random` is already seeded."""
+        if type(self).reset is Env.reset:
+            raise NotImplementedError(f"{type(self).__name__} has no _reset()")
+        return "", {}  # it overrides reset() and calls this one for the seed
+
+    def _step(self, action: str) -> StepResult:
+        """Play one turn of an episode that is not over."""
+        raise NotImplementedError(f"{type(self).__name__} has no _step()")
+
+    # -- what a caller uses ------------------------------------------------------------------------------------------
+
+    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None) -> ResetResult:
+        """Start an episode and return ``(observation, info)``.
+
+        Args:
+            seed: restarts the private random stream; without one, the stream continues.
+            options: settings of this episode, on top of the spec's; the keys are :attr:`reset_options`.
+
+        Raises:
+            UsageError: for an option that the environment does not know.
+        """
+        given = self._checked_options(options)
+        if seed is not None:
+            self.seed_stream(seed)
+        self._over = True
+        observation, info = self._reset(given)
+        self._over, self._begun = False, True
+        return observation, info
+
+    def _checked_options(self, options: dict[str, Any] | None) -> dict[str, Any]:
+        given = {**(self.spec.options if self.spec else {}), **(options or {})}
+        for name in given.keys() - self.reset_options:
+            known = f"there is {', '.join(sorted(self.reset_options))}" if self.reset_options else "it takes none"
+            hint = did_you_mean(str(name), self.reset_options, known)
+            raise UsageError(f"{self}: reset takes no option {name!r}; {hint}")
+        return given
+
+    def step(self, action: str) -> StepResult:
+        """Play one turn and return ``(observation, reward, terminated, truncated, info)``.
+
+        Raises:
+            EpisodeOver: before the first ``reset`` and after the end of an episode.
+            TypeError: if the action is not text.
+        """
+        if self._over:
+            raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")
+        if not isinstance(action, str):
+            raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
+        result = self._step(action)
+        self._over = result[2] or result[3]
+        return result
+
+    def render(self) -> str:
+        """The current state as text, for people."""
+        return ""
+
+    def close(self) -> None:
+        """Release every resource; calling it again does nothing."""
+
+    # -- abilities ---------------------------------------------------------------------------------------------------
+
+    if TYPE_CHECKING:  # a class has the abilities that it defines (get_state by _get_state); None removes one
+
+        def get_state(self) -> dict[str, Any]:
+            """Return everything that the rest of the episode depends on, as JSON data, with both random streams."""
+            ...
+
+        def set_state(self, state: dict[str, Any]) -> None:
+            """Restore a state that :meth:`get_state` of the same kind of environment returned."""
+
+        def sample_random_action(self) -> str:
+            """Return a random action that parses. Its own random stream keeps the episode unchanged."""
+            ...
+
+        def oracle_action(self) -> str:
+            """Return an expert's next action.
+
+            Raises:
+                Unsolvable: earlier actions made the task impossible.
+            """
+            ...
+
+        def state_key(self) -> str:
+            """Return a text that is equal for two states if and only if the states are equal (GiGPO's anchor)."""
+            ...
+
+        def num_tasks(self) -> int:
+            """Return the number of tasks for ``reset(options={"index": i})``, if the spec is ``indexed``."""
+            ...
+
+        def _get_state(self) -> dict[str, Any]: ...
+
+        def _set_state(self, state: dict[str, Any]) -> None: ...
+
+    else:
+        get_state = OptionalAbility("does not save its state", part="_get_state", whole="_whole_state")
+        set_state = OptionalAbility("does not restore its state", part="_set_state", whole="_restore")
+        sample_random_action = OptionalAbility("has no random actions")
+        oracle_action = OptionalAbility("has no oracle")
+        state_key = OptionalAbility("has no state key")
+        num_tasks = OptionalAbility("has no numbered tasks")
+
+    def _whole_state(self) -> dict[str, Any]:
+        version, words, gauss = self.action_rng.getstate()
+        return {
+            "over": self._over,
+            "rng": self.np_random.bit_generator.state,
+            "actions": [version, list(words), gauss],
+            "env": self._get_state(),
+        }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._np_random = np.random.Generator(np.random.PCG64(0))
+        self._np_random.bit_generator.state = state["rng"]
+        version, words, gauss = state["actions"]
+        self._random_actions = random.Random()
+        self._random_actions.setstate((version, tuple(words), gauss))
+        self._set_state(state["env"])
+        self._over, self._begun = state["over"], True
+
+    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
+        """Return a new, independent environment of the same kind, in the same state or not yet reset.
+
+        Args:
+            same_state: continue from the current state, with a copy of the random stream.
+            kwargs: constructor arguments to override; not together with ``same_state``.
+
+        Raises:
+            UsageError: ``kwargs`` together with ``same_state``, or the environment was not built by
+                :func:`rollenv.make`.
+        """
+        if same_state:
+            if kwargs:
+                raise UsageError(f"{self}: spawn(same_state=True) takes no other arguments, got {sorted(kwargs)}")
+            return self._twin()
+        if self.spec is None:
+            raise UsageError(f"{self}: only an environment that rollenv.make() built can spawn a fresh one")
+        fresh: Env = self.spec.make(**kwargs)
+        return fresh
+
+    def _twin(self) -> Env:
+        """Copy the environment; the copy shares only what no episode changes."""
+        if self._changed_in_place is None:
+            return copy.deepcopy(self)
+        twin = copy.copy(self)
+        for name in self._changed_in_place:
+            setattr(twin, name, copy.deepcopy(getattr(self, name)))
+        twin._np_random = np.random.Generator(np.random.PCG64(0))
+        twin._np_random.bit_generator.state = self.np_random.bit_generator.state
+        twin._random_actions = copy.copy(self._random_actions)
+        return twin
+
+    def seed_stream(self, seed: int) -> None:
+        """Restart the private random stream without a reset.
+
+        Raises:
+            UsageError: the seed is not a non-negative integer.
+        """
+        try:
+            self._np_random, self._np_random_seed = seeding.np_random(operator.index(seed))
+        except (TypeError, gymnasium.error.Error) as error:
+            raise UsageError(f"{self}: a seed must be a non-negative integer, not {seed!r}") from error
+        self._random_actions = None
+
+    # -- help for authors --------------------------------------------------------------------------------------------
+
+    def randint(self, n: int) -> int:
+        """Draw from 0 .. n - 1 (faster than ``np_random.integers``; the bias is below n / 2**53)."""
+        return int(self.np_random.random() * n)
+
+    def seed_actions(self, seed: int) -> None:
+        """Restart the stream of :meth:`sample_random_action`, so that players of the same episode differ."""
+        self._random_actions = random.Random(seed)
+
+    @property
+    def action_rng(self) -> random.Random:
+        """The stream of :meth:`sample_random_action`: seeded like :attr:`np_random`, but separate from it."""
+        if self._random_actions is None:
+            self._random_actions = random.Random(self._np_random_seed)
+        return self._random_actions
+
+    @functools.cached_property
+    def observation_space(self) -> TextSpace:  # type: ignore[override]
+        return TextSpace()
+
+    @functools.cached_property
+    def action_space(self) -> TextSpace:  # type: ignore[override]
+        return TextSpace()
+
+    def __str__(self) -> str:
+        return self.spec.id if self.spec else type(self).__name__
+
+    def __repr__(self) -> str:
+        inner: Any = self.unwrapped
+        over = getattr(inner, "_over", None)
+        stage = "" if over is None else ": episode over" if over else ": episode under way"
+        return f"<{self}{stage if getattr(inner, '_begun', True) else ': not yet reset'}>"
+
+
+def get_inner(env: Any, name: str) -> Any:
+    """Return an attribute of an environment, also through Gymnasium's own wrappers.
+
+    Those have a state of their own, so state and spawning are never looked up through them.
+    """
+    if isinstance(env, gymnasium.Wrapper) and name not in ("get_state", "set_state", "spawn"):
+        return env.get_wrapper_attr(name)
+    return getattr(env, name)
+
+
+def inherited(name: str) -> Any:
+    """Return a property of a wrapper that falls back to the inner environment until it is set on the wrapper."""
+
+    def get(self: Any) -> Any:
+        return self.__dict__[name] if name in self.__dict__ else get_inner(self.env, name)
+
+    def set_own(self: Any, value: Any) -> None:
+        self.__dict__[name] = value
+
+    return property(get, set_own)
+
+
+class Wrapper(Env):
+    """An environment around another one; attributes and abilities that it does not define are the inner one's."""
+
+    _own_spec: Any = None
+
+    def __init__(self, env: Env):
+        self.env = env
+
+    if not TYPE_CHECKING:  # without a part: __getattr__ looks both up in the inner environment
+        get_state = OptionalAbility("does not save its state")
+        set_state = OptionalAbility("does not restore its state")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "env":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        found = get_inner(self.env, name)
+        return {"get_state": self._whole_state, "set_state": self._restore}.get(name, found)
+
+    def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None, **given: Any) -> ResetResult:
+        """Reset the inner environment with the same arguments; ``options`` only if they are set."""
+        if options is not None:
+            given["options"] = options
+        return self.env.reset(seed=seed, **given)
+
+    def step(self, action: str) -> StepResult:
+        return self.env.step(action)
+
+    def render(self) -> str:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _whole_state(self) -> dict[str, Any]:
+        return {"env": self.env.get_state(), "wrapper": self._get_state()}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.env.set_state(state["env"])
+        self._set_state(state["wrapper"])
+
+    def _get_state(self) -> dict[str, Any]:
+        return {}
+
+    def _set_state(self, state: dict[str, Any]) -> None:
+        pass
+
+    def spawn(self, same_state: bool = False, **kwargs: Any) -> Env:
+        if self._own_spec is not None and not same_state:
+            fresh: Env = self._own_spec.make(**kwargs)
+            return fresh
+        inner: Any = self.env
+        if same_state and isinstance(inner, gymnasium.Wrapper):  # Gymnasium's wrappers cannot spawn
+            return copy.deepcopy(self)
+        twin = copy.copy(self)
+        twin.env = self.env.spawn(same_state, **kwargs)
+        twin._set_state(copy.deepcopy(self._get_state()))
+        return twin
+
+    @property
+    def spec(self) -> Any:
+        """The wrapper's own spec if :func:`rollenv.make` built it, else the inner environment's."""
+        return self._own_spec or self.env.spec
+
+    @spec.setter
+    def spec(self, value: Any) -> None:
+        self._own_spec = value
+
+    env_id = inherited("env_id")
+    entry_point = inherited("entry_point")
+    reset_options = inherited("reset_options")
+    metadata = inherited("metadata")
+    render_mode = inherited("render_mode")
+    picture = inherited("picture")
+    observation_space = inherited("observation_space")
+    action_space = inherited("action_space")
+    action_rng = inherited("action_rng")
+    seed_actions = inherited("seed_actions")
+    seed_stream = inherited("seed_stream")
+    randint = inherited("randint")
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        return self.env.np_random
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        self.env.np_random = value
+
+    @property
+    def np_random_seed(self) -> int:
+        return self.env.np_random_seed
+
+    @property
+    def unwrapped(self) -> Env:
+        return self.env.unwrapped  # type: ignore[return-value]
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}<{self.env}>"

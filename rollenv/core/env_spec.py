@@ -1,0 +1,189 @@
+"""The description of an environment before it is built: :class:`EnvSpec`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rollenv.core.arguments import checked_arguments
+from rollenv.core.env import Env
+from rollenv.core.errors import BadEntryPoint, MissingData, MissingExtra, UsageError, did_you_mean
+from rollenv.core.needs import Need
+from rollenv.core.rendered import RenderedEnv
+
+#: The modes of ``render()``.
+RENDER_MODES = ("text", "ansi", "svg", None)
+
+#: Names of wrappers and the settings of each.
+Wrappers = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(repr=False)
+class EnvSpec:
+    """The description of an environment: how to build it, and its promises.
+
+    Picklable if its entry point is a string.
+    """
+
+    id: str
+    entry_point: str | Callable[..., Env]
+    """``"module.path:ClassName"`` or any callable that returns an environment."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    abilities: frozenset[str] = frozenset()
+    needs: tuple[Need, ...] = ()
+    """Packages, data files or servers that it needs. Empty if a plain install is enough."""
+    nondeterministic: bool = False
+    oracle_success: float = 0.99
+    """The share of episodes that the oracle wins (lower if chance decides)."""
+    indexed: bool = False
+    """Its ``env.num_tasks()`` tasks are numbered: ``reset(options={"index": i})`` starts one of them."""
+    wrappers: Wrappers = field(default_factory=dict)
+    """Wrappers with their settings, innermost first; see :func:`rollenv.core.wrappers.wrap`."""
+    levels: tuple[Mapping[str, Any], ...] = ()
+    """Constructor arguments by difficulty, easy ones first; :class:`rollenv.core.curriculum.Curriculum` plays them."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Default reset options of every episode."""
+    additional_wrappers: tuple[Any, ...] = field(default=(), compare=False)
+    """Gymnasium's own wrappers; Gymnasium fills this in on copies."""
+    summary: str = ""
+    """One-line description; by default the first line of the class's docstring (:func:`rollenv.cards.summary`)."""
+
+    def __repr__(self) -> str:
+        kwargs = ", ".join(f"{name}={value!r:.40}" for name, value in self.kwargs.items())
+        needs = f", needs {', '.join(map(str, self.missing))}" if self.missing else ""
+        return f"<EnvSpec {self.id}{kwargs and f' ({kwargs})'}{needs}>"
+
+    @property
+    def namespace(self) -> str:
+        return self.id.partition(":")[0]
+
+    @property
+    def missing(self) -> tuple[Need, ...]:
+        """The needs that are not met on this machine. A need given as text cannot be checked and counts as missing."""
+        return tuple(need for need in self.needs if isinstance(need, str) or not need.here)
+
+    def make(self, **kwargs: Any) -> Env:
+        """Build the environment; ``kwargs`` override the spec's.
+
+        ``seed`` starts the private random stream, and is passed to constructors with a parameter ``seed``.
+        ``render_mode`` is the format of ``render()``: ``text`` (the default), ``ansi`` (in a terminal's colours),
+        ``svg`` or None.
+        """
+        factory = load_entry_point(self.entry_point, self.id)
+        merged = {**self.kwargs, **(checked_arguments(self.id, factory, kwargs) if kwargs else {})}
+        seed = merged.pop("seed", None)
+        mode = merged.pop("render_mode", "text") if not takes(factory, "render_mode") else "text"
+        if mode not in RENDER_MODES:
+            raise UsageError(f"{self.id} has no render_mode {mode!r}; choose 'text', 'ansi', 'svg' or None")
+        try:
+            env = factory(**merged, **({"seed": seed} if seed is not None and takes(factory, "seed") else {}))
+        except TypeError as error:
+            _check_arguments(self.id, factory, merged, error)
+            if kwargs:
+                given = ", ".join(f"{name}={value!r}" for name, value in kwargs.items())
+                raise UsageError(f"{self.id} cannot be made with {given}: {error}") from error
+            raise
+        if not isinstance(env, Env):
+            raise UsageError(f"{self.id}: its entry point returned {type(env).__name__} instead of a rollenv.Env")
+        if mode is None:
+            env.unwrapped.render_mode = None
+        env.spec = replace(self, kwargs=merged, wrappers={})
+        if env.unwrapped.spec is None:  # the factory returned a wrapper
+            env.unwrapped.spec = env.spec
+        if env.env_id is None:
+            env.unwrapped.env_id, env.unwrapped.entry_point = self.id, self.entry_point  # type: ignore[attr-defined]
+        if seed is not None:
+            env.seed_stream(seed)
+        if self.wrappers:
+            env = wrap(env, self.wrappers)
+            env.spec = replace(self, kwargs=merged)
+        return RenderedEnv(env, mode) if mode in ("ansi", "svg") else env
+
+    def accepts(self, kwargs: Mapping[str, Any]) -> bool:
+        """Return True if the environment can be built with these constructor arguments and the data for them."""
+        try:
+            self.make(**kwargs).close()
+        except (UsageError, MissingData):
+            return False
+        return True
+
+
+def wrap(env: Env, wrappers: Wrappers) -> Env:
+    """Apply wrappers to an environment, innermost first; close it if one of them fails."""
+    try:
+        wrapped: Env = importlib.import_module("rollenv.core.wrappers.factory").wrap(env, wrappers)
+        return wrapped
+    except BaseException:
+        with contextlib.suppress(Exception):
+            env.close()
+        raise
+
+
+def takes(factory: Callable[..., Any], name: str) -> bool:
+    """Return whether a constructor has a parameter of a given name."""
+    try:
+        return name in (_arguments(factory) if isinstance(factory, type) else inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # some builtins have no signature
+        return False
+
+
+@functools.lru_cache(maxsize=1024)
+def _arguments(cls: type) -> frozenset[str]:
+    """Return the parameters of a class, cached: reading them costs as much as building a small environment."""
+    return frozenset(inspect.signature(cls).parameters)
+
+
+def load_entry_point(entry_point: str | Callable[..., Env], env_id: str) -> Callable[..., Env]:
+    """Import the class or function that builds an environment.
+
+    Args:
+        entry_point: ``module:name``, or a callable, which is returned unchanged.
+
+    Raises:
+        BadEntryPoint: it cannot be imported.
+        MissingExtra: it needs a package that is not installed.
+    """
+    if callable(entry_point):
+        return entry_point
+    module, _, name = entry_point.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+    except MissingExtra:
+        raise
+    except (ImportError, AttributeError) as error:
+        raise BadEntryPoint(f"{env_id}: cannot load its entry point {entry_point!r}: {error}") from error
+
+
+def _check_arguments(env_id: str, factory: Callable[..., Env], kwargs: dict[str, Any], error: TypeError) -> None:
+    """Turn a TypeError about an unknown or missing argument into a UsageError that names the argument."""
+    parameters = _parameters(factory)
+    unknown = [name for name in kwargs if f"unexpected keyword argument {name!r}" in str(error)]
+    if not any(p.kind is p.VAR_KEYWORD for p in inspect.signature(factory).parameters.values()):
+        unknown += [name for name in kwargs if name not in parameters]
+    if unknown:
+        otherwise = f"choose from {', '.join(map(repr, sorted(parameters)))}"
+        hint = did_you_mean(unknown[0], parameters, otherwise, most=3, cutoff=0.5, form=repr)
+        raise UsageError(f"{env_id} takes no argument {unknown[0]!r}; {hint}") from error
+    lacking = [
+        name
+        for name, p in inspect.signature(factory).parameters.items()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and name not in kwargs
+    ]
+    if lacking:
+        raise UsageError(f"{env_id} has no default for {', '.join(map(repr, lacking))}; give a value") from error
+
+
+def _parameters(factory: Callable[..., Env]) -> set[str]:
+    """Return the parameters of a constructor, and those of base classes to which it passes ``**kwargs``."""
+    named: set[str] = set()
+    for each in factory.__mro__ if isinstance(factory, type) else (factory,):
+        parameters = inspect.signature(each).parameters
+        named |= {name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            break
+    return named

@@ -1,0 +1,146 @@
+"""Wrappers by name, with the names of GEM's training scripts."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rollenv.core.env import Env
+from rollenv.core.errors import UsageError, did_you_mean
+from rollenv.core.needs import extra
+from rollenv.core.tools.base import BaseTool
+from rollenv.core.wrappers.observation import ObservationWrapper, Tokenizer
+from rollenv.core.wrappers.tool_env import ToolEnvWrapper
+from rollenv.core.wrappers.tracking import EpisodeTrackingWrapper
+from rollenv.gguf import model_at
+from rollenv.hub import loading
+
+if TYPE_CHECKING:
+    from rollenv.core.env_spec import Wrappers
+
+WrapperFn = Callable[..., Env]
+
+
+def _python_tool(**settings: Any) -> BaseTool:
+    tool: BaseTool = importlib.import_module("rollenv.sandbox.python_tool").PythonCodeTool(**{"timeout": 5, **settings})
+    return tool
+
+
+def _search_tool(**settings: Any) -> BaseTool:
+    from rollenv.core.tools.search import SearchTool
+
+    return SearchTool(**{"topk": 3, "timeout": 5, **settings})
+
+
+def _with_tool(env: Env, *, tool: Callable[..., BaseTool], **settings: Any) -> ToolEnvWrapper:
+    """Wrap an environment with a new tool of its own; settings go to the wrapper or the tool by name."""
+    about = {"max_tool_uses": 5} | {name: settings.pop(name) for name in _OF_THE_WRAPPER & settings.keys()}
+    return ToolEnvWrapper(env, [tool(**settings)], **about)
+
+
+_OF_THE_WRAPPER = {"tool_reward", "tool_success_reward", "tool_execute_error_reward", "max_tool_uses"}
+
+#: To combine several, list them in this order: a tool, an observation, tracking.
+WRAPPER_FACTORY: dict[str, WrapperFn] = {
+    "python_tool": partial(_with_tool, tool=_python_tool, tool_reward=0.05, tool_success_reward=0.25),
+    "python_tool_no_int_reward": partial(_with_tool, tool=_python_tool),
+    "python_tool_no_int_reward_last_line_error": partial(
+        _with_tool, tool=partial(_python_tool, keep_error_last_line=True)
+    ),
+    "search_tool": partial(_with_tool, tool=_search_tool, tool_reward=0.3),
+    "search_tool_no_int_reward": partial(_with_tool, tool=_search_tool),
+    "concat": partial(ObservationWrapper, include_action=False, include_chat_template=False),
+    "concat_chat": partial(ObservationWrapper, include_chat_template=True),
+    "concat_with_action": partial(ObservationWrapper, include_chat_template=False),
+    "concat_chat_on_reset": partial(ObservationWrapper, include_chat_template=False, apply_chat_template_on_reset=True),
+    "episode_tracking": EpisodeTrackingWrapper,
+}
+
+TOKENIZER_REQUIRED = ["concat_chat", "concat_chat_on_reset"]
+
+
+def wrap(env: Env, wrappers: Wrappers) -> Env:
+    """Put wrappers around an environment, the first innermost.
+
+    Args:
+        wrappers: names of :data:`WRAPPER_FACTORY` or ``"module:function"``, with settings. A ``tokenizer`` may be a
+            path.
+
+    Raises:
+        UsageError: for an unknown name or setting, or a chat wrapper without a tokenizer.
+        MissingExtra: a package that a wrapper needs is not installed.
+    """
+    for name, settings in wrappers.items():
+        if not isinstance(name, str) or not isinstance(settings, Mapping):
+            raise UsageError(f"wrappers are names with settings, as {{'concat': {{}}}}, not {name!r}: {settings!r}")
+        function, given = _found(name), dict(settings)
+        if isinstance(path := given.get("tokenizer"), str):
+            given["tokenizer"] = _tokenizer(path)
+        elif name in TOKENIZER_REQUIRED and path is None:
+            raise UsageError(f"the wrapper {name!r} needs a tokenizer; pass tokenizer=")
+        try:
+            wrapped: Any = function(env, **given)
+        except TypeError as error:
+            raise UsageError(f"the wrapper {name!r} cannot wrap {env} with {given}: {error}") from error
+        if not isinstance(wrapped, Env):
+            raise UsageError(f"the wrapper {name!r} returned {type(wrapped).__name__}, which is not an environment")
+        env = wrapped
+    return env
+
+
+def _found(name: str) -> WrapperFn:
+    if name in WRAPPER_FACTORY:
+        return WRAPPER_FACTORY[name]
+    module, colon, attribute = name.partition(":")
+    if colon:
+        try:
+            return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise UsageError(f"the wrapper {name!r} cannot be loaded: {error}") from error
+    hint = did_you_mean(name, WRAPPER_FACTORY, f"there are {', '.join(WRAPPER_FACTORY)}", most=2)
+    raise UsageError(f"there is no wrapper {name!r}; {hint}")
+
+
+@functools.lru_cache(maxsize=8)
+def _tokenizer(path: str) -> Tokenizer:
+    with extra("train", "A tokenizer"):
+        from transformers import AutoTokenizer
+    folder = model_at(path)
+    how = loading(folder)
+    try:
+        found: Tokenizer = AutoTokenizer.from_pretrained(folder, **how)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot load a tokenizer from {path!r}: {error}") from error
+    return found
+
+
+def with_tokenizer(wrappers: Wrappers, tokenizer: str) -> dict[str, dict[str, Any]]:
+    """Set the tokenizer, a path, of the wrappers that need one and have none."""
+    return {
+        name: {**({"tokenizer": tokenizer} if tokenizer and name in TOKENIZER_REQUIRED else {}), **settings}
+        for name, settings in wrappers.items()
+    }
+
+
+def get_wrapper_fns(wrappers: str, tokenizer: Tokenizer | None = None) -> list[WrapperFn]:
+    """Parse a comma-separated list of wrappers.
+
+    Args:
+        wrappers: names; the first is the innermost.
+
+    Raises:
+        UsageError: a name is unknown, or a chat wrapper has no tokenizer.
+    """
+    found: list[WrapperFn] = []
+    for name in filter(None, (part.strip() for part in wrappers.split(","))):
+        function = _found(name)
+        if name in TOKENIZER_REQUIRED:
+            if tokenizer is None:
+                raise UsageError(f"the wrapper {name!r} needs a tokenizer; pass tokenizer=")
+            found.append(partial(function, tokenizer=tokenizer))
+        else:
+            found.append(function)
+    return found

@@ -1,0 +1,192 @@
+"""Environments in SkyRL-Gym, made and played as its generator does."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.metadata
+import math
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import skyrl_gym
+
+import rollenv
+import rollenv.plugins.adapters.skyrl as bridge
+from rollenv.agents.prompts.session import shown
+from rollenv.core.errors import MissingExtra, UnknownEnv, UsageError
+from rollenv.plugins.adapters import OVER, EpisodeFailed
+
+PROMPT = [{"role": "system", "content": "Play well."}]
+CLOSED = []
+
+
+class Moody(rollenv.Env):
+    """Raises, waits or answers oddly, as it is told."""
+
+    def _reset(self, options):
+        return f"task {self.randint(10**6)} {options.get('index')}", {}
+
+    reset_options = frozenset({"index"})
+
+    def _step(self, action):
+        if action == "raise":
+            raise RuntimeError("two\nlines")
+        return f"heard {action[:5]}", 1.0, action == "end", False, {"success": True} if action == "end" else {}
+
+    def close(self):
+        CLOSED.append(self)
+
+
+rollenv.register("peers:Moody-v0", Moody)
+bridge.register()
+
+
+def loop(env, prompt, replies):
+    """SkyRLGymGenerator.agent_loop without a model: messages, rewards, metrics."""
+    chat, _ = env.init(copy.deepcopy(prompt))
+    rewards = []
+    for reply in replies:
+        out = env.step(reply)
+        rewards.append(out["reward"])
+        chat += [{"role": "assistant", "content": reply}, *out["observations"]]
+        if out["done"]:
+            break
+    metrics = env.get_metrics()
+    env.close()
+    return chat, rewards, metrics, out
+
+
+def solution(env_id, seed):
+    env = rollenv.make(env_id)
+    seen, replies, rewards = [shown(*env.reset(seed))], [], []
+    over = False
+    while not over:
+        replies.append(env.oracle_action())
+        observation, reward, terminated, truncated, info = env.step(replies[-1])
+        seen.append(shown(observation, info))
+        rewards.append(reward)
+        over = terminated or truncated
+    return seen, replies, rewards
+
+
+@pytest.mark.parametrize("env_id", ["game:Sokoban-v0-tiny", "gym:CliffWalking-v1", "tools:Shop-v0"])
+def test_an_episode_is_the_same_as_ours(env_id):
+    seen, replies, rewards = solution(env_id, 3)
+    env = skyrl_gym.make("rollenv", env_config={}, extras={"env_id": env_id, "seed": 3, "max_turns": 1000})
+    assert isinstance(env, skyrl_gym.Env)
+    chat, played, metrics, last = loop(env, PROMPT, replies)
+    assert chat[:2] == [*PROMPT, {"role": "user", "content": seen[0]}]
+    assert [m["content"] for m in chat[3::2]] == seen[1:-1], "the last one ends the episode"
+    assert played == rewards
+    assert last["done"]
+    assert metrics == {"return": pytest.approx(sum(rewards)), "turns": len(rewards), "success": 1.0}
+    assert type(env).aggregate_metrics([metrics, metrics])["turns"] == len(rewards)
+
+
+def test_rows_choose_seed_task_and_turns():
+    config = {"env_id": "peers:Moody-v0", "kwargs": {}}
+    seen = set()
+    filled = {"env_id": None, "seed": 1, "kwargs": {"a": None}, "options": {"index": 4, "b": None}}
+    index = {"seed": 1, "options": {"index": 4}}
+    for row in ({"seed": 1}, {"seed": 2}, {"seed": 1.0}, index, filled, {"seed": math.nan}):
+        env = skyrl_gym.make("rollenv", env_config=config, extras=row)
+        seen.add(env.init([])[0][0]["content"])
+        env.close()
+    assert len(seen) == 4
+    env = skyrl_gym.make("rollenv", env_config=config, extras={"max_turns": 2, "data_source": "x"})
+    _, rewards, _, last = loop(env, PROMPT, ["a"] * 10)
+    assert rewards == [1.0, 1.0]
+    assert last["metadata"]["truncated"] is True
+    assert last["observations"] == []
+
+
+def test_what_is_wrong_is_one_line():
+    for config, extras, error in (
+        ({}, {}, UsageError),
+        ({"env_id": "game:Sokobam-v0"}, {}, UnknownEnv),
+        ({"env_id": "peers:Moody-v0"}, {"seed": "five"}, UsageError),
+        ({"env_id": "peers:Moody-v0"}, {"seed": 1.5}, UsageError),
+        ({"env_id": "peers:Moody-v0", "kwargs": {"size": 3}}, {}, UsageError),
+    ):
+        with pytest.raises(error) as caught:
+            skyrl_gym.make("rollenv", env_config=config, extras=extras)
+        assert "\n" not in str(caught.value)
+
+
+def test_an_environment_that_raises_is_one_line_and_is_closed():
+    env = skyrl_gym.make("rollenv", env_config={"env_id": "peers:Moody-v0"}, extras={"seed": 1})
+    env.init([])
+    CLOSED.clear()
+    with pytest.raises(EpisodeFailed, match=r"failed at turn 1: RuntimeError: two lines") as caught:
+        env.step("raise")
+    assert "\n" not in str(caught.value)
+    assert CLOSED
+    assert env.step("x")["done"] is True
+    env.close()
+
+
+@pytest.mark.parametrize("reply", ["", "x" * 1_000_000, "\ud800"])
+def test_odd_replies_are_played(reply):
+    env = skyrl_gym.make("rollenv", env_config={"env_id": "game:Sokoban-v0-tiny"}, extras={"seed": 1})
+    env.init([])
+    out = env.step(reply)
+    assert all(isinstance(message["content"], str) for message in out["observations"])
+    assert isinstance(out["reward"], float)
+    env.close()
+
+
+def test_after_the_end_nothing_happens():
+    env = skyrl_gym.make("rollenv", env_config={"env_id": "peers:Moody-v0"}, extras={})
+    env.init([])
+    assert env.step("end")["done"]
+    late = env.step("more")
+    assert (late["reward"], late["done"], late["observations"]) == (0.0, True, [])
+    assert env.episode.step("x")[0] == OVER
+
+
+def test_many_at_once_in_threads_leave_nothing():
+    seen, replies, rewards = solution("game:Sokoban-v0-tiny", 5)
+    before = threading.active_count()
+
+    def play(_):
+        config = {"env_id": "game:Sokoban-v0-tiny"}
+        return loop(skyrl_gym.make("rollenv", env_config=config, extras={"seed": 5}), PROMPT, replies)[1]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(played == rewards for played in pool.map(play, range(40)))
+    assert threading.active_count() == before
+    assert seen
+
+
+@pytest.fixture
+def bridge_anew(monkeypatch):
+    """Imports the bridge again, and once more as it was after the test."""
+    yield lambda: importlib.reload(bridge)
+    monkeypatch.undo()
+    importlib.reload(bridge)
+
+
+def test_another_version_is_warned_of(bridge_anew, monkeypatch):
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.1" if name == "skyrl-gym" else real(name))
+    with pytest.warns(UserWarning, match=r"tested with skyrl-gym 0\.4, and 9\.1 is installed") as caught:
+        bridge_anew()
+    assert len(caught) == 1
+
+
+def test_a_missing_package_is_one_line(bridge_anew, monkeypatch):
+    def none(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", none)
+    with pytest.raises(MissingExtra, match=r"needs skyrl-gym: pip install 'skyrl-gym==0\.4\.\*'$"):
+        bridge_anew()
+
+
+def test_a_module_that_moved_is_one_line(bridge_anew, monkeypatch):
+    monkeypatch.setitem(sys.modules, "skyrl_gym.envs.base_text_env", None)
+    with pytest.raises(MissingExtra, match=r"skyrl-gym 0\.4\S* cannot be imported as this bridge needs it"):
+        bridge_anew()
