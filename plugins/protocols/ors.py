@@ -266,7 +266,7 @@ class _Service:
     async def ping(self, client: Client, request: Request) -> Response:
         """Keep a session alive."""
         _, session = await self._play(client, request)
-        session.used = time.monotonic()
+        session.last_call_at = time.monotonic()
         return Json({"status": "ok"})
 
     async def delete(self, client: Client, request: Request) -> Response:

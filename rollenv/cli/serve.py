@@ -63,9 +63,6 @@ def command(
     certificate: Path = typer.Option(None, help="TLS certificate file."),
     key: Path = typer.Option(None, help="TLS key file."),
     drain: float = typer.Option(30.0, min=0, help="Seconds that sessions have to end when the server stops."),
-    hand_over: str = typer.Option(
-        "", metavar="PLACE", help="File, or URL of another server, that takes over the sessions when this server stops."
-    ),
     silence: float = typer.Option(900.0, min=0.1, help="Seconds without a message after which a connection is closed."),
     log: str = typer.Option("off", help="Log requests and sessions to standard error: off, text or json."),
     traces: bool = typer.Option(False, help="Send traces to an OpenTelemetry collector (OTEL_EXPORTER_OTLP_ENDPOINT)."),
@@ -105,7 +102,6 @@ def command(
         tokens=tokens,
         tls=(certificate, key) if certificate else None,
         drain=drain,
-        hand_over=hand_over,
         silence=silence,
         group_reward=group_reward,
         traces=traces,

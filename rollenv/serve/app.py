@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,12 +13,10 @@ from rollenv.core.needs import extra
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed
 from rollenv.serve.auth import Client
-from rollenv.serve.handover import IMPORT_PATH, import_file, import_session, is_url
 from rollenv.serve.logs import Requests, opened_by
 from rollenv.serve.monitoring import CONTENT_TYPE
 from rollenv.serve.native import Native
 from rollenv.serve.protocols import routes_of
-from rollenv.serve.quotas import stopping
 from rollenv.serve.responses import Json, left, refused
 from rollenv.serve.server import SANDBOX_HOST, Endpoint, EnvServer, denied, is_local
 from rollenv.serve.websocket import WebSocket
@@ -73,20 +70,11 @@ def make_app(server: EnvServer) -> ASGIApp:
         server.client(request, "admin")
         return Response(server.metrics.text(), media_type=CONTENT_TYPE)
 
-    async def sessions(request: Request) -> Response:
-        """Import a session of a server that stops."""
-        server.client(request, "admin")
-        if server.sessions.draining:
-            raise stopping()
-        import_session(server.sessions, protocol.unpack(await request.body()))
-        return Response(status_code=204)
-
     routes: list[BaseRoute] = [
         Route("/livez", livez),
         Route("/readyz", readyz),
         Route("/health", health),
         Route("/metrics", metrics),
-        Route(IMPORT_PATH, sessions, methods=["POST"]),
         WebSocketRoute(protocol.PATH, Endpoint(server, native, subprotocol=protocol.SUBPROTOCOL)),
     ]
     for route in routes:
@@ -101,8 +89,6 @@ def make_app(server: EnvServer) -> ASGIApp:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         server.sessions.start()
         server.sandboxes.start()
-        if server.settings.hand_over and not is_url(server.settings.hand_over):
-            import_file(server.sessions, Path(server.settings.hand_over))
         for start in server.opening:
             start()
         try:

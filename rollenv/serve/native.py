@@ -60,7 +60,7 @@ class Native:
         finally:
             self._connected = False
             for session in self._used:
-                session.left = time.monotonic()
+                session.disconnected_at = time.monotonic()
             for task, operation in self._running.values():
                 if operation not in ("call", "close"):  # whose answers are kept for a reconnected client
                     task.cancel()
@@ -118,7 +118,7 @@ class Native:
         self._send(data)
 
     def _mark_used(self, session: Session) -> None:
-        session.left = 0.0
+        session.disconnected_at = 0.0
         self._used.add(session)
 
     def _send(self, data: bytes) -> None:
@@ -192,7 +192,7 @@ class Native:
     async def _open(self, name: str, env_id: str, settings: dict[str, Any]) -> dict[str, Any]:
         self.client.needs("environments")
         self.sessions.limiter.take(self.client.name)
-        session = await self.sessions.open(name, self.client.name, env_id, settings, lasting=True)
+        session = await self.sessions.open(name, self.client.name, env_id, settings)
         return session.env.about
 
     async def _resume(self, name: str) -> int:

@@ -10,8 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rollenv.core.errors import RollenvError, UsageError
-from rollenv.core.registry import spec
+from rollenv.core.errors import RollenvError
 from rollenv.remote import protocol
 from rollenv.remote.protocol import EnvBroke, SessionGone
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
@@ -25,9 +24,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that a potentially harmful environment waits for a worker of its own.
 _ALONE_SECONDS = 2.0
-
-#: Maximum bytes of an exported state: a session is one request.
-_LARGEST_STATE = protocol.LARGEST_REQUEST // 2
 
 
 class ReplayedEnv:
@@ -106,14 +102,6 @@ class ReplayedEnv:
         answer: list[Any] = self._answer_of("step", result)
         self._record("step", [action], answer)
         return answer
-
-    async def save_state(self) -> None:
-        """Start the history with the state, if there is one, because restoring it is faster than a replay."""
-        if self.pooled is not None and self.history.calls and "state" in spec(self.task.env_id).abilities:
-            with contextlib.suppress(EnvFailure, UsageError):  # the episode can still be replayed
-                state = await self._ask("get_state", [])
-                if len(protocol.pack(state)) <= _LARGEST_STATE:
-                    self.history.add("set_state", [state], protocol.fingerprint("set_state", None))
 
     def release(self, *, hung: bool = False) -> None:
         """Close the environment in the worker; the next call starts with a replay."""

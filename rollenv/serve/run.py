@@ -25,7 +25,6 @@ from rollenv.rollout.workers.base import Avoid, EnvFailure, HostedEnv, Views, av
 from rollenv.rollout.workers.pool import Answered, PooledEnv
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve.app import make_app
-from rollenv.serve.handover import export_sessions
 from rollenv.serve.server import EnvServer, Settings
 from rollenv.serve.websocket import WebSocket
 
@@ -145,7 +144,7 @@ _LARGE, _M_MMAP_THRESHOLD = 1 << 20, -3
 UNREAD = 60.0
 
 
-class _Prompt(H11Protocol):
+class HeaderTimeoutProtocol(H11Protocol):
     """Closes connections whose requests do not start in time: many slow ones would block other clients."""
 
     _late: asyncio.TimerHandle | None = None
@@ -224,7 +223,7 @@ async def serve(
     server = EnvServer(settings, workers)
     config = uvicorn.Config(
         make_app(server),
-        http=_Prompt,
+        http=HeaderTimeoutProtocol,
         ws=WebSocket,
         ws_max_size=protocol.LARGEST_REQUEST,
         ws_per_message_deflate=False,
@@ -242,10 +241,7 @@ async def serve(
     draining: list[asyncio.Task[None]] = []
 
     async def stop() -> None:
-        if settings.hand_over:
-            await export_sessions(server.sessions, settings.hand_over, settings.drain)
-        else:
-            await server.sessions.drain(settings.drain)
+        await server.sessions.drain(settings.drain)
         web.should_exit = True
 
     def on_signal() -> None:

@@ -49,8 +49,6 @@ class Settings:
     """Files of the certificate and of its key."""
     drain: float = 30.0
     """Seconds that sessions may take to end before the server stops."""
-    hand_over: str = ""
-    """A file or the URL of a server to which sessions are exported when this one stops."""
     silence: float = 900.0
     """Seconds without a message after which a connection is closed."""
     group_reward: str = ""

@@ -33,7 +33,7 @@ class Session:
 
     __slots__ = (
         "__weakref__", "_building", "_callers", "_context", "_last", "_lock", "_openers", "_step", "busy", "count",
-        "env", "lasting", "left", "name", "opened", "owner", "protocol", "used",
+        "disconnected_at", "env", "last_call_at", "name", "opened_at", "owner", "protocol",
     )  # fmt: skip
     env_class: type[ReplayedEnv] = ReplayedEnv
 
@@ -49,10 +49,8 @@ class Session:
         self._openers = 0
         self.busy, self.count = 0, 0
         """The number of calls that run or wait; the count of the last call."""
-        self.lasting = False
-        """True if the session outlasts its connection and can be exported to another server."""
-        self.opened = self.used = time.monotonic()
-        self.left = 0.0
+        self.opened_at = self.last_call_at = time.monotonic()
+        self.disconnected_at = 0.0
         """End of the last connection that used it; 0 if there is one or never was one."""
         self.protocol = opened_by.get()
         """The protocol of the request that opened it."""
@@ -199,7 +197,7 @@ class Session:
                 yield
         finally:
             self.busy -= 1
-            self.used = time.monotonic()
+            self.last_call_at = time.monotonic()
 
     def cancel(self, count: int | None = None) -> None:
         """Cancel the running call with a count, or all running calls."""
@@ -210,66 +208,6 @@ class Session:
         for number, task in list(self._callers.items()):
             if task is not asyncio.current_task() and count in (None, number):
                 task.cancel()
-
-    # -- export and import ---------------------------------------------------------------------------------------------
-
-    async def suspend(self) -> None:
-        """Wait for the end of the running call and block further ones until :meth:`resume`.
-
-        Raises:
-            SessionGone: the environment could not be built.
-        """
-        self.busy += 1  # so that no step starts meanwhile
-        try:
-            if self._building is not None:
-                if not self._building.done():
-                    await asyncio.wait([self._building])
-                if not _succeeded(self._building):
-                    raise SessionGone("its environment could not be built")
-            await self._lock.acquire()
-            try:
-                await self.step_over()
-            except BaseException:
-                self._lock.release()
-                raise
-        except BaseException:
-            self.busy -= 1
-            raise
-
-    def resume(self) -> None:
-        """Let calls run again after :meth:`suspend`."""
-        self.busy -= 1
-        self._lock.release()
-
-    def position(self) -> tuple[int, list[Any]]:
-        """Return the number and the outcome of a suspended session's last finished call.
-
-        The outcome is ``[answer]``, ``[None, kind, text, details]`` of an error, or empty.
-        """
-        last = self._last
-        if last is None or last.cancelled():
-            return self.count, []
-        if not last.done():
-            return self.count - (self.busy - 1), []
-        error = last.exception()
-        if error is None:
-            return self.count, [last.result()]
-        known = error if isinstance(error, RollenvError) else ServerError(FAILED)
-        return self.count, [None, *protocol.error_answer(known)]
-
-    def restore(self, count: int, outcome: list[Any]) -> None:
-        """Continue from the :meth:`position` of an exported session. The next call builds the environment."""
-        loop = asyncio.get_running_loop()
-        self.count, self.lasting, self.left = count, True, time.monotonic()
-        self._building = loop.create_future()
-        self._building.set_result(None)
-        match outcome:
-            case [answer]:
-                self._last = loop.create_future()
-                self._last.set_result(answer)
-            case [None, kind, text, details]:
-                self._last = loop.create_future()
-                _fail(self._last, protocol.error_of(kind, text, details))
 
 
 class Step(Turn):
@@ -335,7 +273,7 @@ class Step(Turn):
         session = self._session
         session._step = None  # other calls can start now
         session.busy -= 1
-        session.used = time.monotonic()
+        session.last_call_at = time.monotonic()
         if isinstance(outcome, RollenvError):
             _fail(self.answer, outcome)
         else:

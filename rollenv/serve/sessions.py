@@ -67,15 +67,12 @@ class SessionManager(SessionContext):
         self.draining = False
         self._reaper: asyncio.Task[None] | None = None
 
-    async def open(
-        self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None, *, lasting: bool = False
-    ) -> Session:
+    async def open(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> Session:
         """Open a session, or return the owner's session with this name.
 
         Args:
             name: name of the session, which must be hard to guess.
             settings: "kwargs" (constructor arguments), "wrappers" and "views" (draw after each turn; "board" as data).
-            lasting: whether it outlasts its connection. Set before the build, because it may be exported during it.
 
         Raises:
             ServerFull: there is no room.
@@ -90,7 +87,6 @@ class SessionManager(SessionContext):
                 self.counters.refused += 1
                 raise stopping()
             session = self.add(name, owner, env_id, settings)
-        session.lasting = session.lasting or lasting
         try:
             await session.built()
         except BaseException:
@@ -190,9 +186,10 @@ class SessionManager(SessionContext):
             await asyncio.sleep(_REAP_EVERY)
             now = time.monotonic()
             for session in list(self.by_name.values()):
-                since = now - session.used
-                idle = since > self.limits.idle or (session.left and min(since, now - session.left) > self.limits.gone)
-                if (idle and not session.busy) or now - session.opened > self.limits.total:
+                since = now - session.last_call_at
+                alone = min(since, now - session.disconnected_at) if session.disconnected_at else 0.0
+                idle = not session.busy and (since > self.limits.idle or alone > self.limits.gone)
+                if idle or now - session.opened_at > self.limits.total:
                     self.counters.expired += 1
                     self.close(session)
 

@@ -30,7 +30,6 @@ from rollenv.remote.env import RemoteEnv, Servers
 from rollenv.remote.protocol import Cancelled, ServerFull, ServerLost, SessionGone
 from rollenv.rollout.workers.processes import ProcessWorkers
 from rollenv.serve.auth import ANYONE
-from rollenv.serve.handover import export_session, import_file, import_session
 from rollenv.serve.native import Native
 from rollenv.serve.quotas import Quota, SessionLimits
 from rollenv.serve.sessions import SessionManager
@@ -81,42 +80,8 @@ def in_a_core(limits=None):
 async def begun(sessions, env_id="game:Sokoban-v0-tiny", seed=5):
     """A session whose first call was a reset."""
     session = await sessions.open(protocol.session_name(), OWNER, env_id)
-    session.lasting = True
     await session.numbered(1, "reset", [seed])
     return session
-
-
-# -- sessions that move ------------------------------------------------------------------------------------------------
-
-
-@in_a_core()
-async def test_no_step_is_played_while_a_session_is_handed_over(sessions):
-    session, twin = await begun(sessions), await begun(sessions)
-    leaving = asyncio.create_task(export_session(session))
-    await asyncio.sleep(0)
-    waiting = asyncio.create_task(session.numbered(2, "step", ["\\boxed{up}"]))
-    exported = dict(await leaving)
-    assert not waiting.done(), "it would be played here and again there"
-    assert exported["count"] == 1
-    other = SessionManager(sessions.workers, SessionLimits())
-    import_session(other, protocol.unpack(protocol.pack(exported)))
-    there = other.get(session.name, OWNER)
-    assert await there.numbered(2, "step", ["\\boxed{up}"]) == await twin.numbered(2, "step", ["\\boxed{up}"])
-    await other.stop()
-
-
-@in_a_core()
-async def test_a_session_whose_state_is_not_to_be_had_is_handed_over_with_its_history(sessions):
-    session, twin = await begun(sessions), await begun(sessions)
-    os.kill(sessions.workers.slots[0].worker.pid, signal.SIGKILL)
-    exported = dict(await export_session(session))
-    await asyncio.sleep(0)
-    assert [call[0] for call in exported["calls"]] == ["reset"]
-    other = SessionManager(sessions.workers, SessionLimits())
-    import_session(other, protocol.unpack(protocol.pack(exported)))
-    there = other.get(session.name, OWNER)
-    assert await there.numbered(2, "step", ["\\boxed{up}"]) == await twin.numbered(2, "step", ["\\boxed{up}"])
-    await other.stop()
 
 
 @pytest.mark.integration
@@ -472,59 +437,6 @@ def test_a_replay_that_is_cut_off_does_not_confuse_a_session_that_goes_on_elsewh
         assert env._count == 3, "the answer to the second step is not the one to the first"
         for connection in servers.connections:
             connection.close()
-
-
-# -- sessions that go on elsewhere -------------------------------------------------------------------------------------
-
-
-def told_of(**changes):
-    """What a server tells of a session."""
-    told = {
-        "name": protocol.session_name(), "owner": "gone", "env_id": "test:Echo-v0", "settings": {}, "about": {},
-        "count": 1, "over": False, "calls": [["reset", [1, {}], 5]], "last": [5], "last_step": [], "turns": 0,
-        "via": "/native",
-    }  # fmt: skip
-    return told | changes
-
-
-WRONG = {
-    "a call": {"calls": [["no", [], 1]]},
-    "an environment": {"env_id": "test:None-v0"},
-    "an address": {"env_id": "rollenv+ws://localhost:1/x"},
-    "a name": {"name": "x"},
-    "arguments": {"settings": {"kwargs": 5}},
-    "wrappers": {"settings": {"wrappers": [1]}},
-    "a list": {"settings": {"wrappers": {"concat": 5}}},
-    "a setting": {"settings": {"code": "x"}},
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_a_session_that_is_none_leaves_nothing_and_harms_no_other(tmp_path, what):
-    async def taken():
-        sessions = SessionManager(None, SessionLimits())  # type: ignore[arg-type]
-        (tmp_path / "sessions").write_bytes(protocol.pack([told_of(**WRONG[what]), 5, told_of()]))
-        assert import_file(sessions, tmp_path / "sessions") == 1
-        assert [session.env.task.env_id for session in sessions.by_name.values()] == ["test:Echo-v0"]
-
-    asyncio.run(taken())
-
-
-def test_only_a_file_of_this_user_is_taken_up(tmp_path, monkeypatch):
-    async def take(file):
-        return import_file(SessionManager(None, SessionLimits()), file)  # type: ignore[arg-type]
-
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "theirs").write_bytes(protocol.pack([told_of()]))
-    for name in ("pipe", "."):
-        with pytest.raises(UsageError, match="cannot be imported"):
-            asyncio.run(take(tmp_path / name))
-    another = os.geteuid() + 1
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "geteuid", lambda: another)
-        with pytest.raises(UsageError, match="not a regular file of the user"):
-            asyncio.run(take(tmp_path / "theirs"))
-    assert asyncio.run(take(tmp_path / "theirs")) == 1
 
 
 # -- the page and tokens -----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
     async def make(request: Request) -> Response:
         client = server.client(request, "environments")
         body = await body_of(request)
-        session = await server.sessions.open(session_name(), client.name, _text(body, "env_id"), lasting=True)
+        session = await server.sessions.open(session_name(), client.name, _text(body, "env_id"))
         return Json({"sandbox_id": session.name})
 
     async def session_and_body(request: Request) -> tuple[Session, dict[str, Any]]:
