@@ -27,6 +27,8 @@ BEGIN, END = "<!-- surface: begin -->", "<!-- surface: end -->"
 INTENDED = {
     "gem.envs.mcpmark": "no MCPMark tasks; importing it says so",
     "gem.envs.terminal": "no Docker tasks by this name; importing it says so",
+    "gem.tools.mcp_server": "a sample server; importing it says so",
+    "gem.utils.constants:BASE_LEETCODE_IMPORTS": "source code of list and tree nodes",
     "gem.tools.search_engine": "servers of models and paid searches; importing it says so",
     "gem.envs.game_env.sokoban.utils": "levels come from `rollenv.envs.game.sokoban.levels`",
     "gem.envs:data_names": "variables of a loop",

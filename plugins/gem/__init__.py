@@ -42,12 +42,9 @@ gem.tools.base_tool = tools: BaseTool
 gem.tools.python_code_tool = tools: PythonCodeTool; utils: run_python
 gem.tools.search_tool = tools: SearchTool TIMEOUT
 gem.tools.mcp_tool = tools: MCPTool
-gem.tools.mcp_server =
-gem.tools.mcp_server.time_mcp = time_server: app convert_time current_time days_in_month get_timestamp get_week_year
-    relative_time
 gem.tools.tool_env_wrapper = wrappers: ToolEnvWrapper
 gem.utils =
-gem.utils.constants = utils: TERMINAL_STATE INVALID_ACTION LanguageGameReward BASE_IMPORTS BASE_LEETCODE_IMPORTS
+gem.utils.constants = utils: TERMINAL_STATE INVALID_ACTION LanguageGameReward BASE_IMPORTS
 gem.utils.math_grader = math_grader: TimeoutException answer_tag_reward_fn answer_tag_reward_fn_for_orz
     are_equal_under_sympy boxed_reward_fn extract_answer extract_boxed_answer grade grade_answer_mathd
     grade_answer_sympy is_latex_equal is_value_equal mathd_normalize_answer normalize_final_answer
@@ -127,6 +124,7 @@ for _module, _name in GAMES.items():
 ELSEWHERE = {
     "gem.envs.mcpmark": "rollenv has no MCPMark tasks; MCP servers are tools: gem.tools.mcp_tool",
     "gem.envs.terminal": "terminal tasks are the ids harbor:PATH, without Docker; see docs/guides/tools.md",
+    "gem.tools.mcp_server": "GEM's sample of a time server; any MCP server works with gem.tools.mcp_tool",
     "gem.tools.search_engine": "search a corpus in memory with rollenv.core.tools.search.CorpusSearchTool",
     "gem.envs.game_env.sokoban.utils": "levels are made in rollenv.envs.game.sokoban.levels",
 }

@@ -27,16 +27,11 @@ def both_paths_of_a_game():
 
 @pattern
 def constants():
-    from gem.utils.constants import BASE_IMPORTS, BASE_LEETCODE_IMPORTS, TERMINAL_STATE, LanguageGameReward
+    from gem.utils.constants import BASE_IMPORTS, TERMINAL_STATE, LanguageGameReward
 
     assert len(TERMINAL_STATE) == len("<|TERMINAL_STATE|>") and "TERMINAL_STATE" in TERMINAL_STATE
     assert (LanguageGameReward.success_reward, LanguageGameReward.format_error_reward) == (1.0, -0.1)
-    scope = {}
-    exec("from typing import *\nfrom collections import deque\n" + BASE_LEETCODE_IMPORTS, scope)
-    assert scope["is_same_list"](scope["list_node"]([1, 2]), scope["list_node"]([1, 2]))
-    tree = scope["tree_node"]([1, 2, 3, None, 4])
-    assert tree.left.right.val == 4 and scope["is_same_tree"](tree, scope["tree_node"]([1, 2, 3, None, 4]))
-    assert not scope["is_same_tree"](tree, scope["tree_node"]([1, 2, 3])) and isinstance(BASE_IMPORTS, str)
+    assert isinstance(BASE_IMPORTS, str)
 
 
 @pattern
