@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import warnings
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.errors import BadEntryPoint, MissingExtra, RollenvError, UsageError
 from rollenv.core.needs import extra
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed
@@ -80,7 +81,11 @@ def make_app(server: EnvServer) -> ASGIApp:
     for route in routes:
         mark_opened(route, "readiness check" if route.path == "/readyz" else "rollenv")  # type: ignore[attr-defined]
     for name in server.settings.protocols:
-        added = routes_of(name)(server)
+        try:
+            added = routes_of(name)(server)
+        except (BadEntryPoint, MissingExtra) as error:  # of another package; the other protocols are served
+            warnings.warn(str(error), stacklevel=2)
+            continue
         for route in added:
             mark_opened(route, name)
         routes += added

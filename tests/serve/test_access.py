@@ -97,16 +97,7 @@ def test_no_route_answers_without_a_token_that_is_known(guarded, token):
 
 def unfit(path):
     """The tokens that are not for a path."""
-    programs = (
-        "run_code",
-        "run_jupyter",
-        "submit",
-        "get_prompts",
-        "get_prompt_by_id",
-        "list_ids",
-        "list_datasets",
-        "v1",
-    )
+    programs = ("run_code", "run_jupyter", "v1")
     if path in ADMIN:
         return ["environments", "sandboxes"]
     if path == "/page/api/me":

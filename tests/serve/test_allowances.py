@@ -61,7 +61,7 @@ def test_wrong_limits_are_refused(tmp_path, line):
 def test_a_served_token_expires_on_every_protocol(serve, tmp_path, monkeypatch):
     file, found = tokens(tmp_path, old="expires = 2001-01-01", good="")
     server = serve("--tokens", file)
-    for path in ("/health", "/metrics", "/list_environments", "/e2b/v2/sandboxes", "/list_datasets"):
+    for path in ("/health", "/metrics", "/list_environments", "/e2b/v2/sandboxes", "/v1/ping"):
         assert patient.get(server.http + path, headers=bearer(found["old"])).status_code == 401
         assert patient.get(server.http + path, headers=bearer(found["good"])).status_code == 200
     with pytest.raises(NotAllowed, match="expired"):

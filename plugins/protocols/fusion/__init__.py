@@ -1,7 +1,7 @@
 """SandboxFusion: ``sandbox_fusion`` with ``SANDBOX_FUSION_ENDPOINT``, verl and ROLL with ``http://HOST:PORT/run_code``.
 
-The paths are the original's, so existing clients of SandboxFusion work; the same paths exist below ``/fusion``, apart
-from those of other protocols.
+The paths are the original's and exist also below ``/fusion``. Its data sets (``submit``, ``get_prompts``, ...) are not
+served: rollenv's environments ``code:*`` hold programs to tests.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
-import os
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
@@ -23,77 +21,52 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from rollenv.core.errors import UsageError
-from rollenv.envs.code.tests import StdioTests
-from rollenv.plugins.protocols.fusion import programs
 from rollenv.plugins.protocols.fusion.programs import (
     LANGUAGES,
     Language,
     Notebook,
-    OneRow,
     Program,
-    Rows,
-    Submission,
     broken,
     outcome,
     run_cells,
     run_words,
     write_files,
 )
-from rollenv.remote.protocol import ServerFull
 from rollenv.sandbox import AsyncSandbox
 from rollenv.sandbox.errors import NotFound, SandboxError
 from rollenv.sandbox.types import Limits, RunResult
-from rollenv.serve.quotas import FairQueue
 from rollenv.serve.responses import Json, body_of, while_connected
 from rollenv.serve.server import EnvServer
-
-T = TypeVar("T")
 
 #: Prefixes of the routes.
 _PREFIXES = ("", "/fusion")
 
-#: Maximum programs that are graded concurrently.
-_GRADERS = 2 * (os.cpu_count() or 1)
-
 #: Minimum memory with which a program starts.
 _LEAST_MB = 16
 
-#: Default timeout of a graded run in seconds.
-_GRADED_SECONDS = 20.0
-
 
 def routes(server: EnvServer) -> list[BaseRoute]:
-    """Routes for running and grading programs."""
+    """Routes for running programs and notebooks."""
     service = _Service(server)
     posts: dict[str, Any] = {
         "run_code": (Program, service.run_code),
         "run_jupyter": (Notebook, service.run_jupyter),
-        "submit": (Submission, service.submit),
-        "get_prompts": (Rows, service.get_prompts),
-        "get_prompt_by_id": (OneRow, service.get_prompt_by_id),
-        "list_ids": (Rows, service.list_ids),
     }
 
-    def get(answer: Callable[[], Any]) -> Any:
-        async def handle(request: Request) -> Response:
-            server.client(request, "sandboxes")
-            return Json(answer())
-
-        return handle
+    async def ping(request: Request) -> Response:
+        server.client(request, "sandboxes")
+        return Json("pong")
 
     routes: list[BaseRoute] = []
     for prefix in _PREFIXES:
         routes += [Route(f"{prefix}/{name}", service.handler(*post), methods=["POST"]) for name, post in posts.items()]
-        routes.append(Route(f"{prefix}/list_datasets", get(lambda: list(programs.held()))))
-        routes.append(Route(f"{prefix}/v1/ping", get(lambda: "pong")))
+        routes.append(Route(f"{prefix}/v1/ping", ping))
     return routes
 
 
 class _Service:
     def __init__(self, server: EnvServer):
         self.server, self.sandboxes = server, server.sandboxes
-        self._queue = FairQueue(_GRADERS, patience=None)
-        self._threads = ThreadPoolExecutor(_GRADERS, thread_name_prefix="grader")
 
     def handler(self, model: type[BaseModel], call: Callable[[str, Any], Awaitable[Any]]) -> Any:
         """Build a request handler from a function of (owner, body) that returns the answer."""
@@ -154,46 +127,6 @@ class _Service:
             "files": fetched,
         }
 
-    async def submit(self, owner: str, params: Submission) -> dict[str, Any]:
-        language = params.config.language or "python"
-        if params.config.custom_extract_logic:
-            raise UsageError("custom_extract_logic is not offered: it would run on the server itself")
-        if language not in LANGUAGES:
-            raise UsageError(f"programs in {language!r:.40} are not graded here; there are {', '.join(LANGUAGES)}")
-        code, how = programs.extracted(params.completion, language)
-        seconds = self.sandboxes.seconds(params.config.run_timeout or _GRADED_SECONDS)
-        runner = programs.Queued(
-            self._runner(owner, language, params.config.compile_timeout), self.sandboxes.limits.longest
-        )
-
-        def grade() -> list[programs.Verdict]:
-            env, _ = programs.task(params, sandbox=runner, timeout=seconds)
-            if language != "python" and not isinstance(env.tests, StdioTests):
-                raise UsageError(f"programs in {language!r} are held to input and output only")
-            every = bool(params.config.extra.get("run_all_cases"))
-            return programs.graded(env, code, runner, seconds=seconds, every=every) if code else []
-
-        verdicts = await self._in_thread(owner, grade, runner)
-        return {
-            "id": params.id,
-            "accepted": bool(verdicts) and all(verdict.passed for verdict in verdicts),
-            "extracted_code": code,
-            "extracted_type": how,
-            "full_code": None,
-            "test_code": None,
-            "tests": [programs.verdict(one) for one in verdicts],
-            "extra": None,
-        }
-
-    async def get_prompts(self, owner: str, params: Rows) -> list[dict[str, Any]]:
-        return await self._in_thread(owner, lambda: programs.prompts(params))
-
-    async def get_prompt_by_id(self, owner: str, params: OneRow) -> dict[str, Any]:
-        return await self._in_thread(owner, lambda: programs.question_of(params.id, programs.task(params)[1]))
-
-    async def list_ids(self, owner: str, params: Rows) -> list[int | str]:
-        return await self._in_thread(owner, lambda: programs.ids(params)[params.offset : params.offset + params.limit])
-
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _limits(self, memory_mb: int | None) -> Limits | None:
@@ -235,37 +168,3 @@ class _Service:
                     )
                 fetched[path] = base64.b64encode(data).decode()
         return fetched
-
-    def _runner(self, owner: str, language: str, compile_timeout: float | None) -> programs.Run:
-
-        async def run(code: str, stdin: str, timeout: float | None) -> RunResult:
-            if language == "python":
-                return await self.sandboxes.run(owner, code, stdin=stdin, timeout=timeout)
-            seconds = self.sandboxes.seconds(timeout)
-            program = Program(code=code, language=language, stdin=stdin, run_timeout=seconds)
-            program.compile_timeout = compile_timeout or _GRADED_SECONDS
-            async with self.sandboxes.brief(owner) as sandbox:
-                compiled, ran = await self._run_file(sandbox, program, LANGUAGES[language], {})
-            result = ran or compiled
-            assert result is not None
-            return result
-
-        return run
-
-    async def _in_thread(self, owner: str, call: Callable[[], T], runner: programs.Queued | None = None) -> T:
-        """Call a slow function in a thread. Owners take turns."""
-        limits = self.sandboxes.limits
-        if self._queue.waiting >= limits.waiting:
-            raise ServerFull(f"{self._queue.waiting} programs wait to be graded already", retry_after=1.0)
-        async with self._queue.turn(owner):
-            try:
-                async with asyncio.timeout(limits.longest):
-                    return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-            except TimeoutError:
-                text = f"it was not graded within {limits.longest:g} s; send fewer tests, or a shorter run_timeout"
-                raise UsageError(text) from None
-            except SandboxError as error:
-                raise UsageError(f"it could not be graded: {error}") from error
-            finally:
-                if runner is not None:
-                    runner.close()
