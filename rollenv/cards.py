@@ -22,7 +22,7 @@ from rollenv.core.errors import Unsolvable
 from rollenv.core.needs import Need
 from rollenv.core.plugins import entry_points
 from rollenv.core.registry import ENTRY_POINT_GROUP, NAMESPACES
-from rollenv.typed import Reader, reader
+from rollenv.typed import ActionReader, reader
 
 #: Maximum number of turns of the example episodes of a card.
 TURNS = 20
@@ -49,7 +49,7 @@ class Card:
     """The limit on the turns of an episode, if any."""
     problem: str = ""
     """The reason why there is no example."""
-    reader: Reader = field(default_factory=Reader)
+    reader: ActionReader = field(default_factory=ActionReader)
     """The format of actions, if the example shows it."""
     legend: str = ""
     """The legend of the board, if the observation has one."""

@@ -21,7 +21,7 @@ _FEW = 6
 
 
 @dataclass(frozen=True)
-class Reader:
+class ActionReader:
     """The action format of one environment.
 
     Args:
@@ -50,13 +50,13 @@ class Reader:
         return found[2] if found else action
 
 
-def reader(env: Env, prompt: str) -> Reader:
+def reader(env: Env, prompt: str) -> ActionReader:
     """Learn the action format from an environment in an episode, its first observation and some random actions."""
     samples = list(_samples(env))
     template = _template(env, prompt, samples)
     bare = {found[2] for sample in samples if (found := _WRAPPED.fullmatch(sample))}
     few = sorted(set(samples))
-    return Reader(template, _moves(bare, template), tuple(few) if len(few) <= _FEW else ())
+    return ActionReader(template, _moves(bare, template), tuple(few) if len(few) <= _FEW else ())
 
 
 def _samples(env: Env) -> Iterator[str]:

@@ -24,7 +24,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.registry import ENV_REGISTRY
 from rollenv.envs.game.sokoban import Sokoban
 from rollenv.report import SMALL, find_runs, make_server, open_run, write_report
-from rollenv.report.episodes import Shelf, shared_start
+from rollenv.report.episodes import EpisodeIndex, shared_start
 from rollenv.report.plain import LONGEST, clip, dumps, plain
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.manager import RolloutManager
@@ -438,7 +438,7 @@ def test_ten_thousand_episodes_are_an_index_and_shards_that_are_loaded_when_look
 def test_an_episode_that_was_played_again_counts_once(tmp_path: Path):
     lost = trajectory(1, success=False, status="failed", error="gone", failure="lost")
     run = open_run(keep(tmp_path / "run", lost, trajectory(2), trajectory(1), trajectory(1, member=1)))
-    shelf = Shelf(lambda _: None)
+    shelf = EpisodeIndex(lambda _: None)
     shelf.add_run(run)
     columns = shelf.finish()["columns"]
     assert len(columns["run"]) == 3

@@ -1,7 +1,7 @@
 """Adapters to other people's frameworks: a file of a few dozen lines for each.
 
 Each says which versions of the framework it was tested with (:func:`rollenv.core.needs.peer`). Those that pass text
-back and forth play an :class:`Episode`.
+back and forth play a :class:`TextEpisode`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float | np.floating) and bool(value != value)
 
 
-class Episode:
+class TextEpisode:
     """An episode of an environment, one text for another.
 
     Attributes:
@@ -142,7 +142,7 @@ class Episode:
         except (Exception, SystemExit) as error:  # the episode still counts, and others must be closed
             logger.warning("%s could not be closed: %s: %s", self.env_id, type(error).__name__, in_a_line(error))
 
-    def __enter__(self) -> Episode:
+    def __enter__(self) -> TextEpisode:
         return self
 
     def __exit__(self, *_: object) -> None:

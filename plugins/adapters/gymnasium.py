@@ -45,13 +45,13 @@ class InGymnasium(gymnasium.Env[str, str]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         observation, info = self.env.reset(seed, options=options)
-        return self._whole(observation, info), info
+        return self._with_suffix(observation, info), info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return self._whole(observation, info), reward, terminated, truncated, info
+        return self._with_suffix(observation, info), reward, terminated, truncated, info
 
-    def _whole(self, observation: str, info: dict[str, Any]) -> str:
+    def _with_suffix(self, observation: str, info: dict[str, Any]) -> str:
         suffix = str(info.get("suffix", ""))
         if not self.complete or suffix.strip() in observation:
             return observation

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import peer
-from rollenv.plugins.adapters import Episode
+from rollenv.plugins.adapters import TextEpisode
 from rollenv.sandbox import (
     CommandHandle,
     CommandResult,
@@ -65,7 +65,7 @@ _KEY = "rollenv_episode"
 T = TypeVar("T")
 
 
-async def _apart(call: Callable[..., T], *args: Any, undo: Callable[[T], object] | None = None) -> T:
+async def _run_in_thread(call: Callable[..., T], *args: Any, undo: Callable[[T], object] | None = None) -> T:
     """A call in a daemon thread of its own: where a sample is cancelled, what never returns is left behind.
 
     Args:
@@ -144,7 +144,9 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
     async def sample_init(cls, task_name: str, config: Any, metadata: dict[str, str]) -> dict[str, SandboxEnvironment]:
         """Start a sandbox."""
         most = min(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE, _MOST_OUTPUT)
-        return {"default": await _apart(cls.start, BoxConfig.of(config), most, undo=lambda made: made.box.kill())}
+        return {
+            "default": await _run_in_thread(cls.start, BoxConfig.of(config), most, undo=lambda made: made.box.kill())
+        }
 
     @classmethod
     def start(cls, config: BoxConfig, output_bytes: int = 10 << 20) -> BoxEnvironment:
@@ -174,7 +176,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             interrupted: ignored; nothing is left in any case.
         """
         for environment in environments.values():
-            await _apart(environment.as_type(cls).box.kill)
+            await _run_in_thread(environment.as_type(cls).box.kill)
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
@@ -222,7 +224,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
 
     async def _run(self, cmd: list[str], data: bytes, settings: dict[str, Any]) -> CommandResult:
         start = partial(self.box.commands.start, cmd, **settings)
-        handle: CommandHandle = await _apart(start, undo=_kill)
+        handle: CommandHandle = await _run_in_thread(start, undo=_kill)
 
         def finish() -> CommandResult:
             with suppress(NotFound, SandboxDied):  # it does not read, or never began: wait() says why
@@ -230,10 +232,10 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
             return handle.wait()
 
         try:
-            return await _apart(finish)
+            return await _run_in_thread(finish)
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
-                await _apart(_kill, handle)
+                await _run_in_thread(_kill, handle)
             raise
 
     def _result(self, done: CommandResult, timeout: int | None) -> ExecResult[str]:
@@ -258,7 +260,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         Raises:
             IsADirectoryError, PermissionError: if it cannot be written.
         """
-        await _apart(self.box.files.write, self._path(file), contents)
+        await _run_in_thread(self.box.files.write, self._path(file), contents)
 
     async def read_file(self, file: str, text: bool = True) -> str | bytes:
         """Read a file.
@@ -278,7 +280,7 @@ class BoxEnvironment(SandboxEnvironment):  # type: ignore[misc]
                     raise OutputLimitExceededError(shown, None)
             return bytes(data)
 
-        data = await _apart(read)
+        data = await _run_in_thread(read)
         return data.decode() if text else data
 
     def _path(self, path: str) -> str:
@@ -312,7 +314,7 @@ def rollenv_task(
     """
     if max_turns < 1:
         raise UsageError(f"max_turns must be at least 1, got {max_turns}")
-    Episode(env_id, **(env or {})).close()
+    TextEpisode(env_id, **(env or {})).close()
     samples = [
         Sample(id=f"seed-{number}", input=f"{env_id}, seed {number}", metadata={"env_id": env_id, "seed": number})
         for number in range(seed, seed + episodes)
@@ -330,7 +332,7 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         state.store.set(_KEY, {"reward": 0.0, "success": False, "turns": 0, "over": False})
-        episode = await _apart(partial(Episode, env_id, **(env or {})), undo=Episode.close)
+        episode = await _run_in_thread(partial(TextEpisode, env_id, **(env or {})), undo=TextEpisode.close)
         one_at_a_time = threading.Lock()  # an abandoned step may still run when the episode is closed
 
         def alone(call: Callable[..., T], *args: Any) -> T:
@@ -338,21 +340,21 @@ def play(env_id: str, max_turns: int = 100, system: str | None = None, env: dict
                 return call(*args)
 
         try:
-            shown = await _apart(alone, episode.start, state.metadata["seed"])
+            shown = await _run_in_thread(alone, episode.start, state.metadata["seed"])
             state.messages = [ChatMessageSystem(content=system)] if system else []
             state.messages.append(ChatMessageUser(content=shown))
             while not episode.over and episode.turns < max_turns:
                 state = await generate(state)
                 if state.completed:  # a limit of inspect's
                     break
-                shown, _ = await _apart(alone, episode.step, state.output.completion)
+                shown, _ = await _run_in_thread(alone, episode.step, state.output.completion)
                 state.messages.append(ChatMessageUser(content=shown))
                 success = bool(episode.info.get("success", False))
                 done = {"reward": episode.total, "success": success, "turns": episode.turns, "over": episode.over}
                 state.store.set(_KEY, done)
         finally:
             with anyio.move_on_after(_CLOSING, shield=True), suppress(Exception):  # the reward is already known
-                await _apart(alone, episode.close)
+                await _run_in_thread(alone, episode.close)
         return state
 
     return solve

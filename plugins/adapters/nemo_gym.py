@@ -15,7 +15,7 @@ from typing import Any
 
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import peer
-from rollenv.plugins.adapters import Episode, fields_of, text_of, whole_of
+from rollenv.plugins.adapters import TextEpisode, fields_of, text_of, whole_of
 
 with peer("nemo-gym", "0.4", "pip install 'nemo-gym==0.4.*' (on Python 3.12)"):
     from fastapi import HTTPException
@@ -54,7 +54,7 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
         try:
             kwargs = {**self.config.env_kwargs, **fields_of(metadata, "env_kwargs")}
             seed, options = whole_of(metadata, "seed"), fields_of(metadata, "options") or None
-            episode = await asyncio.to_thread(Episode, env_id, **kwargs)
+            episode = await asyncio.to_thread(TextEpisode, env_id, **kwargs)
             self.session_state[session_id] = [episode, time.monotonic()]
             shown = await asyncio.to_thread(episode.start, seed, options)
         except RollenvError as error:
@@ -79,7 +79,7 @@ class RollenvServer(GymnasiumServer):  # type: ignore[misc]
         except RollenvError as error:
             raise await self._failed(session_id, error) from error
         entry[1] = time.monotonic()
-        episode: Episode = entry[0]
+        episode: TextEpisode = entry[0]
         return shown, reward, episode.over and not episode.truncated, episode.truncated, _plain(episode.info)
 
     async def close_session(self, session_id: str | None) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import peer
-from rollenv.plugins.adapters import Episode, EpisodeFailed, fields_of, text_of, whole_of
+from rollenv.plugins.adapters import EpisodeFailed, TextEpisode, fields_of, text_of, whole_of
 
 with peer("skyrl-gym", "0.4"):
     from skyrl_gym.envs import registration
@@ -52,7 +52,9 @@ class TextEnv(BaseTextEnv):  # type: ignore[misc]  # SkyRL's package is not amon
             raise UsageError("rollenv's environment of SkyRL-Gym needs env_id, in env_config or in the row")
         self.seed, self.options = whole_of(row, "seed"), fields_of(row, "options") or None
         self.max_turns = whole_of(row, "max_turns")
-        self.episode = Episode(env_id, **(fields_of(extras or {}, "kwargs") or fields_of(env_config or {}, "kwargs")))
+        self.episode = TextEpisode(
+            env_id, **(fields_of(extras or {}, "kwargs") or fields_of(env_config or {}, "kwargs"))
+        )
 
     def init(self, prompt: list[dict[str, str]]) -> tuple[list[dict[str, str]], dict[str, Any]]:
         """Begin the episode.

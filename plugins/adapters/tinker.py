@@ -15,7 +15,7 @@ from rollenv.agents.chat.agent import call_text
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import peer
 from rollenv.core.registry import spec
-from rollenv.plugins.adapters import Episode
+from rollenv.plugins.adapters import TextEpisode
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.types import Task
 
@@ -36,7 +36,7 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
 
     def __init__(self, task: Task, system: str = "", max_turns: int | None = None):
         self.task, self.max_turns = task, max_turns
-        self._episode: Episode | None = None
+        self._episode: TextEpisode | None = None
         self._begun: list[Message] = [{"role": "system", "content": system}] if system else []
         self._messages: list[Message] = []
 
@@ -47,7 +47,7 @@ class RollenvMessages(MessageEnv):  # type: ignore[misc]
 
     def _start(self) -> str:
         self.close()
-        self._episode = Episode(self.task.env_id, **self.task.kwargs)
+        self._episode = TextEpisode(self.task.env_id, **self.task.kwargs)
         return self._episode.start(self.task.seed, self.task.options or None)
 
     async def step(self, message: Message) -> MessageStepResult:

@@ -29,7 +29,7 @@ from rollenv.agents.prompts.session import TokenSession
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import peer
 from rollenv.core.registry import spec
-from rollenv.plugins.adapters import OVER, Episode, EpisodeFailed, in_a_line, whole_of
+from rollenv.plugins.adapters import OVER, EpisodeFailed, TextEpisode, in_a_line, whole_of
 from rollenv.rollout.episode import Limits
 from rollenv.rollout.evaluate import tasks_of
 from rollenv.rollout.manager import RolloutManager
@@ -134,7 +134,7 @@ class Rollout:
         model.eval()  # no dropout, and no gradient checkpointing, which does not support a cache
         try:
             texts = [str(p[-1]["content"] if isinstance(p, list) and p else p) for p in prompts]
-            played = _apart(lambda: self._play(texts, player))
+            played = _run_in_thread(lambda: self._play(texts, player))
         finally:
             model.train(training)
         failed = [t for t in played if not t.complete]
@@ -256,7 +256,7 @@ def _task(prompt: str) -> Task:
         ) from error
 
 
-def _apart(work: Callable[[], T]) -> T:
+def _run_in_thread(work: Callable[[], T]) -> T:
     """Call a function, in another thread if this one runs an event loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
@@ -283,7 +283,7 @@ class Environment:
     """One environment with TRL's interface: errors and the end of an episode come as text."""
 
     def __init__(self, env_id: str, kwargs: dict[str, Any]):
-        self._episode = Episode(env_id, **kwargs)
+        self._episode = TextEpisode(env_id, **kwargs)
         self._finalizer = weakref.finalize(self, self._episode.close)
         self._failed = self._lost = False
 

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import peer
-from rollenv.plugins.adapters import Episode, EpisodeFailed, fields_of, text_of, whole_of
+from rollenv.plugins.adapters import EpisodeFailed, TextEpisode, fields_of, text_of, whole_of
 
 with peer("verl", "0.9"):
     from omegaconf import OmegaConf
@@ -78,7 +78,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             raise UsageError("the agent loop rollenv needs env_id: set it in its file, in the row or in extra_info")
         seed, options = whole_of(row, "seed"), fields_of(row, "options") or None
         settings = fields_of(row, "env_kwargs") or self.given["env_kwargs"] or {}
-        episode = await self._within("made", Episode, env_id, **settings)
+        episode = await self._within("made", TextEpisode, env_id, **settings)
         try:
             shown = await self._within("reset", episode.start, seed, options)
             repeats = getattr(self.rollout_config, "full_determinism", False)
@@ -89,7 +89,7 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
                 await asyncio.shield(self._within("closed", episode.close))
 
     async def _play(
-        self, episode: Episode, messages: list[Any], sampling_params: dict[str, Any], request: str
+        self, episode: TextEpisode, messages: list[Any], sampling_params: dict[str, Any], request: str
     ) -> AgentLoopOutput:
         ids = await self.ct_build_initial_tokens(messages)
         timings, preempted = {"generate_sequences": 0.0, "tool_calls": 0.0}, -1

@@ -24,7 +24,9 @@ def rows_of(cells: list[Any], width: int) -> list[list[Any]]:
     return [cells[i : i + width] for i in range(0, len(cells), width)]
 
 
-def piece(name: str, shown: Callable[[Any], Any] = lambda it: it, taken: Callable[[Any], Any] = lambda it: it) -> Any:
+def alias_attribute(
+    name: str, shown: Callable[[Any], Any] = lambda it: it, taken: Callable[[Any], Any] = lambda it: it
+) -> Any:
     """A readable and writable attribute with GEM's name and format, for one of rollenv's."""
 
     def get(env: GemGame) -> Any:
@@ -52,7 +54,7 @@ class Computed:
         return self._work_out(env)
 
 
-def _author_s(reset: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_author_reset(reset: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap an author's ``reset``, so that an episode starts even if it never calls ``super().reset``."""
 
     @functools.wraps(reset)
@@ -71,8 +73,8 @@ def _author_s(reset: Callable[..., Any]) -> Callable[..., Any]:
 class GemGame(GemEnv):
     """The common base of GEM's games.
 
-    GEM's constructors reset; here the first look at an episode does. Setting a piece of the state goes on from
-    there, also after the end of an episode.
+    GEM's constructors reset; here the first look at an episode does. Setting an attribute of the state continues
+    from there, also after the end of an episode.
     """
 
     #: Pattern of a box with an action.
@@ -92,7 +94,7 @@ class GemGame(GemEnv):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "reset" in cls.__dict__:
-            cls.reset = _author_s(cls.reset)  # type: ignore[method-assign]
+            cls.reset = _wrap_author_reset(cls.reset)  # type: ignore[method-assign]
 
     def __init__(self, *, _extra: dict[str, Any] | None = None, **sizes: Any):
         """GEM's arguments, and those of ``_extra`` that the game knows. One size of None means that all are drawn."""
@@ -159,7 +161,7 @@ class GemGame(GemEnv):
         self._begin()
         return self.render()
 
-    turn_count = piece("turn")
+    turn_count = alias_attribute("turn")
 
 
 class GemTextGame(GemGame, TextGame):

@@ -19,7 +19,7 @@ from rollenv.envs.game.sokoban.env import LEGEND, Sokoban
 from rollenv.envs.game.sudoku import Sudoku
 from rollenv.envs.game.sudoku_square import MOST_EMPTY
 from rollenv.envs.game.tower_of_hanoi import PEGS, TowerofHanoi
-from rollenv.plugins.gem.game import Computed, GemGame, GemTextGame, boxed, piece, rows_of
+from rollenv.plugins.gem.game import Computed, GemGame, GemTextGame, alias_attribute, boxed, rows_of
 from rollenv.plugins.gem.utils import LanguageGameReward
 
 _DIRECTION = r"up|down|left|right"
@@ -165,12 +165,12 @@ class SudokuEnv(GemTextGame, Sudoku):
         self.left = self.grid.count(0)
         self._restored()
 
-    full_grid = piece(
+    full_grid = alias_attribute(
         "solution",
         lambda digits: rows_of(digits, math.isqrt(len(digits))),
         lambda rows: [int(digit) for row in rows for digit in row],
     )
-    init_num_empty = piece("clues")
+    init_num_empty = alias_attribute("clues")
 
     def is_safe(self, grid: Sequence[Sequence[int]], row: int, col: int, num: int) -> bool:
         """Return whether the number is neither in the row, nor in the column, nor in the block."""
@@ -243,8 +243,8 @@ class Game2048Env(GemTextGame, Game2048):
         self.board_size = len(value)
         self.rows = tuple(tuple(map(_exponent, row)) for row in value)
 
-    max_tile_achieved = piece("top", _tile, _exponent)
-    init_max_tile_achieved = piece("first", _tile, _exponent)
+    max_tile_achieved = alias_attribute("top", _tile, _exponent)
+    init_max_tile_achieved = alias_attribute("first", _tile, _exponent)
 
     def _parse_action(self, action: str) -> str | None:
         found = self._find(action)

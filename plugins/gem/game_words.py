@@ -14,7 +14,7 @@ from rollenv.envs.game.hangman import LETTERS, Hangman
 from rollenv.envs.game.mastermind import Mastermind, pegs
 from rollenv.envs.game.word_search import WordSearch
 from rollenv.envs.game.wordle import Wordle, marks
-from rollenv.plugins.gem.game import Computed, GemGuessing, GemTextGame, boxed, piece, rows_of
+from rollenv.plugins.gem.game import Computed, GemGuessing, GemTextGame, alias_attribute, boxed, rows_of
 from rollenv.plugins.gem.utils import LanguageGameReward
 
 
@@ -49,7 +49,7 @@ class GuessTheNumberEnv(GemGuessing, GuessTheNumber):
         in_range = self.min_number <= self.last <= self.max_number
         return super()._late_reward() if in_range else LanguageGameReward.invalid_action_reward
 
-    game_number = piece("secret")
+    game_number = alias_attribute("secret")
 
     @property
     def previous_guesses(self) -> set[int]:
@@ -80,8 +80,8 @@ class MastermindEnv(GemGuessing, Mastermind):
         extra["duplicate_numbers"] = bool(duplicate_numbers)
         super().__init__(code_length=code_length, num_numbers=num_numbers, max_turns=max_turns, _extra=extra)
 
-    game_code = piece("code", list, tuple)
-    milestone = piece("best")
+    game_code = alias_attribute("code", list, tuple)
+    milestone = alias_attribute("best")
 
     @property
     def previous_guesses(self) -> set[tuple[int, ...]]:
@@ -126,7 +126,7 @@ class WordleEnv(GemGuessing, Wordle):
     def _parse(self, text: str) -> Any:
         return text.upper().replace(" ", "")
 
-    secret_word = piece("secret", taken=str.upper)
+    secret_word = alias_attribute("secret", taken=str.upper)
 
     @property
     def previous_guesses(self) -> set[str]:
@@ -230,7 +230,7 @@ class HangmanEnv(GemTextGame, Hangman):
         if len(self.shown) != len(value):
             self.shown = "_" * len(value)
 
-    board = piece("shown", list, "".join)
+    board = alias_attribute("shown", list, "".join)
 
     @property
     def guessed_letters(self) -> set[str]:
@@ -470,7 +470,7 @@ class WordSearchEnv(GemTextGame, WordSearch):
         self.marked = [row * self.side + col for row, col in value]
         self._restored()
 
-    attempts = piece("tried", lambda moves: list(map(tuple, moves)), lambda moves: list(map(list, moves)))
+    attempts = alias_attribute("tried", lambda moves: list(map(tuple, moves)), lambda moves: list(map(list, moves)))
 
     @Computed
     def word_list(self) -> list[str]:

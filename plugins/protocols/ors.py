@@ -33,7 +33,7 @@ from rollenv.rollout.types import Task, Trajectory, Turn
 from rollenv.serve.auth import Client
 from rollenv.serve.responses import Json, body_of, json_of, retry_after, status_of, validated
 from rollenv.serve.server import EnvServer
-from rollenv.serve.session import Session
+from rollenv.serve.session import EnvSession
 from rollenv.serve.sessions import served
 
 logger = logging.getLogger(__name__)
@@ -82,10 +82,10 @@ class Play:
     def __init__(self, owner: str, env_id: str, task: dict[str, int]):
         self.about = (owner, env_id, task)
         self.prompt: list[dict[str, Any]] = []
-        self.beginning: asyncio.Task[Session] | None = None
+        self.beginning: asyncio.Task[EnvSession] | None = None
         self.calls: dict[str, asyncio.Task[tuple[str, str]]] = {}
 
-    async def begun(self, server: EnvServer, name: str) -> Session:
+    async def begun(self, server: EnvServer, name: str) -> EnvSession:
         """Open the session and start its task, or wait for a concurrent call that does.
 
         Raises:
@@ -100,7 +100,7 @@ class Play:
                 raise SessionGone("the session was ended") from None
             raise
 
-    async def _begin(self, server: EnvServer, name: str) -> Session:
+    async def _begin(self, server: EnvServer, name: str) -> EnvSession:
         owner, env_id, task = self.about
         session = await server.sessions.open(name, owner, env_id)
         try:
@@ -145,7 +145,7 @@ async def _called(owner: str, work: Coroutine[Any, Any, dict[str, Any]]) -> tupl
         return "error", FAILED
 
 
-async def _output(session: Session, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+async def _output(session: EnvSession, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if name != _TOOL["name"]:
         return _wrong("not_found", f"{name!r:.40} is not a valid tool; there is step")
     if arguments.keys() != {"action"} or not isinstance(arguments["action"], str):
@@ -303,7 +303,7 @@ class _Service:
     async def tasks(self, client: Client, request: Request) -> Response:
         """Return the tasks of a split, from the optional "start" to the optional "stop"."""
         spec, body = self._env(request), await body_of(request)
-        start, stop = (_whole(body, name) for name in ("start", "stop"))
+        start, stop = (_whole_number(body, name) for name in ("start", "stop"))
         numbers = (await self._numbers(client, spec, body))[start:stop]
         return Json({"tasks": [_task(spec, number) for number in numbers], "env_name": spec.id})
 
@@ -352,7 +352,7 @@ class _Service:
         deployment = request.headers.get("x-deployment", "").rpartition("/")[2]
         return served(name if name is not None else request.path_params.get("env_id", deployment))
 
-    async def _play(self, client: Client, request: Request) -> tuple[Play, Session]:
+    async def _play(self, client: Client, request: Request) -> tuple[Play, EnvSession]:
         name = _name(request)
         play, session = self._plays.get(name), self.server.sessions.get(name, client.name)
         if play is None:
@@ -448,13 +448,13 @@ def _trajectory(task: Task, number: int, candidate: _Candidate) -> Trajectory:
 
 
 def _chosen(numbers: range, body: dict[str, Any]) -> int:
-    index = _whole(body, "index")
+    index = _whole_number(body, "index")
     if index is None or not -len(numbers) <= index < len(numbers):
         raise UsageError(f"there are tasks 0 to {len(numbers) - 1}, not {index!r:.40}")
     return numbers[index]
 
 
-def _whole(body: dict[str, Any], name: str) -> int | None:
+def _whole_number(body: dict[str, Any], name: str) -> int | None:
     value = body.get(name)
     if isinstance(value, bool) or not isinstance(value, int | None):
         raise UsageError(f"{name} is a whole number, not {value!r:.40}")

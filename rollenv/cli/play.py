@@ -23,7 +23,7 @@ from rollenv.core.drawing import PIECES, ansi, draw
 from rollenv.core.env import Env
 from rollenv.core.errors import Unsolvable
 from rollenv.core.registry import make
-from rollenv.typed import Reader, reader
+from rollenv.typed import ActionReader, reader
 
 #: Escape codes of arrow keys in both terminal modes, and vi's keys.
 ARROWS = {"A": "up", "B": "down", "C": "right", "D": "left"}
@@ -147,11 +147,11 @@ def command(
     """
     game = make(env, **key_values(settings or ()))
     with contextlib.closing(game), _asker() as ask:
-        while Player(game, random.randrange(_SEEDS) if seed is None else seed, ask).play():
+        while TerminalPlayer(game, random.randrange(_SEEDS) if seed is None else seed, ask).play():
             seed = None
 
 
-Ask = Callable[[str, Reader], str | None]
+Ask = Callable[[str, ActionReader], str | None]
 
 
 @contextlib.contextmanager
@@ -164,7 +164,7 @@ def _asker() -> Iterator[Ask]:
         yield _line
 
 
-def _line(prompt: str, reader: Reader) -> str | None:
+def _line(prompt: str, reader: ActionReader) -> str | None:
     """Return a line; None at the end of the input."""
     try:
         return console.input(prompt, markup=False).strip()
@@ -185,7 +185,7 @@ class Moment:
 
 
 @dataclass
-class Player:
+class TerminalPlayer:
     """One episode, played by the user."""
 
     game: Env

@@ -223,7 +223,7 @@ class AsyncVectorEnv(VectorEnv):
         assert self._threads is not None
         if self.step_timeout is None:
             return list(self._threads.map(function, numbers))
-        running = {i: _apart(function, i) for i in numbers}
+        running = {i: _run_in_thread(function, i) for i in numbers}
         hung = wait(running.values(), self.step_timeout).not_done
         late = [i for i, future in running.items() if future in hung]
         for i in late:
@@ -244,7 +244,7 @@ class AsyncVectorEnv(VectorEnv):
             self._threads.shutdown()
 
 
-def _apart(function: Callable[[int], Any], number: int) -> Future[Any]:
+def _run_in_thread(function: Callable[[int], Any], number: int) -> Future[Any]:
     """Call a function in a thread that does not keep the interpreter alive."""
     future: Future[Any] = Future()
 

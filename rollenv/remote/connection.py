@@ -44,7 +44,7 @@ SILENCE = 8.0
 _LOST_SECONDS = 30.0
 
 
-class WebSocket:
+class BlockingWebSocket:
     """A WebSocket client for one thread at a time.
 
     Args:
@@ -162,7 +162,7 @@ class Connection:
         alone: whether there is no other server. If there are others, a server that did not come back in time is not
             retried for a while, so that many environments do not wait for it one after another.
         answer: timeout of an answer in seconds.
-        silence: see :class:`WebSocket`.
+        silence: see :class:`BlockingWebSocket`.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class Connection:
         self.alone = alone
         self._lost_at = self._given_up_at = -math.inf
         self._numbers = itertools.count(1)
-        self._socket: WebSocket | None = None
+        self._socket: BlockingWebSocket | None = None
         self._ahead: dict[int, list[Any] | None] = {}
         """Answers by the number of the request; None while pending."""
 
@@ -286,13 +286,13 @@ class Connection:
         self._ahead[number] = None
         return self._answer(number)
 
-    def _connect(self) -> WebSocket:
+    def _connect(self) -> BlockingWebSocket:
         address, key = self.address, self.address.token
         url = f"{'wss' if address.tls else 'ws'}://{address}{protocol.PATH}"
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         limits: dict[str, Any] = {"largest": protocol.LARGEST_MESSAGE, "silence": self.silence}
         try:
-            sock = self._socket = WebSocket(url, headers, subprotocol=protocol.SUBPROTOCOL, **limits)
+            sock = self._socket = BlockingWebSocket(url, headers, subprotocol=protocol.SUBPROTOCOL, **limits)
         except InvalidStatus as error:
             answer = error.response
             raise refused(str(address), answer.status_code, bytes(answer.body or b""), answer.headers) from None

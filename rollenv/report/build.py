@@ -15,7 +15,7 @@ from typing import Any
 
 from rollenv.core import drawing
 from rollenv.report import summary
-from rollenv.report.episodes import STATUSES, Shelf
+from rollenv.report.episodes import STATUSES, EpisodeIndex
 from rollenv.report.folders import Run, open_run
 from rollenv.report.plain import dumps, plain
 
@@ -51,7 +51,7 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
     """
     runs = [open_run(folder) for folder in folders]
     shards = _Shards(out.with_name(f"{out.stem}_files"))
-    shelf = Shelf(shards.put)
+    shelf = EpisodeIndex(shards.put)
     for run in runs:
         shelf.add_run(run)
     index = shelf.finish()

@@ -41,7 +41,7 @@ _LETTERS = [chr(i) for i in range(35, 127) if chr(i) not in "\\<>&"] + [chr(i) f
 _OLD_KINDS = {"did not return within": "hung", " raised ": "raised", " is gone": "lost", "another answer": "differs"}
 
 
-class Shelf:
+class EpisodeIndex:
     """Collects the episodes of one or several runs.
 
     Args:

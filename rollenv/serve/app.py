@@ -19,7 +19,7 @@ from rollenv.serve.monitoring import CONTENT_TYPE
 from rollenv.serve.native import Native
 from rollenv.serve.protocols import routes_of
 from rollenv.serve.responses import Json, left, refused
-from rollenv.serve.server import SANDBOX_HOST, Endpoint, EnvServer, denied, is_local
+from rollenv.serve.server import SANDBOX_HOST, EnvServer, WebSocketEndpoint, denied, is_local
 from rollenv.serve.websocket import WebSocket
 
 with extra("serve", "rollenv serve"):
@@ -76,7 +76,7 @@ def make_app(server: EnvServer) -> ASGIApp:
         Route("/readyz", readyz),
         Route("/health", health),
         Route("/metrics", metrics),
-        WebSocketRoute(protocol.PATH, Endpoint(server, native, subprotocol=protocol.SUBPROTOCOL)),
+        WebSocketRoute(protocol.PATH, WebSocketEndpoint(server, native, subprotocol=protocol.SUBPROTOCOL)),
     ]
     for route in routes:
         mark_opened(route, "readiness check" if route.path == "/readyz" else "rollenv")  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ def make_app(server: EnvServer) -> ASGIApp:
 
     handlers = {RollenvError: refused, ClientDisconnect: left}
     app = Starlette(routes=server.hosts + routes, lifespan=lifespan, exception_handlers=handlers)  # type: ignore[arg-type]
-    guarded = Guard(app, server)
+    guarded = RequestGuard(app, server)
     return Requests(traces.TracedRequests(guarded) if server.settings.traces else guarded)
 
 
@@ -123,7 +123,7 @@ def mark_opened(route: Any, name: str) -> None:
     route.app = named
 
 
-class Guard:
+class RequestGuard:
     """Checks the Host and Origin headers and the size of the body of every request.
 
     A page on another site can make a browser send requests to this machine, and with DNS rebinding read the answers. So

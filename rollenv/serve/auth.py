@@ -58,7 +58,7 @@ def _moment(value: Any) -> datetime.datetime:
     return value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
 
 
-class Entry(BaseModel):
+class TokenEntry(BaseModel):
     """The entry of a token in the file. A token is 32 random bytes, so a plain hash is enough."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -75,14 +75,14 @@ class Entry(BaseModel):
 ANYONE = Client("anyone", frozenset(SCOPES))
 
 
-class Tokens:
+class TokenTable:
     """The tokens of a server.
 
     Args:
         hashes: entries by the names of clients; if empty, every request is allowed.
     """
 
-    def __init__(self, hashes: Mapping[str, Entry]):
+    def __init__(self, hashes: Mapping[str, TokenEntry]):
         self._hashes = {
             name: (entry, Client(name, frozenset(entry.scopes), entry.expires)) for name, entry in hashes.items()
         }
@@ -93,7 +93,7 @@ class Tokens:
         return bool(self._hashes)
 
     @classmethod
-    def read(cls, file: Path) -> Tokens:
+    def read(cls, file: Path) -> TokenTable:
         """Read ``[NAME]`` tables with ``hash``, ``scopes`` and optionally ``expires`` (a date or time) and limits.
 
         Raises:
@@ -106,7 +106,7 @@ class Tokens:
         entries = {}
         for name, table in tables.items():
             try:
-                entries[name] = Entry.model_validate(table)
+                entries[name] = TokenEntry.model_validate(table)
             except ValidationError as error:
                 raise UsageError(f"{file}: [{name}]: {wrong_fields(error)}") from error
         return cls(entries)

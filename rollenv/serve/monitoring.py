@@ -45,7 +45,7 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _RECENT = 2000
 
 
-class Metrics(Collector):
+class ServerMetrics(Collector):
     """The metrics of one server, collected on request."""
 
     def __init__(self, sessions: SessionManager, sandboxes: SandboxManager):

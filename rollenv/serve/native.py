@@ -18,7 +18,7 @@ from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote import protocol
 from rollenv.remote.protocol import FAILED, Cancelled, ServerError, error_answer
 from rollenv.serve.auth import Client
-from rollenv.serve.session import Session
+from rollenv.serve.session import EnvSession
 from rollenv.serve.sessions import SessionManager, served
 from rollenv.serve.websocket import WebSocket
 
@@ -43,8 +43,8 @@ class Native:
         self._waiting: deque[list[Any]] = deque()
         self._context = contextvars.copy_context()
         self._connected = True
-        self._used: weakref.WeakSet[Session] = weakref.WeakSet()
-        self._steps: dict[int, tuple[Session, int]] = {}
+        self._used: weakref.WeakSet[EnvSession] = weakref.WeakSet()
+        self._steps: dict[int, tuple[EnvSession, int]] = {}
         """The sessions and counts of pending steps, by the numbers of their requests."""
         self._answers: list[bytes] = []
         self._sending: asyncio.Task[None] | None = None
@@ -117,7 +117,7 @@ class Native:
             data = _refusal(number, ServerError(FAILED))
         self._send(data)
 
-    def _mark_used(self, session: Session) -> None:
+    def _mark_used(self, session: EnvSession) -> None:
         session.disconnected_at = 0.0
         self._used.add(session)
 

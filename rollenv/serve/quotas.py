@@ -139,9 +139,9 @@ class FairQueue:
     def waiting(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def turn(self, owner: str) -> Turn:
+    def turn(self, owner: str) -> QueueSlot:
         """Return a turn, which an ``async with`` block waits for and holds."""
-        return Turn(self, owner)
+        return QueueSlot(self, owner)
 
     def enter(self) -> bool:
         """Take a slot, which :meth:`leave` frees; return false if none is free."""
@@ -163,7 +163,7 @@ class FairQueue:
                 self._free -= 1
 
 
-class Turn(TimeLimit):
+class QueueSlot(TimeLimit):
     """One turn, for an ``async with`` block or from :meth:`begin` to :meth:`leave`."""
 
     __slots__ = ("_inside", "_owner", "_queue")

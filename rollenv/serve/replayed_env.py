@@ -88,7 +88,7 @@ class ReplayedEnv:
         pooled = self.pooled
         if pooled is None:
             raise SessionGone("the session was closed")
-        call = Call(self, pooled, "reset" if method == "about" else method, done)
+        call = CallInFlight(self, pooled, "reset" if method == "about" else method, done)
         self._context.queue.time_limits.start(call, self._seconds_of(method))
         if method in ("step", "about", "card"):
             pooled.send(method, args, call.answered)
@@ -253,7 +253,7 @@ class ReplayedEnv:
         self._context.on_call(self, method, args, answer)
 
 
-class Call(TimeLimit):
+class CallInFlight(TimeLimit):
     """A call in flight, timed and limited without a task of its own.
 
     Args:

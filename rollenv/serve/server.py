@@ -17,9 +17,9 @@ from rollenv.core.needs import extra
 from rollenv.remote.protocol import NotAllowed, TooFast
 from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.workers.pool import WorkerPool
-from rollenv.serve.auth import Client, Tokens
+from rollenv.serve.auth import Client, TokenTable
 from rollenv.serve.logs import audit
-from rollenv.serve.monitoring import Metrics, ReadinessChecks
+from rollenv.serve.monitoring import ReadinessChecks, ServerMetrics
 from rollenv.serve.protocols import protocols
 from rollenv.serve.quotas import RateLimiter, SessionLimits
 from rollenv.serve.responses import status_of
@@ -83,7 +83,7 @@ class EnvServer:
 
     def __init__(self, settings: Settings, workers: WorkerPool):
         self.settings = settings
-        self.tokens = Tokens.read(settings.tokens) if settings.tokens else Tokens({})
+        self.tokens = TokenTable.read(settings.tokens) if settings.tokens else TokenTable({})
         if not self.tokens and not settings.local:
             raise UsageError(
                 f"on {settings.host} other machines can reach the server, so it needs tokens: make one with "
@@ -99,7 +99,7 @@ class EnvServer:
         """Paths whose request bodies are files for sandboxes."""
         self.hosts: list[BaseRoute] = []
         """Routes of host names other than the server's own."""
-        self.metrics = Metrics(self.sessions, self.sandboxes)
+        self.metrics = ServerMetrics(self.sessions, self.sandboxes)
         self.readiness = ReadinessChecks(self.sessions, self.sandboxes)
         self.started = time.time()
         self.opening: list[Callable[[], None]] = []
@@ -151,7 +151,7 @@ class EnvServer:
         return own | sessions.health.snapshot(sessions.workers.report())
 
 
-class Endpoint:
+class WebSocketEndpoint:
     """A WebSocket endpoint with authentication.
 
     Args:

@@ -16,7 +16,7 @@ from rollenv.remote.replay_log import new_seed
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import EnvFailure, Views
 from rollenv.serve.logs import opened_by
-from rollenv.serve.quotas import FairQueue, SessionContext, Turn
+from rollenv.serve.quotas import FairQueue, QueueSlot, SessionContext
 from rollenv.serve.replayed_env import ReplayedEnv
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _QUEUE = 64
 Callback = Callable[[list[Any] | RollenvError], object]
 
 
-class Session:
+class EnvSession:
     """One client's environment. Its calls run one after another."""
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Session:
         self._last: asyncio.Future[Any] | None = None
         """The outcome of the last call, for a repeated request."""
         self._callers: dict[int, asyncio.Task[Any]] = {}
-        self._step: Step | None = None
+        self._step: StepInFlight | None = None
         self._building: asyncio.Future[None] | None = None
         self._openers = 0
         self.busy, self.count = 0, 0
@@ -174,7 +174,7 @@ class Session:
         env = self.env
         if env.pooled is None or self.busy or env.over or count != self.count + 1:
             return False
-        step = Step(self._context.queue, self, count, action, callback)
+        step = StepInFlight(self._context.queue, self, count, action, callback)
         if not step.begin():
             return False
         self.count, self.busy = count, 1
@@ -210,7 +210,7 @@ class Session:
                 task.cancel()
 
 
-class Step(Turn):
+class StepInFlight(QueueSlot):
     """A step without a task, whose answer is passed to a callback. Only failures are handled in a task.
 
     Args:
@@ -220,7 +220,7 @@ class Step(Turn):
 
     __slots__ = ("_action", "_callback", "_session", "_task", "answer", "count")
 
-    def __init__(self, queue: FairQueue, session: Session, count: int, action: str, callback: Callback):
+    def __init__(self, queue: FairQueue, session: EnvSession, count: int, action: str, callback: Callback):
         super().__init__(queue, session.owner)
         self._session, self.count, self._action, self._callback = session, count, action, callback
         self._task: asyncio.Task[None] | None = None

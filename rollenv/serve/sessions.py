@@ -17,7 +17,7 @@ from rollenv.rollout.workers.base import Views
 from rollenv.rollout.workers.pool import WorkerPool
 from rollenv.serve.logs import audit
 from rollenv.serve.quotas import RateLimiter, SessionContext, SessionLimits, stopping
-from rollenv.serve.session import Session
+from rollenv.serve.session import EnvSession
 
 #: Arguments whose texts choose among built-in variants of an environment.
 _CHOICES = (
@@ -62,12 +62,12 @@ class SessionManager(SessionContext):
 
     def __init__(self, workers: WorkerPool, limits: SessionLimits, limiter: RateLimiter | None = None):
         super().__init__(workers, limits, limiter)
-        self.by_name: dict[str, Session] = {}
-        self.session_class: type[Session] = Session
+        self.by_name: dict[str, EnvSession] = {}
+        self.session_class: type[EnvSession] = EnvSession
         self.draining = False
         self._reaper: asyncio.Task[None] | None = None
 
-    async def open(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> Session:
+    async def open(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> EnvSession:
         """Open a session, or return the owner's session with this name.
 
         Args:
@@ -96,7 +96,9 @@ class SessionManager(SessionContext):
         return session
 
     @contextlib.asynccontextmanager
-    async def brief(self, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> AsyncIterator[Session]:
+    async def brief(
+        self, owner: str, env_id: str, settings: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[EnvSession]:
         """Open a session for the block; see :meth:`open`."""
         session = await self.open(session_name(), owner, env_id, settings)
         try:
@@ -104,8 +106,8 @@ class SessionManager(SessionContext):
         finally:
             self.close(session)
 
-    def add(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> Session:
-        """Add a session. :meth:`Session.built` or the first call builds its environment.
+    def add(self, name: str, owner: str, env_id: str, settings: Mapping[str, Any] | None = None) -> EnvSession:
+        """Add a session. :meth:`EnvSession.built` or the first call builds its environment.
 
         Raises:
             ServerFull: there is no room.
@@ -130,7 +132,7 @@ class SessionManager(SessionContext):
         audit("open", owner, session=name[:6], env=env_id)
         return session
 
-    def get(self, name: str, owner: str) -> Session:
+    def get(self, name: str, owner: str) -> EnvSession:
         """Return a session by name.
 
         Raises:
@@ -141,7 +143,7 @@ class SessionManager(SessionContext):
             return session
         raise SessionGone("there is no such session: it was closed, its lease is over, or the server was restarted")
 
-    def close(self, session: Session) -> None:
+    def close(self, session: EnvSession) -> None:
         """End a session and cancel its running calls."""
         if self.by_name.pop(session.name, None) is not None:
             session.end()

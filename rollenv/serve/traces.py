@@ -22,7 +22,7 @@ from rollenv.core.needs import extra
 from rollenv.serve.native import Native
 from rollenv.serve.replayed_env import ReplayedEnv
 from rollenv.serve.responses import status_of
-from rollenv.serve.session import Callback, Session
+from rollenv.serve.session import Callback, EnvSession
 
 with extra("otel", "rollenv serve --traces"):
     from opentelemetry import propagate, trace
@@ -131,7 +131,7 @@ class TracedEnv(ReplayedEnv):
         return about | {"rollenv.session": self.session[:6], "rollenv.worker": worker}
 
 
-class TracedSession(Session):
+class TracedSession(EnvSession):
     """A session whose steps run in tasks, because spans belong to tasks."""
 
     __slots__ = ()

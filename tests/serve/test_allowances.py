@@ -11,7 +11,7 @@ from rollenv.core.errors import UsageError
 from rollenv.remote.address import parse
 from rollenv.remote.env import RemoteEnv, Servers
 from rollenv.remote.protocol import NotAllowed, ServerFull, TooFast
-from rollenv.serve.auth import SCOPES, Tokens, new_token
+from rollenv.serve.auth import SCOPES, TokenTable, new_token
 from rollenv.serve.quotas import Quota, RateLimiter
 
 
@@ -40,7 +40,7 @@ def test_a_token_expires(tmp_path):
     _, found = tokens(
         tmp_path, **{name: f"expires = {when}" for name, when in lines.items()}, good=f"expires = {soon.isoformat()}"
     )
-    known = Tokens.read(tmp_path / "tokens.toml")
+    known = TokenTable.read(tmp_path / "tokens.toml")
     assert known.client(f"Bearer {found['good']}").name == "good"
     for name in lines:
         with pytest.raises(NotAllowed, match="expired"):
@@ -55,7 +55,7 @@ def test_a_token_expires(tmp_path):
 def test_wrong_limits_are_refused(tmp_path, line):
     tokens(tmp_path, ann=line)
     with pytest.raises(UsageError, match="ann"):
-        Tokens.read(tmp_path / "tokens.toml")
+        TokenTable.read(tmp_path / "tokens.toml")
 
 
 def test_a_served_token_expires_on_every_protocol(serve, tmp_path, monkeypatch):

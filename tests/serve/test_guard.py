@@ -17,7 +17,7 @@ import rollenv
 from rollenv.core.errors import UsageError
 from rollenv.remote import protocol
 from rollenv.remote.protocol import NotAllowed
-from rollenv.serve.auth import Tokens, new_token
+from rollenv.serve.auth import TokenTable, new_token
 
 
 def test_tokens_are_needed_and_belong_to_clients(guarded, monkeypatch):
@@ -73,12 +73,12 @@ def test_a_file_of_tokens_holds_no_token(tmp_path):
     file = tmp_path / "tokens.toml"
     file.write_text(lines)
     assert token not in lines
-    assert Tokens.read(file).client(f"Bearer {token}").name == "ann"
+    assert TokenTable.read(file).client(f"Bearer {token}").name == "ann"
     broken = ["[a]\nhash = 'x'\nscopes = ['admin']", "[a]\nhash=1\nscopes=['admin']", "[a]\nscopes = []", "nonsense"]
     for text in broken:
         file.write_text(text)
         with pytest.raises(UsageError, match="tokens"):
-            Tokens.read(file)
+            TokenTable.read(file)
 
 
 @pytest.mark.integration

@@ -80,7 +80,7 @@ def read(text: str, space: gymnasium.Space[Any], names: Names | None = None) -> 
     value: Any = text
     if isinstance(space, spaces.Discrete):
         value = next((n for n, name in (names or {}).items() if name.lower() == text.lower()), text)
-        value = _whole(value) if isinstance(value, str) else value
+        value = _read_whole_number(value) if isinstance(value, str) else value
     elif isinstance(space, _NESTED):
         value = json_of(text)
     elif isinstance(space, _OF_NUMBERS):
@@ -138,7 +138,7 @@ def _flat(value: Any) -> list[Any]:
     return [n for each in value for n in _flat(each)] if isinstance(value, list) else [value]
 
 
-def _whole(text: str) -> int:
+def _read_whole_number(text: str) -> int:
     if not re.fullmatch(r"[-+]?\d{1,18}", text):
         raise ValueError(f"{text!r:.60} is not one of the actions")
     return int(text)

@@ -32,7 +32,7 @@ from rollenv.remote.protocol import NotAllowed, ServerFull, ServerLost
 with extra("serve", "An OpenEnv server"):
     from websockets.exceptions import InvalidStatus, WebSocketException
 
-    from rollenv.remote.connection import WebSocket
+    from rollenv.remote.connection import BlockingWebSocket
 
 
 #: Maximum size of a message, in bytes.
@@ -121,9 +121,9 @@ class Wire:
 
     def __init__(self, base: str, timeout: float = 600.0):
         self.base, self.timeout = base, timeout
-        self._socket: WebSocket | None = None
+        self._socket: BlockingWebSocket | None = None
 
-    def connect(self) -> WebSocket:
+    def connect(self) -> BlockingWebSocket:
         """Start a session, unless there is one.
 
         Raises:
@@ -133,7 +133,7 @@ class Wire:
         if self._socket is None:
             url = f"ws{self.base.removeprefix('http')}/ws"
             try:
-                self._socket = WebSocket(url, _headers(), largest=_LARGEST_MESSAGE, silence=_SILENCE)
+                self._socket = BlockingWebSocket(url, _headers(), largest=_LARGEST_MESSAGE, silence=_SILENCE)
             except InvalidStatus as error:
                 problem = f"{url} answers {error.response.status_code} (a token for it goes to OPENENV_TOKEN)"
                 raise UsageError(f"openenv:{self.base} is not an OpenEnv server: {problem}") from error

@@ -1,7 +1,7 @@
 // Curves: round ticks, raw values faint and smoothed ones strong, outliers clipped at the edge.
 
 const look = {smooth: 0, clip: true};
-const runColor = number => `var(--run${number % 6})`;
+const lineColor = number => `var(--run${number % 6})`;
 
 function ticks(low, high, count) {
   const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
@@ -49,7 +49,7 @@ function seriesOf(definition) {
       .map(r => [r.iteration, r[key], r]).sort((a, b) => a[0] - b[0]);
     if (!points.length) return;
     const label = several ? (definition.series.length > 1 ? `${run.name}: ${name}` : run.name) : name;
-    out.push({key, label, points, color: runColor(several ? number : which), dash: several ? DASHES[which % 3] : "none"});
+    out.push({key, label, points, color: lineColor(several ? number : which), dash: several ? DASHES[which % 3] : "none"});
   }));
   return out;
 }

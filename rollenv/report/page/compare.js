@@ -48,5 +48,5 @@ function comparison() {
   return el("section", {}, el("h2", {}, "Task by task"), el("div", {class: "card"}, el("p", {class: "small dim", style: {marginTop: "0"}},
     `${plural(pairs.length, "task")} that more than one run played: the share of episodes solved.${what}`), chips,
     el("div", {class: "scroll", style: {maxHeight: "420px", marginTop: "10px"}},
-      el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "Task"), ...data.runs.map((run, n) => el("th", {}, el("i", {class: "key", style: {background: runColor(n)}}), visible(run.name))), two ? el("th", {}, "Difference") : null)), body)), rest));
+      el("table", {}, el("thead", {}, el("tr", {}, el("th", {}, "Task"), ...data.runs.map((run, n) => el("th", {}, el("i", {class: "key", style: {background: lineColor(n)}}), visible(run.name))), two ? el("th", {}, "Difference") : null)), body)), rest));
 }

@@ -118,7 +118,7 @@ const ITEM = 46;
 function list() {
   const spacer = el("div", {}), box = el("div", {class: "card list", tabindex: "0", role: "listbox", "aria-label": "Episodes"}, spacer);
   const item = (row, at) => {
-    const run = several ? [el("i", {class: "key", style: {background: runColor(columns.run[row])}})] : [];
+    const run = several ? [el("i", {class: "key", style: {background: lineColor(columns.run[row])}})] : [];
     return el("button", {class: "item", type: "button", role: "option", tabindex: "-1", "aria-selected": String(row === state.current),
                          style: {top: `${at * ITEM}px`}, onclick: () => { select(row); box.focus({preventScroll: true}); }},
       el("div", {}, ...run, visible(episodeName(row))),

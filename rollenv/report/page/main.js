@@ -24,7 +24,7 @@ function summaryOfSeveral() {
   const rows = [...labels].map(([label, hint]) => el("tr", {}, el("td", {class: "dim"}, label, " ", help(hint)),
     ...data.runs.map(run => el("td", {}, tileValue(value(run, label))))));
   const notes = data.runs.filter(run => run.note).map(run => el("p", {class: "small dim"}, visible(`${run.name}: ${run.note}`)));
-  const head = el("tr", {}, el("th"), ...data.runs.map((run, n) => el("th", {}, el("i", {class: "key", style: {background: runColor(n)}}), visible(run.name))));
+  const head = el("tr", {}, el("th"), ...data.runs.map((run, n) => el("th", {}, el("i", {class: "key", style: {background: lineColor(n)}}), visible(run.name))));
   return el("section", {}, el("div", {class: "card scroll"}, el("table", {class: "several"}, el("thead", {}, head), el("tbody", {}, ...rows))), ...notes,
             ...data.runs.flatMap(run => run.tables.map(table => textTable({...table, title: `${run.name}: ${table.title}`}))));
 }

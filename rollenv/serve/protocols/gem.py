@@ -13,7 +13,7 @@ from rollenv.core.registry import list_envs
 from rollenv.remote.protocol import session_name
 from rollenv.serve.responses import Json, body_of
 from rollenv.serve.server import EnvServer
-from rollenv.serve.session import Session
+from rollenv.serve.session import EnvSession
 
 _PATH = "/apis/v1/envs/gem"
 
@@ -27,7 +27,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         session = await server.sessions.open(session_name(), client.name, _text(body, "env_id"))
         return Json({"sandbox_id": session.name})
 
-    async def session_and_body(request: Request) -> tuple[Session, dict[str, Any]]:
+    async def session_and_body(request: Request) -> tuple[EnvSession, dict[str, Any]]:
         client = server.client(request, "environments")  # authenticate before the body is read
         body = await body_of(request)
         return server.sessions.get(_text(body, "sandbox_id"), client.name), body

@@ -20,18 +20,18 @@ from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.protocol import ServerFull, session_name
 from rollenv.serve.auth import Client
 from rollenv.serve.responses import Json, body_of, json_of
-from rollenv.serve.server import Endpoint, EnvServer
-from rollenv.serve.session import Session
+from rollenv.serve.server import EnvServer, WebSocketEndpoint
+from rollenv.serve.session import EnvSession
 from rollenv.serve.sessions import served
 from rollenv.serve.websocket import WebSocket
 
 _PATH = "/openenv/{env_id}"
 
 
-class Action(BaseModel):
+class OpenEnvAction(BaseModel):
     """The body of a ``step`` request."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", title="Action")  # the title is in the served schema
     action: str = Field(description="What the agent does, in the form that the first observation explains.")
     metadata: dict[str, Any] = Field(default_factory=dict)
 
@@ -45,9 +45,10 @@ class Observation(BaseModel):
     info: dict[str, Any] = Field(default_factory=dict)
 
 
-class State(BaseModel):
+class OpenEnvState(BaseModel):
     """The result of ``state``."""
 
+    model_config = ConfigDict(title="State")
     episode_id: str | None = None
     step_count: int = 0
 
@@ -59,7 +60,7 @@ _TOOLS = [
         "description": "Begin an episode and see its first observation.",
         "inputSchema": {"type": "object", "properties": {"seed": {"type": "integer", "minimum": 0}}},
     },
-    {"name": "step", "description": "Play a turn.", "inputSchema": Action.model_json_schema()},
+    {"name": "step", "description": "Play a turn.", "inputSchema": OpenEnvAction.model_json_schema()},
 ]
 
 #: ``type`` of the actions of ``MCPToolClient``.
@@ -73,18 +74,18 @@ _HTTP_METHODS = ("openenv/session/create", "openenv/session/close", *_METHODS)
 class _Play:
     """A client's session with OpenEnv's state."""
 
-    def __init__(self, session: Session):
-        self.session, self.state = session, State()
+    def __init__(self, session: EnvSession):
+        self.session, self.state = session, OpenEnvState()
 
     async def reset(self, data: dict[str, Any]) -> dict[str, Any]:
         """Start an episode; "seed", "episode_id" and "options" are optional."""
         observation, info, *_ = await self.session.call("reset", [data.get("seed"), data.get("options") or {}])
-        self.state = State(episode_id=data.get("episode_id") or session_name())
+        self.state = OpenEnvState(episode_id=data.get("episode_id") or session_name())
         return _result({"text": observation, "terminated": False, "truncated": False, "info": info})
 
     async def step(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Play a turn with the fields of an :class:`Action`."""
-        action = Action.model_validate(data).action
+        """Play a turn with the fields of an :class:`OpenEnvAction`."""
+        action = OpenEnvAction.model_validate(data).action
         last = self.session.env.last_step
         if self.session.env.over and last:  # OpenEnv allows steps after the end
             return _turn([last[0], 0.0, *last[2:]])
@@ -173,7 +174,7 @@ def routes(server: EnvServer) -> list[BaseRoute]:
         return Json({"openapi": "3.1.0", "info": about, "paths": paths})
 
     routes: list[BaseRoute] = [Route(f"{_PATH}/{name}", f, methods=[verb]) for name, (verb, f) in http.items()]
-    socket = WebSocketRoute(f"{_PATH}/ws", Endpoint(server, service.talk, scope="environments"))
+    socket = WebSocketRoute(f"{_PATH}/ws", WebSocketEndpoint(server, service.talk, scope="environments"))
     return [*routes, Route(f"{_PATH}/openapi.json", openapi), socket]
 
 
@@ -198,7 +199,7 @@ class _Service:
     async def state(self, request: Request) -> Response:
         """Return the initial state. No environment is built, because pages of other sites can send this request."""
         self.spec(request)
-        return Json(State().model_dump())
+        return Json(OpenEnvState().model_dump())
 
     async def health(self, request: Request) -> Response:
         self.spec(request)
@@ -211,7 +212,11 @@ class _Service:
 
     async def schema(self, request: Request) -> Response:
         self.server.client(request, "environments")
-        models: dict[str, type[BaseModel]] = {"action": Action, "observation": Observation, "state": State}
+        models: dict[str, type[BaseModel]] = {
+            "action": OpenEnvAction,
+            "observation": Observation,
+            "state": OpenEnvState,
+        }
         return Json({name: model.model_json_schema() for name, model in models.items()})
 
     async def mcp(self, request: Request) -> Response:
@@ -256,7 +261,7 @@ class _Service:
         self.server.client(request, "environments")
         return served(request.path_params["env_id"])
 
-    async def _opened(self, client: Client, connection: HTTPConnection) -> Session:
+    async def _opened(self, client: Client, connection: HTTPConnection) -> EnvSession:
         return await self.server.sessions.open(session_name(), client.name, connection.path_params["env_id"])
 
     async def _once(self, request: Request, call: Callable[[_Play, dict[str, Any]], Awaitable[Any]]) -> Response:
@@ -296,7 +301,7 @@ class _Talk:
             return False
         try:
             request = _request(message)
-            action = Action.model_validate(request.get("data")).action
+            action = OpenEnvAction.model_validate(request.get("data")).action
         except (ValueError, RecursionError):
             return False
         done = self._stepped

@@ -8,7 +8,7 @@ import pytest
 
 import rollenv
 from rollenv.core.errors import UsageError
-from rollenv.plugins.adapters import OVER, Episode, EpisodeFailed, fields_of, text_of, whole_of
+from rollenv.plugins.adapters import OVER, EpisodeFailed, TextEpisode, fields_of, text_of, whole_of
 
 WRONG = {
     "nothing": None,
@@ -49,7 +49,7 @@ def _registered():
 
 @pytest.mark.parametrize("what", WRONG)
 def test_wrong_results_of_a_step_are_one_line_and_the_end(what):
-    with Episode("test:Wrong-v0", what=what, where="step") as episode:
+    with TextEpisode("test:Wrong-v0", what=what, where="step") as episode:
         assert episode.start(3) == "go"
         with pytest.raises(EpisodeFailed, match=r"^test:Wrong-v0 \(seed 3\) failed at turn 1: ") as told:
             episode.step("x")
@@ -61,7 +61,7 @@ def test_wrong_results_of_a_step_are_one_line_and_the_end(what):
 
 @pytest.mark.parametrize("what", ["nothing", "four", "no info"])
 def test_wrong_results_of_a_reset_are_one_line(what):
-    episode = Episode("test:Wrong-v0", what=what, where="reset")
+    episode = TextEpisode("test:Wrong-v0", what=what, where="reset")
     with pytest.raises(EpisodeFailed, match="could not be reset with seed 3") as told:
         episode.start(3)
     assert "\n" not in str(told.value)
@@ -71,7 +71,7 @@ def test_wrong_results_of_a_reset_are_one_line(what):
 
 
 def test_an_environment_that_exits_does_not_end_the_trainer():
-    with Episode("test:Wrong-v0", what="four", where="step") as episode:
+    with TextEpisode("test:Wrong-v0", what="four", where="step") as episode:
         episode.start(3)
         with pytest.raises(EpisodeFailed, match="SystemExit: 3"):
             episode.step("exit")
@@ -83,7 +83,7 @@ def test_what_closing_raises_is_logged_in_one_line(failure, monkeypatch, caplog)
         raise failure
 
     monkeypatch.setattr(Wrong, "close", close)
-    with Episode("test:Wrong-v0", what="four", where="step") as episode:
+    with TextEpisode("test:Wrong-v0", what="four", where="step") as episode:
         episode.start(3)
     episode.close()
     assert [each.message.count("\n") for each in caplog.records] == [0, 0]
@@ -91,14 +91,14 @@ def test_what_closing_raises_is_logged_in_one_line(failure, monkeypatch, caplog)
 
 
 def test_half_a_character_of_a_model_is_not_the_environments_failure():
-    with Episode("test:Wrong-v0", what="an echo", where="step") as episode:
+    with TextEpisode("test:Wrong-v0", what="an echo", where="step") as episode:
         episode.start(3)
         assert episode.step("up\ud800") == ("up\ufffd", 1.0)
 
 
 def test_numbers_of_numpy_are_plain():
     WRONG["numpy"] = ("x", np.float32(0.5), np.bool_(False), np.bool_(True), {"success": np.bool_(True)})
-    with Episode("test:Wrong-v0", what="numpy", where="step") as episode:
+    with TextEpisode("test:Wrong-v0", what="numpy", where="step") as episode:
         episode.start(np.int64(3))
         assert episode.step("x") == ("x", 0.5)
         assert (episode.over, episode.truncated, episode.info["success"]) == (True, True, True)

@@ -16,5 +16,5 @@ from rollenv.serve.server import EnvServer
 def routes(server: EnvServer) -> list[BaseRoute]:
     """Routes of sandboxes, code, files and processes."""
     service = E2BService(server)
-    server.hosts.append(ports.Ports(service))
+    server.hosts.append(ports.PortProxy(service))
     return [route for part in (control, interpreter, files, processes) for route in part.routes(service)]

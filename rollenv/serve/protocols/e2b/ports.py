@@ -33,7 +33,7 @@ _OURS = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgr
 _WRITTEN = re.compile("sec-websocket-|host$")
 
 
-class Ports(BaseRoute):
+class PortProxy(BaseRoute):
     """A reverse proxy to the ports of sandboxes.
 
     If the server has tokens, a request needs the sandbox's key in the header ``E2B-Traffic-Access-Token``. A request

@@ -25,7 +25,7 @@ from rollenv.sandbox.types import CommandResult, Execution
 from rollenv.serve.auth import Client
 from rollenv.serve.sandboxes import SandboxSession
 from rollenv.serve.server import EnvServer
-from rollenv.serve.session import Session
+from rollenv.serve.session import EnvSession
 from rollenv.serve.sessions import served
 
 with extra("serve", "The MCP protocol"):
@@ -163,7 +163,7 @@ class Held:
     def __init__(self, server: EnvServer, client: Client, env_id: str = ""):
         self.server, self.client, self.env_id = server, client, env_id
         self._sessions: set[str] = set()
-        self._only: Session | None = None
+        self._only: EnvSession | None = None
         self._sandbox: SandboxSession | None = None
         self._opening = asyncio.Lock()
 
@@ -338,7 +338,7 @@ class Held:
         await self.server.sandboxes.close(session)
         return "It has ended.", Ended(ended=session.name)
 
-    async def _session(self, env_id: str | None, name: str | None) -> Session:
+    async def _session(self, env_id: str | None, name: str | None) -> EnvSession:
         """Return a new session, or an earlier one by name."""
         if (env_id is None) == (name is None):
             raise UsageError("reset takes either an env_id or the session of an earlier reset")
@@ -346,7 +346,7 @@ class Held:
             return self.server.sessions.get(name, self.client.name)
         return await self._opened(env_id or "")
 
-    async def _opened(self, env_id: str) -> Session:
+    async def _opened(self, env_id: str) -> EnvSession:
         sessions, name = self.server.sessions, session_name()
         self._sessions = (self._sessions & sessions.by_name.keys()) | {name}
         return await sessions.open(name, self.client.name, env_id)
@@ -372,13 +372,13 @@ def _decoded(content: str, encoding: str) -> bytes:
         raise UsageError(f"the content is not base64: {error}") from error
 
 
-async def _begun(session: Session, seed: int | None, index: int | None) -> tuple[str, First]:
+async def _begun(session: EnvSession, seed: int | None, index: int | None) -> tuple[str, First]:
     options = {} if index is None else {"index": index}
     observation, info, *_ = await session.call("reset", [seed, options])
     return shown(observation, info), First(observation=observation, info=info)
 
 
-async def _played(session: Session, action: str) -> Answer:
+async def _played(session: EnvSession, action: str) -> Answer:
     observation, reward, terminated, truncated, info, *_ = await session.call("step", [action])
     data = Seen(observation=observation, info=info, reward=reward, terminated=terminated, truncated=truncated)
     over = ", the episode is over" if terminated or truncated else ""

@@ -22,10 +22,10 @@ from rollenv.remote.protocol import NotAllowed, error_answer
 from rollenv.report.plain import plain
 from rollenv.serve.auth import Client
 from rollenv.serve.protocols.page import episodes
-from rollenv.serve.protocols.page.episodes import Catalogue, Episodes, Nothing
+from rollenv.serve.protocols.page.episodes import EpisodeCatalogue, Episodes, Nothing
 from rollenv.serve.protocols.page.history import MetricsHistory
 from rollenv.serve.protocols.page.live import Live, OfKey, Watch
-from rollenv.serve.protocols.page.static import HEADERS, Files
+from rollenv.serve.protocols.page.static import HEADERS, PageFiles
 from rollenv.serve.responses import Json, body_of, retry_after, status_of, validated
 from rollenv.serve.server import EnvServer
 
@@ -43,8 +43,8 @@ _NOT_KEPT = {"Cache-Control": "no-store"}
 
 def routes(server: EnvServer) -> list[BaseRoute]:
     """Routes of the page's files and of its API."""
-    files, samples = Files(), MetricsHistory(server)
-    catalogue = Catalogue(server.sessions)
+    files, samples = PageFiles(), MetricsHistory(server)
+    catalogue = EpisodeCatalogue(server.sessions)
     plays, live = Episodes(server.sessions, catalogue), Live(server.sessions)
 
     async def me(client: Client, params: Nothing) -> Any:

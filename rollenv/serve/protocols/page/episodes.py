@@ -22,9 +22,9 @@ from rollenv.remote.protocol import EnvBroke, SessionGone, error_answer, session
 from rollenv.report.plain import clip, plain
 from rollenv.serve.auth import Client
 from rollenv.serve.responses import Streamed, json_of
-from rollenv.serve.session import Session
+from rollenv.serve.session import EnvSession
 from rollenv.serve.sessions import SessionManager, served
-from rollenv.typed import Reader
+from rollenv.typed import ActionReader
 
 #: Maximum actions of a replay, and bytes of all of them.
 ACTIONS, BYTES = 2_000, 1 << 20
@@ -178,7 +178,7 @@ def _info(info: dict[str, Any]) -> str:
 _FRESH, _KEPT, _SECONDS = 60.0, 256, 60.0
 
 
-class Catalogue:
+class EpisodeCatalogue:
     """The rows and cards of environments."""
 
     def __init__(self, sessions: SessionManager):
@@ -214,13 +214,13 @@ class Catalogue:
                 raise  # the client's arguments are wrong, not the environment
             return facts | {"about": cards.summary(env_spec), "problem": str(error)}
 
-    async def reader(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> Reader:
+    async def reader(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> ActionReader:
         """Return the converter of typed texts to actions."""
         try:
             example = await self.example(owner, env_id, kwargs)
         except RollenvError:  # it can be played all the same
-            return Reader()
-        return Reader(example["template"], example["moves"])
+            return ActionReader()
+        return ActionReader(example["template"], example["moves"])
 
     async def example(self, owner: str, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return a worker's example of an environment. Concurrent requests share one."""
@@ -273,7 +273,7 @@ _HELP = {"oracle": ("oracle_action", "oracle"), "random": ("sample_random_action
 class Episodes:
     """The requests of the page about episodes."""
 
-    def __init__(self, sessions: SessionManager, catalogue: Catalogue):
+    def __init__(self, sessions: SessionManager, catalogue: EpisodeCatalogue):
         self._sessions, self._catalogue = sessions, catalogue
 
     async def open(self, client: Client, params: Open) -> Any:
@@ -332,7 +332,7 @@ class Episodes:
         end.callback(self._sessions.close, session)
         return Streamed(self._replayed(session, first, actions), "application/x-ndjson", end)
 
-    async def _opened(self, client: Client, name: str, params: Open | Replay) -> tuple[Session, dict[str, Any]]:
+    async def _opened(self, client: Client, name: str, params: Open | Replay) -> tuple[EnvSession, dict[str, Any]]:
         """Open a session; return it with its first turn."""
         settings = {"kwargs": params.arguments, "views": "board"}
         session = await self._sessions.open(name, client.name, params.env, settings)
@@ -343,7 +343,7 @@ class Episodes:
             raise
 
     async def _replayed(
-        self, session: Session, first: dict[str, Any], actions: AsyncGenerator[str]
+        self, session: EnvSession, first: dict[str, Any], actions: AsyncGenerator[str]
     ) -> AsyncGenerator[bytes]:
         left, number = TURNS_BYTES, 0
         try:
@@ -363,7 +363,7 @@ class Episodes:
         except RollenvError as error:
             yield _problem(error)
 
-    def _session(self, client: Client, params: OfSession) -> Session:
+    def _session(self, client: Client, params: OfSession) -> EnvSession:
         return self._sessions.get(params.session, client.name)
 
 
@@ -382,7 +382,7 @@ async def _recorded(actions: list[str]) -> AsyncGenerator[str]:
         yield action
 
 
-async def _agent(session: Session, method: str) -> AsyncGenerator[str]:
+async def _agent(session: EnvSession, method: str) -> AsyncGenerator[str]:
     """Generate the actions of the environment's own agent until the episode ends."""
     for _ in range(ACTIONS):
         if session.env.over:
@@ -399,11 +399,11 @@ def _problem(error: RollenvError) -> bytes:
     return _line({"detail": f"{text:.2000}", "kind": kind, "how": details.get("kind", "")})
 
 
-async def _turn(session: Session, method: str, args: list[Any]) -> dict[str, Any]:
+async def _turn(session: EnvSession, method: str, args: list[Any]) -> dict[str, Any]:
     return turn_of(method, args, await _called(session, method, args))
 
 
-async def _called(session: Session, method: str, args: list[Any]) -> Any:
+async def _called(session: EnvSession, method: str, args: list[Any]) -> Any:
     """Call a method in a task of its own, which ends with the session even if the call hangs."""
 
     async def numbered() -> Any:

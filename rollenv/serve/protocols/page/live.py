@@ -17,7 +17,7 @@ from rollenv.report.plain import clip, plain
 from rollenv.serve.auth import Client
 from rollenv.serve.protocols.page.episodes import ACTIONS, BYTES, Nothing, turn_of
 from rollenv.serve.replayed_env import ReplayedEnv
-from rollenv.serve.session import Session
+from rollenv.serve.session import EnvSession
 from rollenv.serve.sessions import SessionManager
 
 logger = logging.getLogger(__name__)
@@ -131,13 +131,13 @@ class Live:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _session(self, params: OfKey) -> Session:
+    def _session(self, params: OfKey) -> EnvSession:
         session = next((s for s in self._sessions.by_name.values() if key_of(s) == params.key), None)
         if session is None:
             raise SessionGone("the session has ended")
         return session
 
-    def _lasts(self, session: Session) -> bool:
+    def _lasts(self, session: EnvSession) -> bool:
         return self._sessions.by_name.get(session.name) is session
 
     def _on_call(self, env: ReplayedEnv, method: str, args: list[Any], answer: Any) -> None:
@@ -153,7 +153,7 @@ class Live:
             turn = {"note": "a turn cannot be shown"}
         self._watched[env].add(turn | {"turn": env.turns})
 
-    def _turns(self, session: Session, watched: _Watched, after: int) -> dict[str, Any]:
+    def _turns(self, session: EnvSession, watched: _Watched, after: int) -> dict[str, Any]:
         env = session.env
         answer = {
             "count": watched.count,
@@ -171,12 +171,12 @@ def _size(turn: dict[str, Any]) -> int:
     return sum(len(value) for value in turn.values() if isinstance(value, str)) + sum(map(len, turn.get("choices", ())))
 
 
-def key_of(session: Session) -> str:
+def key_of(session: EnvSession) -> str:
     """Return a public key of a session, with which nobody can use it."""
     return hashlib.sha256(session.name.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def _row(session: Session, now: float) -> dict[str, Any]:
+def _row(session: EnvSession, now: float) -> dict[str, Any]:
     last = session.env.last_step
     return {
         "key": key_of(session),
@@ -191,7 +191,7 @@ def _row(session: Session, now: float) -> dict[str, Any]:
     }
 
 
-def _state(session: Session) -> str:
+def _state(session: EnvSession) -> str:
     if session.busy:
         return "busy"
     if not session.env.over:

@@ -44,7 +44,7 @@ class _File:
     kind: str
 
 
-class Files:
+class PageFiles:
     """All static files, read once."""
 
     def __init__(self) -> None:
