@@ -106,7 +106,7 @@ PIECES += ["```", "```\n", "```py\n", "``` x ", "````\n```\n"]
 @pytest.mark.parametrize("head", ["", "```python\n", "\\boxed{"], ids=repr)
 @pytest.mark.parametrize("piece", [*PIECES, "<python>", "<tool_call><tool_name></tool_name>", "x", " ", "\n"], ids=repr)
 def test_what_repeats_for_long_is_read_in_linear_time(piece, head):
-    """Anything worse than linear would take a minute here; benchmarks/parsing.py has the times."""
+    """Anything worse than linear would take a minute here."""
     text = head + piece * (300_000 // len(piece))
     for read in READERS:
         read(text)

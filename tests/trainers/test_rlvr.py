@@ -342,7 +342,7 @@ def test_the_recipes_for_real_models_name_the_keys_of_roll(recipe):
 @pytest.mark.slow
 @pytest.mark.integration
 def test_success_rises(tmp_path):
-    """One of the benchmark's runs (benchmarks/rlvr.py): about twenty seconds of one core."""
+    """About twenty seconds of one core."""
     alone = ["tasks.kind=seeds", "eval.parts=[]", "rewards.domains=[]", "rollout.workers=inline", "seed=1"]
     warm_up = {"episodes": 1000, "lr": 5e-3, "steps": 250, "batch_size": 24}
     config = load_config(
