@@ -68,7 +68,7 @@ PYTHON312 ?= $(shell for python in python3.12 $(HOME)/.pyenv/versions/3.12.*/bin
 
 # vLLM and frameworks that train and play, GEM and bfcl-eval, beside which tests play rollenv, and clients of other
 # projects, which talk to `rollenv serve`.
-PEERS := trackers rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray schemathesis tinker $(if $(PYTHON312),nemo harbor)
+PEERS := trackers rock openenv openenv-core e2b fusion mcp openreward trl verifiers skyrl verl inspect smolagents deepagents kubernetes ray tinker $(if $(PYTHON312),nemo harbor)
 vllm gem bfcl harbor: %: .bench/%/installed
 peers: $(PEERS:%=.bench/%/installed)
 
@@ -99,7 +99,6 @@ peers: $(PEERS:%=.bench/%/installed)
 .bench/verifiers/installed: WARM := verifiers.v1, pytest
 .bench/ray/installed: PACKAGES := '.[cluster]' psutil
 .bench/kubernetes/installed: PACKAGES := kubernetes-validate==1.37.0
-.bench/schemathesis/installed: PACKAGES := schemathesis==4.32.5
 .bench/inspect/installed: PACKAGES := inspect_ai==0.3.285 $(BASE)
 .bench/smolagents/installed: PACKAGES := smolagents==1.26.0 pillow $(BASE)
 .bench/deepagents/installed: PACKAGES := deepagents==0.7.32 $(BASE)

@@ -1,4 +1,4 @@
-"""Servers on a local Ray cluster, one of which is killed; a test runs this in an environment with ``ray[serve]``."""
+"""Servers on two nodes of a Ray cluster, one of which is lost; a test runs this in an environment with ``ray[serve]``."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ import httpx
 import psutil
 import ray
 from ray import serve
+from ray.cluster_utils import Cluster
 
 import rollenv
 from rollenv.serve.cluster import Options, build
@@ -72,9 +73,13 @@ def finish(pairs):
         served.close()
 
 
-ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error")
+# A server takes a CPU, as does the directory: the first node has room for both, the second for a server.
+memory = {"object_store_memory": 80 * 2**20}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False, **memory})
+second = cluster.add_node(num_cpus=1, **memory)
+ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
 serve.start(http_options={"host": "127.0.0.1", "port": HTTP})
-serve.run(build(Options(servers=2, cpus=0.1, port=FIRST, options=os.environ["OPTIONS"])))
+serve.run(build(Options(servers=2, cpus=1, port=FIRST, options=os.environ["OPTIONS"])))
 before = two_servers()
 address = httpx.get(f"http://127.0.0.1:{HTTP}/").text.strip()
 
@@ -94,8 +99,17 @@ print("= a replica was killed, and every episode ended")
 both = two_servers()
 print("= there are two again")
 
+pairs = episodes(httpx.get(f"http://127.0.0.1:{HTTP}/").text.strip(), 4)
+cluster.remove_node(second, allow_graceful=False)
+finish(pairs)
+print("= a node was lost, and every episode ended")
+cluster.add_node(num_cpus=1, **memory)
+both = two_servers(180)
+print("= a new node has its server")
+
 left = [process_of(url) for url in both]
 serve.shutdown()
 psutil.wait_procs(left, 60)
 print("= left over:", [process.pid for process in left if process.is_running()])
 ray.shutdown()
+cluster.shutdown()

@@ -1,4 +1,4 @@
-"""Servers under Ray Serve, on a real local cluster."""
+"""Servers under Ray Serve, on the two nodes of a real local cluster."""
 
 from __future__ import annotations
 
@@ -39,5 +39,7 @@ def test_servers_that_die_come_back_and_no_episode_is_lost(tmp_path):
         "there are two again",
         "a replica was killed, and every episode ended",
         "there are two again",
+        "a node was lost, and every episode ended",
+        "a new node has its server",
         "left over: []",
     ]
