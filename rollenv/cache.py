@@ -27,9 +27,6 @@ def cached(kind: str, name: str, make: Callable[[Path], None]) -> Path:
     Args:
         kind: name of the parent folder in the cache.
         make: fills the new folder if there is none of that name.
-
-    Raises:
-        UsageError: the cache cannot be written.
     """
     folder = cache_folder() / kind / name
     if folder.exists():

@@ -48,9 +48,6 @@ def whole_of(row: Mapping[str, Any], name: str) -> int | None:
 
     Args:
         row: by the names of columns.
-
-    Raises:
-        UsageError: it is not a whole number.
     """
     value: Any = row.get(name)
     if value is None or _is_nan(value):
@@ -71,9 +68,6 @@ def fields_of(row: Mapping[str, Any], name: str) -> dict[str, Any]:
 
     Args:
         row: by the names of columns.
-
-    Raises:
-        UsageError: it is not a struct.
     """
     value: Any = row.get(name)
     if value is None or _is_nan(value):

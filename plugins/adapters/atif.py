@@ -91,9 +91,6 @@ def from_atif(data: Json) -> Trajectory:
 
     Each step of the agent becomes a turn; its action is the step's message, or its tool calls if that is empty.
     Messages of the user and the system become part of the next observation.
-
-    Raises:
-        UsageError: the data is not an ATIF document.
     """
     if not isinstance(data, dict) or not str(data.get("schema_version", "")).startswith("ATIF-v1."):
         version = data.get("schema_version") if isinstance(data, dict) else data
@@ -175,11 +172,7 @@ def save_atif(trajectory: Trajectory, path: str | Path, **about: str) -> None:
 
 
 def load_atif(path: str | Path) -> Trajectory:
-    """Read a trajectory from a JSON file.
-
-    Raises:
-        UsageError: the file is not an ATIF document.
-    """
+    """Read a trajectory from a JSON file."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:

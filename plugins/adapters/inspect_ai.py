@@ -310,7 +310,6 @@ def rollenv_task(
 
     Raises:
         RollenvError: if the environment cannot be made.
-        UsageError: if there is no turn.
     """
     if max_turns < 1:
         raise UsageError(f"max_turns must be at least 1, got {max_turns}")

@@ -44,7 +44,6 @@ class BoxExecutor(RemotePythonExecutor):  # type: ignore[misc]
 
     Raises:
         IsolationError: if no sandbox can be started here.
-        UsageError: if a package is not installed.
     """
 
     def __init__(

@@ -67,7 +67,6 @@ class RollenvAgentLoop(AgentLoopBase):  # type: ignore[misc]  # verl's package i
             The tokens, the mask of those that the model sampled, their log probabilities, and the reward.
 
         Raises:
-            UsageError: the row names no environment.
             EpisodeFailed: the environment failed, or took too long.
         """
         extra = kwargs.get("extra_info")

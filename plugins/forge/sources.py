@@ -100,7 +100,6 @@ def load(what: str) -> Package:
 
     Raises:
         BadPackage: it has no library or no tests, or cannot be downloaded or unpacked.
-        UsageError: there is no such file.
     """
     path = Path(what)
     if path.is_dir():

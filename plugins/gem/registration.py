@@ -95,11 +95,7 @@ def __getattr__(name: str) -> Any:
 
 
 def register(env_id: str, entry_point: str | Callable[..., Any], **kwargs: Any) -> None:
-    """Register an id of any form; every keyword is an argument of the constructor.
-
-    Raises:
-        UsageError: the id is taken.
-    """
+    """Register an id of any form; every keyword is an argument of the constructor."""
     registry.list_envs()
     if env_id in registry.ENV_REGISTRY:
         raise UsageError(f"Environment {env_id} already registered. Choose another id")

@@ -117,9 +117,6 @@ class Play:
 
         Returns:
             The name of the call.
-
-        Raises:
-            UsageError: too many calls are running.
         """
         old = [key for key, call in self.calls.items() if call.done()]
         for key in old[: max(0, len(self.calls) - _CALLS + 1)]:

@@ -64,9 +64,6 @@ def compare(first: Iterable[Trajectory], second: Iterable[Trajectory]) -> Compar
 
     The interval is the percentile bootstrap's over tasks, drawn within each category; the episodes of a task are one
     draw, since they are not independent. An episode that failed counts as not successful.
-
-    Raises:
-        UsageError: they have no task in common.
     """
     ours, theirs = _by_task(first), _by_task(second)
     common = [key for key in ours if key in theirs]

@@ -45,11 +45,7 @@ class Curriculum:
 
     @classmethod
     def for_env(cls, env_id: str) -> Curriculum:
-        """Return the levels that the environment was registered with.
-
-        Raises:
-            UsageError: if there are none for this id.
-        """
+        """Return the levels that the environment was registered with."""
         levels = spec(env_id).levels
         if not levels:
             raise UsageError(f"no levels are registered for {env_id}; pass your own: Curriculum({env_id!r}, [...])")
@@ -82,9 +78,6 @@ class Schedule:
         window: number of recent episodes that decide.
         up, down: success rates, ``0 <= down < up <= 1``.
         review: share of the episodes that replay easier levels, from 0 to less than 1.
-
-    Raises:
-        UsageError: for arguments outside these ranges.
     """
 
     def __init__(
@@ -118,11 +111,7 @@ class Schedule:
         return draw.randrange(self.level) if reviews and self.level else self.level
 
     def record(self, level: int, success: bool) -> None:
-        """Record the outcome of an episode, and change the level if the success rate calls for it.
-
-        Raises:
-            UsageError: there is no such level.
-        """
+        """Record the outcome of an episode, and change the level if the success rate calls for it."""
         if not 0 <= level < len(self._recent):
             raise UsageError(f"there are levels 0 to {len(self._recent) - 1}, not {level}")
         recent = self._recent[level]
@@ -148,11 +137,7 @@ class Schedule:
         return {"level": self.level, "recent": [[int(s) for s in recent] for recent in self._recent]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the :meth:`state_dict` of a schedule with the same number of levels.
-
-        Raises:
-            UsageError: if the state is not one.
-        """
+        """Continue from the :meth:`state_dict` of a schedule with the same number of levels."""
         try:
             level, recent = int(state["level"]), [[bool(s) for s in one] for one in state["recent"]]
         except (KeyError, TypeError, ValueError) as error:

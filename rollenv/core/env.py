@@ -285,11 +285,7 @@ class Env(gymnasium.Env[str, str]):
         return twin
 
     def seed_stream(self, seed: int) -> None:
-        """Restart the private random stream without a reset.
-
-        Raises:
-            UsageError: the seed is not a non-negative integer.
-        """
+        """Restart the private random stream without a reset."""
         try:
             self._np_random, self._np_random_seed = seeding.np_random(operator.index(seed))
         except (TypeError, gymnasium.error.Error) as error:

@@ -106,9 +106,6 @@ def levels_of(
 
     Returns:
         One dictionary of arguments per level, the easiest first.
-
-    Raises:
-        UsageError: ``levels`` has neither form.
     """
     if isinstance(levels, Mapping):
         for name, values in levels.items():

@@ -197,7 +197,6 @@ class AsyncVectorEnv(VectorEnv):
             autoreset, the next step) replaces the environment. Each environment then has its own thread.
 
     Raises:
-        UsageError: an argument is wrong.
         EnvTimeout: by :meth:`reset`, after the other environments were reset.
     """
 

@@ -32,11 +32,7 @@ class Address:
 
 
 def parse(text: str) -> tuple[tuple[Address, ...], str]:
-    """Parse an address to its servers and the environment id, which may be empty.
-
-    Raises:
-        UsageError: the address is malformed.
-    """
+    """Parse an address to its servers and the environment id, which may be empty."""
     match = _FORM.fullmatch(text)
     if match is None:
         shown = re.sub(r"//[^@/]*@", "//", text)

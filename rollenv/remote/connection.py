@@ -225,9 +225,6 @@ class Connection:
 
         Returns:
             Their numbers, for :meth:`collect`; empty if there is no connection.
-
-        Raises:
-            UsageError: a request cannot be sent.
         """
         if self._socket is None:
             return []

@@ -41,7 +41,6 @@ def spec_of(text: str) -> EnvSpec:
         text: ``rollenv+ws://HOST:PORT/ENV_ID``.
 
     Raises:
-        UsageError: the address is wrong.
         UnknownEnv: the server has no such environment.
         ServerLost: no server answers.
     """
@@ -66,7 +65,6 @@ def make_remote(address: str, render_mode: str | None = "text", **kwargs: Any) -
     """Open a session with a served environment.
 
     Raises:
-        UsageError: an argument is wrong.
         ServerFull: no server has room.
         NotAllowed: the token is missing, wrong, or lacks the scope "environments".
     """

@@ -216,11 +216,7 @@ def unpack_all(data: bytes) -> list[list[Any]]:
 
 
 def unpack(data: bytes) -> Any:
-    """Decode a message.
-
-    Raises:
-        UsageError: the message is not MessagePack.
-    """
+    """Decode a message."""
     how = {"ext_hook": _extension, "strict_map_key": False, "unicode_errors": "surrogatepass"}
     try:
         try:

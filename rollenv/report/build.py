@@ -45,9 +45,6 @@ def write_report(folders: Sequence[Path], out: Path) -> Path:
 
     Args:
         out: the page, an ``.html`` file; an existing one is replaced.
-
-    Raises:
-        UsageError: if a folder holds no run.
     """
     runs = [open_run(folder) for folder in folders]
     shards = _Shards(out.with_name(f"{out.stem}_files"))

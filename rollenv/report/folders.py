@@ -72,11 +72,7 @@ class Run:
 
 
 def open_run(path: Path) -> Run:
-    """Read a folder, except its episodes.
-
-    Raises:
-        UsageError: if it holds no run.
-    """
+    """Read a folder, except its episodes."""
     if not is_run(path):
         raise UsageError(
             f"{path} holds no run: there is no {METRICS}, eval.json or {EPISODES}; pass the folder of a training run "

@@ -34,11 +34,7 @@ LARGEST_BODY, BODY_SECONDS = protocol.LARGEST_REQUEST, 60.0
 
 
 def make_app(server: EnvServer) -> ASGIApp:
-    """Return the web application of a server.
-
-    Raises:
-        UsageError: a protocol is unknown.
-    """
+    """Return the web application of a server."""
     native_class = Native
     if server.settings.traces:
         from rollenv.serve import traces

@@ -154,9 +154,6 @@ def new_token(name: str, scopes: list[str]) -> tuple[str, str]:
 
     Returns:
         (token, lines of TOML with its hash).
-
-    Raises:
-        UsageError: the name or a scope is wrong.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"a client's name has up to 40 letters, digits, '-', '_' and '.', unlike {name!r}")

@@ -97,9 +97,6 @@ def write_to_stderr(form: str) -> None:
 
     Args:
         form: one of :data:`FORMS`; "off" changes nothing.
-
-    Raises:
-        UsageError: the form is unknown.
     """
     if form not in FORMS:
         raise UsageError(f"there is no log of the form {form!r}; there are {', '.join(FORMS)}")

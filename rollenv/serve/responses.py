@@ -86,11 +86,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def validated(kind: Any, value: Any) -> Any:
-    """Validate a client's value against a model or another type of pydantic.
-
-    Raises:
-        UsageError: the value does not match.
-    """
+    """Validate a client's value against a model or another type of pydantic."""
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:

@@ -177,9 +177,6 @@ def listen(host: str, port: int, unread: float = UNREAD) -> socket.socket:
     Args:
         port: 0 for any free port.
         unread: seconds after which a connection ends whose client reads nothing.
-
-    Raises:
-        UsageError: the socket cannot be opened.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

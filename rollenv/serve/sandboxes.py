@@ -168,7 +168,6 @@ class SandboxManager:
         Raises:
             ServerFull: there is no room.
             SandboxError: this machine cannot isolate sandboxes.
-            UsageError: an argument is wrong.
         """
         self._admit(owner)
         seconds = self.lifetime(lifetime)

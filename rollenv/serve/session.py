@@ -61,7 +61,6 @@ class EnvSession:
         """Build the environment, which checks its arguments, or wait until it is built.
 
         Raises:
-            UsageError: the arguments are wrong.
             EnvBroke: the environment failed.
             SessionGone: the session was closed meanwhile.
         """
@@ -112,7 +111,6 @@ class EnvSession:
             EnvBroke: the environment failed.
             EpisodeOver: a step before the first reset or after the end.
             SessionGone: the session was closed meanwhile.
-            UsageError: an argument is wrong.
         """
         args = _checked(method, args)
         env = self.env

@@ -77,7 +77,6 @@ class SessionManager(SessionContext):
         Raises:
             ServerFull: there is no room.
             UnknownEnv: the environment id is unknown.
-            UsageError: an argument is wrong.
             EnvBroke: the environment could not be built.
         """
         if name in self.by_name:
@@ -112,7 +111,6 @@ class SessionManager(SessionContext):
         Raises:
             ServerFull: there is no room.
             UnknownEnv: the environment id is unknown.
-            UsageError: an argument is wrong.
         """
         try:
             task, views = self._task(env_id, dict(settings or {}), name)
@@ -201,7 +199,6 @@ def served(env_id: str) -> EnvSpec:
 
     Raises:
         UnknownEnv: the id is unknown.
-        UsageError: it is not an id.
     """
     wrong = not isinstance(env_id, str) or "://" in env_id or len(env_id) > 200  # suggestions for long ones take time
     if wrong or is_elsewhere(env_id):

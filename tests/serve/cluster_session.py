@@ -1,4 +1,4 @@
-"""Servers on two nodes of a Ray cluster, one of which is lost; a test runs this in an environment with ``ray[serve]``."""
+"""Servers on two nodes of a Ray cluster, one of which is lost; a test runs this where ``ray[serve]`` is."""
 
 import os
 import signal

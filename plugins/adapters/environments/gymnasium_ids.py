@@ -43,11 +43,7 @@ def is_text(space: gymnasium.Space[Any]) -> bool:
 
 
 def check(space: gymnasium.Space[Any], env_id: str) -> None:
-    """Check that actions can be written as text.
-
-    Raises:
-        UsageError: they cannot.
-    """
+    """Check that actions can be written as text."""
     if not isinstance(space, gymnasium.Space):
         raise UsageError(f"{env_id}: its action_space is {space!r:.60}, which is not a space of Gymnasium's")
     if isinstance(space, _WITHOUT_TEXT):

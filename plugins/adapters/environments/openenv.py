@@ -48,11 +48,7 @@ class Refused(Exception):
 
 
 def base_of(address: str) -> str:
-    """Normalise the address of a server to ``http://HOST:PORT/PATH``.
-
-    Raises:
-        UsageError: it is not such an address.
-    """
+    """Normalise the address of a server to ``http://HOST:PORT/PATH``."""
     kind, _, rest = address.rpartition("://")
     text = re.sub("^ws", "http", kind.lower() or "http") + "://" + rest.rstrip("/").removesuffix("/ws")
     try:
@@ -81,7 +77,6 @@ def about(base: str) -> dict[str, Any]:
 
     Raises:
         ServerLost: it does not answer.
-        UsageError: it is not an OpenEnv server.
     """
     alone = httpx.Limits(max_keepalive_connections=0)  # some servers close idle connections without notice
     with httpx.Client(headers=_headers(), timeout=_CONNECT, verify=base.startswith("https"), limits=alone) as client:
@@ -128,7 +123,6 @@ class Wire:
 
         Raises:
             ServerLost: no server answers.
-            UsageError: it is not an OpenEnv server.
         """
         if self._socket is None:
             url = f"ws{self.base.removeprefix('http')}/ws"

@@ -208,7 +208,6 @@ def spec_of(env_id: str) -> EnvSpec:
 
     Raises:
         MissingExtra: verifiers or the package is not installed.
-        UsageError: the package has no taskset.
     """
     package = env_id.partition(":")[2]
     taskset = _loaders(package).taskset_class(package)

@@ -95,11 +95,7 @@ _LARGEST_CELLS = 32 << 20
 
 
 async def write_files(sandbox: AsyncSandbox, files: Mapping[str, bytes]) -> None:
-    """Write the files of a request.
-
-    Raises:
-        UsageError: the files cannot be written.
-    """
+    """Write the files of a request."""
     try:
         if files:
             await sandbox.files.write_many(files)

@@ -24,11 +24,7 @@ def protocols() -> tuple[str, ...]:
 
 
 def routes_of(name: str) -> Callable[..., list[Any]]:
-    """Return the function that makes a protocol's routes for a server.
-
-    Raises:
-        UsageError: there is no such protocol.
-    """
+    """Return the function that makes a protocol's routes for a server."""
     if name not in protocols():
         raise UsageError(f"there is no protocol {name!r}; there are {', '.join(protocols())}")
     own = name in _OWN or name == "page"

@@ -64,11 +64,7 @@ class Snapshots:
         self._by_owner: dict[str, dict[str, Snapshot]] = {}
 
     async def open(self, owner: str, template: str, env: dict[str, str], **settings: Any) -> SandboxSession:
-        """Start a sandbox, with the files and variables of a snapshot if the template is one.
-
-        Raises:
-            UsageError: there is no such snapshot.
-        """
+        """Start a sandbox, with the files and variables of a snapshot if the template is one."""
         mine = self._by_owner.get(owner, {})
         snapshot = mine.get(template) or mine.get(_PREFIX + template)
         if snapshot is not None:

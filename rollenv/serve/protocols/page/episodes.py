@@ -277,11 +277,7 @@ class Episodes:
         self._sessions, self._catalogue = sessions, catalogue
 
     async def open(self, client: Client, params: Open) -> Any:
-        """Open a session and reset it.
-
-        Raises:
-            UsageError: a session with this name exists.
-        """
+        """Open a session and reset it."""
         if params.session in self._sessions.by_name:
             raise UsageError("a session with this name already exists")
         _, first = await self._opened(client, params.session, params)
@@ -292,11 +288,7 @@ class Episodes:
         return await _turn(self._session(client, params), "reset", [params.seed, params.options])
 
     async def step(self, client: Client, params: Act) -> Any:
-        """Play a turn.
-
-        Raises:
-            UsageError: the request has no action.
-        """
+        """Play a turn."""
         session, action = self._session(client, params), params.action
         if action is None:
             if params.typed is None:

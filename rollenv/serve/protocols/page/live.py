@@ -77,11 +77,7 @@ class Live:
         return {"sessions": [_row(session, now) for session in self._sessions.by_name.values()]}
 
     async def watch(self, client: Client, params: Watch) -> Any:
-        """Return the turns of a session after a given one; wait for a while if there are none.
-
-        Raises:
-            UsageError: too many sessions are watched.
-        """
+        """Return the turns of a session after a given one; wait for a while if there are none."""
         session, after = self._session(params), params.after
         now = time.monotonic()
         envs = {each.env for each in self._sessions.by_name.values()}
