@@ -57,8 +57,8 @@ class Card:
     @property
     def reward(self) -> str:
         """The range of the rewards in the example."""
-        low, high = min(self.rewards, default=0), max(self.rewards, default=0)
-        return "" if not self.rewards else f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+        bounds = dict.fromkeys(f"{each(self.rewards):.3g}" for each in (min, max) if self.rewards)
+        return " to ".join(bounds)
 
 
 def card(env_spec: EnvSpec, kwargs: dict[str, Any] | None = None) -> Card:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, TypeAlias
 
-from rollenv.core.env import Env
+from rollenv.core.env import Env, stage_of
 
 # The classes of :mod:`rollenv.rollout.types`, which imports this module.
 Turn: TypeAlias = Any
@@ -18,15 +18,6 @@ LONGEST, ROWS = 400, 50
 
 #: Maximum length of the text of a board.
 BOARD = 20_000
-
-
-def stage(env: Env) -> str:
-    """Return the stage of the episode that an environment is in."""
-    inner: Any = env.unwrapped
-    if not getattr(inner, "_begun", True):
-        return "not yet reset"
-    over = getattr(inner, "_over", None)
-    return "" if over is None else "episode over" if over else "episode under way"
 
 
 def env_html(env: Env) -> str:
@@ -42,7 +33,7 @@ def env_html(env: Env) -> str:
     if isinstance(text, str) and text:
         drawing = draw(getattr(inner, "picture", None), text)
         shown = svg(drawing) if drawing is not None else f"<pre>{_cell(text, BOARD)}</pre>"
-    return f"<div>{_title(str(env), stage(env))}{shown}</div>"
+    return f"<div>{_title(str(env), stage_of(env))}{shown}</div>"
 
 
 Env._repr_html_ = env_html  # type: ignore[attr-defined]

@@ -100,4 +100,6 @@ def _moves(bare: set[str], template: str) -> dict[str, str]:
 
 
 def _like(style: str, word: str) -> str:
-    return word.upper() if style.isupper() else word.capitalize() if style[0].isupper() else word
+    if style.isupper():
+        return word.upper()
+    return word.capitalize() if style[0].isupper() else word

@@ -110,7 +110,9 @@ def _form(calls: str, agent: str) -> str:
     chat = agent.startswith("chat:")
     if calls == "native" and not chat:
         raise UsageError(f"--calls native is for chat agents, whose endpoint knows tools; {agent} needs another form")
-    return calls if calls != "auto" else "native" if chat else ""
+    if calls == "auto":
+        return "native" if chat else ""
+    return calls
 
 
 def _folder(

@@ -130,11 +130,12 @@ class AgentOptions:
         """Raise UsageError if the agent takes no option that was given."""
         kind = name.partition(":")[0]
         drawing = {"temperature", "max_tokens"}
+        owners = {"model": "a harness", **dict.fromkeys(drawing, "a model")}
         everything = set(vars(self))
         takes = {"chat": everything - {"model"}, "harness": everything, "local": drawing, "vllm": drawing}
         for option, value in vars(self).items():
             if value not in (None, "") and option not in takes.get(kind, {"temperature", "base_url"}):
-                who = "a harness" if option == "model" else "a chat agent" if option not in drawing else "a model"
+                who = owners.get(option, "a chat agent")
                 raise UsageError(f"--{option.replace('_', '-')} is for {who}, not for {name}")
 
 

@@ -209,12 +209,11 @@ def _print(result: Evaluation, agent: str, out: Path | None) -> None:
 def print_failures(trajectories: Sequence[Trajectory], failures: Mapping[str, int]) -> None:
     """Print the number of failures of each kind, and the first error of each."""
     failed = sum(failures.values())
-    most = failed > len(trajectories) / 2
-    all_of_them = "all" if failed == len(trajectories) else "most" if most else ""
-    also = (
-        f": {all_of_them} of them, so this says little about success" if all_of_them else ", counted as not successful"
-    )
-    error_console.print(f"{failed} episodes failed{also}", style="bold red" if all_of_them else "")
+    also, style = ", counted as not successful", ""
+    if failed > len(trajectories) / 2:
+        part = "all" if failed == len(trajectories) else "most"
+        also, style = f": {part} of them, so this says little about success", "bold red"
+    error_console.print(f"{failed} episodes failed{also}", style=style)
     for kind, number in sorted(failures.items(), key=lambda each: -each[1]):
         first = next(t for t in trajectories if t.status == "failed" and (t.failure or "unknown") == kind)
         what = _FAILURES.get(kind, kind)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from rollenv.cli.common import console
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.report.summary import duration
 
 #: Age in seconds after which a record is marked as old.
 _OLD_SECONDS = 10.0
@@ -61,8 +62,9 @@ def _fetch(url: str) -> dict[str, Any]:
 def _print(health: dict[str, Any]) -> None:
     age = time.time() - health["time"]
     written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(health["time"]))
-    span = f"{age:.0f} s" if age < 120 else f"{age / 60:.0f} min" if age < 7200 else "hours"
-    console.print(f"written {written}" + (f", {span} ago" if age > _OLD_SECONDS else ""))
+    if age > _OLD_SECONDS:
+        written += f", {duration(age)} ago"
+    console.print(f"written {written}")
     envs = _table("environment", "state", "completed", "failed", "cancelled")
     for record in health["envs"]:
         numbers = [str(record["counts"].get(name, 0)) for name in ("completed", "failed", "cancelled")]
@@ -102,8 +104,12 @@ def _latency(record: dict[str, Any], operation: str, quantile: str) -> str:
     quantiles = record.get("latency", {}).get(operation) or {}
     if quantile not in quantiles:
         return "-"
-    value = quantiles[quantile]
-    return f"{value:.2f} s" if value >= 0.1 else f"{1000 * value:.2g} ms" if value >= 0.001 else f"{1e6 * value:.0f} µs"
+    seconds = quantiles[quantile]
+    if seconds >= 0.1:
+        return f"{seconds:.2f} s"
+    if seconds >= 0.001:
+        return f"{1000 * seconds:.2g} ms"
+    return f"{1e6 * seconds:.0f} µs"
 
 
 def _state(state: str) -> str:

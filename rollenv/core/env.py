@@ -321,10 +321,18 @@ class Env(gymnasium.Env[str, str]):
         return self.spec.id if self.spec else type(self).__name__
 
     def __repr__(self) -> str:
-        inner: Any = self.unwrapped
-        over = getattr(inner, "_over", None)
-        stage = "" if over is None else ": episode over" if over else ": episode under way"
-        return f"<{self}{stage if getattr(inner, '_begun', True) else ': not yet reset'}>"
+        return f"<{': '.join(filter(None, [str(self), stage_of(self)]))}>"
+
+
+def stage_of(env: Env) -> str:
+    """Return ``not yet reset``, ``episode under way`` or ``episode over``; empty if the class does not say."""
+    inner: Any = env.unwrapped
+    if not getattr(inner, "_begun", True):
+        return "not yet reset"
+    over = getattr(inner, "_over", None)
+    if over is None:
+        return ""
+    return "episode over" if over else "episode under way"
 
 
 def get_inner(env: Any, name: str) -> Any:

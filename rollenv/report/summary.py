@@ -301,14 +301,17 @@ def _of_evaluation(run: Run, counts: Sequence[int]) -> list[list[str]]:
     if _number(result.get("success")) is not None:
         success = {f"eval/{key}": result.get(key) for key in ("success", "low", "high")}
     n, k = result.get("n") or run.settings.get("n"), result.get("k") or run.settings.get("k") or 1
-    planned = f"{n}" if k == 1 else f"{n} × {k}"
-    unfinished = "" if result else ", unfinished" if total else ", no episode yet"
+    tasks = f"{n} × {k}" if k != 1 else str(n)
+    if not n:
+        tasks = f"{total} episodes"
+    if not result:
+        tasks += ", unfinished" if total else ", no episode yet"
     reward, turns, seconds = (_number(result.get(key)) for key in ("reward", "turns", "seconds"))
     cost = _number(result.get("cost"))
     return [
         ["Success", _share(success) if total or result else "", _HINT_SUCCESS],
         ["Errors", str(counts[3]), "Episodes that failed because of the environment or the agent."],
-        ["Tasks", (planned if n else f"{total} episodes") + unfinished, "Tasks, and episodes of each."],
+        ["Tasks", tasks, "Tasks, and episodes of each."],
         ["Reward", "" if reward is None else f"{reward:.3f}", "The mean over episodes."],
         ["Turns", "" if turns is None else f"{turns:.1f}", "The mean over episodes."],
         ["Time", "" if seconds is None else duration(seconds), "From the first episode to the last."],

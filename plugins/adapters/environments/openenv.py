@@ -338,7 +338,7 @@ def _words(schema: Mapping[str, Any]) -> str:
         bounds = [f"{word} {schema[key]}" for key, word in _BOUNDS.items() if key in schema]
         kind = " ".join([kind, *bounds])
     description = " ".join(str(schema.get("description") or "").split())
-    return kind if kind == "text" and not description else f"{kind} ({description})" if description else kind
+    return f"{kind} ({description})" if description else kind
 
 
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:

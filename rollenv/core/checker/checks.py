@@ -15,7 +15,7 @@ import random
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,14 +116,14 @@ def check_env(
     findings = run_checks(env, abilities=abilities, episodes=episodes)
     broken = [f"  {f.name}: {f.detail}" for f in findings if f.ok is False]
     if broken:
-        name = env if isinstance(env, str) else env.id if isinstance(env, EnvSpec) else str(env)
+        name = env.id if isinstance(env, EnvSpec) else str(env)
         raise Broken(f"{name} breaks {len(broken)} of {len(CHECKS)} properties:\n" + "\n".join(broken))
     return findings
 
 
 def run_checks(
     env: str | EnvSpec | Env | Callable[[], Env],
-    abilities: Sequence[str] | None = None,
+    abilities: Collection[str] | None = None,
     episodes: int = 20,
     twin_process: TwinProcess | None = None,
 ) -> list[Finding]:
@@ -138,11 +138,17 @@ def run_checks(
         Broken: a second environment cannot be built.
     """
     env_spec = _spec_of(env)
-    make = env_spec.make if env_spec else env.spawn if isinstance(env, Env) and env.spec else env
+    make: Any = env
+    if env_spec:
+        make = env_spec.make
+    elif isinstance(env, Env) and env.spec:
+        make = env.spawn
     if not callable(make):
         raise Broken(f"{env!r} has no spec; pass a function that builds it instead")
     promised = env.spec if isinstance(env, Env) else env_spec
-    declared = frozenset(abilities) if abilities is not None else promised.abilities if promised else frozenset()
+    if abilities is None and promised:
+        abilities = promised.abilities
+    declared = frozenset(abilities or ())
     if twin_process is None:
         with TwinProcess() as twin_process:
             return run_checks(env, abilities, episodes, twin_process)
