@@ -199,15 +199,22 @@ def _cells(row: Row, spoken: bool, priced: bool) -> list[str]:
         row.category,
         str(row.n) if row.k == 1 else f"{row.n} × {row.k}",
         percent(*row.success),
-        "" if row.floor is None else f"{100 * row.floor:.1f} %",
+        _percent(row.floor),
         str(row.failed),
         f"{row.turns:.1f}",
         *(f"{metrics[name]:.2f}" if name in metrics else "" for name in ("calls", "invalid_calls")),
-        "" if row.side_effects is None else f"{100 * row.side_effects:.1f} %",
-        *(f"{100 * row.pass_all[j][0]:.1f} %" for j in range(2, row.k + 1)),
+        _percent(row.side_effects),
+        *(_percent(row.pass_all[j][0]) for j in range(2, row.k + 1)),
     ]
-    cells += [f"{row.prompt_tokens:.0f}", f"{row.completion_tokens:.0f}"] if spoken else []
-    return [*cells, *([f"{row.cost:.4f}"] if priced else []), f"{row.latency:.3f}"]
+    if spoken:
+        cells += [f"{row.prompt_tokens:.0f}", f"{row.completion_tokens:.0f}"]
+    if priced:
+        cells.append(f"{row.cost:.4f}")
+    return [*cells, f"{row.latency:.3f}"]
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def _compare(folders: list[str], out: Path | None, json: bool) -> None:
@@ -236,7 +243,7 @@ def _compare(folders: list[str], out: Path | None, json: bool) -> None:
     )
     for row in [*result.rows, *([result.total] if len(result.rows) > 1 else [])]:
         change = f"{100 * row.difference:+.1f} ({100 * row.low:+.1f} to {100 * row.high:+.1f})"
-        cells = [row.category, str(row.tasks), f"{100 * row.first:.1f} %", f"{100 * row.second:.1f} %", change]
+        cells = [row.category, str(row.tasks), _percent(row.first), _percent(row.second), change]
         cells += ["clear" if row.clear else "not clear", str(row.only_first), str(row.only_second)]
         table.add_row(*cells, style="bold" if row is result.total else "")
     console.print(table)

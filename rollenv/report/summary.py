@@ -306,16 +306,14 @@ def _of_evaluation(run: Run, counts: Sequence[int]) -> list[list[str]]:
         tasks = f"{total} episodes"
     if not result:
         tasks += ", unfinished" if total else ", no episode yet"
-    reward, turns, seconds = (_number(result.get(key)) for key in ("reward", "turns", "seconds"))
-    cost = _number(result.get("cost"))
     return [
         ["Success", _share(success) if total or result else "", _HINT_SUCCESS],
         ["Errors", str(counts[3]), "Episodes that failed because of the environment or the agent."],
         ["Tasks", tasks, "Tasks, and episodes of each."],
-        ["Reward", "" if reward is None else f"{reward:.3f}", "The mean over episodes."],
-        ["Turns", "" if turns is None else f"{turns:.1f}", "The mean over episodes."],
-        ["Time", "" if seconds is None else duration(seconds), "From the first episode to the last."],
-        ["Cost", "" if not cost else f"{cost:.4f}", "As the endpoint's prices say."],
+        ["Reward", _to(3, result.get("reward")), "The mean over episodes."],
+        ["Turns", _to(1, result.get("turns")), "The mean over episodes."],
+        ["Time", duration(_number(result.get("seconds")) or 0.0), "From the first episode to the last."],
+        ["Cost", _to(4, result.get("cost") or None), "As the endpoint's prices say."],
         ["Agent", run.agent, "Who played."],
         ["Environment", run.env_id, "What was played."],
     ]
@@ -348,18 +346,16 @@ def _category_table(run: Run) -> list[dict[str, Any]]:
 def _category(row: Mapping[str, Any]) -> list[str]:
     metrics = row.get("metrics")
     reported = metrics if isinstance(metrics, dict) else {}
-    shares = {name: _number(row.get(name)) for name in ("floor", "side_effects")}
-    partial = _number(reported.get("partial"))
     return [
         str(row.get("category", "")),
         str(row.get("n", "")),
         _interval(row.get("success")),
-        "" if shares["floor"] is None else f"{100 * shares['floor']:.1f} %",
+        _percent(1, row.get("floor")),
         str(row.get("failed", "")),
         _to(1, row.get("turns")),
         *(_to(2, reported.get(name)) for name in ("calls", "invalid_calls")),
-        "" if partial is None else f"{100 * partial:.0f} %",
-        "" if shares["side_effects"] is None else f"{100 * shares['side_effects']:.1f} %",
+        _percent(0, reported.get("partial")),
+        _percent(1, row.get("side_effects")),
         *(_to(0, row.get(name) or None) for name in ("prompt_tokens", "completion_tokens")),
         _to(4, row.get("cost") or None),
         _to(3, row.get("latency")),
@@ -370,6 +366,11 @@ def _to(digits: int, value: Any) -> str:
     """Format a number for a table; empty if it is missing."""
     known = _number(value)
     return "" if known is None else f"{known:.{digits}f}"
+
+
+def _percent(digits: int, share: Any) -> str:
+    known = _number(share)
+    return "" if known is None else f"{100 * known:.{digits}f} %"
 
 
 def _domain_table(run: Run) -> list[dict[str, Any]]:
