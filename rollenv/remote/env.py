@@ -228,6 +228,26 @@ class RemoteEnv(Env):
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
+    # An environment is in one of three states:
+    #
+    #                          _begin: a new session,
+    #                          the history replayed
+    #        +------------+ -------------------------> +------+ ---+
+    #        | no session |                            | open |    | _ask: an answer, or an error of the environment
+    #        +------------+ <------------------------- +------+ <--+
+    #              ^          SessionGone: it ended      |  ^
+    #              |                                     |  |
+    #              | _resume: the server has forgotten   |  | _resume: the session is there, and its count is
+    #              | it, or its count is another         |  | `answered`, or one more if the call in doubt may count
+    #              |                                     v  |
+    #              +---------------------------------- +------+
+    #                                                  | lost |   `_lost` is its name and number of answers
+    #                       ServerLost, Ctrl-C: the -> +------+
+    #                       call is in doubt
+    #
+    # A call gets a number, so the server carries it out once however often it is sent. What must hold: an answer is
+    # added to the history exactly once, and a session is used only if its state is that of the history.
+
     def _call(self, method: str, *args: Any) -> Any:
         """Call a method of the environment, after moving it to another server if necessary."""
         self._reset_after_fork()
