@@ -1,4 +1,7 @@
-"""Addresses of served environments: ``rollenv+ws://HOST:PORT[,HOST:PORT ...]/ENV_ID``."""
+"""Addresses of served environments: ``rollenv+ws://HOST:PORT[,HOST:PORT ...]/ENV_ID``.
+
+Servers behind a proxy may have a path before the id: ``rollenv+wss://HOST/rollenv/ENV_ID``.
+"""
 
 from __future__ import annotations
 
@@ -22,28 +25,37 @@ class Address:
     host: str
     port: int
     tls: bool = False
+    path: str = ""
+    """The path below which a proxy serves it, such as ``/rollenv``."""
 
     @property
     def token(self) -> str:
         return os.environ.get("ROLLENV_TOKEN", "")
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}{self.path}"
 
 
 def parse(text: str) -> tuple[tuple[Address, ...], str]:
-    """Parse an address to its servers and the environment id, which may be empty."""
+    """Parse an address to its servers and the environment id, which may be empty.
+
+    The id begins at the first part of the path with a colon, else it is the last part.
+    """
     match = _FORM.fullmatch(text)
     if match is None:
         shown = re.sub(r"//[^@/]*@", "//", text)
         raise UsageError(
             f"{shown!r} is not of the form rollenv+ws://HOST:PORT/ENV_ID (a token belongs into ROLLENV_TOKEN)"
         )
-    scheme, hosts, env_id = match.groups()
+    scheme, hosts, path = match.groups()
+    parts = unquote(path or "").split("/")
+    start = next((number for number, part in enumerate(parts) if ":" in part), len(parts) - 1)
+    prefix = "".join(f"/{part}" for part in parts[:start])
     addresses = []
     for host in hosts.split(","):
-        parts = _HOST.fullmatch(host)
-        if parts is None or not 0 < int(parts[2] or PORT) < 65536:
+        found = _HOST.fullmatch(host)
+        if found is None or not 0 < int(found[2] or PORT) < 65536:
             raise UsageError(f"{host!r} is not of the form HOST:PORT")
-        addresses.append(Address(parts[1].strip("[]"), int(parts[2] or PORT), scheme == "wss"))
-    return tuple(addresses), unquote(env_id or "")
+        addresses.append(Address(found[1].strip("[]"), int(found[2] or PORT), scheme == "wss", prefix))
+    return tuple(addresses), "/".join(parts[start:])

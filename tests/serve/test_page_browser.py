@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 import pytest
 from hostile import TEXT
 from playwright.sync_api import expect
+from prefix_proxy import below
 from serving import Served, patient
 from waiting import eventually
 
@@ -63,7 +64,7 @@ class Tabs:
             assert tab.problems == []
             assert all(url.startswith((tab.base + "/", "data:,")) for url in tab.loaded)
             assert tab.evaluate("window.taken") is None
-            for element in ("iframe", "script:not([src='/page/main.js'])", "main img", "[onerror]", "[onload]"):
+            for element in ("iframe", "script:not([src='page/main.js'])", "main img", "[onerror]", "[onload]"):
                 assert tab.locator(element).count() == 0
             assert tab.locator("a").evaluate_all("links => links.every(a => a.protocol.startsWith('http'))")
             tab.context.close()
@@ -568,3 +569,10 @@ def test_the_first_page_is_small(tabs, server):
     tab.wait_for_load_state("networkidle")
     assert 10_000 < sum(sizes) < 100_000
     tab.close()
+
+
+def test_the_page_works_below_a_path(served, tabs):
+    with below(b"/rollenv", served.port) as port:
+        tab = tabs.open(f"http://127.0.0.1:{port}/rollenv", f"#/env/{quote(SOKOBAN, safe='')}")
+        expect(tab.locator("h1")).to_contain_text(SOKOBAN)
+        expect(tab.locator("body")).to_contain_text(f"127.0.0.1:{port}/rollenv/{SOKOBAN}")

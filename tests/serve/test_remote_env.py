@@ -12,6 +12,7 @@ import threading
 import time
 
 import pytest
+from prefix_proxy import below
 from serving import patient
 
 import rollenv
@@ -80,6 +81,32 @@ def test_errors_are_those_of_an_environment_at_home(server):
         env.step(5)
     assert env.step("still here")[0].endswith("still here")
     env.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "prefix", "env_id"),
+    [
+        ("", "", ""),
+        ("/game:Sokoban-v0", "", "game:Sokoban-v0"),
+        ("/rollenv/game:Sokoban-v0", "/rollenv", "game:Sokoban-v0"),
+        ("/a/b/game:Sokoban-v0", "/a/b", "game:Sokoban-v0"),
+        ("/rollenv/", "/rollenv", ""),
+        ("/nothing", "", "nothing"),
+        ("/rollenv/openenv:http://host/x", "/rollenv", "openenv:http://host/x"),
+    ],
+)
+def test_a_path_before_the_id_is_that_of_a_proxy(path, prefix, env_id):
+    (address,), parsed = parse(f"rollenv+ws://host:1{path}")
+    assert (address.path, parsed) == (prefix, env_id)
+
+
+def test_an_episode_below_a_path(server):
+    with (
+        below(b"/rollenv", server.port) as port,
+        rollenv.make(f"rollenv+ws://127.0.0.1:{port}/rollenv/test:Echo-v0") as env,
+    ):
+        assert env.reset(seed=3) == rollenv.make(f"{server.address}/test:Echo-v0").reset(seed=3)
+        assert env.step("a")[1] == 1.0
 
 
 @pytest.mark.parametrize("address", ["", "localhost/x", "rollenv+ws://", "rollenv+ws://a:99999/x", "rollenv+ws://h:1"])

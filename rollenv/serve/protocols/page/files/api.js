@@ -26,7 +26,7 @@ async function send(name, body, {signal, keepalive = false} = {}, patience = 2) 
   if (/^[\x21-\x7e]+$/.test(token)) headers.Authorization = `Bearer ${token}`;
   let response;
   try {
-    response = await fetch(`/page/api/${name}`, {method: "POST", headers, body: JSON.stringify(body), signal, keepalive,
+    response = await fetch(new URL(`api/${name}`, import.meta.url), {method: "POST", headers, body: JSON.stringify(body), signal, keepalive,
                                                  credentials: "omit", cache: "no-store", redirect: "error"});
   } catch (error) {
     if (error.name === "AbortError") throw error;

@@ -65,7 +65,7 @@ export function cardView({rest: env, denied}) {
 }
 
 function usage(env, served, agent) {
-  const host = location.host, scheme = location.protocol === "https:" ? "rollenv+wss" : "rollenv+ws", name = JSON.stringify(env);
+  const host = location.host + location.pathname.replace(/\/$/, ""), scheme = location.protocol === "https:" ? "rollenv+wss" : "rollenv+ws", name = JSON.stringify(env);
   return [el("h3", {}, "On this machine"), code(`import rollenv\n\nenv = rollenv.make(${name})\nobservation, info = env.reset(seed=7)`),
           ...(served ? [el("h3", {}, "From this server"), code(`env = rollenv.make(${JSON.stringify(`${scheme}://${host}/${env}`)})`),
                         el("h3", {}, "An evaluation"), code(`rollenv eval ${env} --agent ${agent} -n 20 --workers ${scheme}://${host}`)] : [])];
