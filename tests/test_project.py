@@ -30,7 +30,7 @@ def test_every_extra_for_users_is_in_the_tables(page):
 
 def test_an_extra_that_the_code_names_exists():
     named = set()
-    for folder in ("rollenv", "envs", "agents", "trainers", "sandbox"):
+    for folder in ("rollenv", "envs", "agents", "trainers", "sandbox", "plugins"):
         for file in (ROOT / folder).rglob("*.py"):
             text = file.read_text()
             named |= set(re.findall(r"pip install 'rollenv\[([a-z]+)\]'", text))
