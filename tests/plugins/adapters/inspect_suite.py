@@ -426,22 +426,3 @@ def test_inspect_finds_the_task_and_the_sandbox_by_the_entry_point(tmp_path):
     settings = {"env": os.environ | {"PYTHONPATH": str(tmp_path / "site-packages")}, "cwd": tmp_path}
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, **settings)
     assert done.stdout.splitlines()[-1:] == ["success rollenv/rollenv_task 1"], done.stdout[-999:] + done.stderr[-999:]
-
-
-def imported(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-
-
-def test_a_missing_package_is_one_clear_line():
-    done = imported(
-        "import importlib.metadata as m\ndef gone(name): raise m.PackageNotFoundError(name)\n"
-        "import rollenv.plugins.adapters\nm.version = gone\nimport rollenv.plugins.adapters.inspect_ai"
-    )
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.endswith("this bridge needs inspect_ai: pip install 'inspect_ai==0.3.285'")
-
-
-def test_another_version_is_warned_of():
-    code = "import rollenv.plugins.adapters, importlib.metadata as m\nm.version = lambda _: '0.4.0'\n"
-    done = imported(f"{code}import rollenv.plugins.adapters.inspect_ai")
-    assert done.stderr.count("tested with inspect_ai 0.3, and 0.4.0 is installed") == 1

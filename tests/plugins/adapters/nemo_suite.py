@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.metadata
 import json
-import sys
 import time
 from unittest.mock import MagicMock
 
@@ -18,9 +15,7 @@ from nemo_gym.server_utils import ServerClient
 from responses_api_agents.gymnasium_agent.app import GymnasiumAgent, GymnasiumAgentConfig
 
 import rollenv
-import rollenv.plugins.adapters.nemo_gym as bridge
 from rollenv.agents.prompts.session import shown
-from rollenv.core.errors import MissingExtra
 from rollenv.plugins.adapters.nemo_gym import RollenvConfig, RollenvServer, write_server
 
 CLOSED = []
@@ -218,32 +213,3 @@ def test_the_folder_of_a_server(tmp_path):
     client = TestClient(made.setup_webserver())
     assert all(client.post("/reset", json=each).status_code == 200 for each in rows)
     compile((path / "app.py").read_text(), "app.py", "exec")
-
-
-@pytest.fixture
-def bridge_anew(monkeypatch):
-    yield lambda: importlib.reload(bridge)
-    monkeypatch.undo()
-    importlib.reload(bridge)
-
-
-def test_another_version_is_warned_of(bridge_anew, monkeypatch):
-    real = importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.2" if name == "nemo-gym" else real(name))
-    with pytest.warns(UserWarning, match=r"tested with nemo-gym 0\.4, and 1\.2 is installed"):
-        bridge_anew()
-
-
-def test_a_missing_package_is_one_line(bridge_anew, monkeypatch):
-    def none(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", none)
-    with pytest.raises(MissingExtra, match=r"needs nemo-gym: pip install 'nemo-gym==0\.4\.\*'"):
-        bridge_anew()
-
-
-def test_a_module_that_moved_is_one_line(bridge_anew, monkeypatch):
-    monkeypatch.setitem(sys.modules, "resources_servers.gymnasium", None)
-    with pytest.raises(MissingExtra, match=r"nemo-gym 0\.4\S* cannot be imported as this bridge needs it"):
-        bridge_anew()

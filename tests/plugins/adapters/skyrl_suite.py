@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import importlib
-import importlib.metadata
 import math
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,7 +13,7 @@ import skyrl_gym
 import rollenv
 import rollenv.plugins.adapters.skyrl as bridge
 from rollenv.agents.prompts.session import shown
-from rollenv.core.errors import MissingExtra, UnknownEnv, UsageError
+from rollenv.core.errors import UnknownEnv, UsageError
 from rollenv.plugins.adapters import OVER, EpisodeFailed
 
 PROMPT = [{"role": "system", "content": "Play well."}]
@@ -159,34 +156,3 @@ def test_many_at_once_in_threads_leave_nothing():
         assert all(played == rewards for played in pool.map(play, range(40)))
     assert threading.active_count() == before
     assert seen
-
-
-@pytest.fixture
-def bridge_anew(monkeypatch):
-    """Imports the bridge again, and once more as it was after the test."""
-    yield lambda: importlib.reload(bridge)
-    monkeypatch.undo()
-    importlib.reload(bridge)
-
-
-def test_another_version_is_warned_of(bridge_anew, monkeypatch):
-    real = importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "9.1" if name == "skyrl-gym" else real(name))
-    with pytest.warns(UserWarning, match=r"tested with skyrl-gym 0\.4, and 9\.1 is installed") as caught:
-        bridge_anew()
-    assert len(caught) == 1
-
-
-def test_a_missing_package_is_one_line(bridge_anew, monkeypatch):
-    def none(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", none)
-    with pytest.raises(MissingExtra, match=r"needs skyrl-gym: pip install 'skyrl-gym==0\.4\.\*'$"):
-        bridge_anew()
-
-
-def test_a_module_that_moved_is_one_line(bridge_anew, monkeypatch):
-    monkeypatch.setitem(sys.modules, "skyrl_gym.envs.base_text_env", None)
-    with pytest.raises(MissingExtra, match=r"skyrl-gym 0\.4\S* cannot be imported as this bridge needs it"):
-        bridge_anew()

@@ -1,8 +1,6 @@
 """smolagents' own agent, with a model that says what a test wrote, over our executor."""
 
 import os
-import subprocess
-import sys
 
 import PIL.Image
 import pytest
@@ -172,24 +170,3 @@ def test_an_agent_cleans_up(executor):
         agent.run("x")
     assert not executor.sandbox.alive
     executor.cleanup()
-
-
-def imported(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-
-
-def test_a_missing_package_is_one_clear_line():
-    done = imported(
-        "import importlib.metadata as m, rollenv.plugins.adapters as b\n"
-        "def gone(name): raise m.PackageNotFoundError(name)\n"
-        "m.version = gone\nimport rollenv.plugins.adapters.smolagents"
-    )
-    assert done.stderr.strip().splitlines()[-1].endswith("needs smolagents: pip install 'smolagents==1.26.*'")
-
-
-def test_another_version_is_warned_of():
-    done = imported(
-        "import importlib.metadata as m\nm.version = lambda _: '2.0'\nimport rollenv.plugins.adapters.smolagents"
-    )
-    assert "tested with smolagents 1.26, and 2.0 is installed" in done.stderr
-    assert done.returncode == 0

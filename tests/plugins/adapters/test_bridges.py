@@ -32,37 +32,47 @@ SMOKE = {
 }
 
 
-def run_suite(suite, folder, *options):
-    """Run a suite in the framework's own interpreter; fail with its output if a test of it fails or none is run."""
-    python = ROOT / ".bench" / suite.partition("_")[0] / "bin" / "python"
+#: Each bridge's environment below .bench/, and a module that the bridge cannot do without.
+NEEDED = {
+    "deepagents": ("deepagents", "deepagents.backends.sandbox"),
+    "harbor": ("harbor", "harbor.environments.base"),
+    "inspect_ai": ("inspect", "inspect_ai.solver"),
+    "nemo_gym": ("nemo", "resources_servers.gymnasium"),
+    "skyrl": ("skyrl", "skyrl_gym.envs.base_text_env"),
+    "smolagents": ("smolagents", "smolagents.remote_executors"),
+    "tinker": ("tinker", "tinker_cookbook.rl.types"),
+    "trl": ("trl", "datasets"),
+    "verifiers": ("verifiers", "verifiers.v1"),
+    "verl": ("verl", "verl.experimental.agent_loop.agent_loop"),
+}
+
+
+def run_in(peer, folder, *command):
+    """Run Python in a framework's own environment, with rollenv beside it; return what it printed."""
+    python = ROOT / ".bench" / peer / "bin" / "python"
     if not python.exists():
         pytest.skip(f"`make peers` puts the framework into {python.parents[1].relative_to(ROOT)}")
     tree = folder / "tree"
     tree.mkdir()
     (tree / "rollenv").symlink_to(ROOT / "rollenv")
     (tree / "rollenv.egg-info").symlink_to(ROOT / "rollenv.egg-info")  # the entry points of plug-ins
-    run = subprocess.run(
-        [
-            python,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--noconftest",
-            "-c",
-            os.devnull,
-            HERE / suite,
-            *options,
-        ],
-        env=os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    env = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
+    run = subprocess.run([python, *command], env=env, cwd=folder, capture_output=True, text=True, timeout=900)
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
-    print(run.stdout.strip().splitlines()[-1])
+    return run.stdout
+
+
+def run_suite(suite, folder, *options):
+    """Run a suite in the framework's own interpreter; fail with its output if a test of it fails or none is run."""
+    pytest_there = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "-c", os.devnull)
+    said = run_in(suite.partition("_")[0], folder, *pytest_there, HERE / suite, *options)
+    print(said.strip().splitlines()[-1])
+
+
+@pytest.mark.parametrize("bridge", NEEDED)
+def test_what_a_bridge_says_of_its_framework(bridge, tmp_path):
+    peer, module = NEEDED[bridge]
+    assert "passed" in run_in(peer, tmp_path, HERE / "versions.py", bridge, module)
 
 
 @pytest.mark.parametrize("suite", SUITES)

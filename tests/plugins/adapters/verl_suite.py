@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.metadata
-import sys
 import threading
 import time
 
@@ -19,9 +16,8 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
 import rollenv
-import rollenv.plugins.adapters.verl as bridge
 from rollenv.agents.prompts.session import shown
-from rollenv.core.errors import MissingExtra, UnknownEnv, UsageError
+from rollenv.core.errors import UnknownEnv, UsageError
 from rollenv.plugins.adapters import EpisodeFailed
 
 TEMPLATE = (
@@ -239,32 +235,3 @@ def test_many_at_once_and_one_that_is_cancelled_leave_nothing(tokenizer):
     assert len({tuple(output.prompt_ids) for output in outputs}) == 20
     assert len(CLOSED) == 21
     assert threading.active_count() < 40
-
-
-@pytest.fixture
-def bridge_anew(monkeypatch):
-    yield lambda: importlib.reload(bridge)
-    monkeypatch.undo()
-    importlib.reload(bridge)
-
-
-def test_another_version_is_warned_of(bridge_anew, monkeypatch):
-    real = importlib.metadata.version
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.2" if name == "verl" else real(name))
-    with pytest.warns(UserWarning, match=r"tested with verl 0\.9, and 1\.2 is installed"):
-        bridge_anew()
-
-
-def test_a_missing_package_is_one_line(bridge_anew, monkeypatch):
-    def none(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", none)
-    with pytest.raises(MissingExtra, match=r"needs verl: pip install 'verl==0\.9\.\*'$"):
-        bridge_anew()
-
-
-def test_a_module_that_moved_is_one_line(bridge_anew, monkeypatch):
-    monkeypatch.setitem(sys.modules, "verl.experimental.agent_loop.agent_loop", None)
-    with pytest.raises(MissingExtra, match=r"verl 0\.9\S* cannot be imported as this bridge needs it"):
-        bridge_anew()
