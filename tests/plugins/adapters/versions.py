@@ -4,6 +4,15 @@ import subprocess
 import sys
 
 BEFORE = "import importlib.metadata as m, sys, rollenv.plugins.adapters\n"
+#: Changes the version of the packages whose names begin so.
+VERSION = """
+real = m.version
+def version(name):
+    if name.startswith({start!r}):
+        {outcome}
+    return real(name)
+m.version = version
+"""
 
 
 def imported(code: str, bridge: str) -> str:
@@ -15,12 +24,10 @@ def imported(code: str, bridge: str) -> str:
 
 def main(bridge: str, module: str) -> None:
     """Check three lines: another version, no package, a package without a module that the bridge needs."""
-    start = bridge.partition("_")[0]  # of the package's name
-    other = imported(f"real = m.version\nm.version = lambda n: '77.7' if n.startswith({start!r}) else real(n)", bridge)
+    other = imported(VERSION.format(start=bridge.partition("_")[0], outcome="return '77.7'"), bridge)
     assert "tested with" in other, other
     assert "77.7" in other, other
-    gone = "def version(name): raise m.PackageNotFoundError(name)\nm.version = version"
-    missing = imported(gone, bridge)
+    missing = imported(VERSION.format(start=bridge.partition("_")[0], outcome="raise m.PackageNotFoundError"), bridge)
     assert "pip install" in missing, missing
     moved = imported(f"sys.modules[{module!r}] = None", bridge)
     assert "cannot be imported as this bridge needs it" in moved, moved
