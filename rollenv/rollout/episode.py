@@ -8,7 +8,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
 from rollenv.agents.engines.base import EngineFailed, EngineLost
@@ -81,18 +81,6 @@ def never() -> bool:
     return False
 
 
-class PlaysTogether(Protocol):
-    """Advances several episodes together; see :class:`rollenv.rollout.lockstep.LockStep`."""
-
-    async def play(self, episode: Episode, session: Session, result: EnvResult) -> tuple[EnvResult, Action | None]:
-        """Play an episode as far as possible.
-
-        Returns:
-            The environment's last result, and the next action if the agent has already given it.
-        """
-        ...
-
-
 @dataclass(eq=False, slots=True)
 class Episode:
     """Plays one trajectory.
@@ -118,8 +106,6 @@ class Episode:
     """Returns whether the rollout has cancelled the episode."""
     interrupted: Callable[[], bool] = never
     """Returns whether the user pressed Ctrl-C."""
-    lock_step: PlaysTogether | None = None
-    """Advances the episode together with others until something unusual happens."""
     env: WorkerEnv | None = None
     records: tuple[Record, ...] = ()
     """The health records of the environment id and of the worker."""
@@ -228,24 +214,19 @@ class Episode:
 
     async def _take_turns(self, session: Session, result: EnvResult) -> EnvResult:
         """Play from the first observation on, and return the last result."""
-        action: Action | None = None
         limits, turns = self.limits, self.trajectory.turns
-        if self.lock_step is not None and limits.turns is None and limits.tokens is None:
-            result, action = await self.lock_step.play(self, session, result)
         while not (result.terminated or result.truncated):
             is_spent = limits.turns is not None and len(turns) >= limits.turns
             if limits.tokens is not None:
                 sampled = sum(len(turn.response_ids) for turn in turns)
                 counted = self.trajectory.metrics.get("completion_tokens", 0)
                 is_spent = is_spent or max(sampled, counted) >= limits.tokens
-            if not is_spent:
-                action = action or await self._answer(session, result)
+            action = None if is_spent else await self._answer(session, result)
             if action is None:
                 result.truncated = True
                 break
             before, result = result, await self._call_env("step", action.text)
             turns += turns_of(before, action, result)
-            action = None
         return result
 
     # -- calling the agent -------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.filters import Filter
 from rollenv.rollout.group_reward import GroupFunction, GroupReward
 from rollenv.rollout.group_runner import GroupRunner
-from rollenv.rollout.lockstep import LockStep
 from rollenv.rollout.loops import Interrupts, Loop, ThreadLoop, refuse_running_loop
 from rollenv.rollout.records.flight import FlightRecorder
 from rollenv.rollout.records.health import Health
@@ -59,8 +58,6 @@ class RolloutManager:
         run_dir: folder for ``health.json``, which is kept up to date; SIGUSR1 adds a flight record.
         clock: real or virtual time; virtual time works for workers and agents that only wait for timers.
         thread: run the event loop in a thread of its own, so that started episodes continue between calls.
-        lock_step: advance episodes in this process whose answers are one token together
-            (:class:`~rollenv.rollout.lockstep.LockStep`): the same trajectories at a lower cost.
     """
 
     def __init__(
@@ -78,7 +75,6 @@ class RolloutManager:
         run_dir: str | Path | None = None,
         clock: Clock = Clock.REAL,
         thread: bool = False,
-        lock_step: bool = True,
     ):
         if max_concurrent is not None and max_concurrent < 1:
             raise UsageError(f"max_concurrent must be at least 1, got {max_concurrent}")
@@ -92,7 +88,6 @@ class RolloutManager:
         self.flight = FlightRecorder(self.health)
         #: Counts of groups and trajectories kept and dropped by the last batch, or by the stream so far.
         self.stats = RolloutStats()
-        self.lock_step = LockStep() if lock_step and isinstance(self.workers, InlineWorkers) else None
         #: Plays some groups of a batch in other processes.
         self.processes: RolloutProcesses | None = None
         self._slots: asyncio.Semaphore | None = None
@@ -183,7 +178,7 @@ class RolloutManager:
         """
         other = copy.copy(self)
         other.agent, other.keep_views, other.stats = agent, keep_views, RolloutStats()
-        other.lock_step, other.processes = self.lock_step and LockStep(), None
+        other.processes = None
         return other
 
     def close(self) -> None:
@@ -336,7 +331,6 @@ class RolloutManager:
             asyncio.get_running_loop().time,
             runner.cancelled,
             self._interrupts.take,
-            self.lock_step,
         )
         with self.flight.following(episode):
             try:

@@ -59,9 +59,9 @@ class Record:
     last_progress: float = 0.0
     """Time of the last successful operation, in seconds since 1970."""
 
-    def ok(self, operation: str, seconds: float, n: int = 1) -> None:
-        """Record ``n`` successful operations that took ``seconds`` each."""
-        self.counts[operation] += n
+    def ok(self, operation: str, seconds: float) -> None:
+        """Record a successful operation."""
+        self.counts[operation] += 1
         self.last_progress = time.time()
         recent = self.latencies.get(operation)
         if recent is None:

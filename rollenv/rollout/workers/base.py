@@ -303,7 +303,7 @@ class InlineWorkers:
     interruptible = False
 
     def __init__(self) -> None:
-        self._originals: dict[int, Original] = {}
+        self._originals: dict[int, SharedReset] = {}
         self.open_now = 0
 
     async def open(
@@ -312,11 +312,11 @@ class InlineWorkers:
         env_spec = spec(task.env_id)
         self.open_now += 1
         if "spawn" not in env_spec.abilities:
-            return InlineEnv(self, Original(env_spec, task, views, shared=False), 0)
+            return InlineEnv(self, SharedReset(env_spec, task, views, shared=False), 0)
         key = 2 * id(task) + views  # the members of a group have one task
         original = self._originals.get(key)
         if original is None:
-            original = self._originals[key] = Original(env_spec, task, views, shared=True)
+            original = self._originals[key] = SharedReset(env_spec, task, views, shared=True)
         original.users += 1
         return InlineEnv(self, original, key)
 
@@ -339,7 +339,7 @@ class InlineWorkers:
 
 
 @dataclass(slots=True)
-class Original:
+class SharedReset:
     """The environment of a group before its first turn; environments that can be copied share the reset."""
 
     env_spec: EnvSpec
@@ -349,19 +349,14 @@ class Original:
     users: int = 0
     started: tuple[HostedEnv, EnvResult] | None = None
 
-    def start(self) -> tuple[HostedEnv | None, EnvResult]:
-        """Return an environment after its reset and the result; None for a copy, which is made when needed."""
+    def start(self) -> tuple[HostedEnv, EnvResult]:
+        """Return an environment after its reset, and the result."""
         if not self.shared:
             return self._reset()
         if self.started is None:
             self.started = self._reset()
-        result = self.started[1]
-        return None, replace(result, info=dict(result.info))
-
-    def copy(self) -> HostedEnv:
-        """Copy the environment in its state after the reset."""
-        assert self.started is not None
-        return self.started[0].twin()
+        env, result = self.started
+        return env.twin(), replace(result, info=dict(result.info))
 
     def _reset(self) -> tuple[HostedEnv, EnvResult]:
         env = HostedEnv(self.env_spec, self.task, self.views)
@@ -375,41 +370,32 @@ class Original:
 class InlineEnv:
     """An environment of :class:`InlineWorkers`."""
 
-    __slots__ = ("_hosted", "_key", "_pool", "original")
+    __slots__ = ("_env", "_key", "_pool", "_shared")
     worker = "inline"
 
-    def __init__(self, pool: InlineWorkers, original: Original, key: int):
-        self._pool, self.original, self._key = pool, original, key
-        self._hosted: HostedEnv | None = None
-
-    @property
-    def hosted(self) -> HostedEnv:
-        """The environment itself."""
-        if self._hosted is None:
-            self._hosted = self.original.copy()
-        return self._hosted
-
-    @hosted.setter
-    def hosted(self, env: HostedEnv) -> None:
-        self._hosted = env
+    def __init__(self, pool: InlineWorkers, shared: SharedReset, key: int):
+        self._pool, self._shared, self._key = pool, shared, key
+        self._env: HostedEnv | None = None
 
     async def reset(self) -> EnvResult:
-        self._hosted, result = self.original.start()
+        self._env, result = self._shared.start()
         return result
 
     async def step(self, action: str) -> EnvResult:
-        return self.hosted.step(action)
+        assert self._env is not None
+        return self._env.step(action)
 
     async def call(self, method: str, *args: Any) -> Any:
-        return self.hosted.call(method, *args)
+        assert self._env is not None
+        return self._env.call(method, *args)
 
     async def overdue(self, failure: EnvFailure) -> EnvFailure:
         return failure
 
     def close(self) -> None:
         try:
-            if self._hosted is not None:
-                self._hosted.close()
+            if self._env is not None:
+                self._env.close()
         finally:
             self._pool.closed(self._key)
 
