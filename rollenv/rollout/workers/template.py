@@ -2,6 +2,8 @@
 
 It imports the modules of workers and never runs an environment, so a new worker starts in milliseconds. It reports the
 end of each worker and kills processes that its environments left. All of them end with the template's parent process.
+The forkserver of :mod:`multiprocessing` promises neither: what a killed worker started lives on, and so do the workers
+while another child of the parent holds its pipe.
 """
 
 from __future__ import annotations
@@ -27,6 +29,9 @@ import psutil
 from rollenv.rollout.workers.host import BROKEN, serve
 
 _SET_PDEATHSIG, _SET_SUBREAPER = 1, 36
+
+#: The variable that keeps Python from importing from the current folder.
+_SAFE_PATH = "PYTHONSAFEPATH"
 
 #: Maximum seconds to wait for killed processes.
 _END_SECONDS = 10.0
@@ -84,10 +89,15 @@ class Template:
 
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path_setting = os.environ.get(_SAFE_PATH)
         process = multiprocessing.get_context("spawn").Process(
-            target=_run, args=(theirs, os.getpid()), name="rollenv-template", daemon=True
+            target=_run, args=(theirs, os.getpid(), path_setting), name="rollenv-template", daemon=True
         )
-        process.start()
+        os.environ[_SAFE_PATH] = "1"  # until it has this process's sys.path, it must not import from the current folder
+        try:
+            process.start()
+        finally:
+            _restore(path_setting)
         self._process = process
         theirs.close()
         self._resources[:] = [self._socket, process]
@@ -122,6 +132,13 @@ class Template:
             owner.ended(how)
 
 
+def _restore(path_setting: str | None) -> None:
+    """Give the path setting to this process's children again."""
+    os.environ.pop(_SAFE_PATH, None)
+    if path_setting is not None:
+        os.environ[_SAFE_PATH] = path_setting
+
+
 def _close(resources: list[socket.socket | SpawnProcess]) -> None:
     for resource in resources:
         if isinstance(resource, socket.socket):
@@ -134,8 +151,9 @@ def _close(resources: list[socket.socket | SpawnProcess]) -> None:
 # -- in the template process -------------------------------------------------------------------------------------------
 
 
-def _run(requests: socket.socket, parent: int) -> None:
+def _run(requests: socket.socket, parent: int, path_setting: str | None) -> None:
     """Fork and kill workers on request until the requests or the parent process end."""
+    _restore(path_setting)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setsid()
