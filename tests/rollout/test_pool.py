@@ -14,7 +14,7 @@ from rollenv.rollout.types import Task
 from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.base import EnvFailure, EnvResult
 from rollenv.rollout.workers.host import EnvHost
-from rollenv.rollout.workers.pool import Worker, WorkerPool
+from rollenv.rollout.workers.pool import PoolWorker, WorkerPool
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -27,7 +27,7 @@ def troubled():
 RESULT = messages.encode("", EnvResult("text"))
 
 
-class Here(Worker):
+class Here(PoolWorker):
     """A worker in this event loop: its answers take a while, its environments are real where the pool says so."""
 
     def __init__(self, pool, slot):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -17,12 +15,10 @@ from rollenv.core.registry import spec
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.base import Avoid, EnvFailure, EnvResult, Views, avoid_none
+from rollenv.rollout.workers.supervisor import Slot, Supervisor, restart_delay
 
 #: Consecutive failed starts of a worker after which the pool gives up.
 _START_ATTEMPTS = 5
-
-#: Maximum seconds that the first environments wait for all workers, so that they are spread evenly.
-_SETTLE_SECONDS = 5.0
 
 #: Minimum seconds for the answer to a ping after a deadline passed.
 _ANSWER_SECONDS = 1.0
@@ -33,22 +29,19 @@ _START_SECONDS = 120.0
 #: Callback for an answer or error.
 Answered = Callable[[Any], None]
 
-#: A call of :meth:`WorkerPool.open`: the future of its worker, and the workers to avoid.
-_Waiter = tuple["asyncio.Future[Worker]", Avoid]
-
 
 class WorkersBroken(RollenvError):
     """Workers do not start."""
 
 
-class Worker(ABC):
+class PoolWorker(ABC):
     """A running worker.
 
     A subclass starts it in its constructor and calls :meth:`on_message` for every message, :meth:`answered` for every
     answer, :meth:`seen` for a sign of life, and :meth:`over` when it has ended.
     """
 
-    def __init__(self, pool: WorkerPool, slot: Slot):
+    def __init__(self, pool: WorkerPool, slot: PoolSlot):
         self.pool, self.slot, self.name = pool, slot, slot.name
         self.load = self.stuck = 0
         self.ready = False
@@ -93,10 +86,9 @@ class Worker(ABC):
         self.last_message = self.last_seen = self.pool.time()
         if not self.ready and not self.death:
             self.ready = True
-            self.slot.failed_starts = 0
+            self.slot.failures = 0
             self._set_up()
-            self.pool.settle()
-            self.pool.wake()
+            self.pool.became_ready()
 
     def seen(self) -> None:
         """Record that the worker is alive; it may be busy."""
@@ -128,7 +120,7 @@ class Worker(ABC):
             self._blamed = env_fault and self.load == 1
         self.end(how)
         self.death = how or self.death
-        self.slot.last_death = self.death
+        self.slot.last_error = self.death
         requests, self._open = self._open, {}
         for number, done in requests.values():
             done(self.lost(number))
@@ -213,21 +205,18 @@ class Worker(ABC):
         self.pool.wake()
 
 
-class Slot:
-    """The place of a worker in its pool, which outlives it."""
+class PoolSlot(Slot):
+    """The place of a worker in its pool."""
 
     def __init__(self, name: str, *, alone: bool = False):
-        self.name, self.alone = name, alone
-        self.worker: Worker | None = None
-        self.retired: list[Worker] = []
+        super().__init__(name)
+        self.alone = alone
+        self.worker: PoolWorker | None = None
+        self.retired: list[PoolWorker] = []
         """Replaced workers that still have environments."""
-        self.deaths = 0
-        self.failed_starts = 0
-        self.last_death = ""
-        self.restart_at: float | None = None
 
     @property
-    def running(self) -> list[Worker]:
+    def running(self) -> list[PoolWorker]:
         """The worker and the retired ones."""
         return [*self.retired, *([self.worker] if self.worker else [])]
 
@@ -239,12 +228,12 @@ class Slot:
             "state": "down" if worker is None else "up" if worker.ready else "starting",
             "envs": worker.load if worker else 0,
             "pid": worker.pid if worker else None,
-            "deaths": self.deaths,
-            "last_death": self.last_death,
+            "deaths": self.losses,
+            "last_death": self.last_error,
         }
 
 
-class WorkerPool(ABC):
+class WorkerPool(Supervisor[PoolSlot]):
     """Workers with many environments each; used by one event loop at a time.
 
     A worker that dies, is stopped, or has an environment that hangs is replaced, and its episodes are replayed on
@@ -269,37 +258,36 @@ class WorkerPool(ABC):
             )
         self.envs_per_worker = envs_per_worker
         self.ping_every, self.lost_after, self.close_deadline = ping_every, lost_after, close_deadline
-        self.slots = [Slot(name) for name in names]
+        super().__init__([PoolSlot(name) for name in names])
         self.numbers = itertools.count(1)
-        self._alone: set[Slot] = set()
-        self._waiting: deque[_Waiter] = deque()
-        self._waiting_alone: deque[_Waiter] = deque()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self._settled = False
+        self._alone: set[PoolSlot] = set()
 
-    @abstractmethod
-    def start_worker(self, slot: Slot) -> Worker:
+    def start_worker(self, slot: PoolSlot) -> PoolWorker:
         """Start a worker; returns before it is ready."""
+        raise NotImplementedError
+
+    def start_slot(self, slot: PoolSlot) -> None:
+        slot.worker = self.start_worker(slot)
 
     async def open(
         self, task: Task, *, views: Views = False, avoid: Avoid = avoid_none, alone: bool = False
     ) -> PooledEnv:
         """See :meth:`.base.Workers.open`; ``views`` may also be "board"."""
-        self._attach()
-        how = (spec(task.env_id), task, views)
-        assigned: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
-        (self._waiting_alone if alone else self._waiting).append((assigned, avoid))
-        self.wake()
-        try:
-            worker = await assigned
-            if alone:
+        self.attach()
+        build_arguments = (spec(task.env_id), task, views)
+        if alone:
+            worker = await self.acquire(self._start_alone, "alone")
+            try:
                 await worker.up
-        except BaseException:
-            if assigned.done() and not assigned.cancelled() and not assigned.exception():
-                assigned.result().leave()  # its caller was cancelled
-            raise
-        return PooledEnv(worker, next(self.numbers), how)
+            except BaseException:
+                worker.leave()
+                raise
+        else:
+            worker = await self.acquire(lambda: self._choose(avoid))
+        return PooledEnv(worker, next(self.numbers), build_arguments)
+
+    def give_back(self, taken: PoolWorker) -> None:
+        taken.leave()
 
     def report(self) -> list[dict[str, Any]]:
         return [slot.report() for slot in (*self.slots, *self._alone)]
@@ -307,15 +295,13 @@ class WorkerPool(ABC):
     async def aclose(self) -> None:
         self.close()
 
+    def leave_closed_loop(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """End all workers now."""
-        if self._watcher is not None:
-            with contextlib.suppress(RuntimeError):  # its loop is closed
-                self._watcher.cancel()
-        self._waiting.clear()
-        self._waiting_alone.clear()
         running, loop_is_closed = self._running(), self._loop is not None and self._loop.is_closed()
-        self._watcher = self._loop = None
+        self.detach()
         for worker in running:
             worker.end("the pool was closed")
             if not loop_is_closed:
@@ -331,128 +317,81 @@ class WorkerPool(ABC):
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self.close()
 
-    def time(self) -> float:
-        """Return the event loop's time in seconds."""
-        return self._loop.time() if self._loop is not None else 0.0
-
-    def wake(self) -> None:
-        """Assign workers to the waiting callers, in order."""
-        if not self._settled:
-            return
-        for waiting, choose in ((self._waiting, self._choose), (self._waiting_alone, self._start_alone)):
-            while waiting:
-                assigned, avoid = waiting[0]
-                if not assigned.done():
-                    try:
-                        worker = choose(avoid)
-                    except WorkersBroken as error:
-                        assigned.set_exception(error)
-                    else:
-                        if worker is None:
-                            break
-                        worker.load += 1
-                        assigned.set_result(worker)
-                waiting.popleft()
-
-    def settle(self) -> None:
-        """Let callers have workers once all have started."""
+    def became_ready(self) -> None:
+        """Serve the callers that wait for a worker; the first ones get none before all workers are ready."""
         if all(slot.worker and slot.worker.ready for slot in self.slots):
-            self._settled = True
+            self.settle()
+        self.wake()
 
-    def retire(self, worker: Worker) -> None:
+    def retire(self, worker: PoolWorker) -> None:
         """Replace a worker with a hanging environment; it gets no new ones and ends when its others are closed."""
         slot = worker.slot
         if slot.worker is worker and not slot.alone:
             slot.retired.append(worker)
-            self._start(slot)
+            self.start_slot(slot)
         if worker.load == worker.stuck:
             worker.end("an environment hung in it")
 
-    def died(self, worker: Worker) -> None:
+    def died(self, worker: PoolWorker) -> None:
         """Replace a dead worker, with a growing delay if it died before it was ready."""
         slot = worker.slot
-        slot.last_death = worker.death
-        slot.deaths += 1
+        slot.losses, slot.last_error = slot.losses + 1, worker.death
         if worker in slot.retired:
             slot.retired.remove(worker)
         if slot.worker is not worker:
             return
         slot.worker = None
+        slot.failures = 0 if worker.ready else slot.failures + 1
         self._alone.discard(slot)
-        slot.failed_starts = 0 if worker.ready else slot.failed_starts + 1
         if self._loop is None or slot.alone:
             self.wake()
-        elif slot.failed_starts:
-            slot.restart_at = self._loop.time() + min(30.0, 0.1 * 2.0**slot.failed_starts)
-            self._settled = True
-            self.wake()  # it may have to fail the waiting callers
+        elif slot.failures:
+            self.keep(self._start_later(slot))
+            self.settle()  # it may have to fail the waiting callers
         else:
-            self._start(slot)
+            self.start_slot(slot)
+
+    async def _start_later(self, slot: PoolSlot) -> None:
+        await asyncio.sleep(restart_delay(slot.failures, 0.2, 30.0))
+        self.start_slot(slot)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _attach(self) -> None:
-        """Start the workers in the current event loop."""
-        loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        if self._loop is not None and self._loop.is_closed():
-            self.close()
-        if self._loop is not None:
-            raise UsageError("this pool of workers is used by another event loop; close it there first")
-        self._loop = loop
-        self._settled = False
-        for slot in self.slots:
-            self._start(slot)
-        loop.call_later(_SETTLE_SECONDS, self._settle_late)
-        self._watcher = loop.create_task(self._watch())
-
-    def _settle_late(self) -> None:
-        self._settled = True
-        self.wake()
-
-    def _running(self) -> list[Worker]:
+    def _running(self) -> list[PoolWorker]:
         return [worker for slot in (*self.slots, *self._alone) for worker in slot.running]
 
-    def _start(self, slot: Slot) -> None:
-        slot.restart_at = None
-        slot.worker = self.start_worker(slot)
-
-    def _choose(self, avoid: Avoid) -> Worker | None:
+    def _choose(self, avoid: Avoid) -> PoolWorker | None:
         """Return the least loaded worker with room; one to avoid only if there is no other."""
-        if all(slot.failed_starts >= _START_ATTEMPTS for slot in self.slots):
+        if all(slot.failures >= _START_ATTEMPTS for slot in self.slots):
             raise WorkersBroken(
-                f"no worker starts: each ended {_START_ATTEMPTS} times, {self.slots[0].last_death} the last. What "
+                f"no worker starts: each ended {_START_ATTEMPTS} times, {self.slots[0].last_error} the last. What "
                 "they wrote is on standard error. A script that starts worker processes does so below "
                 '`if __name__ == "__main__":`'
             )
         workers = [slot.worker for slot in self.slots if slot.worker and slot.worker.ready and not slot.worker.death]
         room = [worker for worker in workers if worker.load < self.envs_per_worker]
-        return min(room, key=lambda worker: (avoid(worker.name), worker.load), default=None)
+        chosen = min(room, key=lambda worker: (avoid(worker.name), worker.load), default=None)
+        if chosen is not None:
+            chosen.load += 1
+        return chosen
 
-    def _start_alone(self, avoid: Avoid) -> Worker | None:
+    def _start_alone(self) -> PoolWorker | None:
         """Start a worker for one environment; return None if there are too many of them."""
         if len(self._alone) >= len(self.slots):
             return None
-        slot = Slot(f"alone-{next(self.numbers)}", alone=True)
+        slot = PoolSlot(f"alone-{next(self.numbers)}", alone=True)
         self._alone.add(slot)
-        self._start(slot)
+        self.start_slot(slot)
+        assert slot.worker is not None
+        slot.worker.load += 1
         return slot.worker
 
-    async def _watch(self) -> None:
-        """Ping the workers, kill those that are silent, and restart those whose delay is over."""
-        loop = asyncio.get_running_loop()
-        while True:
-            asleep = loop.time()
-            await asyncio.sleep(self.ping_every)
-            late = loop.time() - asleep - self.ping_every
-            for slot in self.slots:
-                if slot.restart_at is not None and loop.time() >= slot.restart_at:
-                    self._start(slot)
+    async def watch(self) -> None:
+        """Ping the workers and kill those that are silent."""
+        async for late in self.ticks(self.ping_every):
             for worker in self._running():
-                if late > self.ping_every:  # the event loop was blocked, so no answer was read
-                    worker.last_seen = min(loop.time(), worker.last_seen + late)
-                silent = loop.time() - worker.last_seen
+                worker.last_seen = min(self.time(), worker.last_seen + late)
+                silent = self.time() - worker.last_seen
                 if silent > (self.lost_after if worker.ready else max(_START_SECONDS, self.lost_after)):
                     worker.end(f"it was silent for {silent:.1f} s", env_fault=True)
                 elif not worker.death:
@@ -462,13 +401,13 @@ class WorkerPool(ABC):
 class PooledEnv:
     """An environment in a worker of a pool."""
 
-    def __init__(self, worker: Worker, number: int, how: tuple[EnvSpec, Task, Views]):
-        self._worker, self._number, self._how = worker, number, how
+    def __init__(self, worker: PoolWorker, number: int, build_arguments: tuple[EnvSpec, Task, Views]):
+        self._worker, self._number, self._build_arguments = worker, number, build_arguments
         self.worker = worker.name
         self._is_open = True
 
     async def reset(self) -> EnvResult:
-        result: EnvResult = await self._ask("reset", *self._how)
+        result: EnvResult = await self._ask("reset", *self._build_arguments)
         return result
 
     async def step(self, action: str) -> EnvResult:
@@ -481,7 +420,9 @@ class PooledEnv:
         Args:
             done: called once with the answer or the error, perhaps before this returns.
         """
-        self._worker.request(operation, self._number, self._how if operation == "about" else tuple(args), done)
+        if operation == "about":
+            args = self._build_arguments
+        self._worker.request(operation, self._number, tuple(args), done)
 
     def computed(self) -> float:
         """Return the environment's processor time since the last call, in seconds."""

@@ -13,7 +13,7 @@ import psutil
 
 from rollenv.core.errors import UsageError
 from rollenv.rollout.workers import messages
-from rollenv.rollout.workers.pool import Slot, Worker, WorkerPool
+from rollenv.rollout.workers.pool import PoolSlot, PoolWorker, WorkerPool
 from rollenv.rollout.workers.template import Template
 
 #: Maximum requests that are sent together, so that the worker can start with the first ones.
@@ -53,7 +53,7 @@ class ProcessWorkers(WorkerPool):
         )
         self.template = Template()
 
-    def start_worker(self, slot: Slot) -> Worker:
+    def start_worker(self, slot: PoolSlot) -> PoolWorker:
         return WorkerProcess(self, slot)
 
     def close(self) -> None:
@@ -62,10 +62,10 @@ class ProcessWorkers(WorkerPool):
         self.template = Template()
 
 
-class WorkerProcess(Worker):
+class WorkerProcess(PoolWorker):
     """A running process and the connection to it."""
 
-    def __init__(self, pool: ProcessWorkers, slot: Slot):
+    def __init__(self, pool: ProcessWorkers, slot: PoolSlot):
         super().__init__(pool, slot)
         self._link = Link(pool.template, pool.envs_per_worker + 1, self.on_message, self._answered, self.over)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
-from rollenv.rollout.workers.pool import Slot, Worker, WorkerPool
+from rollenv.rollout.workers.pool import PoolSlot, PoolWorker, WorkerPool
 from rollenv.rollout.workers.processes import Link
 from rollenv.rollout.workers.template import Template
 
@@ -68,10 +68,10 @@ class RayWorkers(WorkerPool):
         self.actors: dict[str, Any] = {}
         self.process_numbers = itertools.count()
 
-    def start_worker(self, slot: Slot) -> Worker:
+    def start_worker(self, slot: PoolSlot) -> PoolWorker:
         return ActorProcess(self, slot)
 
-    def actor_for(self, slot: Slot) -> tuple[str, Any]:
+    def actor_for(self, slot: PoolSlot) -> tuple[str, Any]:
         """Return the actor of a slot and its name; a worker for one environment uses the least loaded actor."""
         name = slot.name
         if slot.alone:
@@ -159,10 +159,10 @@ class _Actor:
         self.template.close()
 
 
-class ActorProcess(Worker):
+class ActorProcess(PoolWorker):
     """A process of an actor; its successors run on the same actor while that exists."""
 
-    def __init__(self, pool: RayWorkers, slot: Slot):
+    def __init__(self, pool: RayWorkers, slot: PoolSlot):
         super().__init__(pool, slot)
         self.node, self._actors, self._number = "", pool.actors, next(pool.process_numbers)
         self._loop = asyncio.get_running_loop()
