@@ -218,7 +218,7 @@ class Trainer:
         player = copy.copy(self.state.player)  # the training's player may keep playing
         if settings.temperature is not None:
             player.sampling = dataclasses.replace(player.sampling, temperature=settings.temperature, routes=False)
-        manager = self.manager.beside(player, keep_views=True)
+        manager = self.manager.with_agent(player, keep_views=True)
         with timed("eval", metrics):
             for part in evaluated(self.config, self.wrappers):
                 result = evaluate(

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 HEALTH_EVERY = 2.0
 
 
-class RolloutProcesses(Protocol):
+class GroupPlayer(Protocol):
     """Plays groups in other processes."""
 
     async def play(self, manager: RolloutManager, group: Group, size: int) -> bool:
@@ -89,7 +89,7 @@ class RolloutManager:
         #: Counts of groups and trajectories kept and dropped by the last batch, or by the stream so far.
         self.stats = RolloutStats()
         #: Plays some groups of a batch in other processes.
-        self.processes: RolloutProcesses | None = None
+        self.processes: GroupPlayer | None = None
         self._slots: asyncio.Semaphore | None = None
         self._interrupts = Interrupts()
         self._loop: Loop | ThreadLoop = ThreadLoop(clock) if thread else Loop(clock)
@@ -170,7 +170,7 @@ class RolloutManager:
         """Return whether the event loop's thread responds; false while an environment or an agent blocks it."""
         return self._loop.reacts()
 
-    def beside(self, agent: Agent, *, keep_views: bool = False) -> RolloutManager:
+    def with_agent(self, agent: Agent, *, keep_views: bool = False) -> RolloutManager:
         """Return a manager for another agent with the same loop, workers and health; it need not be closed.
 
         Args:
@@ -222,8 +222,8 @@ class RolloutManager:
                 for task in itertools.islice(tasks, n):
                     number = next(numbers)
                     waiting[number] = task
-                    play = self._shared if share and number < groups else self.play_group
-                    runner.start(self.play_paid(Group(task, [], number), group_size, extra_members, play))
+                    play = self._play_elsewhere if share and number < groups else self.play_group
+                    runner.start(self.play_and_reward(Group(task, [], number), group_size, extra_members, play))
 
             start(groups + extra_groups)
             while len(done) < groups and runner.running:
@@ -260,7 +260,7 @@ class RolloutManager:
                     watch(trajectory)
         return trajectories
 
-    async def play_paid(
+    async def play_and_reward(
         self,
         group: Group,
         size: int,
@@ -277,7 +277,7 @@ class RolloutManager:
                     self.stats.failed(trajectory)
         return group
 
-    async def _shared(self, group: Group, size: int, extra_members: int) -> Group:
+    async def _play_elsewhere(self, group: Group, size: int, extra_members: int) -> Group:
         """Let another process play a group, if there is one and no callback of this process is needed."""
         processes = None if self.reward or self.on_trajectory else self.processes
         if processes is None or not await processes.play(self, group, size):

@@ -104,7 +104,7 @@ class ShardHost:
         agent: Any = copy.copy(self.manager.agent)
         if sampling is not None:
             agent.sampling = sampling
-        manager = self.manager.beside(agent, keep_views=sampling is not None)
+        manager = self.manager.with_agent(agent, keep_views=sampling is not None)
         return self._played(list(await manager.play_async(trajectories)))
 
     def _played(self, trajectories: list[Trajectory]) -> Played:

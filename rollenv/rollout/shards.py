@@ -373,8 +373,8 @@ class ShardedManager(RolloutManager):
         self._keys, self._closed = itertools.count(), False
         self._key_of: dict[int, int] = {}
 
-    def beside(self, agent: Agent, *, keep_views: bool = False) -> ShardedManager:
-        """See :meth:`RolloutManager.beside`. The shards use their own agents with the sampling of the one given.
+    def with_agent(self, agent: Agent, *, keep_views: bool = False) -> ShardedManager:
+        """See :meth:`RolloutManager.with_agent`. The shards use their own agents with the sampling of the one given.
 
         Args:
             keep_views: ignored; shards store drawings if the agent has a sampling.

@@ -150,7 +150,7 @@ class RolloutStream:
                 break
             task = self._again.popleft()
             group = Group(task, [], next(self._numbers))
-            playing = self._runner.start(self.manager.play_paid(group, self.group_size, self.extra_members))
+            playing = self._runner.start(self.manager.play_and_reward(group, self.group_size, self.extra_members))
             self._playing[group.number] = group, playing
             self._begun += 1
         self._changed.set()
