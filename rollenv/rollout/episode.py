@@ -16,7 +16,7 @@ from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
 from rollenv.rollout import validation
 from rollenv.rollout.group_runner import Cancellable
-from rollenv.rollout.records.health import Health, Record
+from rollenv.rollout.records.health import Health, HealthRecord
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.rollout.validation import BadValue
 from rollenv.rollout.watchdog import Deadline, DeadlinePassed, StrayError, Watchdog
@@ -107,14 +107,14 @@ class Episode:
     interrupted: Callable[[], bool] = never
     """Returns whether the user pressed Ctrl-C."""
     env: WorkerEnv | None = None
-    records: tuple[Record, ...] = ()
+    records: tuple[HealthRecord, ...] = ()
     """The health records of the environment id and of the worker."""
     log: ReplayLog = field(default_factory=ReplayLog)
     """The calls that returned; a replay repeats them."""
     replayable: bool = True
     """True if the session changes the environment only by its calls."""
     outcome: str = "failed"
-    """The end of the episode, as :meth:`Record.ended` counts it."""
+    """The end of the episode, as :meth:`HealthRecord.ended` counts it."""
     failures: Counter[str] = field(default_factory=Counter)
     phase: str = "waiting"
     alone: bool = False

@@ -183,9 +183,7 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
         trajectories: all episodes; the ``k`` of a task are next to each other.
         seconds: wall-clock time of the evaluation.
     """
-    n = len(trajectories) // k
-    wins = [sum(t.success and t.complete for t in trajectories[i * k : (i + 1) * k]) for i in range(n)]
-    success, low, high = mean_interval([c / k for c in wins])
+    n, (success, low, high), at_least_one, all_of_them = success_rates(trajectories, k)
     shown = [[turn.observation for turn in t.turns] for t in trajectories[::k]]
     one_turn = all(len(turns) == 1 for turns in shown) and _has_one_turn(trajectories[0].task)
     times = Counter(turns[0] if one_turn else i for i, turns in enumerate(shown))
@@ -203,12 +201,30 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
         failed=sum(t.status == "failed" for t in trajectories),
         failures=dict(Counter(t.failure or "unknown" for t in trajectories if t.status == "failed")),
         seconds=seconds,
-        pass_at={j: mean_interval([pass_at(k, c, j) for c in wins]) for j in range(1, k + 1)},
-        pass_all={j: mean_interval([pass_all(k, c, j) for c in wins]) for j in range(1, k + 1)},
+        pass_at=at_least_one,
+        pass_all=all_of_them,
         trajectories=list(trajectories),
         distinct=len(times),
         tasks_low=tasks_low,
         tasks_high=tasks_high,
+    )
+
+
+def success_rates(
+    trajectories: Sequence[Trajectory], k: int
+) -> tuple[int, Interval, dict[int, Interval], dict[int, Interval]]:
+    """Return the number of tasks, the success, and pass@j and pass^j for every j up to ``k``.
+
+    Args:
+        trajectories: the ``k`` of a task are next to each other.
+    """
+    n = len(trajectories) // k
+    wins = [sum(t.success and t.complete for t in trajectories[i * k : (i + 1) * k]) for i in range(n)]
+    return (
+        n,
+        mean_interval([c / k for c in wins]),
+        {j: mean_interval([pass_at(k, c, j) for c in wins]) for j in range(1, k + 1)},
+        {j: mean_interval([pass_all(k, c, j) for c in wins]) for j in range(1, k + 1)},
     )
 
 

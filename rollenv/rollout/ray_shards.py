@@ -12,7 +12,7 @@ from rollenv.agents.engines.base import Sampling, on_host
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shard import Condition, Played, ShardHost, ShardLost
+from rollenv.rollout.shard import Condition, ShardHost, ShardLost, ShardResult
 from rollenv.rollout.shards import Fleet
 from rollenv.rollout.types import Task, Trajectory
 
@@ -90,10 +90,10 @@ class _Actor:
             self.host = ShardHost(self.build)
         return self.host
 
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> ShardResult:
         return await self._host().play(key, task, size, extra_members)
 
-    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
+    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> ShardResult:
         return await self._host().play_many(trajectories, sampling)
 
     async def cancel(self, key: int) -> None:
@@ -140,12 +140,12 @@ class ActorShard:
         finally:
             node.cancel()
 
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
-        played: Played = await self._answer(self.actor.play.remote(key, task, size, extra_members))
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> ShardResult:
+        played: ShardResult = await self._answer(self.actor.play.remote(key, task, size, extra_members))
         return played
 
-    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
-        played: Played = await self._answer(self.actor.play_many.remote(trajectories, sampling))
+    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> ShardResult:
+        played: ShardResult = await self._answer(self.actor.play_many.remote(trajectories, sampling))
         return played
 
     def cancel(self, key: int) -> None:

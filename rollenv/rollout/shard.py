@@ -24,7 +24,7 @@ class ShardLost(RollenvError):
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ShardResult:
     """Trajectories that a shard has played."""
 
     trajectories: list[Trajectory]
@@ -37,11 +37,11 @@ class Shard(Protocol):
 
     name: str
 
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> ShardResult:
         """Play a group, identified by a key; see :meth:`RolloutManager.play_group`."""
         ...
 
-    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
+    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> ShardResult:
         """Play episodes; see :meth:`RolloutManager.play`. ``sampling=None`` means the agent's own."""
         ...
 
@@ -86,7 +86,7 @@ class ShardHost:
 
     def check_alive(self) -> None: ...
 
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> ShardResult:
         self.check_alive()
         if not self._begun:
             self._begun = True
@@ -100,16 +100,16 @@ class ShardHost:
             playing.cancel()
             self._playing.pop(key, None)
 
-    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
+    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> ShardResult:
         agent: Any = copy.copy(self.manager.agent)
         if sampling is not None:
             agent.sampling = sampling
         manager = self.manager.with_agent(agent, keep_views=sampling is not None)
         return self._played(list(await manager.play_async(trajectories)))
 
-    def _played(self, trajectories: list[Trajectory]) -> Played:
+    def _played(self, trajectories: list[Trajectory]) -> ShardResult:
         reported, self._tokens_reported = self._tokens_reported, getattr(self._agent, "tokens", 0)
-        return Played(trajectories, self._tokens_reported - reported)
+        return ShardResult(trajectories, self._tokens_reported - reported)
 
     def cancel(self, key: int) -> None:
         if key in self._playing:
@@ -171,7 +171,7 @@ class LocalShard(ShardHost):
         if self._lost:
             raise ShardLost(f"{self.name} was ended")
 
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> ShardResult:
         try:
             return await super().play(key, task, size, extra_members)
         except asyncio.CancelledError:

@@ -36,7 +36,7 @@ class RewardUnhealthy(RollenvError):
 
 
 @dataclass(slots=True)
-class Record:
+class HealthRecord:
     """The record of one environment id, or of one worker."""
 
     name: str
@@ -91,7 +91,7 @@ class Record:
         elif status == "failed":
             self.failed_episodes += 1
 
-    def absorb(self, other: Record) -> None:
+    def absorb(self, other: HealthRecord) -> None:
         """Add the later record of another process."""
         self.counts += other.counts
         for operation, recent in other.latencies.items():
@@ -137,19 +137,19 @@ class Health:
 
     def __init__(self, unhealthy_after: int = 64, max_backoff: float = 10.0):
         self.unhealthy_after, self.max_backoff = unhealthy_after, max_backoff
-        self.envs: dict[str, Record] = {}
-        self.workers: dict[str, Record] = {}
-        self.agent, self.reward = Record("agent"), Record("reward")
+        self.envs: dict[str, HealthRecord] = {}
+        self.workers: dict[str, HealthRecord] = {}
+        self.agent, self.reward = HealthRecord("agent"), HealthRecord("reward")
         #: The last failures: seconds since 1970, environment id, worker, kind, text.
         self.events: deque[tuple[float, str, str, str, str]] = deque(maxlen=100)
 
-    def env(self, env_id: str) -> Record:
+    def env(self, env_id: str) -> HealthRecord:
         """The record of an environment id."""
-        return self.envs.get(env_id) or self.envs.setdefault(env_id, Record(env_id, max_backoff=self.max_backoff))
+        return self.envs.get(env_id) or self.envs.setdefault(env_id, HealthRecord(env_id, max_backoff=self.max_backoff))
 
-    def worker(self, name: str) -> Record:
+    def worker(self, name: str) -> HealthRecord:
         """The record of a worker."""
-        return self.workers.get(name) or self.workers.setdefault(name, Record(name, max_backoff=self.max_backoff))
+        return self.workers.get(name) or self.workers.setdefault(name, HealthRecord(name, max_backoff=self.max_backoff))
 
     def avoids(self, worker: str) -> bool:
         """Return whether a worker is in quarantine."""
@@ -201,7 +201,7 @@ class Health:
             self.events.append((when, env_id, worker and prefix + worker, kind, text))
 
     @staticmethod
-    def _row(record: Record) -> str:
+    def _row(record: HealthRecord) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.failing_since))
         reasons = "; ".join(f"{n} times: {text}" for text, n in record.reasons.most_common(3))
         return f"{record.failed_episodes} episodes failed, since {since}. {reasons}"

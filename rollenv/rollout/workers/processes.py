@@ -14,7 +14,7 @@ import psutil
 from rollenv.core.errors import UsageError
 from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.pool import PoolSlot, PoolWorker, WorkerPool
-from rollenv.rollout.workers.template import Template
+from rollenv.rollout.workers.template import WorkerTemplate
 
 #: Maximum requests that are sent together, so that the worker can start with the first ones.
 _MOST_REQUESTS = 16
@@ -51,7 +51,7 @@ class ProcessWorkers(WorkerPool):
             lost_after=lost_after,
             close_deadline=close_deadline,
         )
-        self.template = Template()
+        self.template = WorkerTemplate()
 
     def start_worker(self, slot: PoolSlot) -> PoolWorker:
         return WorkerProcess(self, slot)
@@ -59,7 +59,7 @@ class ProcessWorkers(WorkerPool):
     def close(self) -> None:
         super().close()
         self.template.close()
-        self.template = Template()
+        self.template = WorkerTemplate()
 
 
 class WorkerProcess(PoolWorker):
@@ -104,7 +104,7 @@ class Link(asyncio.Protocol):
 
     def __init__(
         self,
-        template: Template,
+        template: WorkerTemplate,
         threads: int,
         on_message: Callable[[], None],
         answered: Callable[[int, bytes, int], None],

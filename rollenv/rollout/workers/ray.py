@@ -13,7 +13,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.rollout.workers.pool import PoolSlot, PoolWorker, WorkerPool
 from rollenv.rollout.workers.processes import Link
-from rollenv.rollout.workers.template import Template
+from rollenv.rollout.workers.template import WorkerTemplate
 
 with extra("ray", "Playing in Ray"):
     import ray
@@ -93,7 +93,7 @@ class RayWorkers(WorkerPool):
 class _Process:
     """A worker process of an actor."""
 
-    def __init__(self, template: Template, threads: int) -> None:
+    def __init__(self, template: WorkerTemplate, threads: int) -> None:
         loop = asyncio.get_running_loop()
         self.last_message = time.monotonic()
         self.up: asyncio.Future[None] = loop.create_future()
@@ -118,7 +118,7 @@ class _Actor:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.template = Template()
+        self.template = WorkerTemplate()
         self.processes: dict[int, _Process] = {}
 
     async def start(self, number: int) -> str:

@@ -47,7 +47,7 @@ class Forked(Protocol):
         ...
 
 
-class Template:
+class WorkerTemplate:
     """The template process, started on first use and restarted if it has ended. Used in an event loop."""
 
     def __init__(self) -> None:
