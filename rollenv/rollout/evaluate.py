@@ -94,10 +94,6 @@ def evaluate(
         played: episodes of an earlier, unfinished evaluation; only those that failed are played again.
         seconds: duration of the episodes in ``played``, to which the time of the others is added.
         watch: called with every trajectory that ends.
-
-    Raises:
-        UsageError: ``k`` or ``n`` is below 1, ``n`` is above the number of tasks in the data set, the id or an argument
-            is wrong, or an event loop is running here, as in a notebook.
     """
     refuse_running_loop("await asyncio.to_thread(evaluate, ...)")
     started = time.perf_counter()
@@ -156,9 +152,6 @@ def tasks_of(
     Args:
         n: number of tasks; by default all of a data set, and 100 generated tasks.
         seed: seed of the first task; the others count up.
-
-    Raises:
-        UsageError: ``n`` is below 1, or above the number of tasks in the data set.
     """
     env_spec, kwargs, options = spec(env_id), kwargs or {}, options or {}
     numbered = env_spec.indexed and "index" not in options

@@ -48,9 +48,6 @@ def mean_between(low: float, high: float, *, success_only: bool = False) -> Filt
 
     Args:
         success_only: as for :func:`varied`.
-
-    Raises:
-        UsageError: ``low`` is not below ``high``.
     """
     if not low < high:
         raise UsageError(f"mean_between needs low < high, got {low} and {high}")
@@ -71,9 +68,6 @@ class Bounded:
     Args:
         drops: maximum number of groups dropped for a batch.
         groups: size of a batch: the count restarts after so many kept groups.
-
-    Raises:
-        UsageError: ``drops`` is negative, or ``groups`` below 1.
     """
 
     def __init__(self, keep: Filter, drops: int, groups: int):

@@ -72,9 +72,6 @@ class GroupReward:
 
         Args:
             where: the beginning of the error text.
-
-        Raises:
-            UsageError: the function returned anything but a finite number for each member.
         """
         rewards = self.function(members)
         if inspect.isawaitable(rewards):
@@ -97,11 +94,7 @@ class GroupReward:
 
 
 def group_function(name: str) -> GroupFunction:
-    """Load ``module:function``.
-
-    Raises:
-        UsageError: it cannot be loaded or is not callable.
-    """
+    """Load ``module:function``."""
     module, colon, attribute = name.partition(":")
     try:
         function = getattr(importlib.import_module(module), attribute) if colon else None

@@ -155,9 +155,6 @@ class RolloutManager:
 
         Args:
             name: method whose ``_async`` twin can be awaited instead, for the error text.
-
-        Raises:
-            UsageError: an event loop is running here, as in a notebook.
         """
         try:
             refuse_running_loop(f"await manager.{name}_async(...)" if name else "await")
@@ -386,11 +383,7 @@ class RolloutManager:
 
 
 def check_sizes(groups: int, group_size: int, extra_groups: int, extra_members: int) -> None:
-    """Check the sizes of a batch.
-
-    Raises:
-        UsageError: a size is negative, or ``group_size`` is 0.
-    """
+    """Check the sizes of a batch."""
     if groups < 0 or group_size < 1 or extra_groups < 0 or extra_members < 0:
         raise UsageError(
             "groups, extra_groups and extra_members cannot be negative and group_size must be at least 1, got "

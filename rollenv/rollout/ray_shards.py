@@ -39,9 +39,6 @@ class RayShards(Fleet):
         build: builds the manager of a shard in its actor; must be picklable.
         capacity: groups that a shard plays at the same time.
         actor_options: options of ``ray.remote``: ``num_cpus``, ``num_gpus``, ``resources``, ``runtime_env``, ...
-
-    Raises:
-        UsageError: Ray is not connected, its cluster is too small, or an option is unknown.
     """
 
     def __init__(

@@ -301,11 +301,7 @@ class Fleet(Supervisor[ShardSlot]):
     # -- the interface of an agent ------------------------------------------------------------------------------------
 
     def start(self, env: EnvHandle, seed: int) -> NoReturn:
-        """Refuse to start an episode: episodes start only in the shards.
-
-        Raises:
-            UsageError: always.
-        """
+        """Refuse to start an episode: episodes start only in the shards."""
         raise UsageError("shards play with agents of their own: give groups to their ShardedManager")
 
     async def suspend(self) -> None:

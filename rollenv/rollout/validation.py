@@ -50,11 +50,7 @@ def kind(value: Any) -> str:
 
 
 def text(value: Any, what: str) -> str:
-    """Check a text and convert it to an exact ``str``.
-
-    Raises:
-        BadValue: not a ``str``, too long, or with lone surrogates.
-    """
+    """Check a text (length, no lone surrogates) and convert it to an exact ``str``."""
     if type(value) is not str:
         if not isinstance(value, str):
             raise BadValue(f"{what} must be a str, not {kind(value)}")
@@ -74,9 +70,6 @@ def number(value: Any, what: str) -> float:
 
     Args:
         value: a Python number or a NumPy scalar.
-
-    Raises:
-        BadValue: not a real number, or not finite.
     """
     if type(value) is not float:
         if isinstance(value, np.timedelta64) or not isinstance(value, _NUMBERS):
@@ -91,11 +84,7 @@ def number(value: Any, what: str) -> float:
 
 
 def flag(value: Any, what: str) -> bool:
-    """Check a boolean of Python or NumPy.
-
-    Raises:
-        BadValue: not a boolean.
-    """
+    """Check a boolean of Python or NumPy."""
     if value is True or value is False:
         return value
     if not isinstance(value, np.bool_):
@@ -132,11 +121,7 @@ def _metrics(values: Any, what: str) -> dict[str, float]:
 
 
 def bounded(value: Any, what: str) -> None:
-    """Check the size of plain data; a list that it contains a million times counts a million times.
-
-    Raises:
-        BadValue: the data is too large.
-    """
+    """Check the size of plain data; a list that it contains a million times counts a million times."""
     left, rest = LARGEST_DATA, [(value,)]
     while rest:
         for each in rest.pop():
@@ -166,11 +151,7 @@ def _size(value: Any) -> int:
 
 
 def parts(value: Any, n: int, what: str) -> Sequence[Any]:
-    """Check that a value is a tuple of the right length.
-
-    Raises:
-        BadValue: not a tuple of ``n`` items.
-    """
+    """Check that a value is a tuple of the right length."""
     if not isinstance(value, tuple | list):
         raise BadValue(f"{what} must be a tuple of {n} values, not {kind(value)}")
     if len(value) != n:
@@ -216,11 +197,7 @@ def _messages(values: Any) -> tuple[dict[str, Any], ...]:
 
 
 def plain(value: Any, what: str) -> Any:
-    """Copy JSON data.
-
-    Raises:
-        BadValue: the value is not JSON data.
-    """
+    """Copy JSON data."""
     try:
         return json.loads(json.dumps(value)) if value else value
     except (TypeError, ValueError, RecursionError) as error:

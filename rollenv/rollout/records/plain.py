@@ -54,9 +54,6 @@ def from_plain(cls: type[T], data: Any, where: str = "") -> T:
     Args:
         cls: a dataclass; fields may be dataclasses, lists and tuples of them, and plain data.
         data: a mapping with its fields; those with a default may be absent.
-
-    Raises:
-        UsageError: a key is unknown or missing, or a value has the wrong type.
     """
     where = where or cls.__name__
     if not isinstance(data, Mapping):

@@ -77,9 +77,6 @@ def make_samples(
     Args:
         mode: "trajectory" merges turns as far as prompts allow; "step" makes one sample of every turn.
         incomplete: include trajectories that failed or were cancelled.
-
-    Raises:
-        UsageError: a turn has no tokens, or its log-probabilities or versions do not match its tokens.
     """
     make = {"trajectory": trajectory_samples, "step": step_samples}.get(mode)
     if make is None:
@@ -100,9 +97,6 @@ def trajectory_samples(trajectory: Trajectory, *, group: int = 0, number: int = 
     Args:
         group: number of the group, stored in the samples.
         number: number of the trajectory, stored in the samples.
-
-    Raises:
-        UsageError: see :func:`make_samples`.
     """
     samples: list[Sample] = []
     run = _Run()
@@ -148,9 +142,6 @@ def pack(samples: Sequence[Sample], max_tokens: int | None = None) -> list[Batch
 
     Args:
         max_tokens: maximum tokens per batch; None puts all samples into one.
-
-    Raises:
-        UsageError: a single sample is longer than ``max_tokens``.
     """
     if not samples:
         return []

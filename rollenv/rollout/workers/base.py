@@ -59,11 +59,7 @@ class EnvResult:
 def validated(
     observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any, state_key: Any = "", view: Any = ""
 ) -> EnvResult:
-    """Validate everything that an environment returned.
-
-    Raises:
-        BadValue: a value has the wrong type or is out of range.
-    """
+    """Validate everything that an environment returned."""
     return EnvResult(
         validation.text(observation, "the observation"),
         validation.number(reward, "the reward"),
@@ -93,11 +89,7 @@ class WorkerEnv(Protocol):
     """The name of the worker, for health and flight records."""
 
     async def reset(self) -> EnvResult:
-        """Build the environment on first use, and reset it.
-
-        Raises:
-            UsageError: the task's arguments or options are wrong.
-        """
+        """Build the environment on first use, and reset it."""
         ...
 
     async def step(self, action: str) -> EnvResult: ...
@@ -135,9 +127,6 @@ class Workers(Protocol):
             views: render after every turn.
             avoid: returns whether to prefer other workers to the one with a given name.
             alone: share the worker with no other environment, if workers can be lost.
-
-        Raises:
-            UsageError: the task's id is unknown.
         """
         ...
 
@@ -151,11 +140,7 @@ class Workers(Protocol):
 
 
 def make_env(env_spec: EnvSpec, task: Task) -> Env:
-    """Build the environment of a task, with its wrappers.
-
-    Raises:
-        UsageError: the task's arguments, wrappers or options are wrong.
-    """
+    """Build the environment of a task, with its wrappers."""
     if task.seed < 0:
         raise UsageError(f"{task.env_id}: a task's seed cannot be negative, got {task.seed}")
     env = replace(env_spec, wrappers={**env_spec.wrappers, **task.wrappers}).make(**task.kwargs)
@@ -189,11 +174,7 @@ class HostedEnv:
             raise UsageError(f"{self.task.env_id}: {error_text(error)}") from error
 
     def restart(self, seed: int | None, options: dict[str, Any]) -> EnvResult:
-        """Reset with a seed or None, and with options in place of the task's.
-
-        Raises:
-            UsageError: an option is unknown.
-        """
+        """Reset with a seed or None, and with options in place of the task's."""
         optional = {"options": options} if options else {}  # reset() may not have the parameter
         with self._guarded("reset", (UsageError,)):
             observation, info = validation.parts(self.env.reset(seed, **optional), 2, "its result")

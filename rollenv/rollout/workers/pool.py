@@ -56,11 +56,7 @@ class PoolWorker(ABC):
 
     @abstractmethod
     def send(self, request: int, operation: str, number: int, args: tuple[Any, ...]) -> None:
-        """Send a request to :meth:`EnvHost.answer`.
-
-        Raises:
-            UsageError: the arguments cannot be pickled.
-        """
+        """Send a request to :meth:`EnvHost.answer`."""
 
     @abstractmethod
     def ping(self) -> None:
@@ -95,11 +91,7 @@ class PoolWorker(ABC):
         self.last_seen = self.pool.time()
 
     def answered(self, request: int, payload: bytes) -> None:
-        """Pass an encoded answer to the caller.
-
-        Raises:
-            KeyError: there is no such request.
-        """
+        """Pass an encoded answer to the caller."""
         _, done = self._open.pop(request)
         try:
             value = messages.decode(payload)
@@ -132,9 +124,6 @@ class PoolWorker(ABC):
 
         Args:
             done: called once with the answer or the error: EnvFailure "lost" if the worker ends first.
-
-        Raises:
-            UsageError: the arguments cannot be pickled.
         """
         if self.death:
             done(self.lost(number))

@@ -123,11 +123,7 @@ class Link(asyncio.Protocol):
         self._connecting = self._loop.create_task(self._loop.create_connection(lambda: self, sock=connection))
 
     def send(self, request: int, operation: str, number: int, args: tuple[Any, ...]) -> None:
-        """Send a request to :meth:`EnvHost.answer`.
-
-        Raises:
-            UsageError: the arguments cannot be pickled.
-        """
+        """Send a request to :meth:`EnvHost.answer`."""
         try:
             data = messages.pack_request((request, operation, number, args))
         except Exception as error:

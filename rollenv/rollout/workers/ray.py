@@ -38,9 +38,6 @@ class RayWorkers(WorkerPool):
         lost_after: seconds after which an unreachable actor, or one whose process is stopped, is killed. One that runs
             but does not answer is busy, and only the deadlines of its environments apply.
         close_deadline: seconds that closing an environment may take before its actor is replaced.
-
-    Raises:
-        UsageError: Ray is not connected.
     """
 
     def __init__(

@@ -41,9 +41,6 @@ class RemoteWorkers(Supervisor["WorkerServer"]):
         envs_per_server: maximum environments of this client on a server.
         ping_every: seconds between two pings.
         lost_after: seconds without an answer after which a server is lost; shorter interruptions are bridged.
-
-    Raises:
-        UsageError: the address is wrong, or the number of weights differs from the number of servers.
     """
 
     interruptible = True

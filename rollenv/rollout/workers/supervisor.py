@@ -60,11 +60,7 @@ class Supervisor(Generic[S]):
         return self._loop.time() if self._loop is not None else 0.0
 
     def attach(self) -> None:
-        """Start all slots in the running event loop, once.
-
-        Raises:
-            UsageError: they run in another one.
-        """
+        """Start all slots in the running event loop, once."""
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return
