@@ -90,10 +90,8 @@ def evaluate(
     Args:
         n: number of tasks; by default all of a data set, and 100 generated tasks.
         k: episodes of each task; they start in the same state and differ in the agent's random numbers.
-        manager: plays the episodes; a default one is made if omitted.
         played: episodes of an earlier, unfinished evaluation; only those that failed are played again.
         seconds: duration of the episodes in ``played``, to which the time of the others is added.
-        watch: called with every trajectory that ends.
     """
     refuse_running_loop("await asyncio.to_thread(evaluate, ...)")
     started = time.perf_counter()
@@ -170,12 +168,7 @@ def tasks_of(
 
 
 def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: float) -> Evaluation:
-    """Compute the metrics of an evaluation.
-
-    Args:
-        trajectories: all episodes; the ``k`` of a task are next to each other.
-        seconds: wall-clock time of the evaluation.
-    """
+    """Compute the metrics of an evaluation; see :func:`success_rates`."""
     n, (success, low, high), at_least_one, all_of_them = success_rates(trajectories, k)
     shown = [[turn.observation for turn in t.turns] for t in trajectories[::k]]
     one_turn = all(len(turns) == 1 for turns in shown) and _has_one_turn(trajectories[0].task)
@@ -258,9 +251,6 @@ def wilson_interval(wins: float, n: float, z: float = 1.959964) -> tuple[float, 
     Args:
         wins: successes, which may be fractional.
         z: quantile of the normal distribution; 1.96 gives 95 %.
-
-    Returns:
-        The lower and upper bound, 0 to 1.
     """
     share = wins / n
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)

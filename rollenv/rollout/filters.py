@@ -44,11 +44,7 @@ def varied(threshold: float = 0.0, *, success_only: bool = False) -> Filter:
 
 
 def mean_between(low: float, high: float, *, success_only: bool = False) -> Filter:
-    """Keep groups with ``low`` < mean reward < ``high``: DAPO's dynamic sampling (arXiv 2503.14476, equation 11).
-
-    Args:
-        success_only: as for :func:`varied`.
-    """
+    """Keep groups with ``low`` < mean reward < ``high``: DAPO's dynamic sampling (arXiv 2503.14476, equation 11)."""
     if not low < high:
         raise UsageError(f"mean_between needs low < high, got {low} and {high}")
 

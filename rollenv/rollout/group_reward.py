@@ -68,11 +68,7 @@ class GroupReward:
         self._paid += paid
 
     async def rewards(self, members: list[Trajectory], where: str) -> list[float]:
-        """Return the function's reward for each member.
-
-        Args:
-            where: the beginning of the error text.
-        """
+        """Return the function's reward for each member."""
         rewards = self.function(members)
         if inspect.isawaitable(rewards):
             rewards = await asyncio.wait_for(rewards, self.seconds)

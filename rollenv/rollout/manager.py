@@ -130,7 +130,6 @@ class RolloutManager:
             source: tasks; may be endless, because they are taken as needed.
             groups: number of groups to return; fewer only if the source ends.
             extra_groups: groups to start in addition, so that slow ones need not be awaited.
-            extra_members: trajectories to start in addition in each group.
             keep: filter of groups; a dropped group is replaced by a new one.
         """
         return self.run(
@@ -168,11 +167,7 @@ class RolloutManager:
         return self._loop.reacts()
 
     def with_agent(self, agent: Agent, *, keep_views: bool = False) -> RolloutManager:
-        """Return a manager for another agent with the same loop, workers and health; it need not be closed.
-
-        Args:
-            keep_views: store a drawing of the state with every turn.
-        """
+        """Return a manager for another agent with the same loop, workers and health; it need not be closed."""
         other = copy.copy(self)
         other.agent, other.keep_views, other.stats = agent, keep_views, RolloutStats()
         other.processes = None
@@ -287,7 +282,6 @@ class RolloutManager:
         Until then, the group holds every trajectory that was started.
 
         Args:
-            group: a group with a task and no trajectories.
             extra_members: episodes to start in addition; the slowest are cancelled.
         """
         spare = self.limits.max_replacements * size

@@ -52,11 +52,7 @@ class Shard(Protocol):
     async def suspend(self) -> None: ...
 
     async def update(self, weights: Any, version: int) -> dict[int, int | None]:
-        """Give the agent new weights.
-
-        Returns:
-            The oldest version of the tokens of every group in play; None before its first token.
-        """
+        """Give the agent new weights, and return the oldest version of the tokens of every group in play, by key."""
         ...
 
     async def resume(self) -> None: ...
@@ -71,11 +67,7 @@ class Shard(Protocol):
 
 
 class ShardHost:
-    """The program of a shard, in its own process.
-
-    Args:
-        build: builds the manager, with its agent and workers.
-    """
+    """The program of a shard, in its own process; ``build`` makes its manager, with its agent and workers."""
 
     def __init__(self, build: Callable[[], RolloutManager]):
         self.manager = build()

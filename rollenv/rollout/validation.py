@@ -66,11 +66,7 @@ def text(value: Any, what: str) -> str:
 
 
 def number(value: Any, what: str) -> float:
-    """Check a number and convert it to a finite ``float``.
-
-    Args:
-        value: a Python number or a NumPy scalar.
-    """
+    """Check a number of Python or NumPy and convert it to a finite ``float``."""
     if type(value) is not float:
         if isinstance(value, np.timedelta64) or not isinstance(value, _NUMBERS):
             raise BadValue(f"{what} must be a number, not {kind(value)}")

@@ -92,12 +92,7 @@ def make_samples(
 
 
 def trajectory_samples(trajectory: Trajectory, *, group: int = 0, number: int = 0) -> list[Sample]:
-    """Convert a trajectory to as few samples as possible: a new one starts where a prompt does not continue the last.
-
-    Args:
-        group: number of the group, stored in the samples.
-        number: number of the trajectory, stored in the samples.
-    """
+    """Convert a trajectory to few samples: a new one starts where a prompt does not continue the last."""
     samples: list[Sample] = []
     run = _Run()
     for index, turn in enumerate(trajectory.turns):

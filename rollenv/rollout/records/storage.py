@@ -37,9 +37,6 @@ class StorageError(RollenvError):
 def write(path: str | Path, records: Iterable[Trajectory] | Iterable[Group]) -> None:
     """Write records to a new file; an existing one is replaced.
 
-    Args:
-        path: ends in ``.jsonl`` or ``.parquet``.
-
     Raises:
         UsageError: the file name has another ending.
         MissingExtra: pyarrow, which Parquet needs, is not installed.
@@ -65,9 +62,6 @@ def read(path: str | Path, kind: type[Any] = Trajectory) -> Iterator[Any]:
     """Iterate over the records of a file.
 
     A last line of JSONL that a crash cut short is skipped with a warning.
-
-    Args:
-        path: a ``.jsonl`` or ``.parquet`` file.
 
     Raises:
         StorageError: the file is absent or damaged; the text has the place.

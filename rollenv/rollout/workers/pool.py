@@ -100,11 +100,7 @@ class PoolWorker(ABC):
         done(value)
 
     def over(self, how: str, *, env_fault: bool = True) -> None:
-        """Handle the worker's end: fail all open requests.
-
-        Args:
-            env_fault: whether an environment may be the cause.
-        """
+        """Handle the worker's end: fail all open requests."""
         if self.ended:
             return
         self.ended = True
@@ -166,11 +162,7 @@ class PoolWorker(ABC):
         return EnvFailure("lost", f"worker {self.name} is gone: {self.death}", blamed=self._blamed)
 
     def end(self, why: str, *, env_fault: bool = False) -> None:
-        """Kill the worker if it still runs, and let the pool replace it.
-
-        Args:
-            env_fault: whether an environment is the cause.
-        """
+        """Kill the worker if it still runs, and let the pool replace it."""
         if not self.death:
             self.death = why or "it ended"
             self._blamed = self._blamed or (env_fault and self.load == 1)
@@ -229,7 +221,6 @@ class WorkerPool(Supervisor[PoolSlot]):
     others.
 
     Args:
-        envs_per_worker: maximum environments of a worker.
         ping_every: seconds between two pings.
         lost_after: seconds of silence after which a worker is killed.
         close_deadline: seconds that closing an environment may take before its worker is replaced.

@@ -60,11 +60,7 @@ class WorkerTemplate:
         self._close = weakref.finalize(self, _close, self._resources)
 
     def fork(self, owner: Forked, threads: int) -> tuple[int, socket.socket]:
-        """Start a worker.
-
-        Returns:
-            The worker's number, for :meth:`kill`, and its connection.
-        """
+        """Start a worker, and return its number, for :meth:`kill`, and its connection."""
         if self._socket is None:
             self._start()
         assert self._socket is not None
