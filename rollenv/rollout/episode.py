@@ -384,10 +384,11 @@ class Episode:
 
     def _count(self, failure: EnvFailure) -> None:
         """Record a failure and release its environment."""
-        self.health.failed(self.env_id, self.env.worker if self.env else "", failure.kind, str(failure))
+        worker = self.env.worker if self.env else ""
+        self.health.failed(self.env_id, worker, failure.kind, str(failure))
         self.failures[failure.kind] += 1
-        if self.env is not None:
-            self.failed_in.add(self.env.worker)
+        if worker:
+            self.failed_in.add(worker)
         if self.alone and failure.blamed:
             self.lost_alone += 1
         self.alone = self.alone or failure.blamed or self.failures["lost"] >= _LOSSES_WITH_OTHERS

@@ -161,10 +161,11 @@ def tasks_of(
             raise UsageError(f"{env_id} has {available} tasks, fewer than the {n} requested")
     if n is not None and n < 1:
         raise UsageError(f"an evaluation needs at least 1 task, got n={n}")
-    return [
-        Task(env_id, seed + i, kwargs, wrappers or {}, {**options, **({"index": i} if numbered else {})})
-        for i in range(DEFAULT_TASKS if n is None else n)
-    ]
+    tasks = []
+    for i in range(DEFAULT_TASKS if n is None else n):
+        own = {**options, "index": i} if numbered else options
+        tasks.append(Task(env_id, seed + i, kwargs, wrappers or {}, own))
+    return tasks
 
 
 def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: float) -> Evaluation:
@@ -255,4 +256,9 @@ def wilson_interval(wins: float, n: float, z: float = 1.959964) -> tuple[float, 
     share = wins / n
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return (0.0 if wins == 0 else max(0.0, middle - half)), (1.0 if wins == n else min(1.0, middle + half))
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    if wins == 0:  # exactly, without the rounding
+        low = 0.0
+    if wins == n:
+        high = 1.0
+    return low, high

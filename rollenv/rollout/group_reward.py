@@ -74,9 +74,9 @@ class GroupReward:
             rewards = await asyncio.wait_for(rewards, self.seconds)
         rewards = rewards.tolist() if hasattr(rewards, "tolist") else rewards
         if not isinstance(rewards, list | tuple) or len(rewards) != len(members):
-            what = f"{len(rewards)} numbers" if isinstance(rewards, list | tuple) else validation.kind(rewards)
             raise UsageError(
-                f"{where}, returned {what}; it has to return a list of {len(members)}, one for each episode"
+                f"{where}, returned {validation.kind(rewards)} {str(rewards)[:60]}; it has to return a list of "
+                f"{len(members)} numbers, one for each episode"
             )
         try:
             return [validation.number(each, f"number {i}") for i, each in enumerate(rewards)]

@@ -82,7 +82,7 @@ class RolloutManager:
         self.limits = limits or Limits()
         self.max_concurrent = max_concurrent
         self.reward, self.on_trajectory, self.keep_views = reward, on_trajectory, keep_views
-        self.group_reward = GroupReward(group_reward, self.limits.reward) if group_reward else None
+        self.group_reward = group_reward and GroupReward(group_reward, self.limits.reward)
         self.health = Health(unhealthy_after, self.limits.max_backoff)
         self.run_dir = Path(run_dir) if run_dir else None
         self.flight = FlightRecorder(self.health)
@@ -206,6 +206,8 @@ class RolloutManager:
         done: list[Group] = []
         lacking: list[Group] = []
         numbers = itertools.count()
+        # Other processes play whole groups by themselves: they cannot cancel the slowest of all, nor count what is in
+        # play everywhere, and they send no drawings.
         share = not (extra_groups or extra_members or self.max_concurrent or self.keep_views)
         async with self.watching(), GroupRunner[Group]() as runner:
             waiting: dict[int, Task] = {}
@@ -214,7 +216,9 @@ class RolloutManager:
                 for task in itertools.islice(tasks, n):
                     number = next(numbers)
                     waiting[number] = task
-                    play = self._play_elsewhere if share and number < groups else self.play_group
+                    play = self.play_group
+                    if share and number < groups:  # replacements are few, and late
+                        play = self._play_elsewhere
                     runner.start(self.play_and_reward(Group(task, [], number), group_size, extra_members, play))
 
             start(groups + extra_groups)
@@ -269,7 +273,7 @@ class RolloutManager:
                     self.stats.failed(trajectory)
         return group
 
-    async def _play_elsewhere(self, group: Group, size: int, extra_members: int) -> Group:
+    async def _play_elsewhere(self, group: Group, size: int, extra_members: int = 0) -> Group:
         """Let another process play a group, if there is one and no callback of this process is needed."""
         processes = None if self.reward or self.on_trajectory else self.processes
         if processes is None or not await processes.play(self, group, size):
@@ -325,7 +329,7 @@ class RolloutManager:
         )
         with self.flight.following(episode):
             try:
-                async with self._slots if self._slots is not None else contextlib.nullcontext():
+                async with self._slots or contextlib.nullcontext():
                     await episode.play()
                 if self.reward is not None and trajectory.complete and trajectory.turns:
                     await episode.add_reward(self.reward)

@@ -277,6 +277,9 @@ class Fleet(Supervisor[ShardSlot]):
         """Run a piece of work in a shard, and in another one if that is lost."""
         while True:
             slot, shard, _, doing = await self.acquire(lambda: self._give(key, work))
+            # It ends in one of four ways: with an answer; because the shard is lost, as its own call or another one
+            # found out (`lost` cancels all work of a shard), and then it begins again elsewhere; or because its caller
+            # was cancelled, and then the shard must be told.
             try:
                 done = await doing
                 slot.groups += 1

@@ -109,6 +109,11 @@ class HealthRecord:
         """Seconds to wait before the next attempt."""
         return max(0.0, self.resting_until - time.time())
 
+    def _state(self) -> str:
+        if self.backoff:
+            return "quarantined"
+        return "failing" if self.streak > _PATIENCE else "up"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with latencies as quantiles in seconds."""
         quantiles = {}
@@ -117,7 +122,7 @@ class HealthRecord:
             quantiles[operation] = {"p50": p50, "p95": p95, "p99": p99}
         return {
             "name": self.name,
-            "state": "quarantined" if self.backoff else "failing" if self.streak > _PATIENCE else "up",
+            "state": self._state(),
             "counts": dict(self.counts),
             "latency": quantiles,
             "streak": self.streak,
@@ -178,7 +183,11 @@ class Health:
         for other, its_failure in ((self.agent, "agent_failed"), (self.reward, "reward_failed")):
             if status == its_failure:
                 other.failure("raised", error)
-            other.ended("failed" if status == its_failure else status if status == "completed" else "cancelled")
+                other.ended("failed")
+            elif status == "completed":
+                other.ended("completed")
+            else:  # the agent and the reward function had no part in it
+                other.ended("cancelled")
         if record.failed_episodes >= self.unhealthy_after:
             raise EnvUnhealthy(
                 f"{env_id} is unhealthy: its last {self._row(record)}. `rollenv check {env_id}` looks at the "

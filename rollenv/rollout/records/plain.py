@@ -42,7 +42,9 @@ def to_plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {name: to_plain(getattr(value, name)) for name in hints(type(value))}
     if isinstance(value, list | tuple):
-        return [to_plain(v) for v in value] if value and not isinstance(value[0], int | float) else list(value)
+        if not value or isinstance(value[0], int | float):  # long lists are of numbers
+            return list(value)
+        return [to_plain(v) for v in value]
     return value
 
 

@@ -253,7 +253,9 @@ def _from_row(hint: Any, value: Any) -> Any:
         return value if inner in (int, float, bool) else [_from_row(inner, v) for v in value]
     if not _is_text(hint):
         return json.loads(value)
-    return _ESCAPED.sub(lambda m: chr(int(m[1], 16)), value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return _ESCAPED.sub(lambda m: chr(int(m[1], 16)), value)
 
 
 def _is_text(hint: Any) -> bool:

@@ -182,7 +182,7 @@ class PoolWorker(ABC):
         else:
             self.load -= 1
         if (self.slot.alone or self in self.slot.retired) and self.load == self.stuck:
-            self.end("its environments are closed" if not self.stuck else "an environment hung in it")
+            self.end("an environment hung in it" if self.stuck else "its environments are closed")
         self.pool.wake()
 
 
@@ -203,15 +203,11 @@ class PoolSlot(Slot):
 
     def report(self) -> dict[str, Any]:
         """Return the state as plain data."""
-        worker = self.worker
-        return {
-            "worker": self.name,
-            "state": "down" if worker is None else "up" if worker.ready else "starting",
-            "envs": worker.load if worker else 0,
-            "pid": worker.pid if worker else None,
-            "deaths": self.losses,
-            "last_death": self.last_error,
-        }
+        state, envs, pid = "down", 0, None
+        if worker := self.worker:
+            state, envs, pid = "up" if worker.ready else "starting", worker.load, worker.pid
+        about = {"worker": self.name, "state": state, "envs": envs, "pid": pid}
+        return about | {"deaths": self.losses, "last_death": self.last_error}
 
 
 class WorkerPool(Supervisor[PoolSlot]):
@@ -305,6 +301,7 @@ class WorkerPool(Supervisor[PoolSlot]):
 
     def retire(self, worker: PoolWorker) -> None:
         """Replace a worker with a hanging environment; it gets no new ones and ends when its others are closed."""
+        # It cannot be killed while its other environments play, and its thread cannot be ended by itself.
         slot = worker.slot
         if slot.worker is worker and not slot.alone:
             slot.retired.append(worker)
@@ -372,7 +369,8 @@ class WorkerPool(Supervisor[PoolSlot]):
             for worker in self._running():
                 worker.last_seen = min(self.time(), worker.last_seen + late)
                 silent = self.time() - worker.last_seen
-                if silent > (self.lost_after if worker.ready else max(_START_SECONDS, self.lost_after)):
+                allowed = self.lost_after if worker.ready else max(_START_SECONDS, self.lost_after)
+                if silent > allowed:
                     worker.end(f"it was silent for {silent:.1f} s", env_fault=True)
                 elif not worker.death:
                     worker.ping()
@@ -415,6 +413,9 @@ class PooledEnv:
         return self._worker.ask(operation, self._number, args)
 
     async def overdue(self, failure: EnvFailure) -> EnvFailure:
+        # A worker that answers a ping is well: the environment hangs by itself, in its own thread. One that does not is
+        # held by an environment, perhaps another one, in code that never gives the interpreter back. It is ended, and
+        # all its episodes are replayed elsewhere; only an environment that was alone in it is to blame for certain.
         worker = self._worker
         if not worker.death and await worker.answers():
             return failure

@@ -226,8 +226,12 @@ def _reap(workers: dict[int, int], requests: socket.socket) -> None:
                 continue
             _kill_children(keep=workers.keys())
             code = os.waitstatus_to_exitcode(ended[1])
-            how = "an environment closed the connection of its process" if code == BROKEN else f"exit code {code}"
-            _report(requests, number, ended[0], f"signal {-code}" if code < 0 else how)
+            how = f"exit code {code}"
+            if code == BROKEN:
+                how = "an environment closed the connection of its process"
+            elif code < 0:
+                how = f"signal {-code}"
+            _report(requests, number, ended[0], how)
 
 
 def _kill_children(keep: Iterable[int] = ()) -> None:
