@@ -336,11 +336,11 @@ class Episode:
             self.enter("backoff")
             await asyncio.sleep(record.backoff)
         self.enter("waiting")
-        how = {"alone": True} if self.alone else {}
+        alone = {"alone": True} if self.alone else {}
         task = self.trajectory.task
         if hasattr(self.agent, "prepare"):
             task = replace(task, kwargs=await self.agent.prepare(task.env_id, task.kwargs))
-        self.env = await self.workers.open(task, views=self.views, avoid=self._avoids, **how)
+        self.env = await self.workers.open(task, views=self.views, avoid=self._avoids, **alone)
         self.trajectory.worker = self.env.worker
         self.records = self.health.env(self.env_id), self.health.worker(self.env.worker)
         first: EnvResult = await self._ask("reset", ())

@@ -25,7 +25,7 @@ def differ(rewards: Sequence[float], threshold: float = 0.0) -> bool:
     return statistics.pstdev(rewards) > max(threshold, _ROUNDING * max(map(abs, rewards)))
 
 
-def paid(group: Iterable[Trajectory], success_only: bool) -> list[float]:
+def rewards_of(group: Iterable[Trajectory], success_only: bool) -> list[float]:
     """The rewards of the trajectories that did not fail, or 1 for each success and 0 for the others."""
     return [float(t.success) if success_only else t.reward for t in group if t.complete]
 
@@ -38,7 +38,7 @@ def varied(threshold: float = 0.0, *, success_only: bool = False) -> Filter:
     """
 
     def keep(group: Group) -> bool:
-        return differ(paid(group, success_only), threshold)
+        return differ(rewards_of(group, success_only), threshold)
 
     return keep
 
@@ -49,7 +49,7 @@ def mean_between(low: float, high: float, *, success_only: bool = False) -> Filt
         raise UsageError(f"mean_between needs low < high, got {low} and {high}")
 
     def keep(group: Group) -> bool:
-        rewards = paid(group, success_only)
+        rewards = rewards_of(group, success_only)
         rounding = _ROUNDING * max(abs(low), abs(high))
         return bool(rewards) and low + rounding < statistics.fmean(rewards) < high - rounding
 

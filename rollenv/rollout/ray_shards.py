@@ -71,7 +71,7 @@ class RayShards(Fleet):
 
         super().__init__([f"shard-{i}" for i in range(count)], start, capacity=capacity, **fleet)
 
-    def packed(self, weights: Iterable[tuple[str, Any]] | Adapter | None) -> Any:
+    def pack_weights(self, weights: Iterable[tuple[str, Any]] | Adapter | None) -> Any:
         """Put the weights into Ray's object store, once for all shards of a node."""
         return None if weights is None else [ray.put(on_host(weights))]
 

@@ -87,7 +87,7 @@ class ShardHost:
         playing = asyncio.create_task(self.manager.play_group(group, size, extra_members))
         self._playing[key] = group, playing
         try:
-            return self._played((await playing).trajectories)
+            return self._result_of((await playing).trajectories)
         finally:
             playing.cancel()
             self._playing.pop(key, None)
@@ -97,9 +97,9 @@ class ShardHost:
         if sampling is not None:
             agent.sampling = sampling
         manager = self.manager.with_agent(agent, keep_views=sampling is not None)
-        return self._played(list(await manager.play_async(trajectories)))
+        return self._result_of(list(await manager.play_async(trajectories)))
 
-    def _played(self, trajectories: list[Trajectory]) -> ShardResult:
+    def _result_of(self, trajectories: list[Trajectory]) -> ShardResult:
         reported, self._tokens_reported = self._tokens_reported, getattr(self._agent, "tokens", 0)
         return ShardResult(trajectories, self._tokens_reported - reported)
 

@@ -316,7 +316,7 @@ class Fleet(Supervisor[ShardSlot]):
     async def update_weights(self, weights: Iterable[tuple[str, Any]] | None = None) -> None:
         """Give new weights to all shards, including those that start later."""
         async with self._lock():
-            self._weights, self._updated = self.packed(weights), True
+            self._weights, self._updated = self.pack_weights(weights), True
             self.version += 1
             ages = await self._all(lambda shard: shard.update(self._weights, self.version))
         self._ages = {key: oldest for each in ages for key, oldest in each.items()}
@@ -333,7 +333,7 @@ class Fleet(Supervisor[ShardSlot]):
             raise UsageError("there is no shard yet: play something first, or await open()")
         return self._updating
 
-    def packed(self, weights: Iterable[tuple[str, Any]] | None) -> Any:
+    def pack_weights(self, weights: Iterable[tuple[str, Any]] | None) -> Any:
         """Prepare weights once for all shards."""
         return None if weights is None else list(weights)
 

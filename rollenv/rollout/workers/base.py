@@ -162,7 +162,7 @@ class HostedEnv:
 
     def __init__(self, env_spec: EnvSpec, task: Task, views: Views):
         self.task, self._spec = task, env_spec
-        with self._guarded("the constructor", (UsageError, MissingExtra)):
+        with self._converting_errors("the constructor", (UsageError, MissingExtra)):
             self.env = make_env(env_spec, task)
         self.views = views
         self.has_state_key = "state_key" in env_spec.abilities
@@ -176,18 +176,18 @@ class HostedEnv:
     def restart(self, seed: int | None, options: dict[str, Any]) -> EnvResult:
         """Reset with a seed or None, and with options in place of the task's."""
         optional = {"options": options} if options else {}  # reset() may not have the parameter
-        with self._guarded("reset", (UsageError,)):
+        with self._converting_errors("reset", (UsageError,)):
             observation, info = validation.parts(self.env.reset(seed, **optional), 2, "its result")
-            return self._seen(observation, 0.0, False, False, info)
+            return self._observe(observation, 0.0, False, False, info)
 
     def about(self) -> dict[str, Any]:
         """Return the environment's properties for a remote client."""
-        with self._guarded("its attributes"):
+        with self._converting_errors("its attributes"):
             return {"reset_options": sorted(map(str, getattr(self.env, "reset_options", ())))}
 
     def card(self) -> dict[str, Any]:
         """Return the environment's card for human players. Plays two short episodes in a new environment."""
-        with self._guarded("an example"), contextlib.closing(make_env(self._spec, self.task)) as env:
+        with self._converting_errors("an example"), contextlib.closing(make_env(self._spec, self.task)) as env:
             card = cards.card_of(env, self._spec, dict(self.task.kwargs))
             reader = card.reader
             return {
@@ -199,14 +199,14 @@ class HostedEnv:
 
     def step(self, action: str) -> EnvResult:
         try:
-            return self._seen(*validation.parts(self.env.step(action), 5, "its result"))
+            return self._observe(*validation.parts(self.env.step(action), 5, "its result"))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            raise failed(self.task.env_id, "step", error) from error
+            raise env_failure(self.task.env_id, "step", error) from error
 
     def call(self, method: str, *args: Any) -> Any:
-        with self._guarded(method, (Unsolvable,) if method == "oracle_action" else ()):
+        with self._converting_errors(method, (Unsolvable,) if method == "oracle_action" else ()):
             answer = getattr(self.env, method)(*args)
             return validation.text(answer, "its result") if method in _ACTIONS else answer
 
@@ -218,16 +218,16 @@ class HostedEnv:
         except BaseException as error:
             logger.warning("%s could not be closed: %s", self.task.env_id, describe(error))
 
-    def twin(self) -> HostedEnv:
+    def copy_env(self) -> HostedEnv:
         """Copy the environment in its current state."""
         twin = copy.copy(self)
-        with self._guarded("spawn"):
+        with self._converting_errors("spawn"):
             twin.env = self.env.spawn(True)
             if not isinstance(twin.env, Env) or twin.env is self.env:
                 raise validation.BadValue(f"its result is another environment, not {validation.kind(twin.env)}")
         return twin
 
-    def _seen(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> EnvResult:
+    def _observe(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> EnvResult:
         terminated, truncated = validation.flag(terminated, "terminated"), validation.flag(truncated, "truncated")
         key = self.env.state_key() if self.has_state_key and not (terminated or truncated) else ""
         view = self.env.render() if self.views else ""
@@ -236,14 +236,14 @@ class HostedEnv:
         return validated(observation, reward, terminated, truncated, info, key, view)
 
     @contextlib.contextmanager
-    def _guarded(self, what: str, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+    def _converting_errors(self, what: str, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
         passing = (KeyboardInterrupt, *passing)
         try:
             yield
         except passing:
             raise
         except BaseException as error:
-            raise failed(self.task.env_id, what, error) from error
+            raise env_failure(self.task.env_id, what, error) from error
 
 
 #: Attributes of :class:`~rollenv.cards.Card` in :meth:`HostedEnv.card`.
@@ -253,7 +253,7 @@ _ON_CARDS = ("about", "source", "arguments", "prompt", "action", "rewards", "lim
 _ACTIONS = ("oracle_action", "sample_random_action")
 
 
-def failed(env_id: str, what: str, error: BaseException) -> EnvFailure:
+def env_failure(env_id: str, what: str, error: BaseException) -> EnvFailure:
     """Convert an exception of an environment to a failure."""
     if isinstance(error, validation.BadValue):
         return EnvFailure("wrong", f"{env_id}: what {what} returned is wrong: {error}")
@@ -301,7 +301,7 @@ class InlineWorkers:
         original.users += 1
         return InlineEnv(self, original, key)
 
-    def closed(self, key: int) -> None:
+    def on_env_closed(self, key: int) -> None:
         """Record that an environment was closed; the last one of a group closes the original too."""
         self.open_now -= 1
         if key:
@@ -337,7 +337,7 @@ class SharedReset:
         if self.started is None:
             self.started = self._reset()
         env, result = self.started
-        return env.twin(), replace(result, info=dict(result.info))
+        return env.copy_env(), replace(result, info=dict(result.info))
 
     def _reset(self) -> tuple[HostedEnv, EnvResult]:
         env = HostedEnv(self.env_spec, self.task, self.views)
@@ -378,6 +378,6 @@ class InlineEnv:
             if self._env is not None:
                 self._env.close()
         finally:
-            self._pool.closed(self._key)
+            self._pool.on_env_closed(self._key)
 
     abandon = close

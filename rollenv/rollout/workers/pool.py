@@ -37,8 +37,8 @@ class WorkersBroken(RollenvError):
 class PoolWorker(ABC):
     """A running worker.
 
-    A subclass starts it in its constructor and calls :meth:`on_message` for every message, :meth:`answered` for every
-    answer, :meth:`seen` for a sign of life, and :meth:`over` when it has ended.
+    A subclass starts it in its constructor and calls :meth:`on_message` for every message, :meth:`on_answer` for every
+    answer, :meth:`mark_alive` for a sign of life, and :meth:`on_end` when it has ended.
     """
 
     def __init__(self, pool: WorkerPool, slot: PoolSlot):
@@ -64,7 +64,7 @@ class PoolWorker(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """Kill the worker; :meth:`over` is called later."""
+        """Kill the worker; :meth:`on_end` is called later."""
 
     def computed(self, number: int) -> float:
         """Return an environment's processor time since the last call, in seconds; 0 if unknown."""
@@ -83,14 +83,14 @@ class PoolWorker(ABC):
         if not self.ready and not self.death:
             self.ready = True
             self.slot.failures = 0
-            self._set_up()
+            self._resolve_up()
             self.pool.became_ready()
 
-    def seen(self) -> None:
+    def mark_alive(self) -> None:
         """Record that the worker is alive; it may be busy."""
         self.last_seen = self.pool.time()
 
-    def answered(self, request: int, payload: bytes) -> None:
+    def on_answer(self, request: int, payload: bytes) -> None:
         """Pass an encoded answer to the caller."""
         _, done = self._open.pop(request)
         try:
@@ -99,15 +99,15 @@ class PoolWorker(ABC):
             value = error
         done(value)
 
-    def over(self, how: str, *, env_fault: bool = True) -> None:
+    def on_end(self, why: str, *, env_fault: bool = True) -> None:
         """Handle the worker's end: fail all open requests."""
         if self.ended:
             return
         self.ended = True
         if not self.death:
             self._blamed = env_fault and self.load == 1
-        self.end(how)
-        self.death = how or self.death
+        self.end(why)
+        self.death = why or self.death
         self.slot.last_error = self.death
         requests, self._open = self._open, {}
         for number, done in requests.values():
@@ -166,16 +166,16 @@ class PoolWorker(ABC):
         if not self.death:
             self.death = why or "it ended"
             self._blamed = self._blamed or (env_fault and self.load == 1)
-            self._set_up()
+            self._resolve_up()
             if not self.ended:
                 self.kill()
-            self.pool.died(self)
+            self.pool.on_death(self)
 
-    def _set_up(self) -> None:
+    def _resolve_up(self) -> None:
         if not self.up.done() and not self.up.get_loop().is_closed():
             self.up.set_result(None)
 
-    def leave(self, *, stuck: bool = False) -> None:
+    def env_left(self, *, stuck: bool = False) -> None:
         """Record that an environment was closed, or is stuck forever."""
         if stuck:
             self.stuck += 1
@@ -256,14 +256,14 @@ class WorkerPool(Supervisor[PoolSlot]):
             try:
                 await worker.up
             except BaseException:
-                worker.leave()
+                worker.env_left()
                 raise
         else:
             worker = await self.acquire(lambda: self._choose(avoid))
         return PooledEnv(worker, next(self.numbers), build_arguments)
 
     def give_back(self, taken: PoolWorker) -> None:
-        taken.leave()
+        taken.env_left()
 
     def report(self) -> list[dict[str, Any]]:
         return [slot.report() for slot in (*self.slots, *self._alone)]
@@ -281,7 +281,7 @@ class WorkerPool(Supervisor[PoolSlot]):
         for worker in running:
             worker.end("the pool was closed")
             if not loop_is_closed:
-                worker.over("the pool was closed")
+                worker.on_end("the pool was closed")
         for slot in self.slots:
             slot.worker = None
             slot.retired.clear()
@@ -309,7 +309,7 @@ class WorkerPool(Supervisor[PoolSlot]):
         if worker.load == worker.stuck:
             worker.end("an environment hung in it")
 
-    def died(self, worker: PoolWorker) -> None:
+    def on_death(self, worker: PoolWorker) -> None:
         """Replace a dead worker, with a growing delay if it died before it was ready."""
         slot = worker.slot
         slot.losses, slot.last_error = slot.losses + 1, worker.death
@@ -437,7 +437,7 @@ class PooledEnv:
         self._is_open = False
         worker = self._worker
         if worker.death:
-            worker.leave()
+            worker.env_left()
             return
         closing = worker.ask("close", self._number, ())
 
@@ -453,7 +453,7 @@ class PooledEnv:
             if not future.cancelled():
                 future.exception()
                 spent(worker.computed(self._number))
-                worker.leave()
+                worker.env_left()
 
         closing.add_done_callback(closed)
 
@@ -463,6 +463,6 @@ class PooledEnv:
             self._retire()
 
     def _retire(self) -> None:
-        self._worker.leave(stuck=True)
+        self._worker.env_left(stuck=True)
         if not self._worker.death:
             self._worker.pool.retire(self._worker)

@@ -67,7 +67,7 @@ class WorkerProcess(PoolWorker):
 
     def __init__(self, pool: ProcessWorkers, slot: PoolSlot):
         super().__init__(pool, slot)
-        self._link = Link(pool.template, pool.envs_per_worker + 1, self.on_message, self._answered, self.over)
+        self._link = Link(pool.template, pool.envs_per_worker + 1, self.on_message, self._answered, self.on_end)
 
     @property
     def pid(self) -> int | None:
@@ -82,7 +82,7 @@ class WorkerProcess(PoolWorker):
     def ping(self) -> None:
         self._link.ping()
         if self._link.is_running():
-            self.seen()
+            self.mark_alive()
 
     def kill(self) -> None:
         self._link.kill()
@@ -90,7 +90,7 @@ class WorkerProcess(PoolWorker):
     def _answered(self, request: int, payload: bytes, microseconds: int) -> None:
         number, _ = self._open[request]
         self._link.computed[number] += microseconds  # before the caller gets the answer and reads the time
-        self.answered(request, payload)
+        self.on_answer(request, payload)
 
 
 class Link(asyncio.Protocol):
@@ -149,14 +149,14 @@ class Link(asyncio.Protocol):
         """Kill the process and its descendants."""
         self._template.kill(self._number)
 
-    def ended(self, how: str) -> None:
+    def on_end(self, why: str) -> None:
         """Handle the template's report that the process has ended."""
         if not self._loop.is_closed():
             self._connecting.cancel()
             if self._writer is not None:
                 with contextlib.suppress(RuntimeError):
                     self._writer.abort()
-        self._over(self._problem or how)
+        self._over(self._problem or why)
 
     def _write(self, data: bytes) -> None:
         """Send data, together with other data of the same iteration of the event loop."""

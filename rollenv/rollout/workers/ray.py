@@ -147,9 +147,9 @@ class _Actor:
         """Kill a process and return the reason of its end."""
         process = self.processes[number]
         process.link.kill()
-        how = await asyncio.shield(process.over)
+        why: str = await asyncio.shield(process.over)
         self.processes.pop(number, None)
-        return how
+        return why
 
     async def close(self) -> None:
         """End all processes and their descendants."""
@@ -182,8 +182,8 @@ class ActorProcess(PoolWorker):
         if not self._loop.is_closed():
             self._run(self._end())
 
-    def over(self, how: str, *, env_fault: bool = True) -> None:
-        super().over(how, env_fault=env_fault)
+    def on_end(self, why: str, *, env_fault: bool = True) -> None:
+        super().on_end(why, env_fault=env_fault)
         if not self._loop.is_closed():
             for task in list(self._tasks):
                 if task is not asyncio.current_task() and task.get_name() != "end":
@@ -202,30 +202,30 @@ class ActorProcess(PoolWorker):
 
     async def _receive(self, request: int, reference: Any) -> None:
         with self._actor_may_be_lost():
-            payload, how = await ray_calls.answer(reference)
-            if how:
-                self.over(how)
+            payload, why = await ray_calls.answer(reference)
+            if why:
+                self.on_end(why)
             elif not self.ended:
                 self.on_message()
-                self.answered(request, payload)
+                self.on_answer(request, payload)
 
     async def _ping(self) -> None:
         with self._actor_may_be_lost():
-            silent, running, how = await ray_calls.answer(self.actor.ping.remote(self._number))
-            if how:
-                self.over(how)
+            silent, running, why = await ray_calls.answer(self.actor.ping.remote(self._number))
+            if why:
+                self.on_end(why)
             elif running:
-                self.seen()
+                self.mark_alive()
                 self.last_message = max(self.last_message, self.pool.time() - silent)
 
     async def _end(self) -> None:
         try:
             with self._actor_may_be_lost():
                 async with asyncio.timeout(_END_SECONDS):
-                    self.over(await ray_calls.answer(self.actor.end.remote(self._number)))
+                    self.on_end(await ray_calls.answer(self.actor.end.remote(self._number)))
         except TimeoutError:
             self._lose_actor()
-            self.over("its actor does not answer", env_fault=False)
+            self.on_end("its actor does not answer", env_fault=False)
 
     @contextlib.contextmanager
     def _actor_may_be_lost(self) -> Iterator[None]:
@@ -234,7 +234,7 @@ class ActorProcess(PoolWorker):
             yield
         except RayError as error:
             self._lose_actor()
-            self.over(ray_calls.first_line(error), env_fault=False)
+            self.on_end(ray_calls.first_line(error), env_fault=False)
 
     def _lose_actor(self) -> None:
         if self._actors.get(self._actor_name) is self.actor:

@@ -42,7 +42,7 @@ class Forked(Protocol):
 
     pid: int | None
 
-    def ended(self, how: str) -> None:
+    def on_end(self, why: str) -> None:
         """Handle the end of the process."""
         ...
 
@@ -111,21 +111,21 @@ class WorkerTemplate:
         except OSError:
             report = b""
         if report:
-            number, pid, how = json.loads(report)
-            if how is None and number in self._owners:
+            number, pid, why = json.loads(report)
+            if why is None and number in self._owners:
                 self._owners[number].pid = pid
             elif number in self._owners:
-                self._owners.pop(number).ended(how)
+                self._owners.pop(number).on_end(why)
             return
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
         self._process.join(_END_SECONDS)
-        how = f"the process that starts workers ended with exit code {self._process.exitcode}"
+        why = f"the process that starts workers ended with exit code {self._process.exitcode}"
         self._socket = self._process = None
         self._resources.clear()
         owners, self._owners = self._owners, {}
         for owner in owners.values():
-            owner.ended(how)
+            owner.on_end(why)
 
 
 def _restore(path_setting: str | None) -> None:
@@ -226,12 +226,12 @@ def _reap(workers: dict[int, int], requests: socket.socket) -> None:
                 continue
             _kill_children(keep=workers.keys())
             code = os.waitstatus_to_exitcode(ended[1])
-            how = f"exit code {code}"
+            why = f"exit code {code}"
             if code == BROKEN:
-                how = "an environment closed the connection of its process"
+                why = "an environment closed the connection of its process"
             elif code < 0:
-                how = f"signal {-code}"
-            _report(requests, number, ended[0], how)
+                why = f"signal {-code}"
+            _report(requests, number, ended[0], why)
 
 
 def _kill_children(keep: Iterable[int] = ()) -> None:
@@ -244,9 +244,9 @@ def _kill_children(keep: Iterable[int] = ()) -> None:
             return
 
 
-def _report(requests: socket.socket, number: int, pid: int, how: str | None) -> None:
+def _report(requests: socket.socket, number: int, pid: int, why: str | None) -> None:
     with contextlib.suppress(OSError):
-        requests.send(json.dumps([number, pid, how]).encode())
+        requests.send(json.dumps([number, pid, why]).encode())
 
 
 def _prctl(option: int, value: int) -> None:
