@@ -84,7 +84,8 @@ class PoolWorker(ABC):
             self.ready = True
             self.slot.failures = 0
             self._resolve_up()
-            self.pool.became_ready()
+            self.slot.tried = True
+            self.pool.on_change()
 
     def mark_alive(self) -> None:
         """Record that the worker is alive; it may be busy."""
@@ -206,8 +207,7 @@ class PoolSlot(Slot):
         state, envs, pid = "down", 0, None
         if worker := self.worker:
             state, envs, pid = "up" if worker.ready else "starting", worker.load, worker.pid
-        about = {"worker": self.name, "state": state, "envs": envs, "pid": pid}
-        return about | {"deaths": self.losses, "last_death": self.last_error}
+        return self.report_of(state, envs, pid)
 
 
 class WorkerPool(Supervisor[PoolSlot]):
@@ -292,12 +292,6 @@ class WorkerPool(Supervisor[PoolSlot]):
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self.close()
-
-    def became_ready(self) -> None:
-        """Serve the callers that wait for a worker; the first ones get none before all workers are ready."""
-        if all(slot.worker and slot.worker.ready for slot in self.slots):
-            self.settle()
-        self.wake()
 
     def retire(self, worker: PoolWorker) -> None:
         """Replace a worker with a hanging environment; it gets no new ones and ends when its others are closed."""

@@ -98,12 +98,6 @@ class RemoteWorkers(Supervisor["WorkerServer"]):
             for server in self.slots:
                 server.look(late)
 
-    def server_tried(self) -> None:
-        """Serve the waiting callers; the first ones get none before all servers were tried."""
-        if all(server.tried for server in self.slots):
-            self.settle()
-        self.wake()
-
     def _choose(self, avoid: Avoid) -> WorkerServer | None:
         """Reserve the server with the least load for its weight; one to avoid only if there is no other."""
         room = [s for s in self.slots if s.up and s.load < self.envs_per_server and s.full_until <= self.time()]
@@ -127,8 +121,6 @@ class WorkerServer(Slot):
         super().__init__(str(address))
         self.workers, self.address, self.weight = workers, address, weight
         self.up, self.load = False, 0
-        self.tried = False
-        """True after the first answer or failed connection."""
         self.refusal: RollenvError | None = None
         self.full_until = 0.0
         self._pending: dict[int, tuple[list[Any], asyncio.Future[Any]]] = {}
@@ -158,9 +150,7 @@ class WorkerServer(Slot):
 
     def report(self) -> dict[str, Any]:
         """The state, as plain data."""
-        state = "up" if self.up else "down"
-        about = {"worker": self.name, "state": state, "envs": self.load, "pid": None}
-        return about | {"deaths": self.losses, "last_death": self.last_error}
+        return self.report_of("up" if self.up else "down", self.load)
 
     def ask(self, *request: Any) -> asyncio.Future[Any]:
         """Send a request and return a future of the answer."""
@@ -213,7 +203,7 @@ class WorkerServer(Slot):
             self.up, self.tried = False, True
             if loop.time() - silent_since >= self.workers.lost_after or not self._pending:
                 self._lose(why)
-            self.workers.server_tried()
+            self.workers.on_change()
             await asyncio.sleep(_AGAIN)
 
     async def _connect(self) -> ClientConnection:
@@ -248,7 +238,7 @@ class WorkerServer(Slot):
                 self._last_answer = asyncio.get_running_loop().time()
                 if not self.up:
                     self.up = self.tried = True
-                    self.workers.server_tried()
+                    self.workers.on_change()
                 for answer in answers:
                     _, future = self._pending.pop(answer[0], (None, None))
                     if future is None or future.done():

@@ -31,6 +31,13 @@ class Slot:
         """Failed starts in a row."""
         self.last_error = ""
         """Reason of the last loss."""
+        self.tried = False
+        """True once the first start has succeeded or failed."""
+
+    def report_of(self, state: str, envs: int, pid: int | None = None) -> dict[str, Any]:
+        """Return the state as plain data, for the health file."""
+        about = {"worker": self.name, "state": state, "envs": envs, "pid": pid}
+        return about | {"deaths": self.losses, "last_death": self.last_error}
 
 
 def restart_delay(failures: int, first: float, longest: float) -> float:
@@ -70,6 +77,7 @@ class Supervisor(Generic[S]):
             self.leave_closed_loop()
         self._loop = loop
         for slot in self.slots:
+            slot.tried = False
             self.start_slot(slot)
         loop.call_later(SETTLE_SECONDS, self.settle)
         self.keep(self.watch())
@@ -101,6 +109,11 @@ class Supervisor(Generic[S]):
     def settle(self) -> None:
         """Let the callers have workers from now on."""
         self._settled = True
+        self.wake()
+
+    def on_change(self) -> None:
+        """Serve the callers, because there may be room; the first ones only when all starts have been tried."""
+        self._settled = self._settled or all(slot.tried for slot in self.slots)
         self.wake()
 
     async def acquire(self, choose: Callable[[], T | None], line: str = "") -> T:
