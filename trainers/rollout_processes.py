@@ -143,12 +143,12 @@ class _RolloutProcess:
     async def play(self, owner: RolloutProcesses, manager: RolloutManager, group: Group, size: int) -> bool:
         if self._pipe.closed:
             return False
-        if not self._groups:
+        if self._playing is None or self._playing.done() or not self._groups:
             if self._playing is not None:
                 self._playing.cancel()  # a batch that nobody waits for any more
+            self._groups = []
             self._playing = asyncio.create_task(self._play(owner, manager, size))
         self._groups.append(group)
-        assert self._playing is not None
         return group.number in await asyncio.shield(self._playing)
 
     async def _play(self, owner: RolloutProcesses, manager: RolloutManager, size: int) -> set[int]:
