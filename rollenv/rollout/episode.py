@@ -493,10 +493,4 @@ def fingerprint(answer: Any) -> int:
 
 #: Shortens values and handles those that contain themselves.
 _shown = reprlib.Repr()
-_shown.maxlevel, _shown.maxlist, _shown.maxtuple, _shown.maxdict, _shown.maxstring = (
-    4,
-    30,
-    30,
-    30,
-    1000,
-)
+vars(_shown).update(maxlevel=4, maxlist=30, maxtuple=30, maxdict=30, maxstring=1000)
