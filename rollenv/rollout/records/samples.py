@@ -24,7 +24,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class Tokens:
+class TokenArrays:
     """Data for each of ``n`` tokens; every array has the shape (n,)."""
 
     ids: Ints
@@ -44,7 +44,7 @@ class Tokens:
 
 
 @dataclass(slots=True)
-class Sample(Tokens):
+class Sample(TokenArrays):
     """Consecutive turns of one trajectory."""
 
     group: int = 0
@@ -54,7 +54,7 @@ class Sample(Tokens):
 
 
 @dataclass(slots=True)
-class Batch(Tokens):
+class Batch(TokenArrays):
     """Concatenated samples, as attention kernels for variable-length sequences expect them."""
 
     positions: Ints
@@ -164,7 +164,7 @@ def pack(samples: Sequence[Sample], max_tokens: int | None = None) -> list[Batch
 
 def _batch(samples: Sequence[Sample], members: Sequence[int]) -> Batch:
     chosen = [samples[i] for i in members]
-    joined = {name: np.concatenate([getattr(s, name) for s in chosen]) for name in Tokens.__dataclass_fields__}
+    joined = {name: np.concatenate([getattr(s, name) for s in chosen]) for name in TokenArrays.__dataclass_fields__}
     sizes = [len(s) for s in chosen]
     return Batch(
         **joined,
