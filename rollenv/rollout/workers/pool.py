@@ -1,9 +1,10 @@
 """The common part of worker pools: slots for environments, replacement of dead workers, pings.
 
-An environment leaves its worker by ``close``, or by ``abandon`` if it hangs; both count it out with ``env_left``. A worker
-ends in two steps, in either order. ``end`` is the decision: it is silent, blocked, or not needed any more. It is killed, and
-``on_death`` puts another one into its slot. ``on_end`` is the news that it is gone: all its open requests fail with ``lost``.
-A worker in which an environment hangs is first retired: it ends when its other environments have left.
+An environment leaves its worker by ``close``, or by ``abandon`` if it hangs; both count it out with ``env_left``. A
+worker ends in two steps, in either order. ``end`` is the decision: it is silent, blocked, or not needed any more. It is
+killed, and ``on_death`` puts another one into its slot. ``on_end`` is the news that it is gone: all its open requests
+fail with ``lost``. A worker in which an environment hangs is first retired: it ends when its other environments have
+left.
 """
 
 from __future__ import annotations
