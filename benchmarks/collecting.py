@@ -1,4 +1,4 @@
-"""What it costs to collect a batch of the Sokoban recipe: episodes one by one, in lock-step, and in more processes.
+"""The cost of collecting a batch of the Sokoban recipe, in one process and in several.
 
 Every way plays the same tasks with the same weights; the ways take turns. The tokens must be equal.
 """
@@ -20,7 +20,6 @@ from common import header, save, table
 
 from rollenv.agents.engines.local import LocalEngine
 from rollenv.rollout.episode import Limits
-from rollenv.rollout.lockstep import LockStep
 from rollenv.rollout.types import Group
 from rollenv.rollout.workers.base import HostedEnv
 from rollenv.trainers.config import load_config
@@ -63,18 +62,12 @@ class Collecting:
     def __init__(self, trainer: Trainer, processes: int):
         self.trainer, self.source = trainer, trainer.state.source.state_dict()
         self.processes = RolloutProcesses(trainer.state.player, processes, Limits())
-        more = f"lock-step, {processes} processes"
-        self.ways: dict[str, tuple[bool, bool]] = {
-            "one by one": (False, False),
-            "lock-step": (True, False),
-            more: (True, True),
-        }
+        self.ways = {"one process": False, f"{processes} processes": True}
 
     def __call__(self, way: str) -> tuple[list[Group], float, float]:
         """The groups, and seconds on the clock and of processors."""
         manager, parts = self.trainer.manager, self.trainer.state
-        together, helped = self.ways[way]
-        manager.lock_step, manager.processes = LockStep() if together else None, self.processes if helped else None
+        manager.processes = self.processes if self.ways[way] else None
         parts.source.load_state_dict(self.source)
         parts.player.weights_changed()
         parts.player.version = 0
@@ -113,18 +106,15 @@ def timed_parts(seconds: dict[str, float]) -> Iterator[None]:
             setattr(owner, method, own)
 
 
-def shares(collecting: Collecting, turns: int, rounds: int) -> list[list[object]]:
-    """Processor time of the parts of a batch, for the ways in one process: medians, in microseconds a turn."""
-    rows = []
-    for way in list(collecting.ways)[:2]:
-        taken = []
-        for _ in range(rounds):
-            seconds: dict[str, float] = {}
-            with timed_parts(seconds):
-                worked = collecting(way)[2]
-            taken.append([*(seconds.get(name, 0.0) for name, *_ in PARTS), worked - sum(seconds.values())])
-        rows.append([way, *(1e6 * statistics.median(part) / turns for part in zip(*taken, strict=True))])
-    return rows
+def shares(collecting: Collecting, turns: int, rounds: int) -> list[float]:
+    """Processor time of the parts of a batch in one process: medians, in microseconds a turn."""
+    taken = []
+    for _ in range(rounds):
+        seconds: dict[str, float] = {}
+        with timed_parts(seconds):
+            worked = collecting("one process")[2]
+        taken.append([*(seconds.get(name, 0.0) for name, *_ in PARTS), worked - sum(seconds.values())])
+    return [1e6 * statistics.median(part) / turns for part in zip(*taken, strict=True)]
 
 
 def main() -> None:
@@ -133,7 +123,7 @@ def main() -> None:
     with trainer_of(options) as trainer:
         collecting = Collecting(trainer, options.processes)
         taken: dict[str, list[tuple[float, float]]] = {way: [] for way in collecting.ways}
-        expected = said(collecting("one by one")[0])
+        expected = said(collecting("one process")[0])
         turns = sum(map(len, expected))
         for _ in range(options.rounds):
             for way, times in taken.items():
@@ -149,19 +139,19 @@ def main() -> None:
             way,
             turns / wall[way],
             1e6 * wall[way] / turns,
-            wall["one by one"] / wall[way],
+            wall["one process"] / wall[way],
             1e6 * work[way] / turns,
-            work["one by one"] / work[way],
+            work["one process"] / work[way],
         ]
         for way in taken
     ]
-    head = ["episodes", "turns/s", "µs/turn", "times faster", "processor, µs/turn", "times less"]
+    head = ["", "turns/s", "µs/turn", "times faster", "processor, µs/turn", "times less"]
     notes = (
         f"{options.groups} groups of {trainer.config.rollout.group_size}, {turns} turns; medians of {options.rounds} "
         "rounds in which the ways take turns; torch with one thread in every process. All ways drew the same tokens.\n"
     )
     about = "\nProcessor time in µs a turn, in one process (levels: making and resetting them; model: its forward)\n\n"
-    split = table(["episodes", *(name for name, *_ in PARTS), "the rest"], parts)
+    split = table([*(name for name, *_ in PARTS), "the rest"], [parts])
     save("collecting", f"# Collecting\n\n{header()}\n{table(head, rows)}\n{notes}{about}{split}")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import itertools
 import logging
 import multiprocessing
 import operator
@@ -53,7 +52,7 @@ class WorkBatch:
 
 
 @dataclass(slots=True)
-class Played:
+class PlayedBatch:
     """The groups that a process played; empty if that failed."""
 
     number: int
@@ -115,13 +114,17 @@ class RolloutProcesses:
         share = group.number % (self.active + 1)
         return bool(share) and await self._processes[share - 1].play(self, manager, group, size)
 
-    def take(self, manager: RolloutManager, played: Played) -> None:
+    def take(self, manager: RolloutManager, played: PlayedBatch) -> None:
         """Merge a process's records."""
         stats = self.player.engine.stats
         stats.computed, stats.drawn = stats.computed + played.tokens[0], stats.drawn + played.tokens[1]
         self.seconds += played.seconds
         manager.health.absorb(played.health)
         manager.stats.absorb(played.stats)
+
+
+class _ProcessLost(Exception):
+    """A process did not play its groups; the text says why."""
 
 
 class _RolloutProcess:
@@ -133,37 +136,75 @@ class _RolloutProcess:
         self._process = context.Process(target=_serve, args=(others, self._pipe, player, limits), daemon=True)
         self._process.start()
         others.close()
-        self._requests: dict[int, tuple[Group, asyncio.Future[bool]]] = {}
+        self._groups: list[Group] = []
+        self._playing: asyncio.Task[set[int]] | None = None
         self._batches = 0
 
     async def play(self, owner: RolloutProcesses, manager: RolloutManager, group: Group, size: int) -> bool:
         if self._pipe.closed:
             return False
-        loop = asyncio.get_running_loop()
-        if not self._requests:
-            loop.call_soon(self._send, owner, manager, size)
-        future: asyncio.Future[bool] = loop.create_future()
-        self._requests[group.number] = group, future
-        return await future
+        if self._playing is None or self._playing.done() or not self._groups:
+            if self._playing is not None:
+                self._playing.cancel()  # a batch that nobody waits for any more
+            self._groups = []
+            self._playing = asyncio.create_task(self._play(owner, manager, size))
+        self._groups.append(group)
+        return group.number in await asyncio.shield(self._playing)
 
-    def _send(self, owner: RolloutProcesses, manager: RolloutManager, size: int) -> None:
+    async def _play(self, owner: RolloutProcesses, manager: RolloutManager, size: int) -> set[int]:
+        """Play the groups that were collected in the last iteration, and return the numbers of those it played."""
+        groups, self._groups = self._groups, []
         self._batches += 1
-        player, requests, self._requests = owner.player, self._requests, {}
-        tasks = [(number, group.task) for number, (group, _) in requests.items()]
-        if self._is_stopped():  # it would not read, and the message may exceed the pipe's buffer
-            self._failed(requests, "is stopped")
-            return
+        tasks = [(group.number, group.task) for group in groups]
         try:
-            self._pipe.send(WorkBatch(self._batches, player.version, player.sampling, size, tasks))
-        except OSError:
-            self._ended(requests)
-            return
+            played = await self._answer(
+                WorkBatch(self._batches, owner.player.version, owner.player.sampling, size, tasks)
+            )
+        except _ProcessLost as lost:
+            logger.warning("a rollout process %s; its groups are played by the main process", lost)
+            return set()
+        owner.take(manager, played)
+        for group, trajectories in zip(groups, played.groups, strict=False):  # there are none if it failed
+            for trajectory, turns in trajectories:
+                trajectory.turns, trajectory.task = [Turn(*values) for values in turns], group.task
+            group.trajectories = [trajectory for trajectory, _ in trajectories]
+        return {group.number for group in groups[: len(played.groups)]}
+
+    async def _answer(self, batch: WorkBatch) -> PlayedBatch:
+        """Send a batch and return what was played. The process is ended if it stays stopped meanwhile."""
+        if self._is_stopped():  # it would not read, and the message may exceed the pipe's buffer
+            raise _ProcessLost("is stopped")
+        try:
+            self._pipe.send(batch)
+            was_stopped = False
+            while True:
+                if await self._is_readable():
+                    played: PlayedBatch = self._pipe.recv()
+                    if played.number == batch.number:  # else of a batch that nobody waits for any more
+                        return played
+                    continue
+                stopped = self._is_stopped()
+                if stopped and was_stopped:
+                    self.close()
+                    raise _ProcessLost("is stopped, and was ended")
+                was_stopped = stopped
+        except (EOFError, OSError):
+            self.close()
+            raise _ProcessLost("has ended") from None
         except (ValueError, TypeError, AttributeError, pickle.PicklingError) as error:
-            self._failed(requests, f"cannot be sent its groups: {error!r}")
-            return
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._pipe.fileno(), self._receive, owner, manager, requests)
-        loop.call_later(LOOK_EVERY, self._look, self._batches, requests, False)
+            raise _ProcessLost(f"cannot be sent its groups: {error!r}") from error
+
+    async def _is_readable(self) -> bool:
+        """Return whether a message arrives before the next look at the process."""
+        loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._pipe.fileno(), arrived.set)
+        try:
+            async with asyncio.timeout(LOOK_EVERY):
+                return await arrived.wait()
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(self._pipe.fileno())
 
     def _is_stopped(self) -> bool:
         """Return whether a signal has stopped the process."""
@@ -171,48 +212,6 @@ class _RolloutProcess:
             return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
         except psutil.Error:
             return False
-
-    def _look(self, number: int, requests: dict[int, tuple[Group, asyncio.Future[bool]]], was_stopped: bool) -> None:
-        """Abandon a process that stays stopped while its groups are outstanding."""
-        if number != self._batches or self._pipe.closed or all(future.done() for _, future in requests.values()):
-            return
-        loop, stopped = asyncio.get_running_loop(), self._is_stopped()
-        if stopped and was_stopped:
-            loop.remove_reader(self._pipe.fileno())
-            self._ended(requests, "is stopped, and was ended")
-        else:
-            loop.call_later(LOOK_EVERY, self._look, number, requests, stopped)
-
-    def _receive(
-        self, owner: RolloutProcesses, manager: RolloutManager, requests: dict[int, tuple[Group, asyncio.Future[bool]]]
-    ) -> None:
-        try:
-            played: Played = self._pipe.recv()
-        except (EOFError, OSError):
-            asyncio.get_running_loop().remove_reader(self._pipe.fileno())
-            self._ended(requests)
-            return
-        if played.number != self._batches:  # an abandoned batch
-            return
-        asyncio.get_running_loop().remove_reader(self._pipe.fileno())
-        owner.take(manager, played)
-        for (group, future), trajectories in itertools.zip_longest(requests.values(), played.groups):
-            if trajectories is not None:
-                for trajectory, turns in trajectories:
-                    trajectory.turns, trajectory.task = [Turn(*values) for values in turns], group.task
-                group.trajectories = [trajectory for trajectory, _ in trajectories]
-            if not future.done():
-                future.set_result(trajectories is not None)
-
-    def _ended(self, requests: dict[int, tuple[Group, asyncio.Future[bool]]], why: str = "has ended") -> None:
-        self._failed(requests, why)
-        self.close()
-
-    def _failed(self, requests: dict[int, tuple[Group, asyncio.Future[bool]]], why: str) -> None:
-        logger.warning("a rollout process %s; its groups are played by the main process", why)
-        for _, future in requests.values():
-            if not future.done():
-                future.set_result(False)
 
     def close(self) -> None:
         self._pipe.close()
@@ -237,12 +236,12 @@ def _serve(pipe: Connection, parents: Connection, player: LocalAgent, limits: Li
         try:
             played = _play(batch, player, limits)
         except BaseException:  # the main process plays the groups and raises the same error
-            played = Played(batch.number)
+            played = PlayedBatch(batch.number)
         played.seconds = time.process_time() - began
         pipe.send(played)
 
 
-def _play(batch: WorkBatch, player: LocalAgent, limits: Limits) -> Played:
+def _play(batch: WorkBatch, player: LocalAgent, limits: Limits) -> PlayedBatch:
     player.weights_changed()
     player.version, player.sampling = batch.version, batch.sampling
     stats = player.engine.stats
@@ -255,7 +254,7 @@ def _play(batch: WorkBatch, player: LocalAgent, limits: Limits) -> Played:
         for trajectory in group:
             trajectory.turns = []
     tokens = stats.computed - before[0], stats.drawn - before[1]
-    return Played(batch.number, played, manager.health, manager.stats, tokens)
+    return PlayedBatch(batch.number, played, manager.health, manager.stats, tokens)
 
 
 async def _play_groups(manager: RolloutManager, groups: Sequence[Group], size: int) -> None:

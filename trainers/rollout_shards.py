@@ -47,11 +47,7 @@ class Build:
 
 
 class TrainingShards(RayShards):
-    """The shards of a run, used as its player, on the cluster that this process is connected to.
-
-    Raises:
-        UsageError: the cluster is too small.
-    """
+    """The shards of a run, used as its player, on the cluster that this process is connected to."""
 
     def __init__(self, config: TrainConfig, base_agent: LocalAgent, folder: Path):
         rollout = config.rollout

@@ -18,7 +18,7 @@ from rollenv.agents.base import renew
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.rollout.evaluate import evaluate
-from rollenv.rollout.filters import differ, paid
+from rollenv.rollout.filters import differ, rewards_of
 from rollenv.rollout.group_reward import GroupReward, group_function
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Group, Trajectory
@@ -218,7 +218,7 @@ class Trainer:
         player = copy.copy(self.state.player)  # the training's player may keep playing
         if settings.temperature is not None:
             player.sampling = dataclasses.replace(player.sampling, temperature=settings.temperature, routes=False)
-        manager = self.manager.beside(player, keep_views=True)
+        manager = self.manager.with_agent(player, keep_views=True)
         with timed("eval", metrics):
             for part in evaluated(self.config, self.wrappers):
                 result = evaluate(
@@ -311,7 +311,7 @@ def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict
     trajectories = [t for group in groups for t in group]
     played = [t for t in trajectories if t.status != "failed"]
     n = max(len(played), 1)
-    informative = sum(differ(paid(group, success_only)) for group in groups)
+    informative = sum(differ(rewards_of(group, success_only)) for group in groups)
     turns = [turn for t in played for turn in t.turns]
     return {
         "reward": sum(t.reward for t in played) / n,

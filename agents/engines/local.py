@@ -244,40 +244,6 @@ class LocalEngine:
 
     # -- responses of one token --------------------------------------------------------------------------------------
 
-    @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def answer_now(
-        self, prompts: Sequence[Ids], rows: Sequence[int], samplings: Sequence[Sampling], rngs: Sequence[random.Random]
-    ) -> list[tuple[int, float] | None]:
-        """Sample responses of one token synchronously, as :meth:`generate` does for requests that wait together.
-
-        Args:
-            prompts: distinct prompts, each with room for another token.
-            rows: the index of the prompt of each response.
-
-        Returns:
-            The token and log-probability of each response; None if its logits are NaN.
-        """
-        logits = self._known_logits(prompts)
-        good = (~logits.isnan().any(-1)).tolist()
-        finite = [i for i, row in enumerate(rows) if good[row]]
-        answers: list[tuple[int, float] | None] = [None] * len(rows)
-        if finite:
-            index = torch.tensor([rows[i] for i in finite], device=logits.device)
-            settings = [samplings[i] for i in finite]
-            if all(sampling is settings[0] for sampling in settings):  # one distribution per prompt is enough
-                every = distributions(logits, settings[:1] * len(prompts))[index]
-            else:
-                every = distributions(logits[index], settings)
-            tokens, chosen = self._sample(every, settings, [rngs[i] for i in finite])
-            for i, answer in zip(finite, zip(tokens, chosen, strict=True), strict=True):
-                answers[i] = answer if math.isfinite(answer[1]) else None
-        return answers
-
-    @property
-    def suspended(self) -> bool:
-        """True if sampling is stopped until :meth:`resume`."""
-        return self._suspended
-
     def one_token_batches(self, items: Iterable[T], length: Callable[[T], int]) -> list[list[T]]:
         """Split items into batches with prompts of similar length, at most ``max_batch_tokens`` when padded.
 

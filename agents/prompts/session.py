@@ -134,25 +134,6 @@ class TokenSession(Session):
             routes=response.routes,
         )
 
-    def fork(self) -> TokenSession:
-        """Return an independent copy of the session, with the same random numbers."""
-        if not (isinstance(self.play, Conversation) or self.play.history_length):
-            return self  # it has no history
-        play = self.play.fork() if isinstance(self.play, Conversation) else self.play
-        return dataclasses.replace(self, play=play, _turns=self._turns.copy())
-
-    def become(self, other: TokenSession) -> None:
-        """Take over another session's history; random numbers and session number are unchanged."""
-        other = other.fork()
-        self.play, self._turns, self._instructions = other.play, other._turns, other._instructions
-
-    @property
-    def at_once(self) -> bool:
-        """True if answers are single tokens, which the engine can sample synchronously for many sessions."""
-        engine: Any = self.engine
-        one = self.sampling.max_new_tokens == 1 and not self.sampling.routes
-        return one and hasattr(engine, "answer_now") and not engine.suspended
-
     def close(self) -> None:
         if self.number >= 0:
             self.engine.release(self.number)

@@ -153,7 +153,7 @@ class Rollout:
             workers = self._held.enter_context(make_workers(self.workers))
             plain = RolloutManager(player, workers, limits=self.limits, max_concurrent=self.max_concurrent)
             self._manager = self._held.enter_context(plain)
-        manager = self._manager.beside(player)
+        manager = self._manager.with_agent(player)
         tasks = {prompt: _task(prompt) for prompt in prompts}
         sizes = Counter(prompts)
         members: dict[str, list[Trajectory]] = {}

@@ -13,7 +13,7 @@ from typing import Any
 from rollenv.agents.base import Agent, ConstantAgent
 from rollenv.bench.suites import Part, Suite
 from rollenv.core.errors import UsageError
-from rollenv.rollout.evaluate import Interval, mean_interval, pass_all, pass_at, to_play
+from rollenv.rollout.evaluate import Interval, success_rates, to_play
 from rollenv.rollout.loops import refuse_running_loop
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Trajectory
@@ -119,11 +119,11 @@ def run(
     for part, tasks in parts:
         own = trajectories[at : at + len(tasks) * k]
         at += len(own)
-        rows.append(summarise(part.category, own, k))
+        rows.append(row_of(part.category, own, k))
         if floors:
             rows[-1].floor = _floor(part, n, seed)
     failures = Counter(t.failure or "unknown" for t in trajectories if t.status == "failed")
-    total = summarise("all", trajectories, k)
+    total = row_of("all", trajectories, k)
     if floors:
         total.floor = sum(row.n * (row.floor or 0.0) for row in rows) / total.n
     macro = statistics.fmean(row.success[0] for row in rows)
@@ -141,14 +141,13 @@ def _floor(part: Part, n: int | None, seed: int) -> float:
     return max(shares)
 
 
-def summarise(category: str, trajectories: Sequence[Trajectory], k: int) -> Row:
+def row_of(category: str, trajectories: Sequence[Trajectory], k: int) -> Row:
     """Compute the metrics of a category.
 
     Args:
         trajectories: all of its episodes; the ``k`` of a task are next to each other.
     """
-    n = len(trajectories) // k
-    wins = [sum(t.success and t.complete for t in trajectories[i * k : (i + 1) * k]) for i in range(n)]
+    n, success, at_least_one, all_of_them = success_rates(trajectories, k)
     done = [t for t in trajectories if t.complete]
     names = {name for t in done for name in t.metrics} - _OF_ENDPOINTS
     metrics = {name: _mean(t.metrics[name] for t in done if name in t.metrics) for name in sorted(names)}
@@ -158,9 +157,9 @@ def summarise(category: str, trajectories: Sequence[Trajectory], k: int) -> Row:
         category,
         n,
         k,
-        mean_interval([c / k for c in wins]),
-        {j: mean_interval([pass_at(k, c, j) for c in wins]) for j in range(1, k + 1)},
-        {j: mean_interval([pass_all(k, c, j) for c in wins]) for j in range(1, k + 1)},
+        success,
+        at_least_one,
+        all_of_them,
         _mean(t.reward for t in trajectories),
         sum(t.status == "failed" for t in trajectories),
         _mean(len(t.turns) for t in trajectories),

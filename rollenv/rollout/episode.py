@@ -8,7 +8,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
 from rollenv.agents.engines.base import EngineFailed, EngineLost
@@ -16,11 +16,11 @@ from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
 from rollenv.rollout import validation
 from rollenv.rollout.group_runner import Cancellable
-from rollenv.rollout.records.health import Health, Record
+from rollenv.rollout.records.health import Health, HealthRecord
 from rollenv.rollout.types import Trajectory, Turn
 from rollenv.rollout.validation import BadValue
-from rollenv.rollout.watchdog import Watchdog
-from rollenv.rollout.workers.base import EnvFailure, EnvResult, WorkerEnv, Workers, describe, error_text, failed
+from rollenv.rollout.watchdog import Deadline, DeadlinePassed, StrayError, Watchdog
+from rollenv.rollout.workers.base import EnvFailure, EnvResult, WorkerEnv, Workers, describe, error_text
 
 logger = logging.getLogger(__name__)
 
@@ -81,18 +81,6 @@ def never() -> bool:
     return False
 
 
-class PlaysTogether(Protocol):
-    """Advances several episodes together; see :class:`rollenv.rollout.lockstep.LockStep`."""
-
-    async def play(self, episode: Episode, session: Session, result: EnvResult) -> tuple[EnvResult, Action | None]:
-        """Play an episode as far as possible.
-
-        Returns:
-            The environment's last result, and the next action if the agent has already given it.
-        """
-        ...
-
-
 @dataclass(eq=False, slots=True)
 class Episode:
     """Plays one trajectory.
@@ -118,17 +106,15 @@ class Episode:
     """Returns whether the rollout has cancelled the episode."""
     interrupted: Callable[[], bool] = never
     """Returns whether the user pressed Ctrl-C."""
-    lock_step: PlaysTogether | None = None
-    """Advances the episode together with others until something unusual happens."""
     env: WorkerEnv | None = None
-    records: tuple[Record, ...] = ()
+    records: tuple[HealthRecord, ...] = ()
     """The health records of the environment id and of the worker."""
     log: ReplayLog = field(default_factory=ReplayLog)
     """The calls that returned; a replay repeats them."""
     replayable: bool = True
     """True if the session changes the environment only by its calls."""
     outcome: str = "failed"
-    """The end of the episode, as :meth:`Record.ended` counts it."""
+    """The end of the episode, as :meth:`HealthRecord.ended` counts it."""
     failures: Counter[str] = field(default_factory=Counter)
     phase: str = "waiting"
     alone: bool = False
@@ -159,41 +145,35 @@ class Episode:
         try:
             await self._play()
         except AgentFailed as failure:
-            self._fail(error_text(failure) or describe(failure), "agent")
-            self.outcome = "agent_failed"
+            self._fail("agent", error_text(failure) or describe(failure), "agent_failed")
         except EnvFailure as failure:
-            self._fail_here(str(failure), failure.kind)
+            self._fail(failure.kind, str(failure))
         except BaseException as error:
             if self.watchdog.expired == "episode" and not self.cancelled():
-                self._fail_here(
-                    f"the episode took longer than {self.limits.episode} s; its phase was {self.phase!r}", "episode"
-                )
-            elif isinstance(error, Exception) or self.is_intended(error):
+                self._fail("episode", f"it took longer than {self.limits.episode} s; its phase was {self.phase!r}")
+            elif isinstance(error, Exception) or self._is_intended(error):
                 if isinstance(error, asyncio.CancelledError):
                     self.trajectory.status = self.outcome = "cancelled"
                 raise
             else:
-                self._fail_here(
-                    f"{describe(error)} was raised in phase {self.phase!r}, where it is not allowed", "raised"
-                )
+                self._fail("raised", f"{describe(error)} was raised in phase {self.phase!r}, where it is not allowed")
         finally:
             self.watchdog.stop()
             self.trajectory.seconds = self.clock() - started
             self.enter("over")
             self._release()
         if self.watchdog.cancellation_pending() and not self.cancelled():
-            await self.watchdog.absorb()
+            await self.watchdog.swallow_cancellation()
         return self.trajectory
 
-    def _fail(self, text: str, kind: str) -> None:
-        self.trajectory.status, self.trajectory.error, self.outcome = "failed", text, "failed"
-        self.trajectory.failure = kind
+    def _fail(self, kind: str, text: str, outcome: str = "failed") -> None:
+        """Mark the trajectory as failed, with the environment's name in the error if it is the cause."""
+        if outcome == "failed" and self.env_id not in text:
+            text = f"{self.env_id}: {text}"
+        self.trajectory.status, self.trajectory.failure, self.trajectory.error = "failed", kind, text
+        self.outcome = outcome
 
-    def _fail_here(self, text: str, kind: str) -> None:
-        """Fail because of the environment, and name it in the error."""
-        self._fail(text if self.env_id in text else f"{self.env_id}: {text}", kind)
-
-    def is_intended(self, error: BaseException) -> bool:
+    def _is_intended(self, error: BaseException) -> bool:
         """Return whether a BaseException comes from the user or the rollout and so ends more than this episode."""
         if isinstance(error, asyncio.CancelledError):
             return self.cancelled()
@@ -208,7 +188,7 @@ class Episode:
                 seed = task.seed if task.agent_seed is None else task.agent_seed
                 session = self.agent.start(self, seed * 1_000_003 + trajectory.member)
             except BaseException as error:
-                raise self.classify_agent_error("start()", error) from error
+                raise self._classify_agent_error("start()", error) from error
             try:
                 self.replayable = getattr(session, "replayable", True)
                 result = await self._take_turns(session, result)
@@ -228,24 +208,19 @@ class Episode:
 
     async def _take_turns(self, session: Session, result: EnvResult) -> EnvResult:
         """Play from the first observation on, and return the last result."""
-        action: Action | None = None
         limits, turns = self.limits, self.trajectory.turns
-        if self.lock_step is not None and limits.turns is None and limits.tokens is None:
-            result, action = await self.lock_step.play(self, session, result)
         while not (result.terminated or result.truncated):
             is_spent = limits.turns is not None and len(turns) >= limits.turns
             if limits.tokens is not None:
                 sampled = sum(len(turn.response_ids) for turn in turns)
                 counted = self.trajectory.metrics.get("completion_tokens", 0)
                 is_spent = is_spent or max(sampled, counted) >= limits.tokens
-            if not is_spent:
-                action = action or await self._answer(session, result)
+            action = None if is_spent else await self._answer(session, result)
             if action is None:
                 result.truncated = True
                 break
             before, result = result, await self._call_env("step", action.text)
             turns += turns_of(before, action, result)
-            action = None
         return result
 
     # -- calling the agent -------------------------------------------------------------------------------------------
@@ -258,7 +233,7 @@ class Episode:
                 if name == "record":
                     self.trajectory.record = validation.plain(returned, "an agent's record")
             except BaseException as error:
-                if self.is_intended(error):
+                if self._is_intended(error):
                     raise
                 logger.warning("%s: the agent's %s() raised %s", self.env_id, name, describe(error))
 
@@ -267,32 +242,33 @@ class Episode:
         began = self.enter("agent")
         try:
             oldest = self._version()
-            action = session.act(result.observation, result.info)
-            answer = validation.action(await self._await_answer(action, self.limits.agent))
+            awaitable = session.act(result.observation, result.info)
+            answer = validation.action(await self._await_answer(awaitable, self.limits.agent))
             for name, value in answer.usage.items():
                 self.trajectory.metrics[name] = self.trajectory.metrics.get(name, 0.0) + value
-            if self.watchdog.cancellation_pending():
-                await self.watchdog.absorb()
-                raise asyncio.CancelledError("by the agent itself")
             newest = self._version()
             if oldest is not None and newest is not None:
                 _check_version(answer, oldest, newest)
             return answer
         except ContextFull:
             return None
+        except DeadlinePassed:
+            raise AgentFailed(f"the agent did not answer within {self.limits.agent} s") from None
         except BaseException as error:
-            raise self.classify_agent_error("act()", error) from error
+            raise self._classify_agent_error("act()", error) from error
         finally:
-            self.watchdog.rest()
             self.trajectory.agent_seconds += self.clock() - began
 
     async def _await_answer(self, awaitable: Awaitable[Any], seconds: float | None) -> Any:
         """Await the agent or the reward function until its deadline, even if it ignores its cancellation."""
-        self.watchdog.watch(seconds)
-        answer = await Cancellable(awaitable, self._must_stop)
-        if self._must_stop():
-            raise asyncio.CancelledError
+        async with self._deadline(seconds):
+            answer = await Cancellable(awaitable, self._must_stop)
+            if self._must_stop():  # it caught its cancellation, and answered
+                raise asyncio.CancelledError
         return answer
+
+    def _deadline(self, seconds: float | None) -> Deadline:
+        return Deadline(self.watchdog, seconds, self._is_intended, self.cancelled)
 
     def _version(self) -> int | None:
         version = getattr(self.agent, "version", None)
@@ -302,30 +278,28 @@ class Episode:
         """Return whether a deadline passed or the rollout cancelled the episode."""
         return bool(self.watchdog.expired) or self.cancelled()
 
-    def classify_agent_error(self, what: str, error: BaseException) -> BaseException:
+    def _classify_agent_error(self, what: str, error: BaseException) -> BaseException:
         """Convert an exception of the agent to AgentFailed, unless it ends the rollout or the episode."""
-        if isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired():
-            return AgentFailed(f"the agent did not answer within {self.limits.agent} s")
+        if isinstance(error, StrayError):
+            return AgentFailed(f"the agent's {what} raised {error}")
         if isinstance(error, BadValue):
             return AgentFailed(f"what the agent's {what} returned is wrong: {error}")
-        failed = isinstance(error, EngineFailed) and not isinstance(error, EngineLost)
-        if failed or not (isinstance(error, Exception) or self._must_propagate(error)):
+        if isinstance(error, EngineFailed) and not isinstance(error, EngineLost):
             return AgentFailed(f"the agent's {what} raised {describe(error)}")
-        if not isinstance(error, RollenvError) and isinstance(error, Exception):
+        if not isinstance(error, Exception):
+            if self._is_intended(error) or self.watchdog.expired:
+                return error
+            return AgentFailed(f"the agent's {what} raised {describe(error)}")
+        if not isinstance(error, RollenvError):
             who = f"the agent {type(self.agent).__module__}.{type(self.agent).__qualname__}"
             where = f"{self.env_id} with seed {self.trajectory.task.seed}"
             BaseException.add_note(error, f"raised by {what} of {who}, in {where}")
         return error
 
-    def _must_propagate(self, error: BaseException) -> bool:
-        """Return whether a BaseException must propagate."""
-        return self.is_intended(error) or bool(self.watchdog.expired)
-
     async def call(self, method: str, *args: Any) -> Any:
         """Call a method of the environment for the agent."""
-        before, due = self.phase, self.watchdog.due
+        before = self.phase
         answer = await self._call_env("call", method, *args)
-        self.watchdog.resume(due)
         self.enter(before)
         return answer
 
@@ -362,11 +336,11 @@ class Episode:
             self.enter("backoff")
             await asyncio.sleep(record.backoff)
         self.enter("waiting")
-        how = {"alone": True} if self.alone else {}
+        alone = {"alone": True} if self.alone else {}
         task = self.trajectory.task
         if hasattr(self.agent, "prepare"):
             task = replace(task, kwargs=await self.agent.prepare(task.env_id, task.kwargs))
-        self.env = await self.workers.open(task, views=self.views, avoid=self._avoids, **how)
+        self.env = await self.workers.open(task, views=self.views, avoid=self._avoids, **alone)
         self.trajectory.worker = self.env.worker
         self.records = self.health.env(self.env_id), self.health.worker(self.env.worker)
         first: EnvResult = await self._ask("reset", ())
@@ -381,41 +355,28 @@ class Episode:
         return first
 
     async def _ask(self, method: str, args: Sequence[Any], phase: str = "") -> Any:
-        """Call the environment, with a deadline."""
+        """Call the environment, with a deadline that :class:`Deadline` tells from other cancellations.
+
+        A call that hangs ends here with "hung", or with "lost" if another environment holds the whole worker. What the
+        environment itself raises is an EnvFailure already, except a BaseException in this process.
+        """
         assert self.env is not None
         began = self.enter(phase or method)
         seconds = None
         if self.workers.interruptible:
             seconds = self.limits.reset if method == "reset" else self.limits.step
-        self.watchdog.watch(seconds)
         try:
-            answer = await getattr(self.env, method)(*args)
-        except BaseException as error:
-            if isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired():
-                failure = EnvFailure("hung", f"{self.env_id}: {method} did not return within {seconds} s")
-                raise await self.env.overdue(failure) from None
-            if isinstance(error, Exception):
-                await self._forget_deadline()
-                raise
-            if self._must_propagate(error):
-                raise
-            raise failed(self.env_id, method, error) from error
-        finally:
-            self.watchdog.rest()
-        await self._forget_deadline()
-        if self.watchdog.cancellation_pending() and not self._must_stop():
-            await self.watchdog.absorb()
-            raise failed(self.env_id, method, asyncio.CancelledError("by the environment itself"))
+            async with self._deadline(seconds):
+                answer = await getattr(self.env, method)(*args)
+        except DeadlinePassed:
+            failure = EnvFailure("hung", f"{self.env_id}: {method} did not return within {seconds} s")
+            raise await self.env.overdue(failure) from None
+        except StrayError as error:
+            raise EnvFailure("raised", f"{self.env_id}: {method} raised {error}") from error
         took = self.clock() - began
         for record in self.records:
             record.ok(method, took)
         return answer
-
-    async def _forget_deadline(self) -> None:
-        """Ignore a deadline that passed at the moment of the answer, and absorb its cancellation."""
-        pending = self.watchdog.cancellation_pending()
-        if self.watchdog.call_expired() and pending and not self.cancelled():
-            await self.watchdog.absorb()
 
     def _avoids(self, worker: str) -> bool:
         """Return whether a worker is in quarantine or this episode failed in it: a neighbour may have changed it."""
@@ -423,10 +384,11 @@ class Episode:
 
     def _count(self, failure: EnvFailure) -> None:
         """Record a failure and release its environment."""
-        self.health.failed(self.env_id, self.env.worker if self.env else "", failure.kind, str(failure))
+        worker = self.env.worker if self.env else ""
+        self.health.failed(self.env_id, worker, failure.kind, str(failure))
         self.failures[failure.kind] += 1
-        if self.env is not None:
-            self.failed_in.add(self.env.worker)
+        if worker:
+            self.failed_in.add(worker)
         if self.alone and failure.blamed:
             self.lost_alone += 1
         self.alone = self.alone or failure.blamed or self.failures["lost"] >= _LOSSES_WITH_OTHERS
@@ -444,16 +406,14 @@ class Episode:
             more = validation.number(await self._await_answer(reward(self.trajectory), self.limits.reward), "a reward")
             last.reward = validation.number(last.reward + more, "a reward")
         except BaseException as error:
-            if self.is_intended(error):
+            if self._is_intended(error):
                 raise
-            late = isinstance(error, asyncio.CancelledError) and self.watchdog.call_expired()
-            why = f"it did not answer within {self.limits.reward} s" if late else describe(error)
-            self._fail(f"its reward could not be computed: {why}", "reward")
-            self.outcome = "reward_failed"
+            why = str(error) if isinstance(error, StrayError) else describe(error)
+            if isinstance(error, DeadlinePassed):
+                why = f"it did not answer within {self.limits.reward} s"
+            self._fail("reward", f"its reward could not be computed: {why}", "reward_failed")
         finally:
             self.watchdog.stop()
-        if self.watchdog.cancellation_pending() and not self.cancelled():
-            await self.watchdog.absorb()
 
     def _release(self) -> None:
         env, self.env = self.env, None
@@ -462,7 +422,7 @@ class Episode:
         try:
             env.close()
         except BaseException as error:
-            if isinstance(error, Exception) or self.is_intended(error):
+            if isinstance(error, Exception) or self._is_intended(error):
                 raise
             logger.warning("%s could not be closed: %s", self.env_id, describe(error))
 
@@ -533,10 +493,4 @@ def fingerprint(answer: Any) -> int:
 
 #: Shortens values and handles those that contain themselves.
 _shown = reprlib.Repr()
-_shown.maxlevel, _shown.maxlist, _shown.maxtuple, _shown.maxdict, _shown.maxstring = (
-    4,
-    30,
-    30,
-    30,
-    1000,
-)
+vars(_shown).update(maxlevel=4, maxlist=30, maxtuple=30, maxdict=30, maxstring=1000)

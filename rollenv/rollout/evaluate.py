@@ -90,14 +90,8 @@ def evaluate(
     Args:
         n: number of tasks; by default all of a data set, and 100 generated tasks.
         k: episodes of each task; they start in the same state and differ in the agent's random numbers.
-        manager: plays the episodes; a default one is made if omitted.
         played: episodes of an earlier, unfinished evaluation; only those that failed are played again.
         seconds: duration of the episodes in ``played``, to which the time of the others is added.
-        watch: called with every trajectory that ends.
-
-    Raises:
-        UsageError: ``k`` or ``n`` is below 1, ``n`` is above the number of tasks in the data set, the id or an argument
-            is wrong, or an event loop is running here, as in a notebook.
     """
     refuse_running_loop("await asyncio.to_thread(evaluate, ...)")
     started = time.perf_counter()
@@ -156,9 +150,6 @@ def tasks_of(
     Args:
         n: number of tasks; by default all of a data set, and 100 generated tasks.
         seed: seed of the first task; the others count up.
-
-    Raises:
-        UsageError: ``n`` is below 1, or above the number of tasks in the data set.
     """
     env_spec, kwargs, options = spec(env_id), kwargs or {}, options or {}
     numbered = env_spec.indexed and "index" not in options
@@ -170,22 +161,16 @@ def tasks_of(
             raise UsageError(f"{env_id} has {available} tasks, fewer than the {n} requested")
     if n is not None and n < 1:
         raise UsageError(f"an evaluation needs at least 1 task, got n={n}")
-    return [
-        Task(env_id, seed + i, kwargs, wrappers or {}, {**options, **({"index": i} if numbered else {})})
-        for i in range(DEFAULT_TASKS if n is None else n)
-    ]
+    tasks = []
+    for i in range(DEFAULT_TASKS if n is None else n):
+        own = {**options, "index": i} if numbered else options
+        tasks.append(Task(env_id, seed + i, kwargs, wrappers or {}, own))
+    return tasks
 
 
 def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: float) -> Evaluation:
-    """Compute the metrics of an evaluation.
-
-    Args:
-        trajectories: all episodes; the ``k`` of a task are next to each other.
-        seconds: wall-clock time of the evaluation.
-    """
-    n = len(trajectories) // k
-    wins = [sum(t.success and t.complete for t in trajectories[i * k : (i + 1) * k]) for i in range(n)]
-    success, low, high = mean_interval([c / k for c in wins])
+    """Compute the metrics of an evaluation; see :func:`success_rates`."""
+    n, (success, low, high), at_least_one, all_of_them = success_rates(trajectories, k)
     shown = [[turn.observation for turn in t.turns] for t in trajectories[::k]]
     one_turn = all(len(turns) == 1 for turns in shown) and _has_one_turn(trajectories[0].task)
     times = Counter(turns[0] if one_turn else i for i, turns in enumerate(shown))
@@ -203,12 +188,30 @@ def summarise(env_id: str, trajectories: Sequence[Trajectory], k: int, seconds: 
         failed=sum(t.status == "failed" for t in trajectories),
         failures=dict(Counter(t.failure or "unknown" for t in trajectories if t.status == "failed")),
         seconds=seconds,
-        pass_at={j: mean_interval([pass_at(k, c, j) for c in wins]) for j in range(1, k + 1)},
-        pass_all={j: mean_interval([pass_all(k, c, j) for c in wins]) for j in range(1, k + 1)},
+        pass_at=at_least_one,
+        pass_all=all_of_them,
         trajectories=list(trajectories),
         distinct=len(times),
         tasks_low=tasks_low,
         tasks_high=tasks_high,
+    )
+
+
+def success_rates(
+    trajectories: Sequence[Trajectory], k: int
+) -> tuple[int, Interval, dict[int, Interval], dict[int, Interval]]:
+    """Return the number of tasks, the success, and pass@j and pass^j for every j up to ``k``.
+
+    Args:
+        trajectories: the ``k`` of a task are next to each other.
+    """
+    n = len(trajectories) // k
+    wins = [sum(t.success and t.complete for t in trajectories[i * k : (i + 1) * k]) for i in range(n)]
+    return (
+        n,
+        mean_interval([c / k for c in wins]),
+        {j: mean_interval([pass_at(k, c, j) for c in wins]) for j in range(1, k + 1)},
+        {j: mean_interval([pass_all(k, c, j) for c in wins]) for j in range(1, k + 1)},
     )
 
 
@@ -249,11 +252,13 @@ def wilson_interval(wins: float, n: float, z: float = 1.959964) -> tuple[float, 
     Args:
         wins: successes, which may be fractional.
         z: quantile of the normal distribution; 1.96 gives 95 %.
-
-    Returns:
-        The lower and upper bound, 0 to 1.
     """
     share = wins / n
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return (0.0 if wins == 0 else max(0.0, middle - half)), (1.0 if wins == n else min(1.0, middle + half))
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    if wins == 0:  # exactly, without the rounding
+        low = 0.0
+    if wins == n:
+        high = 1.0
+    return low, high

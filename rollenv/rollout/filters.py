@@ -25,7 +25,7 @@ def differ(rewards: Sequence[float], threshold: float = 0.0) -> bool:
     return statistics.pstdev(rewards) > max(threshold, _ROUNDING * max(map(abs, rewards)))
 
 
-def paid(group: Iterable[Trajectory], success_only: bool) -> list[float]:
+def rewards_of(group: Iterable[Trajectory], success_only: bool) -> list[float]:
     """The rewards of the trajectories that did not fail, or 1 for each success and 0 for the others."""
     return [float(t.success) if success_only else t.reward for t in group if t.complete]
 
@@ -38,25 +38,18 @@ def varied(threshold: float = 0.0, *, success_only: bool = False) -> Filter:
     """
 
     def keep(group: Group) -> bool:
-        return differ(paid(group, success_only), threshold)
+        return differ(rewards_of(group, success_only), threshold)
 
     return keep
 
 
 def mean_between(low: float, high: float, *, success_only: bool = False) -> Filter:
-    """Keep groups with ``low`` < mean reward < ``high``: DAPO's dynamic sampling (arXiv 2503.14476, equation 11).
-
-    Args:
-        success_only: as for :func:`varied`.
-
-    Raises:
-        UsageError: ``low`` is not below ``high``.
-    """
+    """Keep groups with ``low`` < mean reward < ``high``: DAPO's dynamic sampling (arXiv 2503.14476, equation 11)."""
     if not low < high:
         raise UsageError(f"mean_between needs low < high, got {low} and {high}")
 
     def keep(group: Group) -> bool:
-        rewards = paid(group, success_only)
+        rewards = rewards_of(group, success_only)
         rounding = _ROUNDING * max(abs(low), abs(high))
         return bool(rewards) and low + rounding < statistics.fmean(rewards) < high - rounding
 
@@ -71,9 +64,6 @@ class Bounded:
     Args:
         drops: maximum number of groups dropped for a batch.
         groups: size of a batch: the count restarts after so many kept groups.
-
-    Raises:
-        UsageError: ``drops`` is negative, or ``groups`` below 1.
     """
 
     def __init__(self, keep: Filter, drops: int, groups: int):

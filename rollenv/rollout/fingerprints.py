@@ -24,7 +24,9 @@ def row_fingerprints(env_id: str, kwargs: Mapping[str, Any], n: int | None = Non
         return []
     with contextlib.closing(spec(env_id).make(**kwargs)) as env:
         rows = getattr(env.unwrapped, "rows", ())
-        return [_digest(row) for row in itertools.islice(rows, n)] if isinstance(rows, Sequence) else []
+        if not isinstance(rows, Sequence):
+            return []
+        return [_digest(row) for row in itertools.islice(rows, n)]
 
 
 def data_fingerprint(env_id: str, kwargs: Mapping[str, Any]) -> str:
@@ -38,7 +40,9 @@ def model_fingerprint(path: str) -> str:
     if not path:  # Path("") would be the current folder
         return ""
     source = gguf_of(path) or Path(path).expanduser()
-    files = [source] if source.is_file() else sorted(file for kind in _WEIGHTS for file in source.glob(kind))
+    files = [source]
+    if not source.is_file():
+        files = sorted(file for kind in _WEIGHTS for file in source.glob(kind))
     parts = hashlib.blake2b(digest_size=8)
     for file in files:
         size = file.stat().st_size
@@ -50,7 +54,9 @@ def model_fingerprint(path: str) -> str:
 
 
 def _digest(data: Any) -> str:
-    text = json.dumps(dict(data) if isinstance(data, Mapping) else data, sort_keys=True, default=_plain)
+    if isinstance(data, Mapping):
+        data = dict(data)
+    text = json.dumps(data, sort_keys=True, default=_plain)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 

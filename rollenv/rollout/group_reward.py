@@ -68,22 +68,15 @@ class GroupReward:
         self._paid += paid
 
     async def rewards(self, members: list[Trajectory], where: str) -> list[float]:
-        """Return the function's reward for each member.
-
-        Args:
-            where: the beginning of the error text.
-
-        Raises:
-            UsageError: the function returned anything but a finite number for each member.
-        """
+        """Return the function's reward for each member."""
         rewards = self.function(members)
         if inspect.isawaitable(rewards):
             rewards = await asyncio.wait_for(rewards, self.seconds)
         rewards = rewards.tolist() if hasattr(rewards, "tolist") else rewards
         if not isinstance(rewards, list | tuple) or len(rewards) != len(members):
-            what = f"{len(rewards)} numbers" if isinstance(rewards, list | tuple) else validation.kind(rewards)
             raise UsageError(
-                f"{where}, returned {what}; it has to return a list of {len(members)}, one for each episode"
+                f"{where}, returned {validation.kind(rewards)} {str(rewards)[:60]}; it has to return a list of "
+                f"{len(members)} numbers, one for each episode"
             )
         try:
             return [validation.number(each, f"number {i}") for i, each in enumerate(rewards)]
@@ -97,11 +90,7 @@ class GroupReward:
 
 
 def group_function(name: str) -> GroupFunction:
-    """Load ``module:function``.
-
-    Raises:
-        UsageError: it cannot be loaded or is not callable.
-    """
+    """Load ``module:function``."""
     module, colon, attribute = name.partition(":")
     try:
         function = getattr(importlib.import_module(module), attribute) if colon else None

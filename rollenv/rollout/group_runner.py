@@ -96,7 +96,7 @@ class Cancellable(Generic[T]):
         self._awaitable, self._is_ours = awaitable, is_ours
 
     def __await__(self) -> Generator[Any, None, T]:
-        coroutine = _awaited(self._awaitable)
+        coroutine = _await(self._awaitable)
         error: BaseException | None = None
         cancelled_before = False
         while True:
@@ -117,5 +117,5 @@ class Cancellable(Generic[T]):
                 cancelled_before, error = cancelled_before or cancelled, caught
 
 
-async def _awaited(awaitable: Awaitable[T]) -> T:
+async def _await(awaitable: Awaitable[T]) -> T:
     return await awaitable

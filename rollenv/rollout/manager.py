@@ -20,7 +20,6 @@ from rollenv.rollout.episode import Episode, Limits
 from rollenv.rollout.filters import Filter
 from rollenv.rollout.group_reward import GroupFunction, GroupReward
 from rollenv.rollout.group_runner import GroupRunner
-from rollenv.rollout.lockstep import LockStep
 from rollenv.rollout.loops import Interrupts, Loop, ThreadLoop, refuse_running_loop
 from rollenv.rollout.records.flight import FlightRecorder
 from rollenv.rollout.records.health import Health
@@ -36,7 +35,7 @@ logger = logging.getLogger(__name__)
 HEALTH_EVERY = 2.0
 
 
-class RolloutProcesses(Protocol):
+class GroupPlayer(Protocol):
     """Plays groups in other processes."""
 
     async def play(self, manager: RolloutManager, group: Group, size: int) -> bool:
@@ -59,8 +58,6 @@ class RolloutManager:
         run_dir: folder for ``health.json``, which is kept up to date; SIGUSR1 adds a flight record.
         clock: real or virtual time; virtual time works for workers and agents that only wait for timers.
         thread: run the event loop in a thread of its own, so that started episodes continue between calls.
-        lock_step: advance episodes in this process whose answers are one token together
-            (:class:`~rollenv.rollout.lockstep.LockStep`): the same trajectories at a lower cost.
     """
 
     def __init__(
@@ -78,7 +75,6 @@ class RolloutManager:
         run_dir: str | Path | None = None,
         clock: Clock = Clock.REAL,
         thread: bool = False,
-        lock_step: bool = True,
     ):
         if max_concurrent is not None and max_concurrent < 1:
             raise UsageError(f"max_concurrent must be at least 1, got {max_concurrent}")
@@ -86,15 +82,14 @@ class RolloutManager:
         self.limits = limits or Limits()
         self.max_concurrent = max_concurrent
         self.reward, self.on_trajectory, self.keep_views = reward, on_trajectory, keep_views
-        self.group_reward = GroupReward(group_reward, self.limits.reward) if group_reward else None
+        self.group_reward = group_reward and GroupReward(group_reward, self.limits.reward)
         self.health = Health(unhealthy_after, self.limits.max_backoff)
         self.run_dir = Path(run_dir) if run_dir else None
         self.flight = FlightRecorder(self.health)
         #: Counts of groups and trajectories kept and dropped by the last batch, or by the stream so far.
         self.stats = RolloutStats()
-        self.lock_step = LockStep() if lock_step and isinstance(self.workers, InlineWorkers) else None
         #: Plays some groups of a batch in other processes.
-        self.processes: RolloutProcesses | None = None
+        self.processes: GroupPlayer | None = None
         self._slots: asyncio.Semaphore | None = None
         self._interrupts = Interrupts()
         self._loop: Loop | ThreadLoop = ThreadLoop(clock) if thread else Loop(clock)
@@ -135,7 +130,6 @@ class RolloutManager:
             source: tasks; may be endless, because they are taken as needed.
             groups: number of groups to return; fewer only if the source ends.
             extra_groups: groups to start in addition, so that slow ones need not be awaited.
-            extra_members: trajectories to start in addition in each group.
             keep: filter of groups; a dropped group is replaced by a new one.
         """
         return self.run(
@@ -160,9 +154,6 @@ class RolloutManager:
 
         Args:
             name: method whose ``_async`` twin can be awaited instead, for the error text.
-
-        Raises:
-            UsageError: an event loop is running here, as in a notebook.
         """
         try:
             refuse_running_loop(f"await manager.{name}_async(...)" if name else "await")
@@ -175,15 +166,11 @@ class RolloutManager:
         """Return whether the event loop's thread responds; false while an environment or an agent blocks it."""
         return self._loop.reacts()
 
-    def beside(self, agent: Agent, *, keep_views: bool = False) -> RolloutManager:
-        """Return a manager for another agent with the same loop, workers and health; it need not be closed.
-
-        Args:
-            keep_views: store a drawing of the state with every turn.
-        """
+    def with_agent(self, agent: Agent, *, keep_views: bool = False) -> RolloutManager:
+        """Return a manager for another agent with the same loop, workers and health; it need not be closed."""
         other = copy.copy(self)
         other.agent, other.keep_views, other.stats = agent, keep_views, RolloutStats()
-        other.lock_step, other.processes = self.lock_step and LockStep(), None
+        other.processes = None
         return other
 
     def close(self) -> None:
@@ -219,6 +206,8 @@ class RolloutManager:
         done: list[Group] = []
         lacking: list[Group] = []
         numbers = itertools.count()
+        # Other processes play whole groups by themselves: they cannot cancel the slowest of all, nor count what is in
+        # play everywhere, and they send no drawings.
         share = not (extra_groups or extra_members or self.max_concurrent or self.keep_views)
         async with self.watching(), GroupRunner[Group]() as runner:
             waiting: dict[int, Task] = {}
@@ -227,8 +216,10 @@ class RolloutManager:
                 for task in itertools.islice(tasks, n):
                     number = next(numbers)
                     waiting[number] = task
-                    play = self._shared if share and number < groups else self.play_group
-                    runner.start(self.play_paid(Group(task, [], number), group_size, extra_members, play))
+                    play = self.play_group
+                    if share and number < groups:  # replacements are few, and late
+                        play = self._play_elsewhere
+                    runner.start(self.play_and_reward(Group(task, [], number), group_size, extra_members, play))
 
             start(groups + extra_groups)
             while len(done) < groups and runner.running:
@@ -265,7 +256,7 @@ class RolloutManager:
                     watch(trajectory)
         return trajectories
 
-    async def play_paid(
+    async def play_and_reward(
         self,
         group: Group,
         size: int,
@@ -282,7 +273,7 @@ class RolloutManager:
                     self.stats.failed(trajectory)
         return group
 
-    async def _shared(self, group: Group, size: int, extra_members: int) -> Group:
+    async def _play_elsewhere(self, group: Group, size: int, extra_members: int = 0) -> Group:
         """Let another process play a group, if there is one and no callback of this process is needed."""
         processes = None if self.reward or self.on_trajectory else self.processes
         if processes is None or not await processes.play(self, group, size):
@@ -295,7 +286,6 @@ class RolloutManager:
         Until then, the group holds every trajectory that was started.
 
         Args:
-            group: a group with a task and no trajectories.
             extra_members: episodes to start in addition; the slowest are cancelled.
         """
         spare = self.limits.max_replacements * size
@@ -336,11 +326,10 @@ class RolloutManager:
             asyncio.get_running_loop().time,
             runner.cancelled,
             self._interrupts.take,
-            self.lock_step,
         )
         with self.flight.following(episode):
             try:
-                async with self._slots if self._slots is not None else contextlib.nullcontext():
+                async with self._slots or contextlib.nullcontext():
                     await episode.play()
                 if self.reward is not None and trajectory.complete and trajectory.turns:
                     await episode.add_reward(self.reward)
@@ -392,11 +381,7 @@ class RolloutManager:
 
 
 def check_sizes(groups: int, group_size: int, extra_groups: int, extra_members: int) -> None:
-    """Check the sizes of a batch.
-
-    Raises:
-        UsageError: a size is negative, or ``group_size`` is 0.
-    """
+    """Check the sizes of a batch."""
     if groups < 0 or group_size < 1 or extra_groups < 0 or extra_members < 0:
         raise UsageError(
             "groups, extra_groups and extra_members cannot be negative and group_size must be at least 1, got "

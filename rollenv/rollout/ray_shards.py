@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from rollenv.agents.engines.base import Sampling, on_host
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.rollout.manager import RolloutManager
-from rollenv.rollout.shard import Condition, Played, ShardHost, ShardLost
+from rollenv.rollout.shard import Condition, ShardHost, ShardLost, ShardResult
 from rollenv.rollout.shards import Fleet
 from rollenv.rollout.types import Task, Trajectory
 
@@ -39,9 +40,6 @@ class RayShards(Fleet):
         build: builds the manager of a shard in its actor; must be picklable.
         capacity: groups that a shard plays at the same time.
         actor_options: options of ``ray.remote``: ``num_cpus``, ``num_gpus``, ``resources``, ``runtime_env``, ...
-
-    Raises:
-        UsageError: Ray is not connected, its cluster is too small, or an option is unknown.
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class RayShards(Fleet):
 
         super().__init__([f"shard-{i}" for i in range(count)], start, capacity=capacity, **fleet)
 
-    def packed(self, weights: Iterable[tuple[str, Any]] | Adapter | None) -> Any:
+    def pack_weights(self, weights: Iterable[tuple[str, Any]] | Adapter | None) -> Any:
         """Put the weights into Ray's object store, once for all shards of a node."""
         return None if weights is None else [ray.put(on_host(weights))]
 
@@ -85,36 +83,23 @@ class _Actor:
         self.build = build
         self.host: ShardHost | None = None
 
-    def _host(self) -> ShardHost:
-        if self.host is None:  # built here because the event loop is running
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the shard, which is built here because the event loop is running."""
+        if self.host is None:
             self.host = ShardHost(self.build)
-        return self.host
-
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
-        return await self._host().play(key, task, size, extra_members)
-
-    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
-        return await self._host().play_many(trajectories, sampling)
-
-    async def cancel(self, key: int) -> None:
-        self._host().cancel(key)
-
-    async def suspend(self) -> None:
-        await self._host().suspend()
+        answer = getattr(self.host, method)(*args)
+        return await answer if inspect.isawaitable(answer) else answer
 
     async def update(self, weights: Any, version: int) -> dict[int, int | None]:
+        """Fetch weights from Ray's object store, once for a node, and give them to the agent."""
         stored = None if weights is None else await weights[0]
-        return await self._host().update(stored, version)
-
-    async def resume(self) -> None:
-        await self._host().resume()
+        ages: dict[int, int | None] = await self.call("update", stored, version)
+        return ages
 
     async def node(self) -> str:
-        self._host()
+        """Build the shard and return the id of its node."""
+        await self.call("check_alive")
         return str(ray.get_runtime_context().get_node_id())
-
-    async def ping(self) -> Condition:
-        return await self._host().ping()
 
     async def end(self) -> None:
         if self.host is not None:
@@ -140,30 +125,30 @@ class ActorShard:
         finally:
             node.cancel()
 
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
-        played: Played = await self._answer(self.actor.play.remote(key, task, size, extra_members))
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> ShardResult:
+        played: ShardResult = await self._call("play", key, task, size, extra_members)
         return played
 
-    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
-        played: Played = await self._answer(self.actor.play_many.remote(trajectories, sampling))
+    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> ShardResult:
+        played: ShardResult = await self._call("play_many", trajectories, sampling)
         return played
 
     def cancel(self, key: int) -> None:
         with contextlib.suppress(RayError):
-            self.actor.cancel.remote(key)
+            self.actor.call.remote("cancel", key)
 
     async def suspend(self) -> None:
-        await self._answer(self.actor.suspend.remote())
+        await self._call("suspend")
 
     async def update(self, weights: Any, version: int) -> dict[int, int | None]:
         ages: dict[int, int | None] = await self._answer(self.actor.update.remote(weights, version))
         return ages
 
     async def resume(self) -> None:
-        await self._answer(self.actor.resume.remote())
+        await self._call("resume")
 
     async def ping(self) -> Condition:
-        condition: Condition = await self._answer(self.actor.ping.remote())
+        condition: Condition = await self._call("ping")
         return condition
 
     async def close(self) -> None:
@@ -172,6 +157,9 @@ class ActorShard:
                 await asyncio.wait_for(self._answer(self.actor.end.remote()), 15.0)
         finally:
             kill_actor(self.actor)
+
+    async def _call(self, method: str, *args: Any) -> Any:
+        return await self._answer(self.actor.call.remote(method, *args))
 
     async def _answer(self, reference: Any) -> Any:
         """Return the actor's answer, or raise its exception."""

@@ -24,7 +24,7 @@ class ShardLost(RollenvError):
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ShardResult:
     """Trajectories that a shard has played."""
 
     trajectories: list[Trajectory]
@@ -37,11 +37,11 @@ class Shard(Protocol):
 
     name: str
 
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> ShardResult:
         """Play a group, identified by a key; see :meth:`RolloutManager.play_group`."""
         ...
 
-    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
+    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> ShardResult:
         """Play episodes; see :meth:`RolloutManager.play`. ``sampling=None`` means the agent's own."""
         ...
 
@@ -52,11 +52,7 @@ class Shard(Protocol):
     async def suspend(self) -> None: ...
 
     async def update(self, weights: Any, version: int) -> dict[int, int | None]:
-        """Give the agent new weights.
-
-        Returns:
-            The oldest version of the tokens of every group in play; None before its first token.
-        """
+        """Give the agent new weights, and return the oldest version of the tokens of every group in play, by key."""
         ...
 
     async def resume(self) -> None: ...
@@ -71,11 +67,7 @@ class Shard(Protocol):
 
 
 class ShardHost:
-    """The program of a shard, in its own process.
-
-    Args:
-        build: builds the manager, with its agent and workers.
-    """
+    """The program of a shard, in its own process; ``build`` makes its manager, with its agent and workers."""
 
     def __init__(self, build: Callable[[], RolloutManager]):
         self.manager = build()
@@ -86,7 +78,7 @@ class ShardHost:
 
     def check_alive(self) -> None: ...
 
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> ShardResult:
         self.check_alive()
         if not self._begun:
             self._begun = True
@@ -95,21 +87,21 @@ class ShardHost:
         playing = asyncio.create_task(self.manager.play_group(group, size, extra_members))
         self._playing[key] = group, playing
         try:
-            return self._played((await playing).trajectories)
+            return self._result_of((await playing).trajectories)
         finally:
             playing.cancel()
             self._playing.pop(key, None)
 
-    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> Played:
+    async def play_many(self, trajectories: list[Trajectory], sampling: Sampling | None) -> ShardResult:
         agent: Any = copy.copy(self.manager.agent)
         if sampling is not None:
             agent.sampling = sampling
-        manager = self.manager.beside(agent, keep_views=sampling is not None)
-        return self._played(list(await manager.play_async(trajectories)))
+        manager = self.manager.with_agent(agent, keep_views=sampling is not None)
+        return self._result_of(list(await manager.play_async(trajectories)))
 
-    def _played(self, trajectories: list[Trajectory]) -> Played:
+    def _result_of(self, trajectories: list[Trajectory]) -> ShardResult:
         reported, self._tokens_reported = self._tokens_reported, getattr(self._agent, "tokens", 0)
-        return Played(trajectories, self._tokens_reported - reported)
+        return ShardResult(trajectories, self._tokens_reported - reported)
 
     def cancel(self, key: int) -> None:
         if key in self._playing:
@@ -171,7 +163,7 @@ class LocalShard(ShardHost):
         if self._lost:
             raise ShardLost(f"{self.name} was ended")
 
-    async def play(self, key: int, task: Task, size: int, extra_members: int) -> Played:
+    async def play(self, key: int, task: Task, size: int, extra_members: int) -> ShardResult:
         try:
             return await super().play(key, task, size, extra_members)
         except asyncio.CancelledError:

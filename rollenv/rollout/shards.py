@@ -13,7 +13,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -27,6 +27,7 @@ from rollenv.rollout.records.health import Health
 from rollenv.rollout.records.stats import RolloutStats
 from rollenv.rollout.shard import Condition, Shard, ShardLost
 from rollenv.rollout.types import Group, Trajectory
+from rollenv.rollout.workers.supervisor import Slot, Supervisor, restart_delay
 
 T = TypeVar("T")
 
@@ -41,27 +42,27 @@ _LONGEST_REST = 60.0
 #: Starts the shard with a given name.
 Start = Callable[[str], Coroutine[Any, Any, Shard]]
 
+#: A piece of work that a shard has: its slot, the shard, its key, and the task that waits for it.
+_Given = tuple["ShardSlot", Shard, int, "asyncio.Task[T]"]
 
-@dataclass(slots=True, eq=False)
-class ShardSlot:
+
+class ShardSlot(Slot):
     """The place of a shard, which may be lost and restarted."""
 
-    name: str
-    shard: Shard | None = None
-    work: dict[int, asyncio.Task[Any]] = field(default_factory=dict)
-    """Groups and chunks of episodes in play, by key."""
-    placed: bool = False
-    """True once a shard has started."""
-    losses: int = 0
-    why: str = ""
-    """Reason of the last loss."""
-    groups: int = 0
-    """Number of pieces of work that were completed."""
-    conditions: list[Condition] = field(default_factory=list)
-    """Last condition of each shard that was in this slot."""
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.shard: Shard | None = None
+        self.work: dict[int, asyncio.Task[Any]] = {}
+        """Groups and chunks of episodes in play, by key."""
+        self.placed = False
+        """True once a shard has started."""
+        self.groups = 0
+        """Number of pieces of work that were completed."""
+        self.conditions: list[Condition] = []
+        """Last condition of each shard that was in this slot."""
 
 
-class Fleet:
+class Fleet(Supervisor[ShardSlot]):
     """The shards of a rollout.
 
     Args:
@@ -87,7 +88,7 @@ class Fleet:
     ):
         if not names or capacity < 1:
             raise UsageError(f"a rollout needs at least 1 shard with room for 1 group, got {len(names)} and {capacity}")
-        self.slots = [ShardSlot(name) for name in names]
+        super().__init__([ShardSlot(name) for name in names])
         self.capacity, self.max_losses, self.backoff = capacity, max_losses, backoff
         self.ping_every, self.lost_after = ping_every, lost_after
         self.version = version
@@ -100,8 +101,6 @@ class Fleet:
         self._updated = self._suspended = False
         self._failure: Exception | None = None
         self._ages: dict[int, int | None] = {}
-        self._changed = asyncio.Event()
-        self._keepers: set[asyncio.Task[None]] = set()
         self._updating: asyncio.Lock | None = None
 
     # -- start and loss of shards ------------------------------------------------------------------------------------
@@ -110,10 +109,8 @@ class Fleet:
         """Start the shards, once."""
         if self._updating is None:
             self._updating = asyncio.Lock()
-            for slot in self.slots:
-                self._keep(self._bring(slot, 0.0))
-            if self.ping_every:
-                self._keep(self._ping())
+            self.attach()
+            self.settle()
 
     async def ready(self) -> None:
         """Start all shards and wait until each is running or lost for good.
@@ -122,22 +119,28 @@ class Fleet:
             Exception: a shard could not be built.
         """
         await self.open()
-        while any(slot.shard is None and slot.losses <= self.max_losses for slot in self.slots):
-            if self._failure:
-                raise self._failure
-            self._changed.clear()
-            await self._changed.wait()
+        await self.acquire(self._all_started, "ready")
+
+    def _all_started(self) -> bool | None:
+        if all(slot.shard is not None or slot.losses > self.max_losses for slot in self.slots):
+            return True
+        if self._failure:
+            raise self._failure
+        return None
 
     async def close(self) -> None:
         """End all shards."""
-        for keeper in list(self._keepers):
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
+        tasks = list(self._tasks)
+        self.detach()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(slot.shard.close() for slot in self.slots if slot.shard), return_exceptions=True)
         for slot in self.slots:
             slot.shard = None
 
-    async def _bring(self, slot: ShardSlot, delay: float) -> None:
+    def start_slot(self, slot: ShardSlot) -> None:
+        self.keep(self._start_shard(slot, 0.0))
+
+    async def _start_shard(self, slot: ShardSlot, delay: float) -> None:
         """Start a shard with the newest weights."""
         await asyncio.sleep(delay)
         try:
@@ -148,13 +151,13 @@ class Fleet:
                 await shard.close()
                 raise
         except ShardLost as lost:
-            self._away(slot, lost)
+            self._on_loss(slot, lost)
         except Exception as error:
             if slot.placed:
-                self._away(slot, ShardLost(f"{slot.name} could not be built again: {error}"))
+                self._on_loss(slot, ShardLost(f"{slot.name} could not be built again: {error}"))
             else:  # a retry would not help
                 self._failure = error
-        self._changed.set()
+        self.wake()
 
     async def _install(self, slot: ShardSlot, shard: Shard) -> None:
         """Give a new shard the current weights and admit work to it; ping it if that takes long."""
@@ -184,23 +187,24 @@ class Fleet:
         slot.shard = None
         for work in slot.work.values():  # its calls may never return
             work.cancel()
-        self._keep(shard.close())
-        self._away(slot, why)
+        self.keep(shard.close())
+        self._on_loss(slot, why)
 
-    def _away(self, slot: ShardSlot, why: ShardLost) -> None:
-        slot.losses, slot.why = slot.losses + 1, str(why)
+    def _on_loss(self, slot: ShardSlot, why: ShardLost) -> None:
+        slot.losses, slot.last_error = slot.losses + 1, str(why)
         logger.warning("%s is lost (%d): %s", slot.name, slot.losses, why)
         if slot.losses <= self.max_losses:
-            doubled = self.backoff * 2.0 ** min(slot.losses - 1, 64)
-            self._keep(self._bring(slot, min(doubled, max(self.backoff, _LONGEST_REST))))
-        self._changed.set()
+            delay = restart_delay(slot.losses, self.backoff, max(self.backoff, _LONGEST_REST))
+            self.keep(self._start_shard(slot, delay))
+        self.wake()
 
-    async def _ping(self) -> None:
-        while True:
-            await asyncio.sleep(self.ping_every)
-            await self.look()
+    async def watch(self) -> None:
+        """Ping the shards until cancelled."""
+        if self.ping_every:
+            async for _ in self.ticks(self.ping_every):
+                await self.ping_all()
 
-    async def look(self) -> None:
+    async def ping_all(self) -> None:
         """Ping all shards and store their conditions."""
         await asyncio.gather(*(self._ping_one(slot, slot.shard) for slot in self.slots if slot.shard))
 
@@ -239,39 +243,43 @@ class Fleet:
             ping.cancel()
         raise ShardLost(f"{name} did not answer within {self.lost_after:g} s")
 
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._keepers.add(task)
-        task.add_done_callback(self._keepers.discard)
-
     # -- work --------------------------------------------------------------------------------------------------------
 
-    async def room(self) -> tuple[ShardSlot, Shard]:
-        """Wait for a shard with room and return the one with most.
+    def _give(self, key: int, work: Callable[[Shard], Coroutine[Any, Any, T]]) -> _Given[T] | None:
+        """Give work to the shard with most room; return None if there is none.
 
         Raises:
-            RolloutBroken: none is left.
+            RolloutBroken: all shards are lost for good.
             Exception: a shard could not be built.
         """
-        while True:
-            if self._failure:
-                raise self._failure
-            free = [s for s in self.slots if s.shard is not None and len(s.work) < self.capacity]
-            if free:
-                slot = min(free, key=lambda s: len(s.work))
-                assert slot.shard is not None
-                return slot, slot.shard
-            if all(slot.losses > self.max_losses for slot in self.slots):
-                reasons = "; ".join(f"{slot.name}: {slot.why}" for slot in self.slots)
-                raise RolloutBroken(f"all {len(self.slots)} shards are lost for good. {reasons}")
-            self._changed.clear()
-            await self._changed.wait()
+        if self._failure:
+            raise self._failure
+        free = [s for s in self.slots if s.shard is not None and len(s.work) < self.capacity]
+        if free:
+            slot = min(free, key=lambda s: len(s.work))
+            assert slot.shard is not None
+            slot.work[key] = doing = asyncio.create_task(work(slot.shard))
+            return slot, slot.shard, key, doing
+        if all(slot.losses > self.max_losses for slot in self.slots):
+            reasons = "; ".join(f"{slot.name}: {slot.last_error}" for slot in self.slots)
+            raise RolloutBroken(f"all {len(self.slots)} shards are lost for good. {reasons}")
+        return None
+
+    def give_back(self, taken: Any) -> None:
+        if taken is not True:
+            slot, shard, key, doing = taken
+            doing.cancel()
+            shard.cancel(key)
+            del slot.work[key]
+            self.wake()
 
     async def do(self, key: int, work: Callable[[Shard], Coroutine[Any, Any, T]]) -> T:
         """Run a piece of work in a shard, and in another one if that is lost."""
         while True:
-            slot, shard = await self.room()
-            slot.work[key] = doing = asyncio.create_task(work(shard))
+            slot, shard, _, doing = await self.acquire(lambda: self._give(key, work))
+            # It ends in one of four ways: with an answer; because the shard is lost, as its own call or another one
+            # found out (`lost` cancels all work of a shard), and then it begins again elsewhere; or because its caller
+            # was cancelled, and then the shard must be told.
             try:
                 done = await doing
                 slot.groups += 1
@@ -286,7 +294,7 @@ class Fleet:
             finally:
                 del slot.work[key]
                 self._ages.pop(key, None)
-                self._changed.set()
+                self.wake()
             self.begun_again += 1
 
     def oldest_version(self, key: int) -> int | None:
@@ -296,11 +304,7 @@ class Fleet:
     # -- the interface of an agent ------------------------------------------------------------------------------------
 
     def start(self, env: EnvHandle, seed: int) -> NoReturn:
-        """Refuse to start an episode: episodes start only in the shards.
-
-        Raises:
-            UsageError: always.
-        """
+        """Refuse to start an episode: episodes start only in the shards."""
         raise UsageError("shards play with agents of their own: give groups to their ShardedManager")
 
     async def suspend(self) -> None:
@@ -312,7 +316,7 @@ class Fleet:
     async def update_weights(self, weights: Iterable[tuple[str, Any]] | None = None) -> None:
         """Give new weights to all shards, including those that start later."""
         async with self._lock():
-            self._weights, self._updated = self.packed(weights), True
+            self._weights, self._updated = self.pack_weights(weights), True
             self.version += 1
             ages = await self._all(lambda shard: shard.update(self._weights, self.version))
         self._ages = {key: oldest for each in ages for key, oldest in each.items()}
@@ -329,7 +333,7 @@ class Fleet:
             raise UsageError("there is no shard yet: play something first, or await open()")
         return self._updating
 
-    def packed(self, weights: Iterable[tuple[str, Any]] | None) -> Any:
+    def pack_weights(self, weights: Iterable[tuple[str, Any]] | None) -> Any:
         """Prepare weights once for all shards."""
         return None if weights is None else list(weights)
 
@@ -368,8 +372,8 @@ class ShardedManager(RolloutManager):
         self._keys, self._closed = itertools.count(), False
         self._key_of: dict[int, int] = {}
 
-    def beside(self, agent: Agent, *, keep_views: bool = False) -> ShardedManager:
-        """See :meth:`RolloutManager.beside`. The shards use their own agents with the sampling of the one given.
+    def with_agent(self, agent: Agent, *, keep_views: bool = False) -> ShardedManager:
+        """See :meth:`RolloutManager.with_agent`. The shards use their own agents with the sampling of the one given.
 
         Args:
             keep_views: ignored; shards store drawings if the agent has a sampling.
@@ -428,7 +432,7 @@ class ShardedManager(RolloutManager):
             finally:
                 if self.run_dir:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self.fleet.look(), GRACE)
+                        await asyncio.wait_for(self.fleet.ping_all(), GRACE)
 
     def condition(self) -> Condition:
         """See :meth:`RolloutManager.condition`."""

@@ -26,12 +26,10 @@ class RolloutStream:
     ``max_staleness`` updates. A group with too few complete members is dropped, and the next task started.
 
     Args:
-        manager: plays the groups; its agent is Updatable.
-        groups: size of a batch.
+        manager: its agent is Updatable.
         extra_groups: groups in play in addition; slow ones are finished for a later batch.
         extra_members: trajectories to start in addition in each group; the slowest are cancelled.
         max_staleness: maximum age of a token, in updates of the weights.
-        keep: filter of groups.
         batches: total number of batches; no group is started that none of them needs.
     """
 
@@ -150,7 +148,7 @@ class RolloutStream:
                 break
             task = self._again.popleft()
             group = Group(task, [], next(self._numbers))
-            playing = self._runner.start(self.manager.play_paid(group, self.group_size, self.extra_members))
+            playing = self._runner.start(self.manager.play_and_reward(group, self.group_size, self.extra_members))
             self._playing[group.number] = group, playing
             self._begun += 1
         self._changed.set()

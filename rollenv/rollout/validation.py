@@ -6,9 +6,9 @@ A wrong value fails its episode, with an error that names it by ``what``; a vali
 from __future__ import annotations
 
 import json
-import math
+import operator
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,12 +37,7 @@ _FINISHES = ("stop", "length", "unfinished")
 #: Maximum numbers that an environment or an agent may report for an episode.
 _MOST_METRICS = 100
 
-#: The built-in conversions, which a subclass cannot replace.
-_TO_FLOAT: tuple[tuple[Any, Callable[[Any], float]], ...] = (
-    (float, float.__float__),
-    (int, int.__float__),
-    ((np.integer, np.floating, np.bool_), float),
-)
+_NUMBERS: tuple[type[Any], ...] = (float, int, np.integer, np.floating, np.bool_)
 
 
 class BadValue(RollenvError):
@@ -55,11 +50,7 @@ def kind(value: Any) -> str:
 
 
 def text(value: Any, what: str) -> str:
-    """Check a text and convert it to an exact ``str``.
-
-    Raises:
-        BadValue: not a ``str``, too long, or with lone surrogates.
-    """
+    """Check a text (length, no lone surrogates) and convert it to an exact ``str``."""
     if type(value) is not str:
         if not isinstance(value, str):
             raise BadValue(f"{what} must be a str, not {kind(value)}")
@@ -75,20 +66,12 @@ def text(value: Any, what: str) -> str:
 
 
 def number(value: Any, what: str) -> float:
-    """Check a number and convert it to a finite ``float``.
-
-    Args:
-        value: a Python number or a NumPy scalar.
-
-    Raises:
-        BadValue: not a real number, or not finite.
-    """
+    """Check a number of Python or NumPy and convert it to a finite ``float``."""
     if type(value) is not float:
-        convert = next((convert for kinds, convert in _TO_FLOAT if isinstance(value, kinds)), None)
-        if convert is None or isinstance(value, np.timedelta64):
+        if isinstance(value, np.timedelta64) or not isinstance(value, _NUMBERS):
             raise BadValue(f"{what} must be a number, not {kind(value)}")
         try:
-            value = convert(value)
+            value = float(value)
         except OverflowError:
             raise BadValue(f"{what} must be a finite number, not an int of {int.bit_length(value)} bits") from None
     if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
@@ -97,11 +80,7 @@ def number(value: Any, what: str) -> float:
 
 
 def flag(value: Any, what: str) -> bool:
-    """Check a boolean of Python or NumPy.
-
-    Raises:
-        BadValue: not a boolean.
-    """
+    """Check a boolean of Python or NumPy."""
     if value is True or value is False:
         return value
     if not isinstance(value, np.bool_):
@@ -138,11 +117,7 @@ def _metrics(values: Any, what: str) -> dict[str, float]:
 
 
 def bounded(value: Any, what: str) -> None:
-    """Check the size of plain data; a list that it contains a million times counts a million times.
-
-    Raises:
-        BadValue: the data is too large.
-    """
+    """Check the size of plain data; a list that it contains a million times counts a million times."""
     left, rest = LARGEST_DATA, [(value,)]
     while rest:
         for each in rest.pop():
@@ -172,43 +147,27 @@ def _size(value: Any) -> int:
 
 
 def parts(value: Any, n: int, what: str) -> Sequence[Any]:
-    """Check that a value is a tuple of the right length.
-
-    Raises:
-        BadValue: not a tuple of ``n`` items.
-    """
+    """Check that a value is a tuple of the right length."""
     if not isinstance(value, tuple | list):
         raise BadValue(f"{what} must be a tuple of {n} values, not {kind(value)}")
-    items = _sequence(value, what)
-    if len(items) != n:
-        raise BadValue(f"{what} must be a tuple of {n} values, not {kind(value)} of {len(items)}")
-    return items
+    if len(value) != n:
+        raise BadValue(f"{what} must be a tuple of {n} values, not {kind(value)} of {len(value)}")
+    return tuple(value)
 
 
 def action(value: Any) -> Action:
-    """Check an action and return a copy that its agent cannot change."""
+    """Check what will be stored of an action, and return a copy that its agent cannot change."""
     if not isinstance(value, Action):
         raise BadValue(f"an answer must be an Action, not {kind(value)}")
-    try:
-        return _action(value)
-    except (BadValue, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # a property, an iterator or a comparison of the value's own
-        raise BadValue(f"an action cannot be read: {type(error).__name__} was raised by its {kind(value)}") from error
-
-
-def _action(value: Action) -> Action:
     finish = text(value.finish, "an action's finish")
     if finish not in _FINISHES:
         raise BadValue(f"an action's finish must be one of {_FINISHES}, not {finish[:40]!r}")
-    version = whole(value.policy_version, "an action's policy_version")
-    response_ids = _integers(value.response_ids, "response_ids")
     checked = Action(
         text(value.text, "an action's text"),
         _integers(value.prompt_ids, "prompt_ids"),
-        response_ids,
-        _numbers(value.logprobs, "logprobs"),
-        version,
+        _integers(value.response_ids, "response_ids"),
+        tuple(number(each, "every value of logprobs") for each in _sequence(value.logprobs, "logprobs")),
+        whole(value.policy_version, "an action's policy_version"),
         _integers(value.versions, "versions"),
         finish,
         text(value.raw, "an action's raw response"),
@@ -216,11 +175,12 @@ def _action(value: Action) -> Action:
         _metrics(value.usage, "an action's usage"),
         number(value.reward, "an action's reward"),
         text(value.routes, "an action's routes"),
-        tuple(action(call) for call in _sequence(value.calls, "an action's calls")),
+        tuple(map(action, _sequence(value.calls, "an action's calls"))),
     )
+    tokens = len(checked.response_ids)
     for name, n in (("logprobs", len(checked.logprobs)), ("versions", len(checked.versions))):
-        if n not in (0, len(response_ids)):
-            raise BadValue(f"{name} has {n} values for {len(response_ids)} response tokens")
+        if n not in (0, tokens):
+            raise BadValue(f"{name} has {n} values for {tokens} response tokens")
     return checked
 
 
@@ -233,11 +193,7 @@ def _messages(values: Any) -> tuple[dict[str, Any], ...]:
 
 
 def plain(value: Any, what: str) -> Any:
-    """Copy JSON data.
-
-    Raises:
-        BadValue: the value is not JSON data.
-    """
+    """Copy JSON data."""
     try:
         return json.loads(json.dumps(value)) if value else value
     except (TypeError, ValueError, RecursionError) as error:
@@ -246,15 +202,12 @@ def plain(value: Any, what: str) -> Any:
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:
     """Check non-negative integers that fit 32 bits."""
-    items = _sequence(values, what)
-    if not items:
-        return ()
-    if set(map(type, items)) != {int}:
-        items = tuple(_integer(value, what) for value in items)
-    if min(items) < 0 or max(items) > _LARGEST_ID:
-        wrong = next(value for value in items if not 0 <= value <= _LARGEST_ID)
-        shown = wrong if wrong.bit_length() < 64 else f"one of {wrong.bit_length()} bits"
-        raise BadValue(f"{what} holds numbers from 0 to {_LARGEST_ID}, not {shown}")
+    try:
+        items = tuple(map(operator.index, _sequence(values, what)))
+    except TypeError as error:
+        raise BadValue(f"{what} holds whole numbers: {error}") from None
+    if items and not 0 <= min(items) <= max(items) <= _LARGEST_ID:
+        raise BadValue(f"{what} holds a number that is not from 0 to {_LARGEST_ID}")
     return items
 
 
@@ -263,26 +216,7 @@ def whole(value: Any, what: str) -> int:
     return _integers((value,), what)[0]
 
 
-def _integer(value: Any, what: str) -> int:
-    if isinstance(value, np.signedinteger | np.unsignedinteger) and value.dtype.kind in "iu":  # "m" is timedelta64
-        return int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise BadValue(f"{what} holds whole numbers, not {kind(value)}")
-    return int.__index__(value)
-
-
-def _numbers(values: Any, what: str) -> tuple[float, ...]:
-    items = _sequence(values, what)
-    if set(map(type, items)) <= {float} and all(map(math.isfinite, items)):
-        return items
-    return tuple(number(value, f"every value of {what}") for value in items)
-
-
 def _sequence(values: Any, what: str) -> tuple[Any, ...]:
-    if type(values) is tuple:
-        return values
-    if isinstance(values, tuple):
-        return tuple.__getitem__(values, slice(None))
-    if isinstance(values, list):
-        return tuple(list.copy(values))
-    raise BadValue(f"{what} must be a tuple, not {kind(values)}")
+    if not isinstance(values, tuple | list):
+        raise BadValue(f"{what} must be a tuple, not {kind(values)}")
+    return tuple(values)

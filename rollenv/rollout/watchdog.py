@@ -1,15 +1,25 @@
-"""Deadlines of an episode and of its calls."""
+"""Deadlines of an episode and of its calls, and who cancelled a task."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import math
+from collections.abc import Callable
 
 from rollenv.rollout.group_runner import GRACE
+from rollenv.rollout.workers.base import describe
 
 #: Delay of the event loop, in seconds, above which it counts as blocked.
 _LATE = 0.5
+
+
+class DeadlinePassed(Exception):
+    """A call did not end before its deadline."""
+
+
+class StrayError(Exception):
+    """A call raised or caused what only the rollout and the user may: a cancellation, an exit, an interrupt."""
 
 
 class Watchdog:
@@ -28,20 +38,19 @@ class Watchdog:
         """The deadline that passed: "call" or "episode"."""
         self._set()
 
-    def watch(self, seconds: float | None) -> None:
-        """Start the deadline of a call."""
+    def start_deadline(self, seconds: float | None) -> float:
+        """Start the deadline of a call, and return the time of the one that it replaces."""
+        outer, self.due = self.due, math.inf
         if seconds is not None:
             self.due = self._loop.time() + seconds
             self._set()
+        return outer
 
-    def rest(self) -> None:
-        """End the deadline of a call."""
-        self.due = math.inf
-
-    def resume(self, due: float) -> None:
-        """Restore the deadline of a call after a nested one."""
+    def restore_deadline(self, due: float) -> None:
+        """End the deadline of a call, and restore that of the call around it."""
         self.due = due
-        self._set()
+        if due < math.inf:
+            self._set()
 
     def stop(self) -> None:
         """Stop the timer."""
@@ -63,7 +72,7 @@ class Watchdog:
         """Return whether a cancellation is pending, whoever caused it; callers exclude their own first."""
         return bool(self._task and self._task.cancelling())
 
-    async def absorb(self) -> None:
+    async def swallow_cancellation(self) -> None:
         """Clear a cancellation that an agent or environment caused."""
         assert self._task is not None
         while self._task.cancelling():
@@ -91,3 +100,54 @@ class Watchdog:
             self.cancels += 1
             self._task.cancel()
             self._timer = self._loop.call_later(GRACE, self._fire)  # the task may catch its cancellation
+
+
+class Deadline:
+    """An ``async with`` block around one call of an agent, an environment or a reward function.
+
+    A cancellation has five causes, which look the same where it arrives. They are told apart when the call ends:
+
+    1. The call's deadline passed, and the call ended with the cancellation: :class:`DeadlinePassed`.
+    2. The deadline passed in the moment in which the call answered or failed. That counts, and the cancellation must
+       not reach what is awaited next.
+    3. The rollout cancelled the episode, the user pressed Ctrl-C, or the deadline of the whole episode passed: this
+       goes through, because it ends more than the call.
+    4. The call raised a BaseException of its own accord: :class:`StrayError`.
+    5. The call cancelled the task it runs in, and answered all the same: :class:`StrayError` too, and as in 2 the
+       cancellation must not reach anything else.
+
+    Args:
+        seconds: None for no deadline.
+        is_intended: returns whether a BaseException comes from the rollout or the user.
+        cancelled: returns whether the rollout cancelled the task.
+    """
+
+    __slots__ = ("_cancelled", "_is_intended", "_outer", "_seconds", "_watchdog")
+
+    def __init__(
+        self,
+        watchdog: Watchdog,
+        seconds: float | None,
+        is_intended: Callable[[BaseException], bool],
+        cancelled: Callable[[], bool],
+    ):
+        self._watchdog, self._seconds, self._is_intended, self._cancelled = watchdog, seconds, is_intended, cancelled
+        self._outer = math.inf
+
+    async def __aenter__(self) -> None:
+        self._outer = self._watchdog.start_deadline(self._seconds)
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        watchdog = self._watchdog
+        watchdog.restore_deadline(self._outer)
+        pending, passed = watchdog.cancellation_pending(), watchdog.call_expired()
+        if passed and isinstance(error, asyncio.CancelledError):
+            raise DeadlinePassed from None
+        if error is not None and not isinstance(error, Exception):
+            if watchdog.expired or self._is_intended(error):
+                return
+            raise StrayError(describe(error)) from error
+        if pending and not watchdog.expired and not self._cancelled():
+            await watchdog.swallow_cancellation()
+            if error is None and not passed:
+                raise StrayError("CancelledError: of its own task")

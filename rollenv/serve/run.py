@@ -62,7 +62,7 @@ class ServedWorkers(ProcessWorkers):
         inline = any(fnmatch.fnmatchcase(task.env_id, pattern) for pattern in self.inline)
         if not inline or alone or task.env_id in self.slow:
             return await super().open(task, views=views, avoid=avoid, alone=alone)
-        self._attach()
+        self.attach()
         return cast(PooledEnv, ServerEnv(self, task, views))
 
     def report(self) -> list[dict[str, Any]]:

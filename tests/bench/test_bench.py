@@ -20,7 +20,7 @@ from rollenv import UsageError
 from rollenv.agents.base import OracleAgent, RandomAgent
 from rollenv.agents.scripted import ReplayAgent
 from rollenv.bench import compare, run, suite, suites
-from rollenv.bench.run import summarise
+from rollenv.bench.run import row_of
 from rollenv.rollout.records.storage import read
 from rollenv.rollout.types import Task, Trajectory
 
@@ -147,7 +147,7 @@ def test_the_bootstrap_covers_the_true_difference_about_95_times_in_100():
 def test_of_an_episode_played_again_the_last_counts_and_a_failed_one_is_no_success():
     failed = Trajectory(Task("x:A-v0", 0), status="failed", success=True)
     assert compare([_episode(0, True), failed], [_episode(0, True)]).total.first == 0.0
-    assert summarise("x", [failed], 1).success[0] == 0.0
+    assert row_of("x", [failed], 1).success[0] == 0.0
 
 
 # -- stored answers ----------------------------------------------------------------------------------------------------

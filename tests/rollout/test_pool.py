@@ -14,7 +14,7 @@ from rollenv.rollout.types import Task
 from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.base import EnvFailure, EnvResult
 from rollenv.rollout.workers.host import EnvHost
-from rollenv.rollout.workers.pool import Worker, WorkerPool
+from rollenv.rollout.workers.pool import PoolWorker, WorkerPool
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -27,7 +27,7 @@ def troubled():
 RESULT = messages.encode("", EnvResult("text"))
 
 
-class Here(Worker):
+class Here(PoolWorker):
     """A worker in this event loop: its answers take a while, its environments are real where the pool says so."""
 
     def __init__(self, pool, slot):
@@ -38,7 +38,7 @@ class Here(Worker):
     def send(self, request, operation, number, args):
         def give():
             if not self.death:
-                self.answered(request, self.host.answer(operation, number, args) if self.host else RESULT)
+                self.on_answer(request, self.host.answer(operation, number, args) if self.host else RESULT)
 
         asyncio.get_running_loop().call_later(self.pool.rng.choice([0.0, 0.5]), give)
 
@@ -47,7 +47,7 @@ class Here(Worker):
             self.on_message()
 
     def kill(self):
-        asyncio.get_running_loop().call_soon(self.over, "it was killed")
+        asyncio.get_running_loop().call_soon(self.on_end, "it was killed")
 
 
 class Pool(WorkerPool):
@@ -138,7 +138,7 @@ def test_one_that_is_woken_and_cancelled_in_one_tick_passes_its_place_on():
         first = await pool.open(Task(ID, 0))
         second, third = (asyncio.ensure_future(pool.open(Task(ID, n))) for n in (1, 2))
         await asyncio.sleep(0)
-        first._worker.leave()
+        first._worker.env_left()
         second.cancel()
         env = await asyncio.wait_for(third, 10.0)
         env.close()

@@ -189,6 +189,30 @@ def test_the_processes_die_with_their_parent(tmp_path):
     raise AssertionError("a worker process outlived its parent")
 
 
+@pytest.mark.slow
+def test_a_module_in_the_current_folder_does_not_replace_a_standard_one(tmp_path):
+    program = textwrap.dedent("""
+        import asyncio, os
+        from rollenv.rollout.workers.processes import ProcessWorkers
+        from rollenv.rollout.types import Task
+
+        async def main():
+            with ProcessWorkers(1) as pool:
+                env = await pool.open(Task("game:Sokoban-v0-easy", 0))
+                await env.reset()
+                print("played", os.environ.get("PYTHONSAFEPATH"))
+
+        if __name__ == "__main__":
+            asyncio.run(main())
+    """)
+    (tmp_path / "script").mkdir()
+    script = tmp_path / "script" / "player.py"
+    script.write_text(program)
+    (tmp_path / "signal.py").write_text("raise RuntimeError('this is not the standard library')")
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("played None\n", "")
+
+
 def _state(pid):
     try:
         with open(f"/proc/{pid}/stat") as file:

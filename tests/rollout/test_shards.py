@@ -165,7 +165,7 @@ def test_a_shard_that_does_not_answer_is_lost():
     with ShardedManager(fleet, clock=Clock.VIRTUAL) as manager:
         groups = manager.batch(tasks(), 2)
     assert [len(group.complete) for group in groups] == [1, 1]
-    assert "did not answer within 5 s" in fleet.slots[0].why
+    assert "did not answer within 5 s" in fleet.slots[0].last_error
     assert fleet.begun_again == 2
 
 

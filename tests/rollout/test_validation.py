@@ -82,83 +82,23 @@ def action(**values):
 
 
 TOKENS = {"prompt_ids": (1,), "response_ids": (2, 3), "logprobs": (-1.0, -1.0)}
-WRONG = {
-    "none": (lambda: None, "not None"),
-    "text": (lambda: "go", "not str"),
-    "text none": (action(text=None), "text must be a str, not None"),
-    "text bytes": (action(text=b"go"), "not bytes"),
-    "giant text": (action(text="x" * (1 << 25)), "characters"),
-    "logprob nan": (action(**TOKENS | {"logprobs": (-1.0, math.nan)}), "finite"),
-    "logprob none": (action(**TOKENS | {"logprobs": (-1.0, None)}), "None"),
-    "logprobs short": (action(**TOKENS | {"logprobs": (-1.0,)}), "1 values for 2"),
-    "token float": (action(**TOKENS | {"response_ids": (2, 3.5)}), "float"),
-    "token true": (action(**TOKENS | {"response_ids": (2, True)}), "bool"),
-    "token negative": (action(**TOKENS | {"response_ids": (2, -3)}), "-3"),
-    "prompt text": (action(**TOKENS | {"prompt_ids": "abc"}), "not str"),
-    "version none": (action(policy_version=None), "None"),
-    "version old": (action(policy_version=0), "set policy_version"),
-    "version new": (action(policy_version=9), "agent's version was 3 to 3"),
-    "finish": (action(finish="end"), "finish"),
-}  # fmt: skip
+WRONG = [
+    (lambda: None, "Action"), (lambda: "go", "Action"), (action(text=None), "text"), (action(text=b"go"), "text"),
+    (action(text="x" * (1 << 25)), "text"), (action(text="a\ud800"), "text"), (action(finish="end"), "finish"),
+    (action(policy_version=None), "policy_version"), (action(policy_version=10**5000), "policy_version"),
+    (action(policy_version=0), "policy_version"), (action(policy_version=9), "policy_version"),
+    *((action(**TOKENS | {"logprobs": wrong}), "logprobs")
+      for wrong in [(-1.0, math.nan), (-1.0, None), (-1.0,), np.array([-1.0, -1.0])]),
+    *((action(**TOKENS | {"response_ids": wrong}), "response_ids")
+      for wrong in [(2, 3.5), (2, -3), (10**5000, 3), "ab", np.array([2, 3])]),
+]  # fmt: skip
 
 
-class Raising:
-    """Whatever is asked of it, it raises."""
-
-    def __getattribute__(self, name):
-        raise RuntimeError(name)
-
-    def __repr__(self):
-        raise RuntimeError("no")
-
-
-class Unreadable(Action):
-    @property
-    def text(self):
-        raise RuntimeError("no")
-
-
-class Float(float):
-    def __float__(self):
-        raise SystemExit
-
-
-class Tuple(tuple):
-    __slots__ = ()
-
-    def __iter__(self):
-        raise RuntimeError("no")
-
-
-WRONG |= {
-    "prompt array": (action(**TOKENS | {"prompt_ids": np.array([1, 2])}), "not ndarray"),
-    "logprobs array": (action(**TOKENS | {"logprobs": np.array([-1.0, -1.0])}), "not ndarray"),
-    "logprob complex": (action(**TOKENS | {"logprobs": (np.complex64(-1 + 1j), -1.0)}), "complex64"),
-    "token time": (action(**TOKENS | {"response_ids": (np.timedelta64(2), 3)}), "timedelta64"),
-    "token endless": (action(**TOKENS | {"response_ids": (10**5000, 3)}), "bits"),
-    "version endless": (action(policy_version=10**5000), "bits"),
-    "finish array": (action(finish=np.array(["stop", "stop"])), "ndarray"),
-    "finish raising": (action(finish=Raising()), "cannot be read"),
-    "text half": (action(text="a\ud800"), "surrogate"),
-    "unreadable": (lambda: object.__new__(Unreadable), "cannot be read"),
-}
-
-
-def test_subclasses_become_plain_values_by_python_itself():
-    values = {"prompt_ids": Tuple((1,)), "response_ids": (2, 3), "logprobs": (Float(-1), -1.0)}
-    bad = play(Says(action(**values)))
-    assert bad.status == "terminated"
-    turn = bad.turns[0]
-    assert [type(turn.prompt_ids), *map(type, turn.logprobs)] == [tuple, float, float]
-
-
-@pytest.mark.parametrize("kind", WRONG)
-def test_what_an_agent_returns_wrong_fails_its_episode(kind):
-    answer, says = WRONG[kind]
+@pytest.mark.parametrize(("answer", "field"), WRONG)
+def test_what_an_agent_returns_wrong_fails_its_episode(answer, field):
     bad = play(Says(answer))
-    assert bad.status == "failed"
-    assert "agent" in bad.error
-    assert says in bad.error
+    assert (bad.status, bad.failure) == ("failed", "agent")
+    assert field in bad.error
 
 
 def test_numpy_scalars_and_lists_become_plain_values():
@@ -214,20 +154,11 @@ def cancels_itself():
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
-    [
-        (lambda: asyncio.sleep(10**6), "within"),
-        (stubborn, "within"),
-        (never_leaves, "within"),
-        (cancels_itself, "CancelledError"),
-        (cancels_itself_and_answers, "CancelledError"),
-    ],
-    ids=["never returns", "catches its deadline", "never leaves", "cancels itself", "cancels itself and answers"],
+    "answer", [lambda: asyncio.sleep(10**6), stubborn, never_leaves, cancels_itself, cancels_itself_and_answers]
 )
-def test_an_agent_that_does_not_answer_fails_its_episode(answer, says):
+def test_an_agent_that_does_not_answer_fails_its_episode(answer):
     bad = play(Says(answer), Clock.VIRTUAL)
-    assert bad.status == "failed"
-    assert says in bad.error
+    assert (bad.status, bad.failure) == ("failed", "agent")
 
 
 def test_losers_that_do_not_leave_and_what_agents_left_running_hold_nobody_up():
@@ -265,9 +196,7 @@ def test_failures_and_versions_of_agents_may_be_anything():
 def test_an_error_of_the_agents_own_ends_the_run_and_names_the_agent():
     with pytest.raises(KeyError) as caught:
         play(Says(raising(KeyError("x"))))
-    (note,) = caught.value.__notes__
-    assert "act() of the agent" in note
-    assert "Says" in note
+    assert "Says" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize(
@@ -299,7 +228,7 @@ def test_agents_have_a_deadline_by_default():
 
 
 def test_an_agent_that_fails_in_every_episode_ends_the_run_and_says_why():
-    with pytest.raises(AgentUnhealthy, match=r"its last 64 episodes failed, since 20.*no device"):
+    with pytest.raises(AgentUnhealthy, match="no device"):
         RolloutManager(Says(raising(EngineFailed("no device"))), limits=LIMITS).collect([Task(ID, 1)] * 100)
 
 
@@ -312,8 +241,7 @@ def test_a_reward_function_that_returns_no_number_fails_its_trajectory(value):
 
     with RolloutManager(Echo(), limits=LIMITS, reward=reward) as manager:
         (good,), (bad,) = manager.collect([Task(ID, 0), Task(ID, 1)])
-    assert bad.status == "failed"
-    assert "reward" in bad.error
+    assert (bad.status, bad.failure) == ("failed", "reward")
     assert isinstance(value, BaseException) or (good.turns[-1].reward == 1.5 and type(good.turns[-1].reward) is float)
 
 
@@ -325,8 +253,7 @@ def test_a_reward_function_has_a_deadline(how):
 
     with RolloutManager(Echo(), limits=LIMITS, reward=reward, clock=Clock.VIRTUAL) as manager:
         (good,), (bad,) = manager.collect([Task(ID, 0), Task(ID, 1)])
-    assert (good.status, bad.status) == ("terminated", "failed")
-    assert "within" in bad.error
+    assert (good.status, bad.status, bad.failure) == ("terminated", "failed", "reward")
 
 
 def test_a_reward_function_that_always_fails_ends_the_run():

@@ -36,7 +36,7 @@ class RewardUnhealthy(RollenvError):
 
 
 @dataclass(slots=True)
-class Record:
+class HealthRecord:
     """The record of one environment id, or of one worker."""
 
     name: str
@@ -59,9 +59,9 @@ class Record:
     last_progress: float = 0.0
     """Time of the last successful operation, in seconds since 1970."""
 
-    def ok(self, operation: str, seconds: float, n: int = 1) -> None:
-        """Record ``n`` successful operations that took ``seconds`` each."""
-        self.counts[operation] += n
+    def ok(self, operation: str, seconds: float) -> None:
+        """Record a successful operation."""
+        self.counts[operation] += 1
         self.last_progress = time.time()
         recent = self.latencies.get(operation)
         if recent is None:
@@ -91,7 +91,7 @@ class Record:
         elif status == "failed":
             self.failed_episodes += 1
 
-    def absorb(self, other: Record) -> None:
+    def absorb(self, other: HealthRecord) -> None:
         """Add the later record of another process."""
         self.counts += other.counts
         for operation, recent in other.latencies.items():
@@ -109,6 +109,11 @@ class Record:
         """Seconds to wait before the next attempt."""
         return max(0.0, self.resting_until - time.time())
 
+    def _state(self) -> str:
+        if self.backoff:
+            return "quarantined"
+        return "failing" if self.streak > _PATIENCE else "up"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with latencies as quantiles in seconds."""
         quantiles = {}
@@ -117,7 +122,7 @@ class Record:
             quantiles[operation] = {"p50": p50, "p95": p95, "p99": p99}
         return {
             "name": self.name,
-            "state": "quarantined" if self.backoff else "failing" if self.streak > _PATIENCE else "up",
+            "state": self._state(),
             "counts": dict(self.counts),
             "latency": quantiles,
             "streak": self.streak,
@@ -137,19 +142,19 @@ class Health:
 
     def __init__(self, unhealthy_after: int = 64, max_backoff: float = 10.0):
         self.unhealthy_after, self.max_backoff = unhealthy_after, max_backoff
-        self.envs: dict[str, Record] = {}
-        self.workers: dict[str, Record] = {}
-        self.agent, self.reward = Record("agent"), Record("reward")
+        self.envs: dict[str, HealthRecord] = {}
+        self.workers: dict[str, HealthRecord] = {}
+        self.agent, self.reward = HealthRecord("agent"), HealthRecord("reward")
         #: The last failures: seconds since 1970, environment id, worker, kind, text.
         self.events: deque[tuple[float, str, str, str, str]] = deque(maxlen=100)
 
-    def env(self, env_id: str) -> Record:
+    def env(self, env_id: str) -> HealthRecord:
         """The record of an environment id."""
-        return self.envs.get(env_id) or self.envs.setdefault(env_id, Record(env_id, max_backoff=self.max_backoff))
+        return self.envs.get(env_id) or self.envs.setdefault(env_id, HealthRecord(env_id, max_backoff=self.max_backoff))
 
-    def worker(self, name: str) -> Record:
+    def worker(self, name: str) -> HealthRecord:
         """The record of a worker."""
-        return self.workers.get(name) or self.workers.setdefault(name, Record(name, max_backoff=self.max_backoff))
+        return self.workers.get(name) or self.workers.setdefault(name, HealthRecord(name, max_backoff=self.max_backoff))
 
     def avoids(self, worker: str) -> bool:
         """Return whether a worker is in quarantine."""
@@ -178,7 +183,11 @@ class Health:
         for other, its_failure in ((self.agent, "agent_failed"), (self.reward, "reward_failed")):
             if status == its_failure:
                 other.failure("raised", error)
-            other.ended("failed" if status == its_failure else status if status == "completed" else "cancelled")
+                other.ended("failed")
+            elif status == "completed":
+                other.ended("completed")
+            else:  # the agent and the reward function had no part in it
+                other.ended("cancelled")
         if record.failed_episodes >= self.unhealthy_after:
             raise EnvUnhealthy(
                 f"{env_id} is unhealthy: its last {self._row(record)}. `rollenv check {env_id}` looks at the "
@@ -201,7 +210,7 @@ class Health:
             self.events.append((when, env_id, worker and prefix + worker, kind, text))
 
     @staticmethod
-    def _row(record: Record) -> str:
+    def _row(record: HealthRecord) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.failing_since))
         reasons = "; ".join(f"{n} times: {text}" for text, n in record.reasons.most_common(3))
         return f"{record.failed_episodes} episodes failed, since {since}. {reasons}"

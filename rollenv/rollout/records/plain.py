@@ -42,7 +42,9 @@ def to_plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {name: to_plain(getattr(value, name)) for name in hints(type(value))}
     if isinstance(value, list | tuple):
-        return [to_plain(v) for v in value] if value and not isinstance(value[0], int | float) else list(value)
+        if not value or isinstance(value[0], int | float):  # long lists are of numbers
+            return list(value)
+        return [to_plain(v) for v in value]
     return value
 
 
@@ -54,9 +56,6 @@ def from_plain(cls: type[T], data: Any, where: str = "") -> T:
     Args:
         cls: a dataclass; fields may be dataclasses, lists and tuples of them, and plain data.
         data: a mapping with its fields; those with a default may be absent.
-
-    Raises:
-        UsageError: a key is unknown or missing, or a value has the wrong type.
     """
     where = where or cls.__name__
     if not isinstance(data, Mapping):

@@ -24,7 +24,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class Tokens:
+class TokenArrays:
     """Data for each of ``n`` tokens; every array has the shape (n,)."""
 
     ids: Ints
@@ -44,7 +44,7 @@ class Tokens:
 
 
 @dataclass(slots=True)
-class Sample(Tokens):
+class Sample(TokenArrays):
     """Consecutive turns of one trajectory."""
 
     group: int = 0
@@ -54,7 +54,7 @@ class Sample(Tokens):
 
 
 @dataclass(slots=True)
-class Batch(Tokens):
+class Batch(TokenArrays):
     """Concatenated samples, as attention kernels for variable-length sequences expect them."""
 
     positions: Ints
@@ -77,9 +77,6 @@ def make_samples(
     Args:
         mode: "trajectory" merges turns as far as prompts allow; "step" makes one sample of every turn.
         incomplete: include trajectories that failed or were cancelled.
-
-    Raises:
-        UsageError: a turn has no tokens, or its log-probabilities or versions do not match its tokens.
     """
     make = {"trajectory": trajectory_samples, "step": step_samples}.get(mode)
     if make is None:
@@ -95,15 +92,7 @@ def make_samples(
 
 
 def trajectory_samples(trajectory: Trajectory, *, group: int = 0, number: int = 0) -> list[Sample]:
-    """Convert a trajectory to as few samples as possible: a new one starts where a prompt does not continue the last.
-
-    Args:
-        group: number of the group, stored in the samples.
-        number: number of the trajectory, stored in the samples.
-
-    Raises:
-        UsageError: see :func:`make_samples`.
-    """
+    """Convert a trajectory to few samples: a new one starts where a prompt does not continue the last."""
     samples: list[Sample] = []
     run = _Run()
     for index, turn in enumerate(trajectory.turns):
@@ -148,9 +137,6 @@ def pack(samples: Sequence[Sample], max_tokens: int | None = None) -> list[Batch
 
     Args:
         max_tokens: maximum tokens per batch; None puts all samples into one.
-
-    Raises:
-        UsageError: a single sample is longer than ``max_tokens``.
     """
     if not samples:
         return []
@@ -178,7 +164,7 @@ def pack(samples: Sequence[Sample], max_tokens: int | None = None) -> list[Batch
 
 def _batch(samples: Sequence[Sample], members: Sequence[int]) -> Batch:
     chosen = [samples[i] for i in members]
-    joined = {name: np.concatenate([getattr(s, name) for s in chosen]) for name in Tokens.__dataclass_fields__}
+    joined = {name: np.concatenate([getattr(s, name) for s in chosen]) for name in TokenArrays.__dataclass_fields__}
     sizes = [len(s) for s in chosen]
     return Batch(
         **joined,

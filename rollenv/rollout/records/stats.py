@@ -91,5 +91,7 @@ class RolloutStats:
             mean = sum(t.turns for t in others) / sum(t.trajectories for t in others)
             out["bias/turns"] = kept.turns / kept.trajectories / mean
             seconds = sum(t.seconds for t in others) / sum(t.trajectories for t in others)
-            out["bias/seconds"] = kept.seconds / kept.trajectories / seconds if seconds else 1.0
+            out["bias/seconds"] = 1.0
+            if seconds:
+                out["bias/seconds"] = kept.seconds / kept.trajectories / seconds
         return out

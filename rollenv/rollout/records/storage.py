@@ -37,9 +37,6 @@ class StorageError(RollenvError):
 def write(path: str | Path, records: Iterable[Trajectory] | Iterable[Group]) -> None:
     """Write records to a new file; an existing one is replaced.
 
-    Args:
-        path: ends in ``.jsonl`` or ``.parquet``.
-
     Raises:
         UsageError: the file name has another ending.
         MissingExtra: pyarrow, which Parquet needs, is not installed.
@@ -65,9 +62,6 @@ def read(path: str | Path, kind: type[Any] = Trajectory) -> Iterator[Any]:
     """Iterate over the records of a file.
 
     A last line of JSONL that a crash cut short is skipped with a warning.
-
-    Args:
-        path: a ``.jsonl`` or ``.parquet`` file.
 
     Raises:
         StorageError: the file is absent or damaged; the text has the place.
@@ -259,7 +253,9 @@ def _from_row(hint: Any, value: Any) -> Any:
         return value if inner in (int, float, bool) else [_from_row(inner, v) for v in value]
     if not _is_text(hint):
         return json.loads(value)
-    return _ESCAPED.sub(lambda m: chr(int(m[1], 16)), value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return _ESCAPED.sub(lambda m: chr(int(m[1], 16)), value)
 
 
 def _is_text(hint: Any) -> bool:

@@ -59,11 +59,7 @@ class EnvResult:
 def validated(
     observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any, state_key: Any = "", view: Any = ""
 ) -> EnvResult:
-    """Validate everything that an environment returned.
-
-    Raises:
-        BadValue: a value has the wrong type or is out of range.
-    """
+    """Validate everything that an environment returned."""
     return EnvResult(
         validation.text(observation, "the observation"),
         validation.number(reward, "the reward"),
@@ -93,11 +89,7 @@ class WorkerEnv(Protocol):
     """The name of the worker, for health and flight records."""
 
     async def reset(self) -> EnvResult:
-        """Build the environment on first use, and reset it.
-
-        Raises:
-            UsageError: the task's arguments or options are wrong.
-        """
+        """Build the environment on first use, and reset it."""
         ...
 
     async def step(self, action: str) -> EnvResult: ...
@@ -135,9 +127,6 @@ class Workers(Protocol):
             views: render after every turn.
             avoid: returns whether to prefer other workers to the one with a given name.
             alone: share the worker with no other environment, if workers can be lost.
-
-        Raises:
-            UsageError: the task's id is unknown.
         """
         ...
 
@@ -151,11 +140,7 @@ class Workers(Protocol):
 
 
 def make_env(env_spec: EnvSpec, task: Task) -> Env:
-    """Build the environment of a task, with its wrappers.
-
-    Raises:
-        UsageError: the task's arguments, wrappers or options are wrong.
-    """
+    """Build the environment of a task, with its wrappers."""
     if task.seed < 0:
         raise UsageError(f"{task.env_id}: a task's seed cannot be negative, got {task.seed}")
     env = replace(env_spec, wrappers={**env_spec.wrappers, **task.wrappers}).make(**task.kwargs)
@@ -177,7 +162,7 @@ class HostedEnv:
 
     def __init__(self, env_spec: EnvSpec, task: Task, views: Views):
         self.task, self._spec = task, env_spec
-        with self._guarded("the constructor", (UsageError, MissingExtra)):
+        with self._converting_errors("the constructor", (UsageError, MissingExtra)):
             self.env = make_env(env_spec, task)
         self.views = views
         self.has_state_key = "state_key" in env_spec.abilities
@@ -189,24 +174,20 @@ class HostedEnv:
             raise UsageError(f"{self.task.env_id}: {error_text(error)}") from error
 
     def restart(self, seed: int | None, options: dict[str, Any]) -> EnvResult:
-        """Reset with a seed or None, and with options in place of the task's.
-
-        Raises:
-            UsageError: an option is unknown.
-        """
+        """Reset with a seed or None, and with options in place of the task's."""
         optional = {"options": options} if options else {}  # reset() may not have the parameter
-        with self._guarded("reset", (UsageError,)):
+        with self._converting_errors("reset", (UsageError,)):
             observation, info = validation.parts(self.env.reset(seed, **optional), 2, "its result")
-            return self._seen(observation, 0.0, False, False, info)
+            return self._observe(observation, 0.0, False, False, info)
 
     def about(self) -> dict[str, Any]:
         """Return the environment's properties for a remote client."""
-        with self._guarded("its attributes"):
+        with self._converting_errors("its attributes"):
             return {"reset_options": sorted(map(str, getattr(self.env, "reset_options", ())))}
 
     def card(self) -> dict[str, Any]:
         """Return the environment's card for human players. Plays two short episodes in a new environment."""
-        with self._guarded("an example"), contextlib.closing(make_env(self._spec, self.task)) as env:
+        with self._converting_errors("an example"), contextlib.closing(make_env(self._spec, self.task)) as env:
             card = cards.card_of(env, self._spec, dict(self.task.kwargs))
             reader = card.reader
             return {
@@ -218,14 +199,14 @@ class HostedEnv:
 
     def step(self, action: str) -> EnvResult:
         try:
-            return self._seen(*validation.parts(self.env.step(action), 5, "its result"))
+            return self._observe(*validation.parts(self.env.step(action), 5, "its result"))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            raise failed(self.task.env_id, "step", error) from error
+            raise env_failure(self.task.env_id, "step", error) from error
 
     def call(self, method: str, *args: Any) -> Any:
-        with self._guarded(method, (Unsolvable,) if method == "oracle_action" else ()):
+        with self._converting_errors(method, (Unsolvable,) if method == "oracle_action" else ()):
             answer = getattr(self.env, method)(*args)
             return validation.text(answer, "its result") if method in _ACTIONS else answer
 
@@ -237,16 +218,16 @@ class HostedEnv:
         except BaseException as error:
             logger.warning("%s could not be closed: %s", self.task.env_id, describe(error))
 
-    def twin(self) -> HostedEnv:
+    def copy_env(self) -> HostedEnv:
         """Copy the environment in its current state."""
         twin = copy.copy(self)
-        with self._guarded("spawn"):
+        with self._converting_errors("spawn"):
             twin.env = self.env.spawn(True)
             if not isinstance(twin.env, Env) or twin.env is self.env:
                 raise validation.BadValue(f"its result is another environment, not {validation.kind(twin.env)}")
         return twin
 
-    def _seen(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> EnvResult:
+    def _observe(self, observation: Any, reward: Any, terminated: Any, truncated: Any, info: Any) -> EnvResult:
         terminated, truncated = validation.flag(terminated, "terminated"), validation.flag(truncated, "truncated")
         key = self.env.state_key() if self.has_state_key and not (terminated or truncated) else ""
         view = self.env.render() if self.views else ""
@@ -255,14 +236,14 @@ class HostedEnv:
         return validated(observation, reward, terminated, truncated, info, key, view)
 
     @contextlib.contextmanager
-    def _guarded(self, what: str, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+    def _converting_errors(self, what: str, passing: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
         passing = (KeyboardInterrupt, *passing)
         try:
             yield
         except passing:
             raise
         except BaseException as error:
-            raise failed(self.task.env_id, what, error) from error
+            raise env_failure(self.task.env_id, what, error) from error
 
 
 #: Attributes of :class:`~rollenv.cards.Card` in :meth:`HostedEnv.card`.
@@ -272,7 +253,7 @@ _ON_CARDS = ("about", "source", "arguments", "prompt", "action", "rewards", "lim
 _ACTIONS = ("oracle_action", "sample_random_action")
 
 
-def failed(env_id: str, what: str, error: BaseException) -> EnvFailure:
+def env_failure(env_id: str, what: str, error: BaseException) -> EnvFailure:
     """Convert an exception of an environment to a failure."""
     if isinstance(error, validation.BadValue):
         return EnvFailure("wrong", f"{env_id}: what {what} returned is wrong: {error}")
@@ -303,7 +284,7 @@ class InlineWorkers:
     interruptible = False
 
     def __init__(self) -> None:
-        self._originals: dict[int, Original] = {}
+        self._originals: dict[int, SharedReset] = {}
         self.open_now = 0
 
     async def open(
@@ -312,15 +293,15 @@ class InlineWorkers:
         env_spec = spec(task.env_id)
         self.open_now += 1
         if "spawn" not in env_spec.abilities:
-            return InlineEnv(self, Original(env_spec, task, views, shared=False), 0)
+            return InlineEnv(self, SharedReset(env_spec, task, views, shared=False), 0)
         key = 2 * id(task) + views  # the members of a group have one task
         original = self._originals.get(key)
         if original is None:
-            original = self._originals[key] = Original(env_spec, task, views, shared=True)
+            original = self._originals[key] = SharedReset(env_spec, task, views, shared=True)
         original.users += 1
         return InlineEnv(self, original, key)
 
-    def closed(self, key: int) -> None:
+    def on_env_closed(self, key: int) -> None:
         """Record that an environment was closed; the last one of a group closes the original too."""
         self.open_now -= 1
         if key:
@@ -339,7 +320,7 @@ class InlineWorkers:
 
 
 @dataclass(slots=True)
-class Original:
+class SharedReset:
     """The environment of a group before its first turn; environments that can be copied share the reset."""
 
     env_spec: EnvSpec
@@ -349,19 +330,14 @@ class Original:
     users: int = 0
     started: tuple[HostedEnv, EnvResult] | None = None
 
-    def start(self) -> tuple[HostedEnv | None, EnvResult]:
-        """Return an environment after its reset and the result; None for a copy, which is made when needed."""
+    def start(self) -> tuple[HostedEnv, EnvResult]:
+        """Return an environment after its reset, and the result."""
         if not self.shared:
             return self._reset()
         if self.started is None:
             self.started = self._reset()
-        result = self.started[1]
-        return None, replace(result, info=dict(result.info))
-
-    def copy(self) -> HostedEnv:
-        """Copy the environment in its state after the reset."""
-        assert self.started is not None
-        return self.started[0].twin()
+        env, result = self.started
+        return env.copy_env(), replace(result, info=dict(result.info))
 
     def _reset(self) -> tuple[HostedEnv, EnvResult]:
         env = HostedEnv(self.env_spec, self.task, self.views)
@@ -375,42 +351,33 @@ class Original:
 class InlineEnv:
     """An environment of :class:`InlineWorkers`."""
 
-    __slots__ = ("_hosted", "_key", "_pool", "original")
+    __slots__ = ("_env", "_key", "_pool", "_shared")
     worker = "inline"
 
-    def __init__(self, pool: InlineWorkers, original: Original, key: int):
-        self._pool, self.original, self._key = pool, original, key
-        self._hosted: HostedEnv | None = None
-
-    @property
-    def hosted(self) -> HostedEnv:
-        """The environment itself."""
-        if self._hosted is None:
-            self._hosted = self.original.copy()
-        return self._hosted
-
-    @hosted.setter
-    def hosted(self, env: HostedEnv) -> None:
-        self._hosted = env
+    def __init__(self, pool: InlineWorkers, shared: SharedReset, key: int):
+        self._pool, self._shared, self._key = pool, shared, key
+        self._env: HostedEnv | None = None
 
     async def reset(self) -> EnvResult:
-        self._hosted, result = self.original.start()
+        self._env, result = self._shared.start()
         return result
 
     async def step(self, action: str) -> EnvResult:
-        return self.hosted.step(action)
+        assert self._env is not None
+        return self._env.step(action)
 
     async def call(self, method: str, *args: Any) -> Any:
-        return self.hosted.call(method, *args)
+        assert self._env is not None
+        return self._env.call(method, *args)
 
     async def overdue(self, failure: EnvFailure) -> EnvFailure:
         return failure
 
     def close(self) -> None:
         try:
-            if self._hosted is not None:
-                self._hosted.close()
+            if self._env is not None:
+                self._env.close()
         finally:
-            self._pool.closed(self._key)
+            self._pool.on_env_closed(self._key)
 
     abandon = close

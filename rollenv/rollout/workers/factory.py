@@ -16,11 +16,7 @@ WORKERS_HELP = (
 
 
 def workers_of(name: str) -> tuple[str, int]:
-    """Parse a name to "inline", "processes", "ray" or "servers" and their number.
-
-    Raises:
-        UsageError: the name is unknown.
-    """
+    """Parse a name to "inline", "processes", "ray" or "servers" and their number."""
     kind, _, number = name.rpartition(":")
     count = int(number) if number.isascii() and number.isdecimal() and len(number) < 6 else 0
     if name == "inline":
@@ -34,11 +30,7 @@ def workers_of(name: str) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def make_workers(name: str) -> Iterator[Workers | None]:
-    """Build workers by name (None for this process) and close them when the block ends.
-
-    Raises:
-        UsageError: the name is unknown, or there is no Ray cluster.
-    """
+    """Build workers by name (None for this process) and close them when the block ends."""
     kind, count = workers_of(name)
     with contextlib.ExitStack() as stack:
         if kind == "ray":
@@ -52,11 +44,7 @@ def make_workers(name: str) -> Iterator[Workers | None]:
 
 
 def new_workers(name: str) -> Workers | None:
-    """Build workers by name; for Ray, it must be connected. The caller closes them.
-
-    Raises:
-        UsageError: the name is unknown.
-    """
+    """Build workers by name; for Ray, it must be connected. The caller closes them."""
     kind, count = workers_of(name)
     if kind == "inline":
         return None

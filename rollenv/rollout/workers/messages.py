@@ -61,8 +61,9 @@ def pack_answer(request: int, payload: bytes, seconds: float = 0.0) -> bytes:
 
 def encode(env_id: str, value: Any) -> bytes:
     """Encode the result of an environment."""
-    is_result = type(value) is EnvResult
-    message = ("result", *(getattr(value, name) for name in EnvResult.__slots__)) if is_result else ("value", value)
+    message: tuple[Any, ...] = ("value", value)
+    if type(value) is EnvResult:
+        message = ("result", *(getattr(value, name) for name in EnvResult.__slots__))
     try:
         data = pickle.dumps(message, protocol=5)
         if len(data) > LARGEST_ANSWER:
@@ -95,7 +96,9 @@ def decode(data: bytes) -> Any:
         if tag == "value":
             return rest[0]
         kind, text = (validation.text(value, "a failure") for value in rest)
-        error: RollenvError = EnvFailure(kind, text) if tag == "failure" else _PASSED_ON[kind](text)
+        error: RollenvError = EnvFailure(kind, text)
+        if tag != "failure":
+            error = _PASSED_ON[kind](text)
     except BaseException as problem:
         raise EnvFailure("wrong", f"its result cannot be sent: {describe(problem)}") from problem
     raise error

@@ -1,12 +1,17 @@
-"""The common part of worker pools: slots for environments, replacement of dead workers, pings."""
+"""The common part of worker pools: slots for environments, replacement of dead workers, pings.
+
+An environment leaves its worker by ``close``, or by ``abandon`` if it hangs; both count it out with ``env_left``. A
+worker ends in two steps, in either order. ``end`` is the decision: it is silent, blocked, or not needed any more. It is
+killed, and ``on_death`` puts another one into its slot. ``on_end`` is the news that it is gone: all its open requests
+fail with ``lost``. A worker in which an environment hangs is first retired: it ends when its other environments have
+left.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -17,12 +22,10 @@ from rollenv.core.registry import spec
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers import messages
 from rollenv.rollout.workers.base import Avoid, EnvFailure, EnvResult, Views, avoid_none
+from rollenv.rollout.workers.supervisor import Slot, Supervisor, restart_delay
 
 #: Consecutive failed starts of a worker after which the pool gives up.
 _START_ATTEMPTS = 5
-
-#: Maximum seconds that the first environments wait for all workers, so that they are spread evenly.
-_SETTLE_SECONDS = 5.0
 
 #: Minimum seconds for the answer to a ping after a deadline passed.
 _ANSWER_SECONDS = 1.0
@@ -33,22 +36,19 @@ _START_SECONDS = 120.0
 #: Callback for an answer or error.
 Answered = Callable[[Any], None]
 
-#: A call of :meth:`WorkerPool.open`: the future of its worker, and the workers to avoid.
-_Waiter = tuple["asyncio.Future[Worker]", Avoid]
-
 
 class WorkersBroken(RollenvError):
     """Workers do not start."""
 
 
-class Worker(ABC):
+class PoolWorker(ABC):
     """A running worker.
 
-    A subclass starts it in its constructor and calls :meth:`on_message` for every message, :meth:`answered` for every
-    answer, :meth:`seen` for a sign of life, and :meth:`over` when it has ended.
+    A subclass starts it in its constructor and calls :meth:`on_message` for every message, :meth:`on_answer` for every
+    answer, :meth:`mark_alive` for a sign of life, and :meth:`on_end` when it has ended.
     """
 
-    def __init__(self, pool: WorkerPool, slot: Slot):
+    def __init__(self, pool: WorkerPool, slot: PoolSlot):
         self.pool, self.slot, self.name = pool, slot, slot.name
         self.load = self.stuck = 0
         self.ready = False
@@ -63,11 +63,7 @@ class Worker(ABC):
 
     @abstractmethod
     def send(self, request: int, operation: str, number: int, args: tuple[Any, ...]) -> None:
-        """Send a request to :meth:`EnvHost.answer`.
-
-        Raises:
-            UsageError: the arguments cannot be pickled.
-        """
+        """Send a request to :meth:`EnvHost.answer`."""
 
     @abstractmethod
     def ping(self) -> None:
@@ -75,7 +71,7 @@ class Worker(ABC):
 
     @abstractmethod
     def kill(self) -> None:
-        """Kill the worker; :meth:`over` is called later."""
+        """Kill the worker; :meth:`on_end` is called later."""
 
     def computed(self, number: int) -> float:
         """Return an environment's processor time since the last call, in seconds; 0 if unknown."""
@@ -93,21 +89,17 @@ class Worker(ABC):
         self.last_message = self.last_seen = self.pool.time()
         if not self.ready and not self.death:
             self.ready = True
-            self.slot.failed_starts = 0
-            self._set_up()
-            self.pool.settle()
-            self.pool.wake()
+            self.slot.failures = 0
+            self._resolve_up()
+            self.slot.tried = True
+            self.pool.on_change()
 
-    def seen(self) -> None:
+    def mark_alive(self) -> None:
         """Record that the worker is alive; it may be busy."""
         self.last_seen = self.pool.time()
 
-    def answered(self, request: int, payload: bytes) -> None:
-        """Pass an encoded answer to the caller.
-
-        Raises:
-            KeyError: there is no such request.
-        """
+    def on_answer(self, request: int, payload: bytes) -> None:
+        """Pass an encoded answer to the caller."""
         _, done = self._open.pop(request)
         try:
             value = messages.decode(payload)
@@ -115,20 +107,16 @@ class Worker(ABC):
             value = error
         done(value)
 
-    def over(self, how: str, *, env_fault: bool = True) -> None:
-        """Handle the worker's end: fail all open requests.
-
-        Args:
-            env_fault: whether an environment may be the cause.
-        """
+    def on_end(self, why: str, *, env_fault: bool = True) -> None:
+        """Handle the worker's end: fail all open requests."""
         if self.ended:
             return
         self.ended = True
         if not self.death:
             self._blamed = env_fault and self.load == 1
-        self.end(how)
-        self.death = how or self.death
-        self.slot.last_death = self.death
+        self.end(why)
+        self.death = why or self.death
+        self.slot.last_error = self.death
         requests, self._open = self._open, {}
         for number, done in requests.values():
             done(self.lost(number))
@@ -140,9 +128,6 @@ class Worker(ABC):
 
         Args:
             done: called once with the answer or the error: EnvFailure "lost" if the worker ends first.
-
-        Raises:
-            UsageError: the arguments cannot be pickled.
         """
         if self.death:
             done(self.lost(number))
@@ -185,73 +170,60 @@ class Worker(ABC):
         return EnvFailure("lost", f"worker {self.name} is gone: {self.death}", blamed=self._blamed)
 
     def end(self, why: str, *, env_fault: bool = False) -> None:
-        """Kill the worker if it still runs, and let the pool replace it.
-
-        Args:
-            env_fault: whether an environment is the cause.
-        """
+        """Kill the worker if it still runs, and let the pool replace it."""
         if not self.death:
             self.death = why or "it ended"
             self._blamed = self._blamed or (env_fault and self.load == 1)
-            self._set_up()
+            self._resolve_up()
             if not self.ended:
                 self.kill()
-            self.pool.died(self)
+            self.pool.on_death(self)
 
-    def _set_up(self) -> None:
+    def _resolve_up(self) -> None:
         if not self.up.done() and not self.up.get_loop().is_closed():
             self.up.set_result(None)
 
-    def leave(self, *, stuck: bool = False) -> None:
+    def env_left(self, *, stuck: bool = False) -> None:
         """Record that an environment was closed, or is stuck forever."""
         if stuck:
             self.stuck += 1
         else:
             self.load -= 1
         if (self.slot.alone or self in self.slot.retired) and self.load == self.stuck:
-            self.end("its environments are closed" if not self.stuck else "an environment hung in it")
+            self.end("an environment hung in it" if self.stuck else "its environments are closed")
         self.pool.wake()
 
 
-class Slot:
-    """The place of a worker in its pool, which outlives it."""
+class PoolSlot(Slot):
+    """The place of a worker in its pool."""
 
     def __init__(self, name: str, *, alone: bool = False):
-        self.name, self.alone = name, alone
-        self.worker: Worker | None = None
-        self.retired: list[Worker] = []
+        super().__init__(name)
+        self.alone = alone
+        self.worker: PoolWorker | None = None
+        self.retired: list[PoolWorker] = []
         """Replaced workers that still have environments."""
-        self.deaths = 0
-        self.failed_starts = 0
-        self.last_death = ""
-        self.restart_at: float | None = None
 
     @property
-    def running(self) -> list[Worker]:
+    def running(self) -> list[PoolWorker]:
         """The worker and the retired ones."""
         return [*self.retired, *([self.worker] if self.worker else [])]
 
     def report(self) -> dict[str, Any]:
         """Return the state as plain data."""
-        worker = self.worker
-        return {
-            "worker": self.name,
-            "state": "down" if worker is None else "up" if worker.ready else "starting",
-            "envs": worker.load if worker else 0,
-            "pid": worker.pid if worker else None,
-            "deaths": self.deaths,
-            "last_death": self.last_death,
-        }
+        state, envs, pid = "down", 0, None
+        if worker := self.worker:
+            state, envs, pid = "up" if worker.ready else "starting", worker.load, worker.pid
+        return self.report_of(state, envs, pid)
 
 
-class WorkerPool(ABC):
+class WorkerPool(Supervisor[PoolSlot]):
     """Workers with many environments each; used by one event loop at a time.
 
     A worker that dies, is stopped, or has an environment that hangs is replaced, and its episodes are replayed on
     others.
 
     Args:
-        envs_per_worker: maximum environments of a worker.
         ping_every: seconds between two pings.
         lost_after: seconds of silence after which a worker is killed.
         close_deadline: seconds that closing an environment may take before its worker is replaced.
@@ -269,37 +241,36 @@ class WorkerPool(ABC):
             )
         self.envs_per_worker = envs_per_worker
         self.ping_every, self.lost_after, self.close_deadline = ping_every, lost_after, close_deadline
-        self.slots = [Slot(name) for name in names]
+        super().__init__([PoolSlot(name) for name in names])
         self.numbers = itertools.count(1)
-        self._alone: set[Slot] = set()
-        self._waiting: deque[_Waiter] = deque()
-        self._waiting_alone: deque[_Waiter] = deque()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._watcher: asyncio.Task[None] | None = None
-        self._settled = False
+        self._alone: set[PoolSlot] = set()
 
-    @abstractmethod
-    def start_worker(self, slot: Slot) -> Worker:
+    def start_worker(self, slot: PoolSlot) -> PoolWorker:
         """Start a worker; returns before it is ready."""
+        raise NotImplementedError
+
+    def start_slot(self, slot: PoolSlot) -> None:
+        slot.worker = self.start_worker(slot)
 
     async def open(
         self, task: Task, *, views: Views = False, avoid: Avoid = avoid_none, alone: bool = False
     ) -> PooledEnv:
         """See :meth:`.base.Workers.open`; ``views`` may also be "board"."""
-        self._attach()
-        how = (spec(task.env_id), task, views)
-        assigned: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
-        (self._waiting_alone if alone else self._waiting).append((assigned, avoid))
-        self.wake()
-        try:
-            worker = await assigned
-            if alone:
+        self.attach()
+        build_arguments = (spec(task.env_id), task, views)
+        if alone:
+            worker = await self.acquire(self._start_alone, "alone")
+            try:
                 await worker.up
-        except BaseException:
-            if assigned.done() and not assigned.cancelled() and not assigned.exception():
-                assigned.result().leave()  # its caller was cancelled
-            raise
-        return PooledEnv(worker, next(self.numbers), how)
+            except BaseException:
+                worker.env_left()
+                raise
+        else:
+            worker = await self.acquire(lambda: self._choose(avoid))
+        return PooledEnv(worker, next(self.numbers), build_arguments)
+
+    def give_back(self, taken: PoolWorker) -> None:
+        taken.env_left()
 
     def report(self) -> list[dict[str, Any]]:
         return [slot.report() for slot in (*self.slots, *self._alone)]
@@ -307,19 +278,17 @@ class WorkerPool(ABC):
     async def aclose(self) -> None:
         self.close()
 
+    def leave_closed_loop(self) -> None:
+        self.close()
+
     def close(self) -> None:
         """End all workers now."""
-        if self._watcher is not None:
-            with contextlib.suppress(RuntimeError):  # its loop is closed
-                self._watcher.cancel()
-        self._waiting.clear()
-        self._waiting_alone.clear()
         running, loop_is_closed = self._running(), self._loop is not None and self._loop.is_closed()
-        self._watcher = self._loop = None
+        self.detach()
         for worker in running:
             worker.end("the pool was closed")
             if not loop_is_closed:
-                worker.over("the pool was closed")
+                worker.on_end("the pool was closed")
         for slot in self.slots:
             slot.worker = None
             slot.retired.clear()
@@ -331,129 +300,78 @@ class WorkerPool(ABC):
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         self.close()
 
-    def time(self) -> float:
-        """Return the event loop's time in seconds."""
-        return self._loop.time() if self._loop is not None else 0.0
-
-    def wake(self) -> None:
-        """Assign workers to the waiting callers, in order."""
-        if not self._settled:
-            return
-        for waiting, choose in ((self._waiting, self._choose), (self._waiting_alone, self._start_alone)):
-            while waiting:
-                assigned, avoid = waiting[0]
-                if not assigned.done():
-                    try:
-                        worker = choose(avoid)
-                    except WorkersBroken as error:
-                        assigned.set_exception(error)
-                    else:
-                        if worker is None:
-                            break
-                        worker.load += 1
-                        assigned.set_result(worker)
-                waiting.popleft()
-
-    def settle(self) -> None:
-        """Let callers have workers once all have started."""
-        if all(slot.worker and slot.worker.ready for slot in self.slots):
-            self._settled = True
-
-    def retire(self, worker: Worker) -> None:
+    def retire(self, worker: PoolWorker) -> None:
         """Replace a worker with a hanging environment; it gets no new ones and ends when its others are closed."""
+        # It cannot be killed while its other environments play, and its thread cannot be ended by itself.
         slot = worker.slot
         if slot.worker is worker and not slot.alone:
             slot.retired.append(worker)
-            self._start(slot)
+            self.start_slot(slot)
         if worker.load == worker.stuck:
             worker.end("an environment hung in it")
 
-    def died(self, worker: Worker) -> None:
+    def on_death(self, worker: PoolWorker) -> None:
         """Replace a dead worker, with a growing delay if it died before it was ready."""
         slot = worker.slot
-        slot.last_death = worker.death
-        slot.deaths += 1
+        slot.losses, slot.last_error = slot.losses + 1, worker.death
         if worker in slot.retired:
             slot.retired.remove(worker)
         if slot.worker is not worker:
             return
         slot.worker = None
+        slot.failures = 0 if worker.ready else slot.failures + 1
         self._alone.discard(slot)
-        slot.failed_starts = 0 if worker.ready else slot.failed_starts + 1
         if self._loop is None or slot.alone:
             self.wake()
-        elif slot.failed_starts:
-            slot.restart_at = self._loop.time() + min(30.0, 0.1 * 2.0**slot.failed_starts)
-            self._settled = True
-            self.wake()  # it may have to fail the waiting callers
+        elif slot.failures:
+            self.keep(self._start_later(slot))
+            self.settle()  # it may have to fail the waiting callers
         else:
-            self._start(slot)
+            self.start_slot(slot)
+
+    async def _start_later(self, slot: PoolSlot) -> None:
+        await asyncio.sleep(restart_delay(slot.failures, 0.2, 30.0))
+        self.start_slot(slot)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _attach(self) -> None:
-        """Start the workers in the current event loop."""
-        loop = asyncio.get_running_loop()
-        if self._loop is loop:
-            return
-        if self._loop is not None and self._loop.is_closed():
-            self.close()
-        if self._loop is not None:
-            raise UsageError("this pool of workers is used by another event loop; close it there first")
-        self._loop = loop
-        self._settled = False
-        for slot in self.slots:
-            self._start(slot)
-        loop.call_later(_SETTLE_SECONDS, self._settle_late)
-        self._watcher = loop.create_task(self._watch())
-
-    def _settle_late(self) -> None:
-        self._settled = True
-        self.wake()
-
-    def _running(self) -> list[Worker]:
+    def _running(self) -> list[PoolWorker]:
         return [worker for slot in (*self.slots, *self._alone) for worker in slot.running]
 
-    def _start(self, slot: Slot) -> None:
-        slot.restart_at = None
-        slot.worker = self.start_worker(slot)
-
-    def _choose(self, avoid: Avoid) -> Worker | None:
+    def _choose(self, avoid: Avoid) -> PoolWorker | None:
         """Return the least loaded worker with room; one to avoid only if there is no other."""
-        if all(slot.failed_starts >= _START_ATTEMPTS for slot in self.slots):
+        if all(slot.failures >= _START_ATTEMPTS for slot in self.slots):
             raise WorkersBroken(
-                f"no worker starts: each ended {_START_ATTEMPTS} times, {self.slots[0].last_death} the last. What "
+                f"no worker starts: each ended {_START_ATTEMPTS} times, {self.slots[0].last_error} the last. What "
                 "they wrote is on standard error. A script that starts worker processes does so below "
                 '`if __name__ == "__main__":`'
             )
         workers = [slot.worker for slot in self.slots if slot.worker and slot.worker.ready and not slot.worker.death]
         room = [worker for worker in workers if worker.load < self.envs_per_worker]
-        return min(room, key=lambda worker: (avoid(worker.name), worker.load), default=None)
+        chosen = min(room, key=lambda worker: (avoid(worker.name), worker.load), default=None)
+        if chosen is not None:
+            chosen.load += 1
+        return chosen
 
-    def _start_alone(self, avoid: Avoid) -> Worker | None:
+    def _start_alone(self) -> PoolWorker | None:
         """Start a worker for one environment; return None if there are too many of them."""
         if len(self._alone) >= len(self.slots):
             return None
-        slot = Slot(f"alone-{next(self.numbers)}", alone=True)
+        slot = PoolSlot(f"alone-{next(self.numbers)}", alone=True)
         self._alone.add(slot)
-        self._start(slot)
+        self.start_slot(slot)
+        assert slot.worker is not None
+        slot.worker.load += 1
         return slot.worker
 
-    async def _watch(self) -> None:
-        """Ping the workers, kill those that are silent, and restart those whose delay is over."""
-        loop = asyncio.get_running_loop()
-        while True:
-            asleep = loop.time()
-            await asyncio.sleep(self.ping_every)
-            late = loop.time() - asleep - self.ping_every
-            for slot in self.slots:
-                if slot.restart_at is not None and loop.time() >= slot.restart_at:
-                    self._start(slot)
+    async def watch(self) -> None:
+        """Ping the workers and kill those that are silent."""
+        async for late in self.ticks(self.ping_every):
             for worker in self._running():
-                if late > self.ping_every:  # the event loop was blocked, so no answer was read
-                    worker.last_seen = min(loop.time(), worker.last_seen + late)
-                silent = loop.time() - worker.last_seen
-                if silent > (self.lost_after if worker.ready else max(_START_SECONDS, self.lost_after)):
+                worker.last_seen = min(self.time(), worker.last_seen + late)
+                silent = self.time() - worker.last_seen
+                allowed = self.lost_after if worker.ready else max(_START_SECONDS, self.lost_after)
+                if silent > allowed:
                     worker.end(f"it was silent for {silent:.1f} s", env_fault=True)
                 elif not worker.death:
                     worker.ping()
@@ -462,13 +380,13 @@ class WorkerPool(ABC):
 class PooledEnv:
     """An environment in a worker of a pool."""
 
-    def __init__(self, worker: Worker, number: int, how: tuple[EnvSpec, Task, Views]):
-        self._worker, self._number, self._how = worker, number, how
+    def __init__(self, worker: PoolWorker, number: int, build_arguments: tuple[EnvSpec, Task, Views]):
+        self._worker, self._number, self._build_arguments = worker, number, build_arguments
         self.worker = worker.name
         self._is_open = True
 
     async def reset(self) -> EnvResult:
-        result: EnvResult = await self._ask("reset", *self._how)
+        result: EnvResult = await self._ask("reset", *self._build_arguments)
         return result
 
     async def step(self, action: str) -> EnvResult:
@@ -481,7 +399,9 @@ class PooledEnv:
         Args:
             done: called once with the answer or the error, perhaps before this returns.
         """
-        self._worker.request(operation, self._number, self._how if operation == "about" else tuple(args), done)
+        if operation == "about":
+            args = self._build_arguments
+        self._worker.request(operation, self._number, tuple(args), done)
 
     def computed(self) -> float:
         """Return the environment's processor time since the last call, in seconds."""
@@ -494,6 +414,9 @@ class PooledEnv:
         return self._worker.ask(operation, self._number, args)
 
     async def overdue(self, failure: EnvFailure) -> EnvFailure:
+        # A worker that answers a ping is well: the environment hangs by itself, in its own thread. One that does not is
+        # held by an environment, perhaps another one, in code that never gives the interpreter back. It is ended, and
+        # all its episodes are replayed elsewhere; only an environment that was alone in it is to blame for certain.
         worker = self._worker
         if not worker.death and await worker.answers():
             return failure
@@ -515,7 +438,7 @@ class PooledEnv:
         self._is_open = False
         worker = self._worker
         if worker.death:
-            worker.leave()
+            worker.env_left()
             return
         closing = worker.ask("close", self._number, ())
 
@@ -531,7 +454,7 @@ class PooledEnv:
             if not future.cancelled():
                 future.exception()
                 spent(worker.computed(self._number))
-                worker.leave()
+                worker.env_left()
 
         closing.add_done_callback(closed)
 
@@ -541,6 +464,6 @@ class PooledEnv:
             self._retire()
 
     def _retire(self) -> None:
-        self._worker.leave(stuck=True)
+        self._worker.env_left(stuck=True)
         if not self._worker.death:
             self._worker.pool.retire(self._worker)

@@ -13,8 +13,8 @@ import psutil
 
 from rollenv.core.errors import UsageError
 from rollenv.rollout.workers import messages
-from rollenv.rollout.workers.pool import Slot, Worker, WorkerPool
-from rollenv.rollout.workers.template import Template
+from rollenv.rollout.workers.pool import PoolSlot, PoolWorker, WorkerPool
+from rollenv.rollout.workers.template import WorkerTemplate
 
 #: Maximum requests that are sent together, so that the worker can start with the first ones.
 _MOST_REQUESTS = 16
@@ -51,23 +51,23 @@ class ProcessWorkers(WorkerPool):
             lost_after=lost_after,
             close_deadline=close_deadline,
         )
-        self.template = Template()
+        self.template = WorkerTemplate()
 
-    def start_worker(self, slot: Slot) -> Worker:
+    def start_worker(self, slot: PoolSlot) -> PoolWorker:
         return WorkerProcess(self, slot)
 
     def close(self) -> None:
         super().close()
         self.template.close()
-        self.template = Template()
+        self.template = WorkerTemplate()
 
 
-class WorkerProcess(Worker):
+class WorkerProcess(PoolWorker):
     """A running process and the connection to it."""
 
-    def __init__(self, pool: ProcessWorkers, slot: Slot):
+    def __init__(self, pool: ProcessWorkers, slot: PoolSlot):
         super().__init__(pool, slot)
-        self._link = Link(pool.template, pool.envs_per_worker + 1, self.on_message, self._answered, self.over)
+        self._link = Link(pool.template, pool.envs_per_worker + 1, self.on_message, self._answered, self.on_end)
 
     @property
     def pid(self) -> int | None:
@@ -82,7 +82,7 @@ class WorkerProcess(Worker):
     def ping(self) -> None:
         self._link.ping()
         if self._link.is_running():
-            self.seen()
+            self.mark_alive()
 
     def kill(self) -> None:
         self._link.kill()
@@ -90,7 +90,7 @@ class WorkerProcess(Worker):
     def _answered(self, request: int, payload: bytes, microseconds: int) -> None:
         number, _ = self._open[request]
         self._link.computed[number] += microseconds  # before the caller gets the answer and reads the time
-        self.answered(request, payload)
+        self.on_answer(request, payload)
 
 
 class Link(asyncio.Protocol):
@@ -104,7 +104,7 @@ class Link(asyncio.Protocol):
 
     def __init__(
         self,
-        template: Template,
+        template: WorkerTemplate,
         threads: int,
         on_message: Callable[[], None],
         answered: Callable[[int, bytes, int], None],
@@ -123,11 +123,7 @@ class Link(asyncio.Protocol):
         self._connecting = self._loop.create_task(self._loop.create_connection(lambda: self, sock=connection))
 
     def send(self, request: int, operation: str, number: int, args: tuple[Any, ...]) -> None:
-        """Send a request to :meth:`EnvHost.answer`.
-
-        Raises:
-            UsageError: the arguments cannot be pickled.
-        """
+        """Send a request to :meth:`EnvHost.answer`."""
         try:
             data = messages.pack_request((request, operation, number, args))
         except Exception as error:
@@ -153,14 +149,14 @@ class Link(asyncio.Protocol):
         """Kill the process and its descendants."""
         self._template.kill(self._number)
 
-    def ended(self, how: str) -> None:
+    def on_end(self, why: str) -> None:
         """Handle the template's report that the process has ended."""
         if not self._loop.is_closed():
             self._connecting.cancel()
             if self._writer is not None:
                 with contextlib.suppress(RuntimeError):
                     self._writer.abort()
-        self._over(self._problem or how)
+        self._over(self._problem or why)
 
     def _write(self, data: bytes) -> None:
         """Send data, together with other data of the same iteration of the event loop."""

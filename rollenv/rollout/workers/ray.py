@@ -11,9 +11,9 @@ from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
-from rollenv.rollout.workers.pool import Slot, Worker, WorkerPool
+from rollenv.rollout.workers.pool import PoolSlot, PoolWorker, WorkerPool
 from rollenv.rollout.workers.processes import Link
-from rollenv.rollout.workers.template import Template
+from rollenv.rollout.workers.template import WorkerTemplate
 
 with extra("ray", "Playing in Ray"):
     import ray
@@ -38,9 +38,6 @@ class RayWorkers(WorkerPool):
         lost_after: seconds after which an unreachable actor, or one whose process is stopped, is killed. One that runs
             but does not answer is busy, and only the deadlines of its environments apply.
         close_deadline: seconds that closing an environment may take before its actor is replaced.
-
-    Raises:
-        UsageError: Ray is not connected.
     """
 
     def __init__(
@@ -68,10 +65,10 @@ class RayWorkers(WorkerPool):
         self.actors: dict[str, Any] = {}
         self.process_numbers = itertools.count()
 
-    def start_worker(self, slot: Slot) -> Worker:
+    def start_worker(self, slot: PoolSlot) -> PoolWorker:
         return ActorProcess(self, slot)
 
-    def actor_for(self, slot: Slot) -> tuple[str, Any]:
+    def actor_for(self, slot: PoolSlot) -> tuple[str, Any]:
         """Return the actor of a slot and its name; a worker for one environment uses the least loaded actor."""
         name = slot.name
         if slot.alone:
@@ -93,7 +90,7 @@ class RayWorkers(WorkerPool):
 class _Process:
     """A worker process of an actor."""
 
-    def __init__(self, template: Template, threads: int) -> None:
+    def __init__(self, template: WorkerTemplate, threads: int) -> None:
         loop = asyncio.get_running_loop()
         self.last_message = time.monotonic()
         self.up: asyncio.Future[None] = loop.create_future()
@@ -118,7 +115,7 @@ class _Actor:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.template = Template()
+        self.template = WorkerTemplate()
         self.processes: dict[int, _Process] = {}
 
     async def start(self, number: int) -> str:
@@ -150,19 +147,19 @@ class _Actor:
         """Kill a process and return the reason of its end."""
         process = self.processes[number]
         process.link.kill()
-        how = await asyncio.shield(process.over)
+        why: str = await asyncio.shield(process.over)
         self.processes.pop(number, None)
-        return how
+        return why
 
     async def close(self) -> None:
         """End all processes and their descendants."""
         self.template.close()
 
 
-class ActorProcess(Worker):
+class ActorProcess(PoolWorker):
     """A process of an actor; its successors run on the same actor while that exists."""
 
-    def __init__(self, pool: RayWorkers, slot: Slot):
+    def __init__(self, pool: RayWorkers, slot: PoolSlot):
         super().__init__(pool, slot)
         self.node, self._actors, self._number = "", pool.actors, next(pool.process_numbers)
         self._loop = asyncio.get_running_loop()
@@ -185,8 +182,8 @@ class ActorProcess(Worker):
         if not self._loop.is_closed():
             self._run(self._end())
 
-    def over(self, how: str, *, env_fault: bool = True) -> None:
-        super().over(how, env_fault=env_fault)
+    def on_end(self, why: str, *, env_fault: bool = True) -> None:
+        super().on_end(why, env_fault=env_fault)
         if not self._loop.is_closed():
             for task in list(self._tasks):
                 if task is not asyncio.current_task() and task.get_name() != "end":
@@ -205,30 +202,30 @@ class ActorProcess(Worker):
 
     async def _receive(self, request: int, reference: Any) -> None:
         with self._actor_may_be_lost():
-            payload, how = await ray_calls.answer(reference)
-            if how:
-                self.over(how)
+            payload, why = await ray_calls.answer(reference)
+            if why:
+                self.on_end(why)
             elif not self.ended:
                 self.on_message()
-                self.answered(request, payload)
+                self.on_answer(request, payload)
 
     async def _ping(self) -> None:
         with self._actor_may_be_lost():
-            silent, running, how = await ray_calls.answer(self.actor.ping.remote(self._number))
-            if how:
-                self.over(how)
+            silent, running, why = await ray_calls.answer(self.actor.ping.remote(self._number))
+            if why:
+                self.on_end(why)
             elif running:
-                self.seen()
+                self.mark_alive()
                 self.last_message = max(self.last_message, self.pool.time() - silent)
 
     async def _end(self) -> None:
         try:
             with self._actor_may_be_lost():
                 async with asyncio.timeout(_END_SECONDS):
-                    self.over(await ray_calls.answer(self.actor.end.remote(self._number)))
+                    self.on_end(await ray_calls.answer(self.actor.end.remote(self._number)))
         except TimeoutError:
             self._lose_actor()
-            self.over("its actor does not answer", env_fault=False)
+            self.on_end("its actor does not answer", env_fault=False)
 
     @contextlib.contextmanager
     def _actor_may_be_lost(self) -> Iterator[None]:
@@ -237,7 +234,7 @@ class ActorProcess(Worker):
             yield
         except RayError as error:
             self._lose_actor()
-            self.over(ray_calls.first_line(error), env_fault=False)
+            self.on_end(ray_calls.first_line(error), env_fault=False)
 
     def _lose_actor(self) -> None:
         if self._actors.get(self._actor_name) is self.actor:

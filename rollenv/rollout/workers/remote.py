@@ -17,15 +17,13 @@ from rollenv.remote.connection import refused
 from rollenv.remote.protocol import EnvBroke, NotAllowed, ServerFull, ServerLost, SessionGone
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.base import Avoid, EnvFailure, EnvResult, avoid_none, validated
+from rollenv.rollout.workers.supervisor import Slot, Supervisor
 
 with extra("serve", "Playing on servers"):
     from websockets.asyncio.client import ClientConnection, connect
     from websockets.exceptions import InvalidStatus, WebSocketException
 
 logger = logging.getLogger(__name__)
-
-#: Maximum seconds that the first episodes wait for all servers, so that they are spread evenly.
-_SETTLE = 5.0
 
 #: Timeout of a connection attempt, and delay between two attempts, in seconds.
 _CONNECT, _AGAIN = 10.0, 0.5
@@ -34,7 +32,7 @@ _CONNECT, _AGAIN = 10.0, 0.5
 _GOODBYE = 1.0
 
 
-class RemoteWorkers:
+class RemoteWorkers(Supervisor["WorkerServer"]):
     """Servers as workers. The rollout manager replays the episodes of a lost server on another one.
 
     Args:
@@ -43,9 +41,6 @@ class RemoteWorkers:
         envs_per_server: maximum environments of this client on a server.
         ping_every: seconds between two pings.
         lost_after: seconds without an answer after which a server is lost; shorter interruptions are bridged.
-
-    Raises:
-        UsageError: the address is wrong, or the number of weights differs from the number of servers.
     """
 
     interruptible = True
@@ -66,74 +61,66 @@ class RemoteWorkers:
         if len(weights) != len(addresses) or min(weights) <= 0:
             raise UsageError(f"there are {len(addresses)} servers and the weights {weights}; each needs one above 0")
         self.envs_per_server, self.ping_every, self.lost_after = envs_per_server, ping_every, lost_after
-        self.servers = [Server(self, address, weight) for address, weight in zip(addresses, weights, strict=True)]
-        self._changed: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._settle_by = 0.0
+        super().__init__([WorkerServer(self, *server) for server in zip(addresses, weights, strict=True)])
 
     async def open(
         self, task: Task, *, views: bool = False, avoid: Avoid = avoid_none, alone: bool = False
     ) -> RemoteWorkerEnv:
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            if self._loop is not None and not self._loop.is_closed():
-                raise UsageError("these workers are used by another event loop; close them there first")
-            self._loop, self._changed, self._settle_by = loop, asyncio.Event(), loop.time() + _SETTLE
-            for server in self.servers:
-                server.start()
+        self.attach()
         return RemoteWorkerEnv(await self.reserve(avoid), task, views, avoid)
 
-    async def reserve(self, avoid: Avoid) -> Server:
+    async def reserve(self, avoid: Avoid) -> WorkerServer:
         """Wait for a server with room and reserve it for an environment.
 
         Raises:
             NotAllowed: all servers refuse the token.
         """
-        assert self._loop is not None
-        while True:
-            settled = all(server.tried for server in self.servers) or self._loop.time() > self._settle_by
-            if settled and (server := self._choose(avoid)) is not None:
-                server.load += 1
-                return server
-            refused = [server.refusal for server in self.servers if server.refusal is not None]
-            if len(refused) == len(self.servers):
-                raise refused[0]
-            assert self._changed is not None
-            self._changed.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), 0.5)
+        return await self.acquire(lambda: self._choose(avoid))
+
+    def start_slot(self, slot: WorkerServer) -> None:
+        slot.start()
+
+    def give_back(self, taken: WorkerServer) -> None:
+        taken.load -= 1
+        self.wake()
 
     async def aclose(self) -> None:
-        for server in self.servers:
+        for server in self.slots:
             await server.aclose()
-        self._loop = None
+        self.detach()
 
     def report(self) -> list[dict[str, Any]]:
-        return [server.report() for server in self.servers]
+        return [server.report() for server in self.slots]
 
-    def changed(self) -> None:
-        """Wake waiting callers, because there may be room now."""
-        if self._changed is not None:
-            self._changed.set()
+    async def watch(self) -> None:
+        """Ping the servers, and drop the connection of one that has been silent for too long."""
+        async for late in self.ticks(self.ping_every):
+            for server in self.slots:
+                server.look(late)
 
-    def _choose(self, avoid: Avoid) -> Server | None:
-        """Return the server with the least load for its weight; one to avoid only if there is no other."""
-        now = asyncio.get_running_loop().time()
-        room = [s for s in self.servers if s.up and s.load < self.envs_per_server and s.full_until <= now]
-        return min(room, key=lambda server: (avoid(server.name), server.load / server.weight), default=None)
+    def _choose(self, avoid: Avoid) -> WorkerServer | None:
+        """Reserve the server with the least load for its weight; one to avoid only if there is no other."""
+        room = [s for s in self.slots if s.up and s.load < self.envs_per_server and s.full_until <= self.time()]
+        if room:
+            chosen = min(room, key=lambda server: (avoid(server.name), server.load / server.weight))
+            chosen.load += 1
+            return chosen
+        refusals = [server.refusal for server in self.slots if server.refusal is not None]
+        if len(refusals) == len(self.slots):
+            raise refusals[0]
+        return None
 
 
-class Server:
+class WorkerServer(Slot):
     """One server and its connection, which is restored when it is lost.
 
     Unanswered requests are sent again over the new connection; the server detects duplicates.
     """
 
     def __init__(self, workers: RemoteWorkers, address: Address, weight: float):
-        self.workers, self.address, self.weight, self.name = workers, address, weight, str(address)
-        self.up, self.load, self.deaths, self.last_death = False, 0, 0, ""
-        self.tried = False
-        """True after the first answer or failed connection."""
+        super().__init__(str(address))
+        self.workers, self.address, self.weight = workers, address, weight
+        self.up, self.load = False, 0
         self.refusal: RollenvError | None = None
         self.full_until = 0.0
         self._pending: dict[int, tuple[list[Any], asyncio.Future[Any]]] = {}
@@ -163,9 +150,7 @@ class Server:
 
     def report(self) -> dict[str, Any]:
         """The state, as plain data."""
-        state = "up" if self.up else "down"
-        about = {"worker": self.name, "state": state, "envs": self.load, "pid": None}
-        return about | {"deaths": self.deaths, "last_death": self.last_death}
+        return self.report_of("up" if self.up else "down", self.load)
 
     def ask(self, *request: Any) -> asyncio.Future[Any]:
         """Send a request and return a future of the answer."""
@@ -217,11 +202,8 @@ class Server:
                 logger.info("%s: %s", self.name, why)
             self.up, self.tried = False, True
             if loop.time() - silent_since >= self.workers.lost_after or not self._pending:
-                if self._pending:
-                    self.deaths += 1
-                self.last_death = why
-                self._fail(why)
-            self.workers.changed()
+                self._lose(why)
+            self.workers.on_change()
             await asyncio.sleep(_AGAIN)
 
     async def _connect(self) -> ClientConnection:
@@ -243,21 +225,20 @@ class Server:
 
     async def _talk(self, connection: ClientConnection) -> None:
         self._connection = connection
-        watch = asyncio.get_running_loop().create_task(self._watch(connection))
         try:
             self._unsent = list(self._pending)
             self._flush()
+            self.tell("hello", protocol.VERSION)
             async for message in connection:
                 try:
                     answers = protocol.unpack_all(message if isinstance(message, bytes) else b"")
                 except UsageError as error:  # a repeated request would give the same answer
-                    self.deaths += 1
-                    self._fail(f"its answer is wrong: {error}")
+                    self._lose(f"its answer is wrong: {error}")
                     raise
                 self._last_answer = asyncio.get_running_loop().time()
                 if not self.up:
                     self.up = self.tried = True
-                    self.workers.changed()
+                    self.workers.on_change()
                 for answer in answers:
                     _, future = self._pending.pop(answer[0], (None, None))
                     if future is None or future.done():
@@ -267,25 +248,19 @@ class Server:
                     else:
                         future.set_result(answer[1])
         finally:
-            watch.cancel()
             connection.transport.abort()
 
-    async def _watch(self, connection: ClientConnection) -> None:
+    def look(self, late: float) -> None:
         """Ping the server; drop the connection if it has been silent for too long."""
-        loop = asyncio.get_running_loop()
-        while True:
+        if self._connection is None:
+            return
+        now = self.workers.time()
+        self._last_answer = min(now, self._last_answer + late)
+        if now - self._last_answer > self.workers.lost_after:
+            self._lose(f"it was silent for {now - self._last_answer:.1f} s")
+            self._connection.transport.abort()
+        else:
             self.tell("hello", protocol.VERSION)
-            asleep = loop.time()
-            await asyncio.sleep(self.workers.ping_every)
-            late = loop.time() - asleep - self.workers.ping_every
-            if late > self.workers.ping_every:  # the event loop was blocked, so nothing was sent or read
-                self._last_answer = min(loop.time(), self._last_answer + late)
-            if loop.time() - self._last_answer > self.workers.lost_after:
-                self.last_death = f"it was silent for {loop.time() - self._last_answer:.1f} s"
-                self._fail(self.last_death)
-                self.deaths += 1
-                connection.transport.abort()
-                return
 
     def _flush(self) -> None:
         """Send the collected requests in one message."""
@@ -311,6 +286,11 @@ class Server:
             for _, data in protocol.pack_all(messages, protocol.LARGEST_REQUEST):
                 await connection.send(data)
 
+    def _lose(self, why: str) -> None:
+        """Count the loss of the server if requests are open, and fail them."""
+        self.losses, self.last_error = self.losses + bool(self._pending), why
+        self._fail(why)
+
     def _fail(self, why: str) -> None:
         """Fail all pending requests because the server is lost."""
         pending, self._pending = self._pending, {}
@@ -322,7 +302,7 @@ class Server:
 class RemoteWorkerEnv:
     """An environment on a server."""
 
-    def __init__(self, server: Server, task: Task, views: bool, avoid: Avoid):
+    def __init__(self, server: WorkerServer, task: Task, views: bool, avoid: Avoid):
         self._server, self._task, self._views, self._avoid = server, task, views, avoid
         self.worker = server.name
         self._session, self._count, self._open, self._begun = "", 0, True, False
@@ -345,11 +325,11 @@ class RemoteWorkerEnv:
     async def _move(self, error: ServerFull) -> None:
         seconds = float(error.details.get("retry_after", 1.0))
         server, workers = self._server, self._server.workers
-        server.full_until = asyncio.get_running_loop().time() + seconds
+        server.full_until = workers.time() + seconds
+        asyncio.get_running_loop().call_later(seconds, workers.wake)
         new = await workers.reserve(self._avoid)
-        server.load -= 1
+        workers.give_back(server)
         self._server, self.worker = new, new.name
-        workers.changed()
 
     async def step(self, action: str) -> EnvResult:
         return validated(*await self._call("step", action))
@@ -365,8 +345,7 @@ class RemoteWorkerEnv:
     def close(self) -> None:
         if self._open:
             self._open = False
-            self._server.load -= 1
-            self._server.workers.changed()
+            self._server.workers.give_back(self._server)
             if self._session:
                 self._server.tell("close", self._session)
 

@@ -2,6 +2,8 @@
 
 It imports the modules of workers and never runs an environment, so a new worker starts in milliseconds. It reports the
 end of each worker and kills processes that its environments left. All of them end with the template's parent process.
+The forkserver of :mod:`multiprocessing` promises neither: what a killed worker started lives on, and so do the workers
+while another child of the parent holds its pipe.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ from rollenv.rollout.workers.host import BROKEN, serve
 
 _SET_PDEATHSIG, _SET_SUBREAPER = 1, 36
 
+#: The variable that keeps Python from importing from the current folder.
+_SAFE_PATH = "PYTHONSAFEPATH"
+
 #: Maximum seconds to wait for killed processes.
 _END_SECONDS = 10.0
 
@@ -37,12 +42,12 @@ class Forked(Protocol):
 
     pid: int | None
 
-    def ended(self, how: str) -> None:
+    def on_end(self, why: str) -> None:
         """Handle the end of the process."""
         ...
 
 
-class Template:
+class WorkerTemplate:
     """The template process, started on first use and restarted if it has ended. Used in an event loop."""
 
     def __init__(self) -> None:
@@ -55,11 +60,7 @@ class Template:
         self._close = weakref.finalize(self, _close, self._resources)
 
     def fork(self, owner: Forked, threads: int) -> tuple[int, socket.socket]:
-        """Start a worker.
-
-        Returns:
-            The worker's number, for :meth:`kill`, and its connection.
-        """
+        """Start a worker, and return its number, for :meth:`kill`, and its connection."""
         if self._socket is None:
             self._start()
         assert self._socket is not None
@@ -84,10 +85,15 @@ class Template:
 
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path_setting = os.environ.get(_SAFE_PATH)
         process = multiprocessing.get_context("spawn").Process(
-            target=_run, args=(theirs, os.getpid()), name="rollenv-template", daemon=True
+            target=_run, args=(theirs, os.getpid(), path_setting), name="rollenv-template", daemon=True
         )
-        process.start()
+        os.environ[_SAFE_PATH] = "1"  # until it has this process's sys.path, it must not import from the current folder
+        try:
+            process.start()
+        finally:
+            _restore(path_setting)
         self._process = process
         theirs.close()
         self._resources[:] = [self._socket, process]
@@ -105,21 +111,28 @@ class Template:
         except OSError:
             report = b""
         if report:
-            number, pid, how = json.loads(report)
-            if how is None and number in self._owners:
+            number, pid, why = json.loads(report)
+            if why is None and number in self._owners:
                 self._owners[number].pid = pid
             elif number in self._owners:
-                self._owners.pop(number).ended(how)
+                self._owners.pop(number).on_end(why)
             return
         asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
         self._process.join(_END_SECONDS)
-        how = f"the process that starts workers ended with exit code {self._process.exitcode}"
+        why = f"the process that starts workers ended with exit code {self._process.exitcode}"
         self._socket = self._process = None
         self._resources.clear()
         owners, self._owners = self._owners, {}
         for owner in owners.values():
-            owner.ended(how)
+            owner.on_end(why)
+
+
+def _restore(path_setting: str | None) -> None:
+    """Give the path setting to this process's children again."""
+    os.environ.pop(_SAFE_PATH, None)
+    if path_setting is not None:
+        os.environ[_SAFE_PATH] = path_setting
 
 
 def _close(resources: list[socket.socket | SpawnProcess]) -> None:
@@ -134,8 +147,9 @@ def _close(resources: list[socket.socket | SpawnProcess]) -> None:
 # -- in the template process -------------------------------------------------------------------------------------------
 
 
-def _run(requests: socket.socket, parent: int) -> None:
+def _run(requests: socket.socket, parent: int, path_setting: str | None) -> None:
     """Fork and kill workers on request until the requests or the parent process end."""
+    _restore(path_setting)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         os.setsid()
@@ -212,8 +226,12 @@ def _reap(workers: dict[int, int], requests: socket.socket) -> None:
                 continue
             _kill_children(keep=workers.keys())
             code = os.waitstatus_to_exitcode(ended[1])
-            how = "an environment closed the connection of its process" if code == BROKEN else f"exit code {code}"
-            _report(requests, number, ended[0], f"signal {-code}" if code < 0 else how)
+            why = f"exit code {code}"
+            if code == BROKEN:
+                why = "an environment closed the connection of its process"
+            elif code < 0:
+                why = f"signal {-code}"
+            _report(requests, number, ended[0], why)
 
 
 def _kill_children(keep: Iterable[int] = ()) -> None:
@@ -226,9 +244,9 @@ def _kill_children(keep: Iterable[int] = ()) -> None:
             return
 
 
-def _report(requests: socket.socket, number: int, pid: int, how: str | None) -> None:
+def _report(requests: socket.socket, number: int, pid: int, why: str | None) -> None:
     with contextlib.suppress(OSError):
-        requests.send(json.dumps([number, pid, how]).encode())
+        requests.send(json.dumps([number, pid, why]).encode())
 
 
 def _prctl(option: int, value: int) -> None:
