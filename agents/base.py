@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rollenv.core.env import Env
@@ -99,7 +100,14 @@ class Session(Protocol):
 
 
 class Agent(Protocol):
-    """Starts sessions, which may share a model."""
+    """Starts sessions, which may share a model. A class that does not derive from it needs ``start`` only."""
+
+    version: Any = None
+    """Number of updates of the weights; None if they are not trained."""
+
+    async def prepare(self, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of an environment before it is built, changed as the agent needs them."""
+        return kwargs
 
     def start(self, env: EnvHandle, seed: int) -> Session:
         """Start a session for one episode.
@@ -129,7 +137,15 @@ class Updatable(Protocol):
         ...
 
 
-async def renew(agent: Any, weights: Any = None) -> None:
+def member(plain: object, protocol: type, name: str) -> Any:
+    """Return a member of an agent or session, or the protocol's default if a plain object lacks it."""
+    if hasattr(plain, name):
+        return getattr(plain, name)
+    default = getattr(protocol, name)
+    return MethodType(default, plain) if callable(default) else default
+
+
+async def update_weights_of(agent: Any, weights: Any = None) -> None:
     """Suspend an agent, load new weights and resume it.
 
     Raises:
@@ -144,14 +160,14 @@ async def renew(agent: Any, weights: Any = None) -> None:
         await agent.resume()
 
 
-class RandomAgent:
+class RandomAgent(Agent):
     """Plays the environment's random actions, different for each member of a group."""
 
     def start(self, env: EnvHandle, seed: int) -> Session:
         return _Expert(env, 1.0, random.Random(seed))
 
 
-class ConstantAgent:
+class ConstantAgent(Agent):
     """Plays the same action in every turn: a baseline that reads nothing."""
 
     def __init__(self, text: str):
@@ -169,7 +185,7 @@ class _ConstantSession(Session):
         return Action(self.text)
 
 
-class NopAgent:
+class NopAgent(Agent):
     """Does nothing but submit at once, if there is an action for it (``info["submit"]``)."""
 
     def start(self, env: EnvHandle, seed: int) -> Session:
@@ -182,7 +198,7 @@ class _NopSession(Session):
         return Action(str(info.get("submit", "")))
 
 
-class OracleAgent:
+class OracleAgent(Agent):
     """Plays the expert's actions, with a share ``noise`` of random ones."""
 
     def __init__(self, noise: float = 0.0):

@@ -9,7 +9,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollenv.agents.base import EnvHandle
+from rollenv.agents.base import Agent, EnvHandle
 from rollenv.agents.engines.base import OwnsEngine, Sampling
 from rollenv.agents.engines.token_cache import Remembered
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-class LocalAgent(OwnsEngine):
+class LocalAgent(OwnsEngine, Agent):
     """Plays with a causal language model: one self-contained prompt per turn, or the whole episode as a chat.
 
     Concurrent requests of all sessions are batched, and equal prompts are computed once. Token ids and

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollenv.agents.base import Action, AgentFailed, EnvHandle, Session
+from rollenv.agents.base import Action, Agent, AgentFailed, EnvHandle, Session
 from rollenv.agents.offered_tools import offered
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.calls import write_calls
@@ -21,7 +21,7 @@ _WORD = re.compile(r"[a-z]{3,}")
 _STOP = frozenset({"the", "and", "for", "with", "from", "that", "this", "all", "any", "please", "can", "you", "are"})
 
 
-class ScriptedAgent:
+class ScriptedAgent(Agent):
     """A rule-based baseline for tasks with tools (ReAct, arXiv 2210.03629): it matches words and copies values.
 
     In every turn it calls the function whose name and description share most words with the request, if it can fill
@@ -147,7 +147,7 @@ def words_of(text: str) -> set[str]:
     return {word.rstrip("s") for word in _WORD.findall(text.lower()[:20_000])} - _STOP
 
 
-class ReplayAgent:
+class ReplayAgent(Agent):
     """Replays stored answers: the actions of recorded episodes, or answers to numbered tasks.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rollenv.agents.base import renew
+from rollenv.agents.base import update_weights_of
 from rollenv.core.errors import UsageError
 from rollenv.rollout.filters import Bounded, Filter, mean_between, varied
 from rollenv.rollout.manager import RolloutManager
@@ -58,7 +58,7 @@ class Batches(ABC):
 
     def update(self, weights: Any) -> None:
         """Load new weights into the manager's agent, in the form that its ``update_weights`` takes."""
-        self.manager.run(renew(self.manager.agent, weights))
+        self.manager.run(update_weights_of(self.manager.agent, weights))
 
     @contextlib.contextmanager
     def resting(self) -> Iterator[None]:

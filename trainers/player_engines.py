@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from rollenv.agents.base import EnvHandle, Session, Updatable
+from rollenv.agents.base import Agent, Updatable
 from rollenv.agents.engine_agent import EngineAgent
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.agents.engines.base import Sampling
@@ -31,7 +31,7 @@ from rollenv.trainers.policies.base import Policy
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, MAX_LORA_RANK)
 
 
-class Player(Updatable, Protocol):
+class Player(Updatable, Agent, Protocol):
     """An agent with token ids whose weights are trained."""
 
     sampling: Sampling
@@ -39,10 +39,6 @@ class Player(Updatable, Protocol):
     @property
     def tokens(self) -> int:
         """Number of computed or sampled tokens so far."""
-        ...
-
-    def start(self, env: EnvHandle, seed: int) -> Session:
-        """See :class:`~rollenv.agents.base.Agent`."""
         ...
 
 

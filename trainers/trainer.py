@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.agents.base import renew
+from rollenv.agents.base import update_weights_of
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.rollout.evaluate import evaluate
@@ -93,7 +93,7 @@ class Trainer:
                 manager.group_reward = GroupReward(group_function(config.rewards.group), manager.limits.reward)
             self.learner = Learner(config, state, run)
             if restored and config.played_rank:  # the player has only the base model, without the checkpoint's adapter
-                manager.run(renew(state.player, state.sync.weights(state.policy)))
+                manager.run(update_weights_of(state.player, state.sync.weights(state.policy)))
                 state.player.version = state.base_agent.version
 
             left = config.iterations - state.iteration

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from rollenv.agents.base import Action, EnvHandle, Session
+from rollenv.agents.base import Action, Agent, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
 from rollenv.agents.chat.replies import Reply, ToolCall
 from rollenv.agents.offered_tools import offered
@@ -26,7 +26,7 @@ from rollenv.core.tools.calls import as_element
 _RESERVED = ("model", "messages", "stream", "stream_options", "tools")
 
 
-class ChatAgent:
+class ChatAgent(Agent):
     """Plays through POST requests to ``base_url/chat/completions``.
 
     The action is the text of an answer without the thoughts before it; an unfinished thought has no action. Tool calls

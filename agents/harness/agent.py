@@ -7,10 +7,10 @@ import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from rollenv.agents.base import Action, AgentFailed, ContextFull, EnvHandle, Session
+from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, EnvHandle, Session
 from rollenv.agents.engines.base import OwnsEngine, Sampling
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.mcp import Tools
@@ -35,7 +35,7 @@ def concurrent_plays() -> int:
     return 2 * (os.cpu_count() or 1)
 
 
-class HarnessAgent:
+class HarnessAgent(Agent):
     """Plays with a third-party agent, whose only network access is a gateway to the model.
 
     In an environment with a machine (``shell:*``, ``harbor:*``, ``tb:*``) the harness runs in that machine: one action
@@ -74,7 +74,7 @@ class HarnessAgent:
         self._machines: dict[str, bool] = {}
         """True for ids whose environment is a machine."""
 
-    async def prepare(self, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    async def prepare(self, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return constructor arguments for an environment whose machine has the harness and access to the gateway.
 
         Raises:

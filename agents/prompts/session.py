@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rollenv.agents.base import Action, ContextFull, EnvHandle, Session
+from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session
 from rollenv.agents.engines.base import Engine, Ids, Response, Sampling
 from rollenv.agents.offered_tools import offered
 from rollenv.agents.pictures import refuse_pictures
@@ -265,7 +265,7 @@ def stop_ids(tokenizer: PreTrainedTokenizerBase, chat: bool = True) -> frozenset
     return frozenset(ends)
 
 
-class TokenAgent:
+class TokenAgent(Agent):
     """Plays with any engine: with a bounded prompt per turn or, without ``prompt``, with a chat over the whole episode.
 
     Args:

@@ -61,7 +61,7 @@ class ShardSlot:
     """Last condition of each shard that was in this slot."""
 
 
-class Fleet:
+class Fleet(Agent):
     """The shards of a rollout.
 
     Args:
