@@ -126,16 +126,12 @@ def concurrent_harnesses(settings: HarnessConfig) -> int | None:
 
 
 def _own_vllm(settings: VllmPlayer, folder: Path, rank: int, options: dict[str, Any]) -> Any:
-    """Create a vLLM engine in this process, or in Ray actors."""
+    """Create a vLLM engine in this process."""
     options |= settings.options
     if settings.sleep:
         options = {"enable_sleep_mode": True} | options
     if rank:
         options |= {"enable_lora": True, "max_lora_rank": next(n for n in _RANKS if n >= rank)}
-    if settings.actors:
-        from rollenv.agents.engines.vllm_actors import VLLMActors
-
-        return VLLMActors(settings.actors, folder.absolute(), options, settings.actor_options)
     from rollenv.agents.vllm import load_engine
 
     return load_engine(folder, **options)[0]

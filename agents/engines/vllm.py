@@ -134,22 +134,14 @@ class VLLMEngine:
 
         Raises:
             ContextFull: the prompt leaves no room for a response.
-            EngineFailed: vLLM failed, or was closed.
-            UsageError: the prompt or the sampling is invalid.
-        """
-        return await self.draw(prompt, sampling, rng.getrandbits(48))
-
-    async def draw(self, prompt: Ids, sampling: Sampling, seed: int) -> Response:
-        """Sample a response with a seed, for callers in another process.
-
-        Raises:
             EngineLost: vLLM failed, or was closed.
+            UsageError: the prompt or the sampling is invalid.
         """
         prompt, limit = room_for(prompt, sampling, self.max_context, decodes=self._decode is not None)
         if self._failure:
             raise EngineLost(self._failure)
         future = asyncio.get_running_loop().create_future()
-        request = Request(prompt, sampling, random.Random(seed), limit, future)
+        request = Request(prompt, sampling, random.Random(rng.getrandbits(48)), limit, future)
         self._live.append(request)
         self._wake()
         try:
@@ -215,16 +207,6 @@ class VLLMEngine:
         self.version += 1
         if was_running:
             await self.resume()
-
-    async def call_workers(self, method: str, **arguments: Any) -> None:
-        """Call a method of vLLM's workers, for a transfer of weights by vLLM's trainer API (``vllm_transfer``)."""
-        await self._in_thread(self._llm.collective_rpc, method, None, (), arguments)
-
-    async def weights_came(self) -> None:
-        """Finish an update after :meth:`call_workers` has changed the weights."""
-        self._send_again(changed=self._adapter is not None)
-        await self._in_thread(self._put_on, None)
-        self.version += 1
 
     async def resume(self) -> None:
         """Resume sampling; unfinished responses continue after their tokens.

@@ -429,9 +429,9 @@ class ServerEngine:
         if not backend:
             logger.info("weights go to the vLLM server at %s through the folder %s", self.url, self.folder)
             return None
-        from rollenv.agents.engines.vllm_transfer import server_transfer
+        from rollenv.agents.engines.vllm_transfer import Transfer
 
-        return server_transfer(backend, self.url, about["parallel_config"]["world_size"])
+        return Transfer(backend, self.url, about["parallel_config"]["world_size"])
 
     async def _check_server(self) -> None:
         """Wait for a server that failed, and check that it still has the weights."""

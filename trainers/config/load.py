@@ -23,6 +23,9 @@ from rollenv.trainers.config.tasks import pattern_of, task_domains
 
 logger = logging.getLogger(__name__)
 
+#: Keys of earlier versions, and those that do the same now.
+_REPLACED = {"player.actors": "rollout.shards", "player.actor_options": "rollout.shard_options"}
+
 
 def recipes() -> dict[str, Path]:
     """Return the bundled recipes by name."""
@@ -330,6 +333,8 @@ def _first_keys(keys: Sequence[int | str], key: str) -> str:
 
 def _near(key: str) -> list[str]:
     """Return the most likely intended keys: the same name elsewhere, then the same section, then similar names."""
+    if key in _REPLACED:
+        return [_REPLACED[key]]
     keys = _all_keys()
     section, _, name = key.rpartition(".")
     siblings = [k for k in keys if k.rpartition(".")[0] == section]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from rollenv.agents.gateway.tree import Kind
-from rollenv.trainers.config.section import ActorOptions, Positive, Section, union
+from rollenv.trainers.config.section import Positive, Section, union
 
 #: The largest adapter rank that vLLM supports.
 MAX_LORA_RANK = 512
@@ -20,16 +20,12 @@ class LocalPlayer(Section):
 
 
 class VllmPlayer(Section):
-    """vLLM: in this process, in Ray actors, or behind servers. It gets the trainer's weights or adapter after every
-    update."""
+    """vLLM: in this process, one in each of ``rollout.shards``, or behind servers. It gets the trainer's weights or
+    adapter after every update."""
 
     kind: Literal["vllm"] = "vllm"
     options: dict[str, Any] = Field(default_factory=dict)
     """Arguments of ``vllm.EngineArgs``, such as ``{ gpu_memory_utilization = 0.4, max_model_len = 4096 }``."""
-    actors: int = Field(0, ge=0)
-    """Number of Ray actors with one engine each; 0 for one engine in this process."""
-    actor_options: ActorOptions = Field(default_factory=dict)
-    """Options of ``ray.remote``, such as ``{ num_gpus = 1 }``, which is the default if the cluster has GPUs."""
     url: str = ""
     """Addresses of vLLM servers, separated by commas; each needs access to the run folder."""
     patience: Positive = 20.0
@@ -51,10 +47,8 @@ class VllmPlayer(Section):
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        if self.url and (self.actors or self.options):
-            raise ValueError("a server is started with its own options: give url, or actors and options")
-        if self.actor_options and not self.actors:
-            raise ValueError("actor_options are for actors: set their number with actors=N")
+        if self.url and self.options:
+            raise ValueError("a server is started with its own options: give url, or options")
         return self
 
 

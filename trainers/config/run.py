@@ -396,8 +396,8 @@ class TrainConfig(Section):
             yield "kl.horizon is too short for so many trajectories per batch: its coefficient could fall to 0"
         if self.harness.name and model.path == "tiny":
             yield "model.path must be a model with a chat template for a harness; the tiny one has none"
-        if self.harness.name and (many or (isinstance(player, VllmPlayer) and player.actors)):
-            yield "harness.name needs an engine in this process, or servers: leave out rollout.shards and player.actors"
+        if self.harness.name and many:
+            yield "harness.name needs an engine in this process, or servers: leave out rollout.shards"
         critic = isinstance(self.algorithm, Ppo) or isinstance(self.kl, KlReward)
         if isinstance(self.distill, Distill) and self.distill.alone and critic:
             yield (
@@ -443,8 +443,8 @@ class TrainConfig(Section):
             yield f"rollout.workers cannot be actors of their own with rollout.shards; {instead}"
         if many and isinstance(player, SglangPlayer):
             yield "rollout.shards need an engine each, not an SGLang server; take player.kind=vllm or local"
-        if many and isinstance(player, VllmPlayer) and (player.url or player.actors or player.sleep):
-            yield "rollout.shards have an engine each: leave out player.url, player.actors and player.sleep"
+        if many and isinstance(player, VllmPlayer) and (player.url or player.sleep):
+            yield "rollout.shards have an engine each: leave out player.url and player.sleep"
         if many and self.played_rank:
             yield "rollout.shards get whole weights; take player.lora=merged"
 
