@@ -45,20 +45,20 @@ class Player(Updatable, Agent, Protocol):
 class WeightSync:
     """Selects the weights that a player's ``update_weights`` gets after an update.
 
+    The engine's ``update_weights`` transfers them (in this process, over HTTP, by NCCL or through Ray).
+
     Args:
-        backend: ``shared`` if the policy trains the player's own tensors, ``adapter`` if the player holds the base
-            model and gets the trained adapter, ``copy`` if it gets all weights. The engine's ``update_weights``
-            transfers them (in this process, over HTTP, by NCCL or through Ray).
+        form: see :attr:`~rollenv.trainers.config.run.TrainConfig.weight_form`.
     """
 
-    def __init__(self, backend: Literal["shared", "adapter", "copy"]):
-        self.backend = backend
+    def __init__(self, form: Literal["shared", "adapter", "copy"]):
+        self.form = form
 
     def weights(self, policy: Policy) -> Iterator[tuple[str, Tensor]] | Adapter | None:
         """Return the weights for the player's ``update_weights``; None if it has them already."""
-        if self.backend == "shared":
+        if self.form == "shared":
             return None
-        return policy.adapter() if self.backend == "adapter" else policy.named_weights()
+        return policy.adapter() if self.form == "adapter" else policy.named_weights()
 
 
 def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0) -> Player:

@@ -102,7 +102,7 @@ def try_environments(config: TrainConfig) -> None:
             the data set has.
         MissingData, MissingExtra: a requirement of an environment is missing.
     """
-    from rollenv.trainers.config.chosen import naming
+    from rollenv.trainers.chosen_recipe import naming
     from rollenv.trainers.sources.configured import source_of
 
     for one in config.environments():
@@ -161,7 +161,7 @@ def differences(config: TrainConfig) -> list[str]:
 
     Keys without effect are left out: a recipe with them is refused.
     """
-    return _differences("", config, None, config.idle_keys())
+    return _differences("", config, None, config.unused_keys())
 
 
 def _differences(key: str, value: Any, default: Any, idle: Collection[str]) -> list[str]:

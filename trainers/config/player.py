@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from rollenv.agents.gateway.tree import Kind
-from rollenv.trainers.config.section import Positive, Section, union
+from rollenv.trainers.config.section import Positive, Section, union, unless
 
 #: The largest adapter rank that vLLM supports.
 MAX_LORA_RANK = 512
@@ -51,6 +52,16 @@ class VllmPlayer(Section):
             raise ValueError("a server is started with its own options: give url, or options")
         return self
 
+    def problems(self, run: Any) -> Iterator[str]:
+        if run.played_rank > MAX_LORA_RANK:
+            yield f"model.lora.rank is above {MAX_LORA_RANK}, vLLM's maximum; take player.lora=merged"
+        if run.played_rank and self.sleep == 2:
+            why = "as the base model is dropped then; take 1, or player.lora=merged"
+            yield f"player.sleep cannot be 2 with player.lora=adapter, {why}"
+
+    def unused(self, run: Any) -> dict[str, str]:
+        return unless(run.model.lora.rank, "model.lora.rank above 0", "player.lora")
+
 
 class HarnessConfig(Section):
     """A third-party agent that plays, with the trained model behind a gateway, in an environment with a machine."""
@@ -68,6 +79,15 @@ class HarnessConfig(Section):
     """Maximum number of model calls in an episode; later calls are refused."""
     train: list[Kind] = ["main", "subagent", "compaction"]
     """The kinds of calls to train on: main, subagent, compaction, aside (titles and probes), superseded, cancelled."""
+
+    def problems(self, run: Any) -> Iterator[str]:
+        if self.name and run.model.path == "tiny":
+            yield "model.path must be a model with a chat template for a harness; the tiny one has none"
+        if self.name and run.rollout.shards:
+            yield "harness.name needs an engine in this process, or servers: leave out rollout.shards"
+
+    def unused(self, run: Any) -> dict[str, str]:
+        return unless(self.name, "harness.name", "harness", "args", "seconds", "max_turns", "calls", "train")
 
 
 class SglangPlayer(Section):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from rollenv.core.errors import UsageError
-from rollenv.trainers.config.section import Section, Weight, union
+from rollenv.trainers.config.section import Section, Weight, union, unless
 
 
 def _expression(pattern: str) -> str:
@@ -165,3 +166,11 @@ class RewardsConfig(Section):
     """Weights from 1.5 for the shortest trajectory of the batch to 0.5 for the longest."""
     difficulty_weight: bool = False
     """Weights from 0.5 for tasks that always succeed to 2 for tasks that never do."""
+
+    def problems(self, run: Any) -> Iterator[str]:
+        for name in ("overlong", "drop_repetition"):
+            if getattr(self, name) > run.rollout.max_new_tokens:
+                yield f"rewards.{name} is more tokens than rollout.max_new_tokens"
+
+    def unused(self, run: Any) -> dict[str, str]:
+        return unless(not self.success_only, "rewards.success_only=false", "rewards.group")

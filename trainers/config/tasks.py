@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import named_wrappers
-from rollenv.trainers.config.section import Positive, Section, union
+from rollenv.trainers.config.section import Positive, Section, union, unless
 
 
 class EnvConfig(Section):
@@ -139,6 +139,11 @@ class Mixture(Section):
     @classmethod
     def _names(cls, parts: list[Part]) -> list[Part]:
         return distinct(parts, {"eval", "time", "cpu", "added", "judge", "advantage", "return"})
+
+    def unused(self, run: Any) -> dict[str, str]:
+        others = "tasks.kind other than mixture, whose parts have their own"
+        warms_up = run.model.path == "tiny"  # on the environment itself
+        return {"env.options": others} | unless(warms_up, others, "env.kwargs")
 
 
 _Tasks = Seeds | Rows | Levels | Pool | Mixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -73,10 +73,11 @@ class Critic:
         clip: float = 0.2,
         max_grad_norm: float = 1.0,
         packs: bool = True,
-        distribute: Callable[[Valuer | None], Valuer] = lambda valuer: cast(Valuer, valuer),
+        distribute: Callable[[Valuer | None], Valuer] | None = None,
     ):
         self.kind, self.clip, self.max_grad_norm = kind, clip, max_grad_norm
-        self.module = distribute(Valuer(model, kind, packs=packs) if model is not None else None)
+        valuer: Any = None if model is None else Valuer(model, kind, packs=packs)
+        self.module: Valuer = distribute(valuer) if distribute else valuer
         self.adam = torch.optim.AdamW(self.module.parameters(), lr=lr, weight_decay=0.0)
 
     @property
