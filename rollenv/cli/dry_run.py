@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,23 +71,23 @@ def dry_run(config: TrainConfig) -> None:
         console.print(line, markup=False, soft_wrap=True)
     console.print("\n[bold]the first prompt[/]")
     console.print(prompt, markup=False, soft_wrap=True)
-    table = Table(box=None, show_header=False)
-    if teacher:
-        table.add_row("teacher", teacher.about)
+    needs: dict[str, int | str] = {"teacher": teacher.about} if teacher else {}
     if config.algorithm.name in ("gigpo", "hgpo"):
-        table.add_row("states of turns", states_of_turns(trained, config.seed))
-    for name, value in demand(config, plan, prompt, turns).items():
-        table.add_row(name, f"{value:,}" if isinstance(value, int) else value)
-    console.print("\n[bold]what the run needs[/]")
-    console.print(table)
+        needs["states of turns"] = states_of_turns(trained, config.seed)
+    _print_table("[bold]what the run needs[/]", needs | demand(config, plan, prompt, turns))
     if plan.settings is not None:
-        console.print("\n[bold]memory of an update on its device[/] (besides caches while playing)")
-        table = Table(box=None, show_header=False)
         together = tokens_together(config, plan, prompt, other, turns)
-        for name, value in memory_rows(config, plan, teacher, together):
-            table.add_row(name, value)
-        console.print(table)
+        memory = dict(memory_rows(config, plan, teacher, together))
+        _print_table("[bold]memory of an update on its device[/] (besides caches while playing)", memory)
     console.print("nothing was started")
+
+
+def _print_table(title: str, rows: Mapping[str, int | str]) -> None:
+    table = Table(box=None, show_header=False)
+    for name, value in rows.items():
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else value)
+    console.print(f"\n{title}")
+    console.print(table)
 
 
 #: Seeds to reset with; random episodes for the share of recurring states, and their maximum number of turns.

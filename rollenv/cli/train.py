@@ -51,7 +51,7 @@ def command(
     resume: bool = typer.Option(False, "--resume", help="Continue the run in run_dir, or the recipe's latest run."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     dry_run: bool = typer.Option(
-        False, "--dry-run", "--plan", help="Show settings, first prompt and needs, without starting anything."
+        False, "--dry-run", help="Show settings, first prompt and needs, without starting anything."
     ),
     list_algorithms: bool = typer.Option(
         False, "--list-algorithms", callback=_list_algorithms, is_eager=True, help="List the values of algorithm=NAME."
