@@ -80,10 +80,6 @@ class Session(Protocol):
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Choose the next action.
 
-        Args:
-            observation: observation of the last reset or step.
-            info: ``info`` of the same reset or step.
-
         Raises:
             AgentFailed: there is no usable answer.
             ContextFull: the prompt is too long for the model.
@@ -110,11 +106,7 @@ class Agent(Protocol):
         return kwargs
 
     def start(self, env: EnvHandle, seed: int) -> Session:
-        """Start a session for one episode.
-
-        Args:
-            seed: seed of all random numbers of the session.
-        """
+        """Start a session for one episode."""
         ...
 
 
@@ -146,11 +138,7 @@ def member(plain: object, protocol: type, name: str) -> Any:
 
 
 async def update_weights_of(agent: Any, weights: Any = None) -> None:
-    """Suspend an agent, load new weights and resume it.
-
-    Raises:
-        UsageError: it has no ``update_weights``.
-    """
+    """Suspend an agent, load new weights and resume it."""
     if not hasattr(agent, "update_weights"):
         raise UsageError(f"{type(agent).__name__} has no update_weights(), so it cannot be trained")
     await agent.suspend()

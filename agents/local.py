@@ -67,10 +67,6 @@ class LocalAgent(OwnsEngine, Agent):
 
         Args:
             path: model folder, GGUF file, or name on the hub.
-            sampling: fields of :class:`Sampling` that override the saved ones.
-
-        Raises:
-            UsageError: the folder contains no model.
         """
         path = model_at(str(path))
         prompt, drawing = saved_format(path, **sampling)

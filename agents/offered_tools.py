@@ -36,11 +36,7 @@ _SCHEMAS = TypeAdapter(list[_Schema])
 
 
 def offered(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the functions that an environment offers (``info["tools"]``); none if there is no such key.
-
-    Raises:
-        AgentFailed: they are not in the form of OpenAI's ``tools`` parameter.
-    """
+    """Return the functions that an environment offers (``info["tools"]``); none if there is no such key."""
     schemas = info.get("tools")
     if schemas is None:
         return []

@@ -153,9 +153,6 @@ class ReplayAgent(Agent):
     Args:
         rows: rows with ``actions``, a list of texts, and the episode: ``env_id`` with ``idx`` (of a numbered task), or
             with ``seed`` and ``member`` (0 by default).
-
-    Raises:
-        UsageError: a row has none of these forms, or two rows of an episode differ.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]):
@@ -167,11 +164,7 @@ class ReplayAgent(Agent):
 
     @classmethod
     def load(cls, path: Path) -> ReplayAgent:
-        """Read a ``.jsonl`` file of rows, or of recorded episodes (``episodes.jsonl``, or the folder that holds it).
-
-        Raises:
-            UsageError: it cannot be read, or a line has another form.
-        """
+        """Read a ``.jsonl`` file of rows, or of recorded episodes (``episodes.jsonl``, or the folder that holds it)."""
         file = path / "episodes.jsonl" if path.is_dir() else path
         try:
             lines = file.read_text(encoding="utf-8").split("\n")  # texts may contain other line separators

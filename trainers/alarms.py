@@ -54,7 +54,6 @@ def alarms(metrics: Row, history: Rows, limits: Limits | None = None) -> list[Al
     number must be finite.
 
     Args:
-        metrics: the newest row, by metric name.
         history: rows of all iterations before it, oldest first.
     """
     limits = limits or Limits()

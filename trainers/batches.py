@@ -44,11 +44,7 @@ class Batches(ABC):
         self._bounded = self._bound()
 
     def next(self, metrics: dict[str, float]) -> list[Group]:
-        """Return the next batch, and record its groups and the dropped ones in the source.
-
-        Args:
-            metrics: receives numbers for the log.
-        """
+        """Return the next batch, and record its groups and the dropped ones in the source."""
         groups = self._next(metrics)
         metrics |= self.manager.run(self._record(groups))
         return groups
@@ -166,7 +162,6 @@ class Streamed(Batches):
 
     Args:
         manager: a manager whose event loop runs in its own thread.
-        again: unfinished tasks of a checkpoint.
         batches: the number of batches to produce; no more tasks are begun near the end.
     """
 
@@ -217,12 +212,7 @@ class Streamed(Batches):
 def batches_of(
     config: TrainConfig, manager: RolloutManager, source: TaskSource, again: Iterable[Task], left: int
 ) -> Batches:
-    """Create the batch source of the settings.
-
-    Args:
-        again: unfinished tasks of a checkpoint.
-        left: number of batches that the run still needs.
-    """
+    """Create the batch source of the settings."""
     if isinstance(config.batches, Stream):
         return Streamed(manager, source, config, again, batches=left)
     kind = Tails if isinstance(config.batches, Tail) else Collected
@@ -236,11 +226,7 @@ def plain_task(task: Task) -> dict[str, Any]:
 
 
 def read_task(plain: Mapping[str, Any]) -> Task:
-    """Restore a task of :func:`plain_task`.
-
-    Raises:
-        UsageError: ``plain`` is not such a task.
-    """
+    """Restore a task of :func:`plain_task`."""
     try:
         return Drawn(**plain)
     except TypeError as error:

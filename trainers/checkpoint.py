@@ -61,15 +61,10 @@ def save(
     Older checkpoints beyond the last ``keep`` are deleted.
 
     Args:
-        agent: model, tokenizer and prompt format.
-        states: objects with ``state_dict``, by the name under which their state is saved.
-        more: JSON data saved with the checkpoint.
-        ranks: the ranks that hold the states.
         adapter: adapter of the base model, saved in addition; the agent's weights have it merged.
 
     Raises:
         CheckpointError: it cannot be written. Earlier checkpoints are unchanged.
-        RankLost: a rank has ended.
     """
     final = root / f"step-{iteration:06d}"
     partial = root / f"partial-{final.name}"

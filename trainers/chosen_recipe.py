@@ -58,18 +58,6 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
     The tiny model imitates the id's expert with the largest share of random actions that still succeeds in 20 % of its
     episodes; lengths follow from the texts of those episodes. Another model gets the default prompt, with answers of
     the expert as examples if there is one.
-
-    Args:
-        model: ``tiny``, or another value of ``model.path``.
-        kwargs: constructor arguments of the environment, in training and evaluation.
-
-    Returns:
-        A recipe as plain data.
-
-    Raises:
-        UnknownEnv: the id is not registered.
-        UsageError: there is nothing for the tiny model to imitate, or the answers are too long.
-        MissingData, MissingExtra: the environment needs data or packages that are not installed.
     """
     env_spec = spec(env_id)
     expert = {"oracle", "random_action"} <= env_spec.abilities

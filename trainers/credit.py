@@ -41,11 +41,7 @@ class Shaper:
     running: adv.RunningMoments = field(default_factory=adv.RunningMoments)
 
     def __call__(self, data: Experience) -> Shaped:
-        """Shape the rewards of a batch.
-
-        Raises:
-            UsageError: a reward is not finite; the running moments are unchanged.
-        """
+        """Shape the rewards of a batch."""
         ragged([[turn.reward for turn in t.turns] for t in data.trajectories], "reward")  # checks that all are finite
         rewards = [self._of(t) for t in data.trajectories]
         fine = self.settings.invalid_penalty
@@ -262,9 +258,6 @@ def _turns_with_tokens(data: Experience, rewards: Ragged) -> tuple[Ragged, list[
 
 def dropped(data: Experience, settings: RewardsConfig, vocabulary: int) -> dict[str, NDArray[np.bool_]]:
     """Find the trajectories that are not trained on.
-
-    Args:
-        vocabulary: size of the model's vocabulary.
 
     Returns:
         (N,) mask for each reason in the settings.

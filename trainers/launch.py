@@ -56,7 +56,6 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> Result:
         run: the run folder, available on all machines of a cluster under the same path.
 
     Raises:
-        UsageError: there is no such cluster, or it has too few devices.
         RankFailed: ranks were lost more often than ``config.placement.max_failures``.
         RollenvError: the error that ended the run on a rank.
     """

@@ -100,14 +100,7 @@ class MicroBatch:
 
 
 class Learner:
-    """Trains a run's policy, and its critic if it has one.
-
-    Args:
-        run: the run folder; error messages name its checkpoints.
-
-    Raises:
-        UsageError: a setting has no effect on this model.
-    """
+    """Trains a run's policy, and its critic if it has one."""
 
     def __init__(self, config: TrainConfig, state: TrainingState, run: RunDir):
         self.config, self.state, self.run = config, state, run
@@ -124,12 +117,8 @@ class Learner:
     def compute_advantages(self, groups: Sequence[Group], metrics: dict[str, float]) -> Experience:
         """Compute an advantage and a weight for each response token of a batch.
 
-        Args:
-            metrics: receives numbers for the log.
-
         Raises:
             TrainingError: no episode has a turn.
-            UsageError: a reward is not finite.
         """
         config, state = self.config, self.state
         if state.ranks.first:
@@ -266,12 +255,7 @@ class Learner:
         reader: Reader | None = None,
         observations: bool = False,
     ) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of this rank's share of the samples, by default of all.
-
-        Args:
-            reader: the model that reads them; by default the trained policy.
-            observations: include the tokens between responses.
-        """
+        """Yield the micro-batches of this rank's share of the samples, by default of all."""
         samples = range(len(data.samples)) if samples is None else samples
         ranks, limit = self.state.ranks, self.config.optimizer.micro_batch_tokens
         share = (reader or self.state.policy).packs and self.config.optimizer.share_prefixes
@@ -290,9 +274,6 @@ class Learner:
 
     def update(self, data: Experience) -> dict[str, float]:
         """Take the optimizer steps of a batch; metrics are means over response tokens.
-
-        Args:
-            data: the batch from :meth:`compute_advantages`.
 
         Raises:
             TrainingError: a loss or gradient is not finite and ``on_nonfinite`` is "stop"; or all steps were skipped,
@@ -386,12 +367,7 @@ class Learner:
         return norm if math.isfinite(critic_norm) else critic_norm
 
     def _backward(self, batch: Packed, observed: float, targets: int) -> dict[str, torch.Tensor]:
-        """Add a micro-batch's gradients and return metrics for each token.
-
-        Args:
-            observed: mean number of tokens between responses per step.
-            targets: number of the critic's targets in this step.
-        """
+        """Add a micro-batch's gradients and return metrics for each token."""
         state, critic = self.state, self.state.critic
         metrics: dict[str, torch.Tensor] = {}
         hidden = None
@@ -469,11 +445,7 @@ def sampler_divergence(policy: Floats, behavior: Floats, staleness: Floats) -> d
 
 
 def entropies(data: Experience, pairs: Sequence[tuple[Ints, Floats]]) -> dict[str, float]:
-    """Mean entropy by turn and by position in the response.
-
-    Args:
-        pairs: positions of response tokens in the batch, and the entropy at each.
-    """
+    """Mean entropy by turn and by position in the response."""
     if not pairs:
         return {}
     at, values = (np.concatenate(part) for part in zip(*pairs, strict=True))

@@ -123,9 +123,6 @@ def layer_bytes(shape: Shape, product: int) -> int:
     The inputs of attention and MLP, two normalised copies of each in float32 (with lower precision each product casts
     its own), queries, keys, values, the attention output twice, and four tensors of the intermediate width; queries and
     keys once more in float32 if they are normalised.
-
-    Args:
-        product: bytes of a number in products.
     """
     states = 2 * 2 * _FULL + (2 * _FULL if product == _FULL else (3 + 2) * product)
     own = product * (3 * shape.queries + 2 * shape.keys + 4 * shape.intermediate)
@@ -140,7 +137,6 @@ def update_of(
     Args:
         longest: tokens of the longest sample, which is never split, even beyond ``optimizer.micro_batch_tokens``.
         player: bytes of a number in the player's weights.
-        teacher: number of the teacher's parameters; 0 without a teacher.
         together: tokens of a forward pass, if a batch has fewer than a micro-batch may have.
     """
     model, algorithm, settings, roles = config.model, config.algorithm, config.optimizer, config.placement.roles
@@ -158,11 +154,7 @@ def update_of(
 
 
 def shape_of(settings: Any) -> Shape:
-    """Compute the shape of a model from its Hugging Face configuration, without allocating its weights.
-
-    Args:
-        settings: a ``PreTrainedConfig`` of a causal language model.
-    """
+    """Compute the shape of a model from its Hugging Face configuration, without allocating its weights."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -25,11 +25,7 @@ Report = Callable[[str, int, int, dict[str, float]], None]
 
 
 def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> LocalAgent:
-    """Create the untrained player.
-
-    Raises:
-        UsageError: the model cannot be loaded, or there is nothing for the tiny model to imitate.
-    """
+    """Create the untrained player."""
     rollout, settings = config.rollout, config.prompt
     stop = tuple(settings.stop)
     replay = config.loss.routing == "replay"
@@ -53,11 +49,7 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
 
 
 def reading_model(config: TrainConfig, wrappers: Wrappers, name: str) -> tuple[LocalPolicy, dict[str, int]]:
-    """Load the model of a role, "reference" or "teacher".
-
-    Returns:
-        The model, and its vocabulary.
-    """
+    """Load the model of a role, "reference" or "teacher"."""
     path = config.distill.path if name == "teacher" and isinstance(config.distill, Teacher) else ""
     agent = LocalAgent.load(path) if path else initial_agent(config, wrappers, lambda *_: None)
     return initial_policy(config, agent, ALONE), agent.tokenizer.get_vocab()

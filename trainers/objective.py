@@ -73,11 +73,6 @@ class Objective:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of a micro-batch.
 
-        Args:
-            batch: a batch with the columns "behavior", "advantages" and "weights", and those that the settings need.
-            entropy: coefficient of the bonus in this iteration.
-            observed: mean number of observation tokens per optimizer step.
-
         Returns:
             This micro-batch's part of the step's loss; and metrics, (n,) each.
         """

@@ -62,17 +62,7 @@ class WeightSync:
 
 
 def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0) -> Player:
-    """Create the player of the settings.
-
-    Args:
-        base_agent: the untrained model, with its tokenizer, prompts and sampling.
-        folder: folder of the saved model, for other engines.
-        rank: rank of the adapters for other engines; 0 for none.
-
-    Raises:
-        MissingExtra: the engine is not installed.
-        UsageError: the engine cannot run the model, or no server responds.
-    """
+    """Create the player of the settings."""
     if isinstance(settings, LocalPlayer):
         return base_agent
     prompt = base_agent.prompt
@@ -95,11 +85,7 @@ def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank:
 
 
 def with_harness(settings: HarnessConfig, player: Player) -> Player:
-    """Return the player, or a harness that plays with its model.
-
-    Raises:
-        UsageError: there is no such harness.
-    """
+    """Return the player, or a harness that plays with its model."""
     if not settings.name:
         return player
     from rollenv.agents.gateway.session import Caps

@@ -44,11 +44,7 @@ class RemoteReader:
 
     The actor loads the model, and computes the same as a policy in this process.
 
-    Args:
-        wrappers: wrappers of the environments for the warm-up of a tiny model.
-
     Raises:
-        UsageError: the cluster is too small, or there is no such model.
         RoleLost: the actor has ended.
     """
 
@@ -81,11 +77,7 @@ class RemoteReader:
 
 
 class RemoteRewards(DomainRewards):
-    """The rewards of ``rewards.domains``, distributed over actors in turn; see :class:`DomainRewards`.
-
-    Raises:
-        UsageError: an entry is invalid, or the cluster is too small.
-    """
+    """The rewards of ``rewards.domains``, distributed over actors in turn; see :class:`DomainRewards`."""
 
     def __init__(self, config: TrainConfig):
         super().__init__(config)

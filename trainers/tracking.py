@@ -53,11 +53,7 @@ class Tracker:
         """Report an alarm of the trainer."""
 
     def finish(self, artifacts: Sequence[Path]) -> None:
-        """Finish the run, and wait until everything is stored.
-
-        Args:
-            artifacts: files to store with the run, such as the report; missing files are ignored.
-        """
+        """Finish the run, and wait until everything is stored."""
 
 
 class Trackers:
@@ -152,15 +148,10 @@ class WandbTracker(Tracker):
     crash are not logged again.
 
     Args:
-        project: the W&B project.
         entity: a team; by default the account's own.
         mode: ``online``, ``offline`` (files in the run folder, for ``wandb sync``) or ``disabled``; by default
             ``WANDB_MODE``.
         name: name of the run; by default that of its folder.
-
-    Raises:
-        MissingExtra: wandb is not installed.
-        UsageError: there is no such mode.
     """
 
     def __init__(
@@ -226,9 +217,6 @@ class TensorBoardTracker(Tracker):
     """TensorBoard: curves, episodes as text, settings as hyper-parameters, in ``tensorboard/`` of the run folder.
 
     A resumed run replaces points after the checkpoint.
-
-    Raises:
-        MissingExtra: tensorboard is not installed.
     """
 
     def __init__(self) -> None:
@@ -274,11 +262,7 @@ class TensorBoardTracker(Tracker):
 
 
 def trackers_of(settings: TrackersConfig) -> list[Tracker]:
-    """Create the trackers of a recipe.
-
-    Raises:
-        MissingExtra: the package of one is not installed.
-    """
+    """Create the trackers of a recipe."""
     own = {"wandb": lambda: WandbTracker(settings.project), "tensorboard": TensorBoardTracker}
     names = [*settings.use, *(["alerts"] if settings.alerts else [])]
     return [own[name]() if name in own else load("rollenv.trackers", name)(settings) for name in names]

@@ -290,12 +290,7 @@ def evaluated(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
 
 @contextlib.contextmanager
 def timed(stage: str, metrics: dict[str, float], more: Callable[[], float] = float) -> Iterator[None]:
-    """Measure a block: wall-clock seconds as ``time/STAGE``, CPU seconds (with ended child processes) as ``cpu/STAGE``.
-
-    Args:
-        metrics: receives the two numbers.
-        more: returns the CPU seconds of other processes so far.
-    """
+    """Measure a block: seconds as ``time/STAGE``, CPU seconds (with ended child processes) as ``cpu/STAGE``."""
     clock, worked = time.perf_counter(), sum(os.times()[:4]) + more()
     yield
     metrics[f"time/{stage}"] = time.perf_counter() - clock
@@ -303,11 +298,7 @@ def timed(stage: str, metrics: dict[str, float], more: Callable[[], float] = flo
 
 
 def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict[str, float]:
-    """Compute the metrics of the trajectories of a batch.
-
-    Args:
-        success_only: whether success is the reward, not the environment's.
-    """
+    """Compute the metrics of the trajectories of a batch."""
     trajectories = [t for group in groups for t in group]
     played = [t for t in trajectories if t.status != "failed"]
     n = max(len(played), 1)

@@ -11,12 +11,7 @@ from rollenv.trainers.trainer import Result, Trainer, Watch
 def train(recipe: str, *overrides: str, watch: Watch = lambda *_: None) -> Result:
     """Train with a recipe, in a new run folder.
 
-    Args:
-        recipe: name of a bundled recipe, or path of a TOML file.
-        overrides: settings such as ``optimizer.lr=1e-5``.
-
     Raises:
-        UsageError: the recipe or a setting is unknown, or the run folder exists.
         TrainingError: losses, gradients or weights are no longer finite.
     """
     config = load_config(recipe, overrides)
@@ -24,11 +19,7 @@ def train(recipe: str, *overrides: str, watch: Watch = lambda *_: None) -> Resul
 
 
 def train_in(run: RunDir, config: TrainConfig, watch: Watch = lambda *_: None) -> Result:
-    """Train in a run folder; if it has checkpoints, from the last one.
-
-    Raises:
-        TrainingError: losses, gradients or weights are no longer finite.
-    """
+    """Train in a run folder; if it has checkpoints, from the last one."""
     if config.placement.by_ray:
         from rollenv.trainers.launch import train_on_ranks  # not above: it needs Ray
 

@@ -75,14 +75,7 @@ class TrainingState:
         return {"policy": self.policy, **({"critic": self.critic} if self.critic else {}), **averaged}
 
     def save(self, run: RunDir, keep: int, batches: Mapping[str, Any]) -> None:
-        """Write a checkpoint.
-
-        Args:
-            batches: the state of the batch source.
-
-        Raises:
-            CheckpointError: it cannot be written.
-        """
+        """Write a checkpoint."""
         if self.player is not self.base_agent:
             self.base_agent.version = self.player.version
             if not self.policy.shares:
@@ -131,9 +124,6 @@ def restore(
     config: TrainConfig, run: RunDir, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE
 ) -> TrainingState | None:
     """Restore the state of the last checkpoint; None if there is no checkpoint.
-
-    Args:
-        report: called with the progress of a reference's warm-up.
 
     Raises:
         CheckpointError: it is damaged, or belongs to another run.

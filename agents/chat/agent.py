@@ -37,7 +37,6 @@ class ChatAgent(Agent):
     Use it with ``async with``, or call :meth:`aclose`; it also closes when its event loop shuts down.
 
     Args:
-        model: the model's name at the endpoint.
         base_url: address before ``/chat/completions``, such as ``https://api.openai.com/v1``.
         api_key: by default the environment variable OPENAI_API_KEY; without either, none is sent.
         prompt: builds a bounded prompt for every turn; None keeps the whole chat.
@@ -50,15 +49,8 @@ class ChatAgent(Agent):
         token_ids: request token ids and log-probabilities, which vLLM (0.10.2 and newer) returns, for training. vLLM
             reports log-probabilities before the temperature is applied unless it is started with
             ``--logprobs-mode processed_logprobs``.
-        extra_body: further keys of the request.
-        concurrency: maximum number of requests in flight.
         requests_per_minute: maximum number of requests in any 60 seconds; None for no limit.
         tokens_per_minute: maximum number of tokens of prompts and answers in any 60 seconds; None for no limit.
-        prices: prices for the cost in :attr:`totals`.
-        budget: maximum usage, after which the rollout is stopped.
-
-    Raises:
-        UsageError: for invalid arguments.
     """
 
     def __init__(

@@ -155,15 +155,9 @@ class Endpoint:
     Args:
         base_url: address before ``/chat/completions``, such as ``http://127.0.0.1:8000/v1``.
         api_key: sent as a bearer token; None sends none.
-        concurrency: maximum number of requests in flight.
         requests_per_minute: maximum number of requests in any 60 seconds; None for no limit.
         tokens_per_minute: maximum number of tokens of prompts and answers in any 60 seconds, estimated before a request
             and corrected after it.
-        prices: prices for the cost in :attr:`totals`; None counts no cost.
-        budget: maximum usage; no limit by default.
-
-    Raises:
-        UsageError: the base URL or a limit is invalid.
     """
 
     def __init__(
@@ -198,7 +192,6 @@ class Endpoint:
         """Send a request, with retries after transient failures.
 
         Raises:
-            UsageError: the key, the URL or the model is wrong.
             ContextFull: the prompt is too long for the model.
             AgentFailed: the endpoint refuses the request (:class:`Refused`), or all attempts failed.
             BudgetSpent: the budget is used up.
@@ -357,11 +350,7 @@ class Endpoint:
             self._bound = None
 
     async def aclose(self) -> None:
-        """Close all connections; may be called repeatedly, and a later request opens new ones.
-
-        Raises:
-            UsageError: the connections belong to another event loop that is still open.
-        """
+        """Close all connections; may be called repeatedly, and a later request opens new ones."""
         self._check_loop(asyncio.get_running_loop())
         bound, self._bound = self._bound, None
         if bound:

@@ -69,7 +69,6 @@ def context_full(text: str, longest_answer: int | None = None) -> bool:
     """Return whether a refusal means that the prompt is too long for the model.
 
     Args:
-        text: codes and message of the error.
         longest_answer: the request's limit of answer tokens. If this alone is too large, the context is not full.
     """
     text = re.sub(r"[`'\"]", "", text.lower())
@@ -105,7 +104,6 @@ def requested_wait(headers: Mapping[str, str], content: str) -> float | None:
     """Return the seconds that a refusal requests to wait; None if it does not.
 
     Args:
-        headers: headers by names in lower case.
         content: text of the answer, used if no header has a wait.
     """
     if (seconds := _seconds(headers.get("retry-after-ms", ""), 0.001)) is not None:

@@ -53,14 +53,7 @@ class Reply:
 
 
 def parse_json(body: bytes, content_type: str) -> Any:
-    """Parse the body of a response.
-
-    Args:
-        content_type: content type of the response, for error messages.
-
-    Raises:
-        BadReply: the body is not JSON.
-    """
+    """Parse the body of a response."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -91,11 +84,7 @@ _WITHHELD = re.compile(r"filter|refus|safety|sensitive|recitation|prohibit|block
 
 
 def read_reply(data: Any) -> Reply:
-    """Read the answer in the data of a chat completion.
-
-    Raises:
-        BadReply: there is none.
-    """
+    """Read the answer in the data of a chat completion."""
     choices = data.get("choices") if isinstance(data, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
     if error := _error(data) or _error(choice):
@@ -150,11 +139,7 @@ def error_text(data: Any) -> str:
 
 
 async def read_events(lines: AsyncIterator[str]) -> Any:
-    """Assemble the data of a completion from a stream of events.
-
-    Raises:
-        BadReply: the stream breaks off, or has no completion.
-    """
+    """Assemble the data of a completion from a stream of events."""
     whole: dict[str, Any] = {"choices": []}
     done = failed = False
     async for line in lines:  # to its end, so that the connection can be reused

@@ -34,9 +34,6 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
 
     Args:
         vocabulary: number of tokens; None skips the check.
-
-    Raises:
-        UsageError: the prompt is empty or contains something other than token ids.
     """
     ids = prompt if type(prompt) is tuple else tuple(prompt) if isinstance(prompt, Sequence) else None
     if ids is None or set(map(type, ids)) - {int}:
@@ -52,17 +49,8 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
 def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) -> tuple[Ids, int]:
     """Check a request to an engine with its model in another process.
 
-    Args:
-        prompt: token ids, at least one.
-        context: maximum number of tokens of a prompt and its response.
-        decodes: whether the engine can decode tokens, which stop texts need.
-
-    Returns:
-        The prompt, and the maximum number of response tokens.
-
     Raises:
         ContextFull: the prompt leaves no room for a response.
-        UsageError: the prompt or the sampling is invalid.
     """
     ids = token_ids(prompt)
     limit = min(sampling.max_new_tokens, context - len(ids))
@@ -90,9 +78,6 @@ class Sampling:
 
     Log-probabilities are those of the narrowed distribution. A trainer computes those of the full one, so ``top_p``,
     ``top_k`` and ``min_p`` are for evaluation.
-
-    Raises:
-        UsageError: a value is invalid.
     """
 
     temperature: float = 1.0
@@ -177,8 +162,6 @@ class Engine(Protocol):
         """Sample a response. Cancelling the coroutine stops the generation.
 
         Args:
-            prompt: token ids of the whole prompt.
-            rng: the session's random numbers, which determine the response.
             session: a constant number for all turns of an episode, so that the engine can reuse its cache; -1 for none.
         """
         ...
@@ -269,15 +252,7 @@ class TokenCounts:
 
 
 def versions_of(spans: Iterable[tuple[str, int, int]], count: int, newest: int) -> list[int]:
-    """Convert vLLM's spans (label, begin, end) to the version of each token.
-
-    Args:
-        count: number of tokens.
-        newest: the engine's latest version.
-
-    Raises:
-        ValueError: the spans do not match these tokens and versions.
-    """
+    """Convert vLLM's spans (label, begin, end) to the version of each token."""
     versions = [int(label) for label, begin, end in spans for _ in range(begin, end)]
     last = max(versions, default=0)
     if len(versions) != count or last > newest:

@@ -112,7 +112,6 @@ class BatchCache:
         More than needed is allocated, up to the bound, so that growth is rare.
 
         Args:
-            length: maximum number of tokens of a sequence.
             bound: total number of tokens up to which more than needed is allocated.
         """
         plan = self._plan

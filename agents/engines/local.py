@@ -80,7 +80,6 @@ class LocalEngine:
     Args:
         model: any decoder of transformers with full attention in every layer; a sliding window limits the context.
         stop: the tokens that end a response; those of the model's generation config are added.
-        decode: converts tokens to text, for :attr:`Sampling.stop`.
         max_batch_tokens: limit of running requests times the longest of them; others wait.
         keep_tokens: maximum number of tokens whose keys and values are cached for later requests.
     """
@@ -113,13 +112,7 @@ class LocalEngine:
     # -- what sessions call ------------------------------------------------------------------------------------------
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`).
-
-        Raises:
-            ContextFull: the prompt leaves no room for a response.
-            EngineFailed: the model raised an exception.
-            UsageError: the prompt is empty or invalid, or ``max_new_tokens`` is below 1.
-        """
+        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`)."""
         prompt = token_ids(prompt, self._vocabulary if sampling.max_new_tokens > 1 else None)
         limit = min(sampling.max_new_tokens, self.max_context - len(prompt))
         if sampling.max_new_tokens < 1:
@@ -160,11 +153,7 @@ class LocalEngine:
         self._suspended = True
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
-        """Load named weights, as in the model's ``state_dict``; None if the model itself was trained.
-
-        Raises:
-            UsageError: a name or a shape is not the model's, or these are an adapter, not weights.
-        """
+        """Load named weights, as in the model's ``state_dict``; None if the model itself was trained."""
         if isinstance(weights, Adapter):
             raise UsageError("the local engine cannot load an adapter: pass adapter.merged(weights of the model)")
         if weights is not None:
@@ -479,11 +468,7 @@ def generation_stops(config: GenerationConfig | None) -> frozenset[int]:
 
 
 def context_length(config: PreTrainedConfig) -> int:
-    """Return the maximum number of tokens; log a warning if a sliding window makes it smaller than the model's.
-
-    Raises:
-        UsageError: a layer does not keep keys and values for every token.
-    """
+    """Return the maximum number of tokens; log a warning if a sliding window makes it smaller than the model's."""
     config = config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
@@ -506,14 +491,7 @@ def context_length(config: PreTrainedConfig) -> int:
 
 
 def load_weights(model: PreTrainedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Copy named tensors into a model, in place.
-
-    Args:
-        weights: (name, tensor) pairs, under the model's own names.
-
-    Raises:
-        UsageError: a name or a shape does not match the model.
-    """
+    """Copy named tensors into a model, in place."""
     own = model.state_dict()
     for name, tensor in weights:
         if name not in own:

@@ -153,7 +153,6 @@ class PrefixCache:
 
         Args:
             first: the row of the first prefix; the others follow it.
-            found: the results of :meth:`find`.
         """
         width = max(map(len, found), default=0)
         if not width:
@@ -164,14 +163,7 @@ class PrefixCache:
             rows[first : first + len(found), :, :width] = tokens.transpose(1, 2)
 
     def save(self, batch: BatchCache, computed: Iterable[tuple[int, Ids]]) -> int:
-        """Store the new keys and values of rows of a batch.
-
-        Args:
-            computed: rows and their tokens from the beginning.
-
-        Returns:
-            The number of tokens that were dropped to make room.
-        """
+        """Store the new keys and values of rows of a batch."""
         sources: dict[int, tuple[int, int]] = {}  # a small tree may reuse a slot; the last use counts
         dropped = 0
         try:

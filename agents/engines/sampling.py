@@ -48,7 +48,6 @@ def draw(logprobs: torch.Tensor, samplings: Sequence[Sampling], uniform: Sequenc
     """Sample a token for every request.
 
     Args:
-        samplings: one per request; temperature 0 is greedy.
         uniform: one random number in [0, 1) per request.
 
     Returns:

@@ -85,14 +85,8 @@ class VLLMEngine:
     vLLM seeds the process's random generators and starts a process group of torch when it loads a model.
 
     Args:
-        model: a folder or hub name.
-        stop: the tokens that end a response.
-        decode: converts tokens to text, for :attr:`Sampling.stop`.
         options: arguments of ``vllm.EngineArgs``, such as ``dtype``, ``max_model_len``, ``gpu_memory_utilization`` or
             ``enable_sleep_mode``.
-
-    Raises:
-        UsageError: an option is unknown, or vLLM cannot load the model.
     """
 
     def __init__(self, model: str | Path, stop: frozenset[int], *, decode: Decode | None = None, **options: Any):
@@ -130,13 +124,7 @@ class VLLMEngine:
     # -- what sessions call ------------------------------------------------------------------------------------------
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`).
-
-        Raises:
-            ContextFull: the prompt leaves no room for a response.
-            EngineLost: vLLM failed, or was closed.
-            UsageError: the prompt or the sampling is invalid.
-        """
+        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`)."""
         prompt, limit = room_for(prompt, sampling, self.max_context, decodes=self._decode is not None)
         if self._failure:
             raise EngineLost(self._failure)
@@ -184,9 +172,6 @@ class VLLMEngine:
 
         Running requests keep their tokens, whose keys and values are computed again. An adapter is loaded as such with
         the option ``enable_lora=True``; otherwise it is merged into the weights of the model's folder.
-
-        Raises:
-            UsageError: there are no weights, or vLLM cannot load the adapter.
         """
         if weights is None:
             raise UsageError("vLLM keeps its own model: pass the trained model's named weights to update_weights()")
@@ -209,11 +194,7 @@ class VLLMEngine:
             await self.resume()
 
     async def resume(self) -> None:
-        """Resume sampling; unfinished responses continue after their tokens.
-
-        Raises:
-            UsageError: the weights were lost in a sleep of level 2.
-        """
+        """Resume sampling; unfinished responses continue after their tokens."""
         if self._asleep == 2:
             raise UsageError("vLLM lost its weights in a sleep of level 2: call update_weights() before resume()")
         if self._asleep:
@@ -228,9 +209,6 @@ class VLLMEngine:
 
         Implies :meth:`suspend`; :meth:`update_weights` and :meth:`resume` allocate the memory again. Requires the
         option ``enable_sleep_mode=True``.
-
-        Raises:
-            UsageError: the device or the options do not allow it.
         """
         self.check_sleep()
         await self.suspend()

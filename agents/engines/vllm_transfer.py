@@ -30,9 +30,6 @@ class Transfer:
 
     Args:
         kind: "nccl", between GPUs; or "ipc", on one GPU or between the GPUs of a node with peer access.
-
-    Raises:
-        UsageError: there is no such kind, or no GPU in this process.
     """
 
     def __init__(self, kind: str, url: str, workers: int):
@@ -49,11 +46,7 @@ class Transfer:
         self._engine: Any = None
 
     def send(self, weights: Weights) -> None:
-        """Send all weights, and wait until they are loaded.
-
-        Raises:
-            UsageError: the engine refused the transfer.
-        """
+        """Send all weights, and wait until they are loaded."""
         device = next((tensor.device for _, tensor in weights if tensor.is_cuda), torch.device("cuda"))
         try:
             with torch.cuda.device(device):  # a new thread would use the first GPU

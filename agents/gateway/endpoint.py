@@ -22,8 +22,6 @@ class Upstream:
 
     Args:
         model: the model's name at the endpoint; if empty, the name in the client's request.
-        max_context: context length of the model, which is passed to harnesses too.
-        body: further keys of every request.
     """
 
     def __init__(

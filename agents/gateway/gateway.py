@@ -36,15 +36,9 @@ class Gateway:
     Args:
         model: a :class:`~rollenv.agents.local.LocalAgent`, an :class:`~rollenv.agents.engine_agent.EngineAgent`, or a
             :class:`~rollenv.agents.gateway.session.Model`.
-        host: interface to listen on.
         port: port to listen on; 0 for any free one.
         url: address of this gateway for programs; by default that of ``host`` and ``port``.
         record: file for all calls; unfinished sessions in it are restored.
-        caps: limits of each session.
-        seed: seed of all sampling.
-
-    Raises:
-        UsageError: the port is not available, or the record is another kind of file.
     """
 
     def __init__(
@@ -105,9 +99,6 @@ class Gateway:
             seed: seed of its sampling; by default derived from the gateway's and the number of sessions.
             key: a key of at least 128 bits; random by default.
             sampling: sampling settings; by default the model's own.
-
-        Raises:
-            UsageError: the key is too short, or taken.
         """
         if key and (len(key) < 32 or not key.isascii() or not key.replace("-", "").replace("_", "").isalnum()):
             raise UsageError("a session's key has at least 32 letters and digits")
@@ -173,11 +164,7 @@ class Gateway:
     # -- serving -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen and serve in the running event loop until :meth:`stop`.
-
-        Raises:
-            UsageError: the port is not available.
-        """
+        """Listen and serve in the running event loop until :meth:`stop`."""
         await self._http.start()
         for session in self.sessions.values():
             session.url = self.url

@@ -123,9 +123,6 @@ class GatewayError(RollenvError):
 
     Args:
         kind: one of :data:`ERRORS`; "overflow" is a prompt that leaves no room for an answer.
-        message: what happened and what to do, for the client's log.
-        param: the invalid field of the request.
-        tokens: number of prompt tokens, for "overflow".
         maximum: size of the context in tokens, for "overflow"; 0 if unknown.
     """
 

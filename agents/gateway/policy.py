@@ -43,9 +43,6 @@ class Policy:
             are used.
         client_sampling: use the client's temperature and ``top_p``. Not for training: with a temperature of 0 all
             members of a group are equal.
-
-    Raises:
-        UsageError: the agent has no tokens, or its tokenizer has no chat template.
     """
 
     def __init__(self, agent: Any, *, client_sampling: bool = False):

@@ -77,11 +77,7 @@ def _session(gateway: Gateway, http: Http) -> GatewaySession:
 
 
 async def _body(http: Http, session: GatewaySession) -> bytes:
-    """Read the body of a request.
-
-    Raises:
-        GatewayError: it is too large or too slow, or too many others are being read.
-    """
+    """Read the body of a request."""
     if session.reading >= session.caps.waiting:
         raise session.crowded()
     context, cap = session.model.max_context, session.caps.body
@@ -240,11 +236,7 @@ def _tools(gateway: Gateway) -> Callable[[Http], Any]:
 
 
 def admin_app(gateway: Gateway, key: str) -> Starlette:
-    """Create the app that opens, rewards and finishes sessions. Agents must not have access to it.
-
-    Args:
-        key: the bearer token that every call needs.
-    """
+    """Create the app that opens, rewards and finishes sessions. Agents must not have access to it."""
 
     def guarded(work: Callable[[Http], Any]) -> Callable[[Http], Any]:
         async def endpoint(http: Http) -> Response:

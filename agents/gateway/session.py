@@ -71,11 +71,7 @@ class Model(Protocol):
         ...
 
     async def draw(self, session: GatewaySession, position: Position, request: Request) -> Drawn:
-        """Sample the answer to a request.
-
-        Raises:
-            GatewayError: there is none.
-        """
+        """Sample the answer to a request."""
         ...
 
     def count(self, session: GatewaySession, position: Position, request: Request) -> int:
@@ -111,13 +107,7 @@ class GatewaySession:
     """One episode of an external program that calls the model.
 
     Args:
-        task: name of the task, for the record and the report.
-        seed: seed of all sampling.
-        number: the engine's session number.
         key: key for the program's calls; random (256 bits) by default.
-        url: address of the gateway for the program.
-        sampling: sampling settings; by default the model's own.
-        on_finish: called when the session is finished.
     """
 
     def __init__(
@@ -179,7 +169,6 @@ class GatewaySession:
 
         Args:
             key: key of the request: a hash of its body and an idempotency key.
-            retry: whether the client marks it as a retry.
 
         Raises:
             GatewayError: the session is over, a limit is reached, the prompt is too long, or the engine failed.
@@ -208,11 +197,7 @@ class GatewaySession:
         return key in self._known or key in self._pending
 
     def check_caps(self, what: str) -> None:
-        """Check the limits before one more of "calls" or "counts".
-
-        Raises:
-            GatewayError: a limit is reached.
-        """
+        """Check the limits before one more of "calls" or "counts"."""
         for name, used, most in (
             (what, self.counts[what], self.caps.calls),
             ("tokens", self.drawn_tokens, self.caps.tokens),
@@ -299,22 +284,14 @@ class GatewaySession:
             node.delivered = True
 
     def count(self, request: Request) -> int:
-        """Count the tokens of a request's prompt.
-
-        Raises:
-            GatewayError: the prompt is invalid, or too many counts were requested.
-        """
+        """Count the tokens of a request's prompt."""
         self.check_caps("counts")
         self.counts["counts"] += 1
         with self.refusals():
             return self.model.count(self, self.tree.locate(request), request)
 
     def with_previous(self, request: Request) -> Request:
-        """Prepend the chat of the previous answer to a request, unless the request contains the chat itself.
-
-        Raises:
-            GatewayError: there is no such answer.
-        """
+        """Prepend the chat of the previous answer to a request, unless the request contains the chat itself."""
         if not request.previous or any(message.role == "assistant" for message in request.messages):
             return request
         node = self.tree.named(request.previous)
@@ -341,9 +318,6 @@ class GatewaySession:
 
         Args:
             call: id of an answer or of a function call in it; or "last".
-
-        Raises:
-            UsageError: there is no such call, or the value is not a number.
         """
         value = _finite(value)
         bare = call.split("_", 1)[-1] if call.startswith(("resp_", "msg_")) else call.removeprefix("chatcmpl-")
@@ -357,14 +331,7 @@ class GatewaySession:
         node.reward = (node.reward or 0.0) + value
 
     def finish(self, reward: float | None = None) -> None:
-        """Finish the session: running calls are cancelled, and later ones are refused with 410.
-
-        Args:
-            reward: reward of the episode. A later call may replace it.
-
-        Raises:
-            UsageError: the reward is not a number.
-        """
+        """Finish the session: running calls are cancelled, and later ones are refused with 410."""
         self.reward = _finite(reward) if reward is not None else self.reward
         first, self.over = not self.over, True
         if first and self._loop is not None and not self._loop.is_closed():  # the loop may run in another thread
@@ -392,11 +359,7 @@ class GatewaySession:
     # -- training data -------------------------------------------------------------------------------------------------
 
     def trained(self, which: Iterable[Kind] = TRAINED) -> list[Node]:
-        """Return the nodes of these kinds, line by line.
-
-        Raises:
-            UsageError: there is no such kind, or the answers have no tokens since they are an upstream endpoint's.
-        """
+        """Return the nodes of these kinds, line by line."""
         wanted, each = set(which), kinds(self.tree)
         if unknown := wanted - set(KINDS):
             raise UsageError(f"there are no calls of the kind {min(unknown)!r}; give a list of {', '.join(KINDS)}")

@@ -192,11 +192,7 @@ class Tree:
         return walk
 
     def node(self, position: Position, answer: Answer, **tokens: Any) -> Node:
-        """Create the next node with the answer to a request.
-
-        Args:
-            tokens: the other fields of :class:`Node`.
-        """
+        """Create the next node with the answer to a request."""
         parent = position.parent.number if position.parent else None
         more = {"matches": position.matches, **tokens}
         return Node(len(self.nodes), parent, position.context, position.state, position.tools, answer, **more)
@@ -257,9 +253,6 @@ def match(message: Message, candidates: Sequence[Node], tools: bytes = b"") -> t
 
     The id of a call decides, also inside the text (smolagents), since ids are random. Of equal answers without
     distinguishing ids, the latest is chosen, preferably with the same tools.
-
-    Returns:
-        The node and the kind of match, or None and "unknown".
     """
     ids = {call.id for call in message.calls} - {""}
     best: tuple[tuple[bool, int, bool, int], Node, str] | None = None

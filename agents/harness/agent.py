@@ -47,11 +47,6 @@ class HarnessAgent(Agent):
             :class:`~rollenv.agents.gateway.session.Model`.
         args: additional command line arguments, such as ``["--tools", "bash"]``.
         seconds: deadline of one play; the state at that time is graded.
-        max_turns: maximum number of turns, if the harness has such a limit.
-        kinds: kinds of calls to train on.
-
-    Raises:
-        UsageError: there is no such harness, or kind of call.
     """
 
     def __init__(
@@ -75,11 +70,7 @@ class HarnessAgent(Agent):
         """True for ids whose environment is a machine."""
 
     async def prepare(self, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return constructor arguments for an environment whose machine has the harness and access to the gateway.
-
-        Raises:
-            UsageError: the environment is not a machine, and the harness does not support MCP.
-        """
+        """Return constructor arguments for an environment whose machine has the harness and access to the gateway."""
         if env_id not in self._machines:
             with contextlib.closing(spec(env_id).make(**kwargs)) as env:
                 self._machines[env_id] = isinstance(env.unwrapped, TerminalEnv)
@@ -103,11 +94,7 @@ class HarnessAgent(Agent):
         self.gateway.close()
 
     def program(self, calls: GatewaySession, instruction: str, *, tools: bool = False) -> dict[str, Any]:
-        """Return the harness with a task, for :meth:`~rollenv.envs.terminal.base.TerminalEnv.start_program`.
-
-        Args:
-            tools: whether it gets the session's MCP tools.
-        """
+        """Return the harness with a task, for :meth:`~rollenv.envs.terminal.base.TerminalEnv.start_program`."""
         return program(
             self.harness,
             base_url=f"http://127.0.0.1:{PORT}/s/{calls.key}",
@@ -147,11 +134,7 @@ class _Play(Session):
         """Numbers of the calls in actions so far, in the order of the episode's turns."""
 
     def action(self, text: str) -> Action:
-        """Create an action with the calls since the last one.
-
-        Raises:
-            AgentFailed: the model failed, or was never called.
-        """
+        """Create an action with the calls since the last one."""
         calls, name = self.calls, self.agent.harness.name
         if calls.failure is not None:
             raise AgentFailed(f"{name}: {calls.failure}") from calls.failure
@@ -188,11 +171,7 @@ class InMachine(_Play):
     replayable = False
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        """Run the harness to its end or deadline, and submit.
-
-        Raises:
-            AgentFailed: the model failed, or the harness never called it.
-        """
+        """Run the harness to its end or deadline, and submit."""
         if "submit" not in info:
             raise AgentFailed(f"{self.env.env_id} has no submit action for a harness to end with")
         await self.env.call("start_program", self.agent.program(self.calls, observation))
@@ -213,12 +192,7 @@ class OverTools(_Play):
     _machine: Machine | None = None
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        """Answer the harness's last action, and wait for its next.
-
-        Raises:
-            AgentFailed: the model failed, or the harness never called it.
-            ContextFull: the harness has ended before the episode.
-        """
+        """Answer the harness's last action, and wait for its next."""
         if self.calls.tools is None:
             self.calls.tools = Tools(offered(info), observation)
             task = f"{observation}\n\n{shown_tools(self.calls.tools)}"

@@ -57,10 +57,7 @@ class TokenSession(Session):
     action's ``finish`` is "unfinished".
 
     Args:
-        engine: samples the responses, and limits the tokens of a prompt and its response.
         play: a prompt of bounded length, rebuilt every turn, or the whole episode as a chat.
-        rng: random numbers of the episode.
-        number: the engine's session number, for its cache.
         max_prompt: maximum number of prompt tokens, 0 for no limit (see
             :class:`~rollenv.agents.prompts.StepPrompt`).
         max_observation: maximum number of characters of an observation, 0 for no limit.
@@ -88,12 +85,7 @@ class TokenSession(Session):
         )
 
     def ask(self, observation: str, info: dict[str, Any]) -> Ids:
-        """Return the prompt of the next turn.
-
-        Raises:
-            ContextFull: there is no room for an answer.
-            UsageError: the observation has pictures.
-        """
+        """Return the prompt of the next turn."""
         refuse_pictures(info, "an agent of token ids")
         prompt = self._prompt(observation, info)
         if self.max_prompt and len(prompt) > self.max_prompt:
@@ -231,10 +223,6 @@ class TokenizerCodec(ResponseText):
 
     Args:
         chat: wrap prompts as a user message with the chat template.
-        examples: examples before every prompt.
-
-    Raises:
-        UsageError: ``chat`` without a chat template.
     """
 
     def __init__(
@@ -255,7 +243,6 @@ def stop_ids(tokenizer: PreTrainedTokenizerBase, chat: bool = True) -> frozenset
     """Return the tokens that end a response.
 
     Args:
-        tokenizer: the tokenizer, whose end-of-sequence tokens are included.
         chat: include the token after a turn in the chat template.
     """
     ends = {i for i in (tokenizer.eos_token_id, tokenizer.pad_token_id) if i is not None}
@@ -271,10 +258,6 @@ class TokenAgent(Agent):
     Args:
         prompt: the prompt of each turn; None for a chat.
         tools: schemas for the chat template; ``env`` for the environment's.
-        cut_thoughts: leave thoughts out of actions; see :class:`TokenSession`.
-        thoughts: earlier thoughts in a chat; see :class:`~rollenv.agents.prompts.conversation.Conversation`.
-        max_observation: maximum number of characters of an observation, 0 for no limit.
-        examples: examples at the beginning of a chat; a prompt has its own.
         template_args: arguments of the chat template, such as ``enable_thinking=False``, in addition to the prompt's.
     """
 
@@ -333,10 +316,6 @@ class TokenAgent(Agent):
 
 def saved_format(path: str | Path, **sampling: Any) -> tuple[StepPrompt | ChatPrompt | None, Sampling]:
     """Load the prompt format and sampling that were saved with a model.
-
-    Args:
-        path: a model's folder or hub name.
-        sampling: fields of :class:`Sampling` that override the saved ones.
 
     Returns:
         The prompt format, or None if none was saved, and the sampling.

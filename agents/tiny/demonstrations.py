@@ -132,11 +132,7 @@ class _Chat:
 
 
 def demonstrate(lesson: Lesson, report: Callable[[int, int], None] = lambda *_: None) -> list[Shown]:
-    """Return all demonstrations of a lesson, independently of the number of processes.
-
-    Args:
-        report: called with the number of finished and of all episodes.
-    """
+    """Return all demonstrations of a lesson, independently of the number of processes."""
     chunks: dict[int, list[Shown]] = {}
     with contextlib.closing(lesson.spec.make(**lesson.kwargs)) as env, _helper(lesson, chunks):
         for chunk in range(lesson.chunks):

@@ -76,9 +76,6 @@ def tiny_agent(
     """Build the tiny model and train it on demonstrations, or load it from the cache.
 
     The cache is ``$ROLLENV_CACHE`` or ``~/.cache/rollenv``.
-
-    Args:
-        seed: seed of the weights, demonstrations and batches.
     """
     key = repr((_RECIPE_VERSION, torch.__version__, scenes, prompt, sampling, size, warm_up, seed))
 

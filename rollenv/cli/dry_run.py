@@ -51,12 +51,7 @@ class ModelPlan:
 
 
 def dry_run(config: TrainConfig) -> None:
-    """Print the settings, the first prompt and what an iteration needs. No weights are loaded, nothing is written.
-
-    Raises:
-        UsageError: the environment cannot be made with these settings, or there is no such model.
-        MissingData, MissingExtra: a requirement of the environment is missing.
-    """
+    """Print the settings, the first prompt and what an iteration needs. No weights are loaded, nothing is written."""
     plan, teacher = model_plan(config), teacher_plan(config)
     try_environments(config)
     trained = config.environments()[0]
@@ -95,13 +90,7 @@ _TRIED, _LOOKS, _TURNS = 3, 4, 50
 
 
 def try_environments(config: TrainConfig) -> None:
-    """Reset every environment of training and evaluation with several seeds, and make the source of tasks.
-
-    Raises:
-        UsageError: an environment cannot be made or reset with these settings, or they choose no tasks, or more than
-            the data set has.
-        MissingData, MissingExtra: a requirement of an environment is missing.
-    """
+    """Reset every environment of training and evaluation with several seeds, and make the source of tasks."""
     from rollenv.trainers.chosen_recipe import naming
     from rollenv.trainers.sources.configured import source_of
 
@@ -195,13 +184,7 @@ def _toml(value: Any) -> str:
 
 
 def tokens_together(config: TrainConfig, plan: ModelPlan, prompt: str, other: str, turns: int | None) -> int:
-    """Return the maximum tokens of a forward pass: a full micro-batch, or the whole batch if that is smaller.
-
-    Args:
-        prompt: first prompt of a task.
-        other: first prompt of another task.
-        turns: maximum turns of an episode.
-    """
+    """Return the maximum tokens of a forward pass: a full micro-batch, or the whole batch if that is smaller."""
     rollout, settings = config.rollout, config.optimizer
     if plan.tokenizer is None or not turns:
         return settings.micro_batch_tokens
@@ -252,7 +235,6 @@ def first_prompt(
     """Return the first prompt of a training task as the model reads it.
 
     Args:
-        tokenizer: tokenizer with the chat template to apply, if it has one.
         seed: seed of the task; by default the run's.
     """
     from rollenv.agents.prompts.chat_format import ChatFormat
@@ -322,11 +304,7 @@ def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None)
 
 
 def model_plan(config: TrainConfig) -> ModelPlan:
-    """Return the plan of ``model.path``, without loading weights and without a network.
-
-    Raises:
-        UsageError: it is neither a folder with a model nor of the form OWNER/NAME.
-    """
+    """Return the plan of ``model.path``, without loading weights and without a network."""
     path = config.model.path
     if path == "tiny":
         return ModelPlan("tiny: built and warmed up on the spot", config.model.size.context)

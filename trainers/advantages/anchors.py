@@ -30,9 +30,6 @@ def anchors(tasks: ArrayLike, states: Sequence[str], *, similarity: float | None
 
     Returns:
         (T,)
-
-    Raises:
-        UsageError: for a similarity outside of that range.
     """
     if similarity is not None and not 0 < similarity <= 1:
         raise UsageError(f"The similarity of states must be above 0 and at most 1, not {similarity}.")

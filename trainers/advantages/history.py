@@ -38,15 +38,11 @@ def hgpo(
         gamma: discount per turn, 0 to 1.
         history: number of earlier turns in the prompt (K in the paper).
         alpha: exponent of the weights; larger values favour longer histories.
-        std: whether to divide by standard deviations.
         base: include the episode's advantage, over rows as in :func:`episode_advantages`, as k = 0.
         penalties: for each trajectory, for each turn, 0 or more; see :func:`gigpo`.
 
     Returns:
         (T,)
-
-    Raises:
-        UsageError: for numbers that are not finite, or a penalty below 0.
     """
     fines = turn_penalties(rewards, penalties)
     returns = discounted_returns(rewards, gamma) - fines

@@ -39,9 +39,6 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
     Args:
         recipe: name of a bundled recipe, path of a TOML file, or an environment's id, for which settings are chosen.
         overrides: ``key=value``; keys are dotted, values are TOML.
-
-    Raises:
-        UsageError: the recipe or a key is unknown (the message names similar ones), or a value has the wrong type.
     """
     data = _read_recipe(recipe, overrides)
     written = data.get("env", {}).get("id")
@@ -94,11 +91,7 @@ def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _check_domains(config: TrainConfig) -> None:
-    """Refuse entries of ``rewards.domains`` without an effect.
-
-    Raises:
-        UsageError: an entry matches no task.
-    """
+    """Refuse entries of ``rewards.domains`` without an effect."""
     patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
     paths = [path for path, _ in task_domains(config.env, config.tasks)]
     reached = {pattern_of(patterns, path) for path in paths}
@@ -115,7 +108,6 @@ def _without_refused_arguments(config: TrainConfig, written: str, own: Sequence[
     """Drop a recipe's constructor arguments that another environment does not accept.
 
     Args:
-        written: the id in the recipe.
         own: keys that the user set; these stay.
     """
     for name in ("env", "eval"):
@@ -208,15 +200,7 @@ def _apply(data: dict[str, Any], overrides: Sequence[str]) -> list[str]:
 
 
 def with_settings(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Return a configuration with ``key=value`` settings applied.
-
-    Args:
-        overrides: settings such as ``optimizer.lr=1e-5``, applied in order.
-
-    Raises:
-        UsageError: for an unknown key (the message names the nearest ones), a value of the wrong type, or a key that
-            does nothing with the other settings.
-    """
+    """Return a configuration with ``key=value`` settings applied."""
     data = config.model_dump(mode="json")
     keys = _apply(data, overrides)
     changed = parse_config(data, overrides)
@@ -242,9 +226,6 @@ def parse_config(data: dict[str, Any], overrides: Sequence[str] = ()) -> TrainCo
     Args:
         overrides: settings that are in ``data`` already; they are parsed again as text or None where the schema wants
             that.
-
-    Raises:
-        UsageError: naming every bad key or value, or settings that exclude each other.
     """
     try:
         return TrainConfig.model_validate(data)

@@ -119,11 +119,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Return the sections that a method sets.
-
-    Raises:
-        UsageError: there is no such preset.
-    """
+    """Return the sections that a method sets."""
     if name not in PRESETS:
         raise UsageError(f"algorithm={name!r} is not a preset: take one of {', '.join(PRESETS)}, or set algorithm.name")
     return deepcopy(PRESETS[name].settings)

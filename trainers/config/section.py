@@ -95,7 +95,6 @@ def union(section: str, tag: str, models: Any, base: type[Section] = Section) ->
     """Register a section's variants, the default one first.
 
     Args:
-        models: a union of sections, each with its tag as a Literal.
         base: the section with the common keys of all variants.
 
     Returns:

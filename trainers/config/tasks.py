@@ -102,14 +102,7 @@ P = TypeVar("P", bound=Named)
 
 
 def distinct(parts: list[P], taken: Collection[str] = ()) -> list[P]:
-    """Check that parts have distinct names, by default the ids of their environments.
-
-    Args:
-        taken: prefixes of other metrics.
-
-    Raises:
-        ValueError: two have the same name, or a name is taken.
-    """
+    """Check that parts have distinct names, by default the ids of their environments."""
     names = [part.name or part.env.id for part in parts]
     for name in names:
         if names.count(name) > 1:
@@ -154,7 +147,6 @@ def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tupl
     """Yield the training environments and their shares of the tasks, in the order of the recipe.
 
     Args:
-        env: the environment of the run, or of a part of a mixture.
         share: the sum of all shares.
 
     Returns:
@@ -169,11 +161,7 @@ def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tupl
 
 
 def task_domains(env: EnvConfig, tasks: AnyTasks) -> Iterator[tuple[tuple[str, ...], EnvConfig]]:
-    """Yield the domains of every kind of training task and its environment.
-
-    Returns:
-        Pairs of domains, the outermost first, and environment.
-    """
+    """Yield the domains of every kind of training task and its environment."""
     if not isinstance(tasks, Mixture):
         yield (env.id,), env
         return

@@ -88,9 +88,6 @@ def level_mean(values: Tensor, x: LossInput, level: Level) -> Tensor:
 
     Returns:
         (n,)
-
-    Raises:
-        UsageError: there is no such level.
     """
     require(level in ("token", "turn", "sequence"), f"ratios are per token, turn or sequence, not {level!r}")
     if level == "token":
@@ -127,9 +124,6 @@ def token_weights(kind: Aggregation, sequences: Any, prompts: Any = None, *, len
 
     Returns:
         (n,) float64, NumPy or torch and on the device of ``sequences``. All but "fixed" sum to 1.
-
-    Raises:
-        UsageError: there is no such kind, or an argument is missing.
     """
     require(kind in ("token", "sequence", "prompt", "fixed"), f"{kind!r} is not token, sequence, prompt or fixed")
     require(kind != "prompt" or prompts is not None, "a mean over prompts needs each token's prompt")
@@ -154,10 +148,6 @@ def _array(labels: Any) -> Any:
 
 
 def require(condition: bool, message: str) -> None:
-    """Check a setting.
-
-    Raises:
-        UsageError: ``condition`` is false.
-    """
+    """Check a setting."""
     if not condition:
         raise UsageError(message)

@@ -64,7 +64,6 @@ def packed_attention(
         query: (1, heads, L, size).
         key: (1, key heads, L, size).
         value: (1, key heads, L, size).
-        kwargs: ``packed_row``, the :class:`Row` with its segments; others are not used.
 
     Returns:
         (1, L, heads, size), and no weights.
@@ -162,12 +161,7 @@ def bounds(runs: Runs, device: torch.device | str = "cpu") -> tuple[Tensor, Tens
 
 @functools.cache
 def varlen_works(device: torch.device, dtype: torch.dtype, size: int, grouped: bool = False) -> bool:
-    """Return whether :func:`by_one_kernel` works and equals :func:`by_shape`, gradients included.
-
-    Args:
-        dtype: type of queries, keys and values.
-        grouped: whether several queries share a key.
-    """
+    """Return whether :func:`by_one_kernel` works and equals :func:`by_shape`, gradients included."""
     if dtype not in (torch.float16, torch.bfloat16):
         return False
     runs, results = ((1, 0, 9), (2, 9, 3)), []

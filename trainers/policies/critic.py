@@ -18,13 +18,7 @@ from rollenv.trainers.policies.state import all_finite, moments_as, tensors_of, 
 
 
 class Valuer(nn.Module):  # type: ignore[misc]
-    """A linear value head on hidden states, with its own model for the kind "model".
-
-    Args:
-        model: the policy's model, set up for training.
-        kind: the weights to train; see :class:`Critic`.
-        packs: whether the model reads packed sequences.
-    """
+    """A linear value head on hidden states, with its own model for the kind "model"."""
 
     def __init__(self, model: PreTrainedModel, kind: Literal["model", "head"], *, packs: bool = True):
         super().__init__()
@@ -55,13 +49,8 @@ class Critic:
     """Predicts the return before each response token.
 
     Args:
-        model: the policy's model at the start of the run; None on ranks that get it from the first.
         kind: "model" trains a copy of the model with a value head; "head" a head on the policy's hidden states, without
             gradients to the policy.
-        clip: clip range of the value loss; 0 for no limit.
-        max_grad_norm: gradients are clipped to this norm.
-        packs: whether the model reads packed sequences.
-        distribute: shards the module over the ranks; by default it is unchanged.
     """
 
     def __init__(
@@ -86,14 +75,7 @@ class Critic:
         return self.module.head
 
     def values(self, batch: Packed, hidden: Tensor | None = None) -> Tensor:
-        """Return the predicted returns, (n,) float32, with gradients if they are enabled.
-
-        Args:
-            hidden: (n, width) the policy's hidden states, for a head.
-
-        Returns:
-            (n,) float32, with gradients if they are enabled.
-        """
+        """Return the predicted returns, (n,) float32, with gradients if they are enabled."""
         out: Tensor = self.module(batch, hidden)
         return out
 
@@ -102,11 +84,7 @@ class Critic:
 
         Args:
             batch: a batch with the columns "returns" (NaN for tokens without a target) and "values" before the update.
-            hidden: (n, width) the policy's hidden states, for a head.
             share: 1 / (number of targets in the step).
-
-        Returns:
-            (n,) metrics.
         """
         returns = batch.columns["returns"]
         targets = ~returns.isnan()
@@ -151,11 +129,7 @@ class Critic:
         return {"module": self.module.state_dict(), "adam": self.adam.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state.
-
-        Raises:
-            ValueError: the state belongs to another model.
-        """
+        """Restore a saved state."""
         try:
             self.module.load_state_dict(weights_as(self.module.state_dict(), state["module"]))
         except RuntimeError as error:

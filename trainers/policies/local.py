@@ -43,13 +43,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
     """A causal language model with the computation of log-probabilities, as one module with one forward pass.
 
     Args:
-        model: the model, which is set up for training.
         temperature: sampling temperature; divides the logits.
-        most_logits: maximum number of logits at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
-        lora: adapters to train instead of the model.
-
-    Raises:
-        UsageError: the model's logits are not its head's output, or it has no layers for adapters.
     """
 
     def __init__(
@@ -72,10 +66,6 @@ class Scorer(nn.Module):  # type: ignore[misc]
         self, batch: Packed, outputs: Collection[Output], entropy_gradient: bool = False
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         """Return the fields of :class:`~rollenv.trainers.policies.base.Outputs`; None for those not computed.
-
-        Args:
-            outputs: the outputs to compute. Log-probabilities are included, unless only "hidden" is named.
-            entropy_gradient: whether the entropy has gradients as well.
 
         Returns:
             (n,) log-probabilities, (n,) entropies, (n, width) states, (m,) log-probabilities of observations, (4,) the
@@ -117,16 +107,8 @@ class LocalPolicy:
         share: train the weights of ``model`` in place; otherwise a float32 copy.
         lora: adapters to train instead; the copy then has the type of ``precision``.
         precision: type of the forward and backward pass: float32, bfloat16 or float16 (with loss scaling).
-        temperature: sampling temperature; divides the logits.
         betas: AdamW's decay rates of its two moments (arXiv 1711.05101).
         optimizer: AdamW, or with 8-bit moments (arXiv 2110.02861).
-        offload: keep the optimizer's state in main memory, and take steps there.
-        max_grad_norm: gradients are clipped to this norm.
-        gradient_checkpointing: recompute activations in the backward pass to save memory.
-        most_logits: maximum number of logits at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
-
-    Raises:
-        UsageError: shared weights have less precision than float32, or the model's logits are not its head's output.
     """
 
     def __init__(
@@ -230,11 +212,7 @@ class LocalPolicy:
         return {"adam": self.adam.state_dict(), "scaler": self.scaler.state_dict(), "masters": masters}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state; its tensors may be on any device.
-
-        Raises:
-            ValueError: the state belongs to another model; nothing was changed.
-        """
+        """Restore a saved state; its tensors may be on any device."""
         if not isinstance(state, dict) or not {"masters", "adam"} <= state.keys():
             raise ValueError("its optimizer state has no float32 master weights: an older version wrote it")
         own = {} if self.shares else {name: weight.shape for name, weight in self.weights.items()}
@@ -332,11 +310,7 @@ def hidden_states(
 
 
 def body(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model without its head.
-
-    Raises:
-        UsageError: it is not found.
-    """
+    """Return the model without its head."""
     for part in (model.base_model, model.get_decoder(), getattr(model, "model", None)):
         if isinstance(part, PreTrainedModel) and part is not model:
             return part
@@ -411,11 +385,7 @@ class _Head:
 
 
 def head_of(model: PreTrainedModel) -> _Head:
-    """Return the model's head, which maps the last layer's states to logits.
-
-    Raises:
-        UsageError: the model computes its logits differently.
-    """
+    """Return the model's head, which maps the last layer's states to logits."""
     head = _Head(model)
     ids = torch.tensor([[1, 2, 3, 1]], device=next(model.parameters()).device)
     how = {"packed_row": Row.of(4)} if model.config._attn_implementation == ATTENTION else {}

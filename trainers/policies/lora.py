@@ -44,13 +44,7 @@ class Lora:
 
 
 def adapt(model: PreTrainedModel, lora: Lora) -> None:
-    """Add adapters in float32 to a model, and freeze its other weights.
-
-    Raises:
-        MissingExtra: peft is not installed.
-        UsageError: the rank is too high for every layer, the model has no such layers, or their adapters could not be
-            merged.
-    """
+    """Add adapters in float32 to a model, and freeze its other weights."""
     with extra("lora", "Training with LoRA"):
         from peft import LoraConfig
 

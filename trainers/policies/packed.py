@@ -127,7 +127,6 @@ class _Layout:
 
     Args:
         inputs: token ids of each input, by their bytes.
-        share: compute common prefixes once; see :func:`pack`.
     """
 
     def __init__(self, inputs: dict[bytes, Ints], *, share: bool):

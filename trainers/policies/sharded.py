@@ -33,11 +33,6 @@ class ShardedPolicy(LocalPolicy):
         model: the initial model, on the first rank; it is not changed. The others get it from there.
         defer: accumulate the gradients of a step before they are summed over the ranks. This sends less, but needs
             memory for all gradients on every rank.
-        how: further arguments of :class:`~rollenv.trainers.policies.local.Scorer`; the others are those of
-            :class:`~rollenv.trainers.policies.local.LocalPolicy`.
-
-    Raises:
-        UsageError: the model's logits are not its head's output.
     """
 
     def __init__(
@@ -79,11 +74,7 @@ class ShardedPolicy(LocalPolicy):
         return adapter_of(self.model)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of a policy on one device; each rank takes its shares.
-
-        Raises:
-            ValueError: the state belongs to another model; nothing was changed.
-        """
+        """Restore the state of a policy on one device; each rank takes its shares."""
         if isinstance(state, dict) and {"masters", "adam"} <= state.keys():
             masters = state["masters"] or {name: weight.detach() for name, weight in self.weights.items()}
             adam = moments_as(list(self.weights.values()), state["adam"])

@@ -22,9 +22,6 @@ class ByDomain:
 
     Args:
         routes: reward functions by pattern, such as ``math:*``, with the wildcards of file names.
-
-    Raises:
-        UsageError: there are no routes, or, when called, none matches.
     """
 
     def __init__(self, routes: Mapping[str, Reward]):
@@ -36,11 +33,7 @@ class ByDomain:
         return await self.route(trajectory)(trajectory)
 
     def route(self, trajectory: Trajectory) -> Reward:
-        """Return the reward function of a trajectory.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """Return the reward function of a trajectory."""
         names = list(domains(trajectory))
         pattern = pattern_of(self.routes, names)
         if pattern is None:
@@ -56,11 +49,7 @@ def domains(trajectory: Trajectory) -> Iterator[str]:
 
 
 class Sum:
-    """A weighted sum of reward functions, which are called concurrently.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """A weighted sum of reward functions, which are called concurrently."""
 
     def __init__(self, parts: Sequence[tuple[float, Reward]]):
         if not parts:

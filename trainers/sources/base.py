@@ -39,9 +39,6 @@ class TaskSource(Protocol):
         Args:
             task: a task of this source, also from before it was restored.
             group: the trajectories of the task. Failed ones do not count.
-
-        Raises:
-            UsageError: the task is not from this source.
         """
         ...
 
@@ -50,11 +47,7 @@ class TaskSource(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the :meth:`state_dict` of a source with the same settings.
-
-        Raises:
-            UsageError: it is the state of another source; nothing has changed.
-        """
+        """Restore the :meth:`state_dict` of a source with the same settings."""
         ...
 
     def metrics(self) -> dict[str, float]:
@@ -67,9 +60,6 @@ class Drawn(Task):
 
     It equals any task with the same fields. ``origin`` is not compared; it distinguishes two samples of one task in a
     batch.
-
-    Args:
-        origin: see :data:`Origin`.
     """
 
     __slots__ = ("origin",)
@@ -107,11 +97,7 @@ def _values(task: Task) -> dict[str, Any]:
 
 
 def origin_of(task: Task, source: object) -> Origin:
-    """Return the origin of a task.
-
-    Raises:
-        UsageError: it has none.
-    """
+    """Return the origin of a task."""
     if not isinstance(task, Drawn) or not task.origin:
         raise UsageError(
             f"this {task.env_id} task is not from {type(source).__name__}; record only tasks of the source"
@@ -120,14 +106,7 @@ def origin_of(task: Task, source: object) -> Origin:
 
 
 def own_part(task: Task, source: object, known: Callable[[int], bool]) -> int:
-    """Return a source's own part of a task's origin.
-
-    Args:
-        known: checks whether a number belongs to the source.
-
-    Raises:
-        UsageError: the task is not from this source.
-    """
+    """Return a source's own part of a task's origin."""
     origin = origin_of(task, source)
     if len(origin) != 1 or not isinstance(origin[0], int) or not known(origin[0]):
         raise UsageError(f"a task of origin {origin!r} is not from this {type(source).__name__}")
@@ -156,8 +135,6 @@ class TaskTemplate:
         """Create a task.
 
         Args:
-            origin: see :data:`Origin`.
-            kwargs: constructor arguments that are merged into those of the template.
             agent_seed: seed of the agent's random numbers, for tasks that are sampled more than once.
         """
         more = {**self.options, **(options or {})}
@@ -173,11 +150,7 @@ def read_state(source: object, state: Mapping[str, Any], read: Callable[[Mapping
     """Read values from a saved state.
 
     Args:
-        source: the source that the state should belong to, for the error message.
         read: reads the values; any error in it means that the state belongs to another source.
-
-    Raises:
-        UsageError: the state belongs to another source.
     """
     try:
         return read(state)
@@ -188,11 +161,7 @@ def read_state(source: object, state: Mapping[str, Any], read: Callable[[Mapping
 
 
 def count(value: Any) -> int:
-    """Check that a value of a saved state is a count.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Check that a value of a saved state is a count."""
     if type(value) is not int or value < 0:
         raise ValueError(f"expected a whole number from 0, got {value!r:.80}")
     return value

@@ -15,14 +15,7 @@ from rollenv.trainers.sources.task_lists import CurriculumSource, DatasetSource,
 
 
 def source_of(config: TrainConfig, wrappers: Wrappers) -> TaskSource:
-    """Create the task source of a run.
-
-    Args:
-        wrappers: wrappers of the environment, with the tokenizer's settings filled in.
-
-    Raises:
-        UsageError: the environment has no rows or levels, or other settings do not fit it.
-    """
+    """Create the task source of a run."""
     tokenizer = "" if config.model.path == "tiny" else config.model.path
     return _source(config.env.model_copy(update={"wrappers": wrappers}), config.tasks, config.seed, tokenizer)
 

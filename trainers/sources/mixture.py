@@ -21,10 +21,6 @@ class MixtureSource(Iterator[Task]):
 
     Args:
         sources: the ratio, above 0, and the source, by name. The name is the prefix of that source's metrics.
-
-    Raises:
-        UsageError: there are no sources, a source is included twice, a ratio is not above 0, or a name is empty or has
-            a slash.
     """
 
     def __init__(self, sources: Mapping[str, tuple[float, TaskSource]]):

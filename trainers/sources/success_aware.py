@@ -28,14 +28,9 @@ class SuccessAware(Iterator[Task]):
     proportional to ``p_i (1 - p_i)``.
 
     Args:
-        items: the tasks: :class:`~rollenv.trainers.sources.Rows` or :class:`~rollenv.trainers.sources.Seeds`.
-        explore: the share of uniform choices, from 0 to 1.
         half_life: number of recorded groups, of all items, after which a record counts half; None for no decay.
         apart: number of choices in which an item is not repeated (at most half the number of items), so that the tasks
             of a batch differ.
-
-    Raises:
-        UsageError: for arguments outside these ranges.
     """
 
     def __init__(

@@ -19,11 +19,7 @@ class Dialect(Protocol):
     """A keepalive message of a stream, which may be sent repeatedly before the answer."""
 
     def read(self, body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-        """Parse the request in a body; ``known`` caches parsed items of the same session and dialect.
-
-        Raises:
-            GatewayError: the body is invalid, or refers to an unknown answer.
-        """
+        """Parse the request in a body; ``known`` caches parsed items of the same session and dialect."""
 
     def whole(self, answer: Answer, request: Request) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""

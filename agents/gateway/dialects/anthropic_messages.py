@@ -22,11 +22,7 @@ _ERROR_TYPES = {
 
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """Parse the request in a body, also for counting tokens; ``stored`` is not used.
-
-    Raises:
-        GatewayError: the body is invalid.
-    """
+    """Parse the request in a body, also for counting tokens; ``stored`` is not used."""
     body, items = fields.lists(body, known, needed="messages", messages=_messages, tools=_tool)
     messages = [*fields.system(body, "system"), *items["messages"]]
     return Request(tuple(messages), **fields.common(body, items["tools"], "stop_sequences", "max_tokens"))

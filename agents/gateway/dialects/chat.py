@@ -16,11 +16,7 @@ _CODES = {"overflow": "context_length_exceeded", "auth": "invalid_api_key"}
 
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """Parse the request in a body; ``stored`` is not used, as this dialect does not refer to earlier answers.
-
-    Raises:
-        GatewayError: the body is invalid.
-    """
+    """Parse the request in a body; ``stored`` is not used, as this dialect does not refer to earlier answers."""
     body, items = fields.lists(body, known, needed="messages", messages=_message, tools=_tool)
     if isinstance(body.get("n"), bool) or body.get("n") not in (None, 1):
         raise invalid("must be 1; send a request for each answer", "n")

@@ -30,11 +30,7 @@ def invalid(message: str, param: str | None = None) -> GatewayError:
 
 
 def readable(body: Any) -> dict[str, Any]:
-    """Validate a body; return a copy if it has lone surrogates, which no tokenizer accepts and which are replaced.
-
-    Raises:
-        GatewayError: it is not an object, is nested deeper than 100 levels, or has NaN or Infinity.
-    """
+    """Validate a body; return a copy if it has lone surrogates, which no tokenizer accepts and which are replaced."""
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
     level: list[Any] = [body]
@@ -79,15 +75,10 @@ def lists(
     """Parse the objects in lists of a body, each once in a session.
 
     Args:
-        known: the session's cache of parsed items.
-        needed: the list that must not be empty.
         readers: parsers by the name of the list, called with an object and its path ("messages[3]").
 
     Returns:
         The body (see :func:`readable`), whose lists have only new items, and the parsed items of each list.
-
-    Raises:
-        GatewayError: an item is invalid.
     """
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
@@ -125,11 +116,7 @@ def _too_deep() -> GatewayError:
 
 
 def field(of: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T | None:
-    """Return the value of a key; None if it is absent or null.
-
-    Raises:
-        GatewayError: it has another type.
-    """
+    """Return the value of a key; None if it is absent or null."""
     value = of.get(key)
     if value is None or isinstance(value, kind):
         return value
@@ -143,25 +130,14 @@ def text(of: Mapping[str, Any], key: str, where: str = "") -> str:
 
 
 def required(of: Mapping[str, Any], key: str, where: str) -> str:
-    """Return a required text.
-
-    Raises:
-        GatewayError: it is absent, empty or not a string.
-    """
+    """Return a required text."""
     if value := text(of, key, where):
         return value
     raise invalid("is missing; it must be a string with at least a character", f"{where}.{key}")
 
 
 def objects(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
-    """Return pairs of an object of a list and its path ("messages[3]"); none if the list is absent or null.
-
-    Returns:
-        Pairs of an object and its path, which errors name.
-
-    Raises:
-        GatewayError: it is not a list of objects.
-    """
+    """Return pairs of an object of a list and its path ("messages[3]"); none if the list is absent or null."""
     path = f"{where}.{key}" if where else key
     pairs = []
     for index, value in enumerate(field(of, key, list, where) or []):
@@ -172,11 +148,7 @@ def objects(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict
 
 
 def blocks(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
-    """Return pairs of a content block and its path; a string is one block of text, null is none.
-
-    Returns:
-        Pairs of a block and its path.
-    """
+    """Return pairs of a content block and its path; a string is one block of text, null is none."""
     value = of.get(key)
     if isinstance(value, str):
         return [({"type": "text", "text": value}, f"{where}.{key}")]
@@ -184,11 +156,7 @@ def blocks(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[
 
 
 def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...]]:
-    """Return the joined text of blocks, and the URLs of their images.
-
-    Raises:
-        GatewayError: there is a block of another type, or an image without a URL.
-    """
+    """Return the joined text of blocks, and the URLs of their images."""
     texts, images = [], []
     for block, where in found:
         kind = field(block, "type", str, where) or "text"
@@ -204,11 +172,7 @@ def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...
 
 
 def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tuple[str, ...]]:
-    """Read a content.
-
-    Returns:
-        The joined text, and the URLs of the images.
-    """
+    """Read a content."""
     value = of.get(key)
     return (value, ()) if isinstance(value, str) else joined(blocks(of, key, where))
 
@@ -266,11 +230,7 @@ def common(body: Mapping[str, Any], tools: list[dict[str, Any]], stop: str, *lim
     """Return the arguments of ``Request`` that all dialects have.
 
     Args:
-        stop: the dialect's name for stop texts.
         limits: its names for the maximum number of answer tokens, the preferred one first.
-
-    Raises:
-        GatewayError: a type or range is wrong.
     """
     stops = [body[stop]] if isinstance(body.get(stop), str) else field(body, stop, list) or []
     if len(stops) > _STOPS or not all(isinstance(one, str) and one for one in stops):

@@ -24,11 +24,7 @@ _FREE = ("args", "response", "parameters", "parametersJsonSchema")
 
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """Parse the request in a body, also for counting tokens; ``stored`` is not used.
-
-    Raises:
-        GatewayError: the body is invalid.
-    """
+    """Parse the request in a body, also for counting tokens; ``stored`` is not used."""
     body, items = fields.lists(body, known, needed="contents", contents=_messages, tools=_tools)
     body = _camel(body)
     config = fields.field(body, "generationConfig", dict) or {}

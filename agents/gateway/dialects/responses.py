@@ -16,14 +16,7 @@ error = chat.error
 
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """Parse the request in a body.
-
-    Args:
-        stored: looks up the answers of ``previous_response_id`` and of items of type ``item_reference``.
-
-    Raises:
-        GatewayError: the body is invalid, or refers to an unknown answer.
-    """
+    """Parse the request in a body."""
     if isinstance(body, dict) and isinstance(body.get("input"), str):
         body = {**body, "input": [{"role": "user", "content": body["input"]}]}
     body, items = fields.lists(body, known, input=lambda item, at: [_message(item, at, stored)], tools=_tools)
