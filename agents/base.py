@@ -51,7 +51,7 @@ class AgentFailed(RollenvError):
     """An agent cannot answer in this episode, for example after an endpoint failed. Ends the trajectory only."""
 
 
-class Refused(AgentFailed):
+class EndpointRefused(AgentFailed):
     """A model's endpoint refuses a request permanently."""
 
 

@@ -18,8 +18,8 @@ from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import RolloutStream, TailBatches
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.run import Stream, Tail
-from rollenv.trainers.sources import Drawn, TaskSource
+from rollenv.trainers.config.run import StreamConfig, TailConfig
+from rollenv.trainers.sources import SourcedTask, TaskSource
 
 
 class Batches(ABC):
@@ -157,7 +157,7 @@ class Tails(Batches):
         return list(self.tails.long)
 
 
-class Streamed(Batches):
+class StreamedBatches(Batches):
     """Plays during updates; see :class:`RolloutStream`.
 
     Args:
@@ -175,7 +175,7 @@ class Streamed(Batches):
         batches: int,
     ):
         super().__init__(manager, source, config, again)
-        assert isinstance(config.batches, Stream)
+        assert isinstance(config.batches, StreamConfig)
         self.colocated = config.batches.colocated
         bound = config.batches.max_staleness
         self.stream = RolloutStream(
@@ -213,9 +213,9 @@ def batches_of(
     config: TrainConfig, manager: RolloutManager, source: TaskSource, again: Iterable[Task], left: int
 ) -> Batches:
     """Create the batch source of the settings."""
-    if isinstance(config.batches, Stream):
-        return Streamed(manager, source, config, again, batches=left)
-    kind = Tails if isinstance(config.batches, Tail) else Collected
+    if isinstance(config.batches, StreamConfig):
+        return StreamedBatches(manager, source, config, again, batches=left)
+    kind = Tails if isinstance(config.batches, TailConfig) else Collected
     return kind(manager, source, config, again)
 
 
@@ -228,6 +228,6 @@ def plain_task(task: Task) -> dict[str, Any]:
 def read_task(plain: Mapping[str, Any]) -> Task:
     """Restore a task of :func:`plain_task`."""
     try:
-        return Drawn(**plain)
+        return SourcedTask(**plain)
     except TypeError as error:
         raise UsageError(f"this is not a saved task: {plain!r:.200}") from error

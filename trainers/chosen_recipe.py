@@ -42,7 +42,7 @@ _TINY = {"hidden": 64, "layers": 2, "heads": 2, "intermediate": 160, "vocabulary
 
 
 @dataclass
-class Played:
+class ExpertEpisodes:
     """Success rate, prompts and actions of some episodes of a noisy expert."""
 
     success: float = 0.0
@@ -127,7 +127,7 @@ def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], 
     return (kwargs, kwargs) if prompts[1] <= prompts[0] else splits
 
 
-def _tiny(noise: float, played: Played) -> dict[str, Any]:
+def _tiny(noise: float, played: ExpertEpisodes) -> dict[str, Any]:
     from rollenv.agents.tiny.model import build_tokenizer
 
     tokenizer = build_tokenizer(played.prompts + played.actions, _TINY["vocabulary"])
@@ -161,7 +161,7 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
     }
 
 
-def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
+def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, ExpertEpisodes]:
     """Return the largest share of random actions at which the expert succeeds often enough, and its episodes."""
     with naming(env_spec.id), contextlib.closing(env_spec.make(**kwargs)) as env:
         for noise in NOISES:
@@ -183,8 +183,8 @@ def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
     )
 
 
-def _play(env: Env, noise: float) -> Played:
-    played, prompt = Played(), StepPrompt("{state}", chat=False)
+def _play(env: Env, noise: float) -> ExpertEpisodes:
+    played, prompt = ExpertEpisodes(), StepPrompt("{state}", chat=False)
     console, doing = Console(stderr=True), f"{env}: expert with {noise:.0%} random actions"
     for seed in track(range(EPISODES), doing, console=console, transient=True, disable=not console.is_terminal):
         rng = random.Random(seed)

@@ -31,7 +31,7 @@ with extra("ray", "Training on several ranks"):
     from rollenv import ray_calls
 
 if TYPE_CHECKING:
-    from rollenv.trainers.trainer import Result, Watch
+    from rollenv.trainers.trainer import TrainingResult, Watch
 
 #: Seconds between two polls of the ranks' messages.
 _POLL_SECONDS = 0.2
@@ -49,7 +49,7 @@ class RankFailed(RollenvError):
     """The run ended because a rank was lost."""
 
 
-def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> Result:
+def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> TrainingResult:
     """Train a run on ``config.placement.ranks`` devices, with one process each.
 
     Args:
@@ -96,7 +96,7 @@ def _scaling(placement: PlacementConfig, gpu: bool) -> ScalingConfig:
     return ScalingConfig(num_workers=count, use_gpu=gpu, resources_per_worker=resources)
 
 
-def _fit(trainer: TorchTrainer, messages: Any, run: RunDir, watch: Watch) -> Result:
+def _fit(trainer: TorchTrainer, messages: Any, run: RunDir, watch: Watch) -> TrainingResult:
     """Run the trainer, forward the ranks' log messages, and return the first rank's result."""
     with _forwarded(messages, watch) as outcome:
         try:
@@ -180,7 +180,7 @@ class _Messages:
 
 @dataclass(slots=True)
 class _Outcome:
-    result: Result | None = None
+    result: TrainingResult | None = None
     error: RollenvError | None = None
 
 

@@ -41,7 +41,7 @@ from rollenv.trainers.experience import (
 )
 from rollenv.trainers.objective import Objective
 from rollenv.trainers.policies.averaged import Averaged
-from rollenv.trainers.policies.base import HIDDEN, Output, Reader
+from rollenv.trainers.policies.base import HIDDEN, LogprobReader, Output
 from rollenv.trainers.policies.packed import Packed, pack
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import task_seed
@@ -59,7 +59,7 @@ SQUARED = "_squared"
 
 
 @dataclass(slots=True)
-class Totals:
+class StepTotals:
     """Sums over the tokens of finished steps."""
 
     tokens: int = 0
@@ -207,7 +207,7 @@ class Learner:
     def _logprobs(
         self,
         data: Experience,
-        policy: Reader,
+        policy: LogprobReader,
         what: Literal["logprobs", "entropy"] = "logprobs",
         samples: Sequence[int] | None = None,
     ) -> Floats:
@@ -225,7 +225,7 @@ class Learner:
         compute: Callable[[Packed], torch.Tensor],
         samples: Sequence[int] | None = None,
         *,
-        reader: Reader | None = None,
+        reader: LogprobReader | None = None,
     ) -> Floats:
         """Compute (R,) numbers of response tokens of some samples (by default all) over all ranks; NaN for others."""
         out = np.zeros(len(data))
@@ -252,7 +252,7 @@ class Learner:
         data: Experience,
         samples: Sequence[int] | None = None,
         *,
-        reader: Reader | None = None,
+        reader: LogprobReader | None = None,
         observations: bool = False,
     ) -> Iterator[MicroBatch]:
         """Yield the micro-batches of this rank's share of the samples, by default of all."""
@@ -294,7 +294,7 @@ class Learner:
                 f" in the episodes that were not dropped ({left_out})" if dropped else "",
                 "harder tasks: all were solved" if solved else "easier tasks, larger groups or a longer warm-up",
             )
-        totals = Totals()
+        totals = StepTotals()
         for _ in range(config.optimizer.epochs if useful.any() else 0):
             steps = minibatches(data, config.optimizer.minibatch_sequences, rng, useful=useful)
             for step in filter(None, steps):
@@ -321,12 +321,12 @@ class Learner:
             useful &= ~them[[s.trajectory for s in data.samples]]
         return useful
 
-    def _step(self, data: Experience, step: list[int], steps: int, totals: Totals) -> None:
+    def _step(self, data: Experience, step: list[int], steps: int, totals: StepTotals) -> None:
         """Take one optimizer step over some samples, unless a gradient is not finite."""
         state = self.state
         targets = int((~np.isnan(data.columns["returns"][data.rows(step)])).sum()) if state.critic else 0
         observed = data.observed if self.config.loss.observations else 0
-        step_totals = Totals()
+        step_totals = StepTotals()
         for piece in self._micro_batches(data, step, observations=self.config.loss.observations > 0):
             piece.batch.columns["weights"] *= steps  # they add up to one over the whole batch
             state.policy.last_piece(piece.last)
@@ -388,7 +388,7 @@ class Learner:
         algorithm = self.config.algorithm
         return not isinstance(algorithm, Ppo) or self.state.iteration >= algorithm.critic.warm_up
 
-    def _skip_step(self, totals: Totals, loss: float, norm: float) -> None:
+    def _skip_step(self, totals: StepTotals, loss: float, norm: float) -> None:
         totals.skipped += 1
         iteration = self.state.iteration + 1
         if self.state.policy.overflowed and math.isfinite(loss):
@@ -398,7 +398,7 @@ class Learner:
         else:
             logger.warning("iteration %d: a step was skipped: its loss or gradient is not finite", iteration)
 
-    def _check_finite(self, totals: Totals) -> None:
+    def _check_finite(self, totals: StepTotals) -> None:
         state = self.state
         if totals.skipped and not totals.norms and not state.policy.overflowed:
             raise self._not_finite("no loss or gradient of the iteration was finite")

@@ -31,7 +31,7 @@ from rollenv.trainers.policies.base import Policy
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, MAX_LORA_RANK)
 
 
-class Player(Updatable, Agent, Protocol):
+class TrainedPlayer(Updatable, Agent, Protocol):
     """An agent with token ids whose weights are trained."""
 
     sampling: Sampling
@@ -61,7 +61,7 @@ class WeightSync:
         return policy.adapter() if self.form == "adapter" else policy.named_weights()
 
 
-def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0) -> Player:
+def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0) -> TrainedPlayer:
     """Create the player of the settings."""
     if isinstance(settings, LocalPlayer):
         return base_agent
@@ -84,7 +84,7 @@ def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank:
     return player
 
 
-def with_harness(settings: HarnessConfig, player: Player) -> Player:
+def with_harness(settings: HarnessConfig, player: TrainedPlayer) -> TrainedPlayer:
     """Return the player, or a harness that plays with its model."""
     if not settings.name:
         return player

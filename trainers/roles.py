@@ -58,7 +58,7 @@ class RemoteReader:
     def logprobs(
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
     ) -> Outputs:
-        """See :class:`~rollenv.trainers.policies.base.Reader`; without gradients."""
+        """See :class:`~rollenv.trainers.policies.base.LogprobReader`; without gradients."""
         sent = on("cpu", Packed(batch.ids, batch.row, batch.drawn, batch.observed, batch.sequences, batch.turns, {}))
         computed: Outputs = self._result(self.actor.logprobs.remote(sent, tuple(outputs)))
         return on(batch.ids.device, computed)

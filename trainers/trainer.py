@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Result:
+class TrainingResult:
     """The outcome of a run: the metrics rows of its first and last evaluation, and its time in seconds."""
 
     before: dict[str, Any]
@@ -157,7 +157,7 @@ class Trainer:
         if kind is None:
             self.state.ranks.send_command("end")
 
-    def fit(self) -> Result:
+    def fit(self) -> TrainingResult:
         """Train to the last iteration.
 
         Raises:
@@ -186,7 +186,7 @@ class Trainer:
                 self._save()
         history = self._evaluations()
         last_checkpoint = str(checkpoint.checkpoints(self.run.checkpoints)[-1])
-        return Result(history[0], history[-1], time.perf_counter() - started, last_checkpoint)
+        return TrainingResult(history[0], history[-1], time.perf_counter() - started, last_checkpoint)
 
     def _evaluations(self) -> list[dict[str, Any]]:
         return [row for row in self.rows if "eval/success" in row]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.load import load_config
 from rollenv.trainers.run_dir import RunDir
-from rollenv.trainers.trainer import Result, Trainer, Watch
+from rollenv.trainers.trainer import Trainer, TrainingResult, Watch
 
 
-def train(recipe: str, *overrides: str, watch: Watch = lambda *_: None) -> Result:
+def train(recipe: str, *overrides: str, watch: Watch = lambda *_: None) -> TrainingResult:
     """Train with a recipe, in a new run folder.
 
     Raises:
@@ -18,7 +18,7 @@ def train(recipe: str, *overrides: str, watch: Watch = lambda *_: None) -> Resul
     return train_in(RunDir.create(config, recipe), config, watch)
 
 
-def train_in(run: RunDir, config: TrainConfig, watch: Watch = lambda *_: None) -> Result:
+def train_in(run: RunDir, config: TrainConfig, watch: Watch = lambda *_: None) -> TrainingResult:
     """Train in a run folder; if it has checkpoints, from the last one."""
     if config.placement.by_ray:
         from rollenv.trainers.launch import train_on_ranks  # not above: it needs Ray

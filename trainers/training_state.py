@@ -22,9 +22,9 @@ from rollenv.trainers.config.losses import KlReward, Sibling, Teacher
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
 from rollenv.trainers.models import Report, initial_agent, initial_policy
-from rollenv.trainers.player_engines import Player, WeightSync
+from rollenv.trainers.player_engines import TrainedPlayer, WeightSync
 from rollenv.trainers.policies.averaged import Averaged
-from rollenv.trainers.policies.base import Reader
+from rollenv.trainers.policies.base import LogprobReader
 from rollenv.trainers.policies.critic import Critic, Valuer
 from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player
 from rollenv.trainers.policies.lora import Lora, Unadapted, merged
@@ -47,11 +47,11 @@ class TrainingState:
     """The tasks; like the next two on the first rank only."""
     base_agent: LocalAgent = field(init=False)
     """The initial model with its tokenizer and prompts, from which checkpoints are written."""
-    player: Player = field(init=False)
+    player: TrainedPlayer = field(init=False)
     """The player: ``base_agent`` itself, or an agent with another engine."""
     critic: Critic | None = None
-    reference: Reader | None = None
-    teacher: Reader | None = None
+    reference: LogprobReader | None = None
+    teacher: LogprobReader | None = None
     kl: AdaptiveKL | None = None
     iteration: int = 0
     again: Sequence[Task] = ()

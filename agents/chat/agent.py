@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 
 from rollenv.agents.base import Action, Agent, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
-from rollenv.agents.chat.replies import Reply, ToolCall
+from rollenv.agents.chat.replies import ChatReply, ChatToolCall
 from rollenv.agents.offered_tools import offered
 from rollenv.agents.pictures import content, pictures, refuse_pictures
 from rollenv.agents.prompts import StepPrompt
@@ -146,7 +146,7 @@ class ChatSession(Session):
     messages: list[dict[str, Any]] = field(default_factory=list)
     _turns: list[tuple[str, str]] = field(default_factory=list)
     _instructions: str | None = None
-    _calls: list[ToolCall] = field(default_factory=list)
+    _calls: list[ChatToolCall] = field(default_factory=list)
     _tools: list[dict[str, Any]] = field(default_factory=list)
     """The environment's tools, if the agent passes them on."""
     _pictures: list[dict[str, Any]] = field(default_factory=list)
@@ -223,7 +223,7 @@ class ChatSession(Session):
         examples = [{"role": role, "content": well_formed(turn)} for role, turn in as_chat(self.agent.prompt.examples)]
         return [*examples, {"role": "user", "content": content(text, self._pictures)}]
 
-    def _action(self, reply: Reply) -> tuple[str, str]:
+    def _action(self, reply: ChatReply) -> tuple[str, str]:
         """Return the action of an answer and its finish reason."""
         text, finish = reply.text, reply.finish
         if self.agent.cut_thoughts:
@@ -234,7 +234,7 @@ class ChatSession(Session):
         return "\n".join(part for part in (text, *map(call_text, reply.calls)) if part), finish
 
 
-def call_text(call: ToolCall) -> str:
+def call_text(call: ChatToolCall) -> str:
     """Format a call in Hermes' form. Arguments that are not JSON are unchanged; the environment refuses them."""
     try:
         arguments = json.loads(call.arguments)

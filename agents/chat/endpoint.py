@@ -14,13 +14,13 @@ from typing import Any
 
 import httpx
 
-from rollenv.agents.base import AgentFailed, ContextFull, Refused
-from rollenv.agents.chat.limits import RateLimiter, Window
+from rollenv.agents.base import AgentFailed, ContextFull, EndpointRefused
+from rollenv.agents.chat.limits import EndpointRateLimiter, Window
 from rollenv.agents.chat.refusals import context_full, requested_wait, words
 from rollenv.agents.chat.replies import (
     BadReply,
+    ChatReply,
     ErrorInReply,
-    Reply,
     error_text,
     parse_json,
     read_events,
@@ -48,7 +48,7 @@ class Prices:
     cached: float | None = None
     """Price of cached prompt tokens; None for the price of other prompt tokens."""
 
-    def of(self, reply: Reply) -> float:
+    def of(self, reply: ChatReply) -> float:
         """Return the cost of an answer."""
         cached = self.prompt if self.cached is None else self.cached
         fresh = reply.prompt_tokens - reply.cached_tokens
@@ -143,7 +143,7 @@ class _Bound:
     client: httpx.AsyncClient
     lifetime: AsyncGenerator[None]
     slots: asyncio.Semaphore
-    limiter: RateLimiter
+    limiter: EndpointRateLimiter
 
 
 class Endpoint:
@@ -188,12 +188,12 @@ class Endpoint:
         self._bound: _Bound | None = None
         self._jitter, self._answered = random.Random(), 0.0
 
-    async def complete(self, body: Mapping[str, Any]) -> Reply:
+    async def complete(self, body: Mapping[str, Any]) -> ChatReply:
         """Send a request, with retries after transient failures.
 
         Raises:
             ContextFull: the prompt is too long for the model.
-            AgentFailed: the endpoint refuses the request (:class:`Refused`), or all attempts failed.
+            AgentFailed: the endpoint refuses the request (:class:`EndpointRefused`), or all attempts failed.
             BudgetSpent: the budget is used up.
         """
         bound = await self._open()
@@ -237,7 +237,7 @@ class Endpoint:
         longest = min(self.patience.longest_wait, self.patience.first_wait * 2.0 ** min(attempt - 1, 30))
         return longest * self._jitter.uniform(0.5, 1.0)
 
-    async def _attempt(self, bound: _Bound, body: Mapping[str, Any]) -> Reply:
+    async def _attempt(self, bound: _Bound, body: Mapping[str, Any]) -> ChatReply:
         async with bound.slots:
             self.budget.check(self.totals)
             answer = int(body.get("max_completion_tokens") or body.get("max_tokens") or 256)
@@ -304,13 +304,13 @@ class Endpoint:
             limited = status == 429 or (status == 200 and bool(_RATE_LIMIT.search(f"{code} {everything}")))
             kind = "rate_limit" if limited else "server_error"
             return _Transient(kind, problem, after, limited or status == 529 or (status == 503 and after is not None))
-        return Refused(problem)
+        return EndpointRefused(problem)
 
     def _redact(self, text: str) -> str:
         """Remove the API key, which some servers repeat in errors."""
         return text.replace(self._key, "***") if self._key else text
 
-    def _count(self, reply: Reply, body: Mapping[str, Any]) -> None:
+    def _count(self, reply: ChatReply, body: Mapping[str, Any]) -> None:
         totals = self.totals
         if not reply.prompt_tokens:
             reply.prompt_tokens, reply.estimated = _tokens(body.get("messages"), body.get("tools")), True
@@ -325,7 +325,7 @@ class Endpoint:
         totals.completion_tokens += reply.completion_tokens
         totals.cost += self.prices.of(reply)
 
-    def usage(self, reply: Reply) -> dict[str, float]:
+    def usage(self, reply: ChatReply) -> dict[str, float]:
         """Return the usage of an answer, by the names of :class:`Totals`."""
         counted = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens}
         return {name: float(value) for name, value in {**counted, "cost": self.prices.of(reply)}.items() if value}
@@ -338,7 +338,7 @@ class Endpoint:
             headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
             limits = httpx.Limits(max_connections=self.concurrency)
             client = httpx.AsyncClient(timeout=timeout, limits=limits, headers=headers)
-            slots, limiter = asyncio.Semaphore(self.concurrency), RateLimiter(*self._windows)
+            slots, limiter = asyncio.Semaphore(self.concurrency), EndpointRateLimiter(*self._windows)
             self._bound = _Bound(loop, client, _lifetime(client), slots, limiter)
             await anext(self._bound.lifetime)
         return self._bound

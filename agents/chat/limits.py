@@ -49,7 +49,7 @@ class Taken:
     amount: float
 
 
-class RateLimiter:
+class EndpointRateLimiter:
     """Admits requests in order, within the windows and the endpoint's rate limits."""
 
     def __init__(self, requests: Window | None, tokens: Window | None):

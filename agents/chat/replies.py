@@ -25,7 +25,7 @@ class ErrorInReply(BadReply):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ChatToolCall:
     """A tool call of the endpoint; the arguments should be JSON text."""
 
     id: str
@@ -34,11 +34,11 @@ class ToolCall:
 
 
 @dataclass(slots=True)
-class Reply:
+class ChatReply:
     """One answer."""
 
     text: str
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[ChatToolCall] = field(default_factory=list)
     finish: str = "stop"
     prompt_ids: Ids = ()
     ids: Ids = ()
@@ -83,7 +83,7 @@ _REACHED_LIMIT = re.compile(r"length|max|context", re.IGNORECASE)
 _WITHHELD = re.compile(r"filter|refus|safety|sensitive|recitation|prohibit|block", re.IGNORECASE)
 
 
-def read_reply(data: Any) -> Reply:
+def read_reply(data: Any) -> ChatReply:
     """Read the answer in the data of a chat completion."""
     choices = data.get("choices") if isinstance(data, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
@@ -108,7 +108,7 @@ def read_reply(data: Any) -> Reply:
         if not withheld and (content is None or not finish):
             raise BadReply(f"the answer has no content (its finish_reason is {finish[:100]!r})")
     prompt_tokens, completion_tokens, cached_tokens = _usage(data)
-    return Reply(
+    return ChatReply(
         well_formed(content or ""),
         calls,
         "length" if reached_limit else "stop",
@@ -202,9 +202,9 @@ def _text(content: Any) -> str | None:
     return "".join(texts) if texts else None
 
 
-def _calls(data: Any) -> list[ToolCall]:
+def _calls(data: Any) -> list[ChatToolCall]:
     """Read tool calls, each with a unique id, to which tool messages refer."""
-    calls: dict[str, ToolCall] = {}
+    calls: dict[str, ChatToolCall] = {}
     for number, call in enumerate(data if isinstance(data, list) else ()):
         function = _mapping(_mapping(call).get("function"))
         if not isinstance(function.get("name"), str):
@@ -212,7 +212,7 @@ def _calls(data: Any) -> list[ToolCall]:
         own = well_formed(str(_mapping(call).get("id") or ""))
         own = own if own and own not in calls else f"call_{number}"
         text = _json_text(function.get("arguments") or {})
-        calls[own] = ToolCall(own, well_formed(function["name"]), well_formed(text))
+        calls[own] = ChatToolCall(own, well_formed(function["name"]), well_formed(text))
     return list(calls.values())
 
 

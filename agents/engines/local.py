@@ -34,7 +34,7 @@ with extra("train", "Running a model"):
     from rollenv.agents.engines.adapters import Adapter
     from rollenv.agents.engines.kv_cache import BatchCache, Distributions, cache_argument
     from rollenv.agents.engines.radix import PrefixCache
-    from rollenv.agents.engines.requests import WORTH_WAITING, Joining, Request, similar, start_order
+    from rollenv.agents.engines.requests import WORTH_WAITING, Joining, LocalRequest, similar, start_order
     from rollenv.agents.engines.sampling import distributions, draw
     from rollenv.agents.engines.scoring import pad_left, positions
 
@@ -99,9 +99,9 @@ class LocalEngine:
         self.max_context = context_length(model.config)
         self.version = 0
         self.stats = EngineStats()
-        self._waiting: list[Request] = []
-        self._one_token: list[Request] = []
-        self._running: list[Request] = []  # request i has row i of the batch
+        self._waiting: list[LocalRequest] = []
+        self._one_token: list[LocalRequest] = []
+        self._running: list[LocalRequest] = []  # request i has row i of the batch
         self._batch = BatchCache(model)
         self._kept = PrefixCache(keep_tokens)
         self._vocabulary: int = model.config.get_text_config().vocab_size
@@ -121,7 +121,7 @@ class LocalEngine:
             raise UsageError("stop texts need decode=: LocalEngine(model, stop, decode=...)")
         if limit < 1:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
-        request = Request(prompt, sampling, rng, limit, asyncio.get_running_loop().create_future())
+        request = LocalRequest(prompt, sampling, rng, limit, asyncio.get_running_loop().create_future())
         if sampling.routes and not self._batch.routers:
             raise UsageError("routes=True needs a mixture of experts; this model has no routers")
         (self._one_token if limit == 1 and not sampling.routes else self._waiting).append(request)
@@ -210,7 +210,7 @@ class LocalEngine:
         if self._running:
             self._try(self._continue, self._running, self._running)
 
-    def _try(self, work: Callable[[T], None], on: T, requests: list[Request]) -> None:
+    def _try(self, work: Callable[[T], None], on: T, requests: list[LocalRequest]) -> None:
         """Run a part of a step; an exception fails its requests."""
         try:
             work(on)
@@ -223,7 +223,7 @@ class LocalEngine:
                 self._finish(request, error)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def _drop(self, request: Request) -> None:
+    def _drop(self, request: LocalRequest) -> None:
         """Remove a cancelled request."""
         for requests in (self._waiting, self._one_token):
             if request in requests:
@@ -284,7 +284,7 @@ class LocalEngine:
                 batches.append([item])
         return batches
 
-    def _answer_one_token(self, batch: list[Request]) -> None:
+    def _answer_one_token(self, batch: list[LocalRequest]) -> None:
         """Answer from cached distributions, without keys and values."""
         self._draw(batch, self._known_logits([r.prompt for r in batch]))
         if any(request.failure for request in batch):
@@ -364,7 +364,7 @@ class LocalEngine:
     def _keep(self, computed: list[tuple[int, Ids]]) -> None:
         self.stats.evicted += self._kept.save(self._batch, computed)
 
-    def _continue(self, running: list[Request]) -> None:
+    def _continue(self, running: list[LocalRequest]) -> None:
         """Sample the next token of every response."""
         logits = self._batch.forward(0, [r.response.ids[-1:] for r in running], [r.length for r in running])
         self._draw(running, logits)
@@ -386,7 +386,7 @@ class LocalEngine:
         for _, request in ended:
             self._finish(request)
 
-    def _routes(self, row: int, request: Request) -> NDArray[np.int16] | None:
+    def _routes(self, row: int, request: LocalRequest) -> NDArray[np.int16] | None:
         """Return the experts of all tokens but the last, as first computed; None if not requested."""
         if not request.sampling.routes:
             return None
@@ -405,7 +405,7 @@ class LocalEngine:
                 self._running[hole] = self._running[mover]
         del self._running[left:]
 
-    def _ends(self, request: Request) -> bool:
+    def _ends(self, request: LocalRequest) -> bool:
         full = request.failure or len(request.response.ids) >= request.limit
         return bool(full) or self.finish(request.response.ids, request.sampling) == "stop"
 
@@ -415,7 +415,7 @@ class LocalEngine:
         ends = ids[-1] in self.stop or (texts and self._decode and stopped(ids, texts, self._decode))
         return "stop" if ends else "length"
 
-    def _finish(self, request: Request, cause: Exception | None = None) -> None:
+    def _finish(self, request: LocalRequest, cause: Exception | None = None) -> None:
         if request.future.done():  # cancelled by Ctrl-C during the step
             return
         if request.failure:
@@ -426,7 +426,7 @@ class LocalEngine:
         request.response.finish = self.finish(request.response.ids, request.sampling)
         request.future.set_result(None)
 
-    def _draw(self, requests: list[Request], logits: torch.Tensor) -> None:
+    def _draw(self, requests: list[LocalRequest], logits: torch.Tensor) -> None:
         """Append a token to every response; ``logits`` has the shape (requests, vocabulary)."""
         samplings = [r.sampling for r in requests]
         tokens, logprobs = self._sample(distributions(logits, samplings), samplings, [r.rng for r in requests])

@@ -60,7 +60,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class _Request:
     """A prompt and its response so far."""
 
     prompt: Ids
@@ -96,7 +96,7 @@ class VLLMEngine:
         self._adapters = tempfile.TemporaryDirectory(prefix="rollenv-adapters-")
         self._asleep = 0
         self.stats = TokenCounts()
-        self._live: list[Request] = []
+        self._live: list[_Request] = []
         self._aborted: list[str] = []
         self._names, self._adapter_numbers = itertools.count(), itertools.count(1)
         self._suspended = False
@@ -129,7 +129,7 @@ class VLLMEngine:
         if self._failure:
             raise EngineLost(self._failure)
         future = asyncio.get_running_loop().create_future()
-        request = Request(prompt, sampling, random.Random(rng.getrandbits(48)), limit, future)
+        request = _Request(prompt, sampling, random.Random(rng.getrandbits(48)), limit, future)
         self._live.append(request)
         self._wake()
         try:
@@ -280,7 +280,7 @@ class VLLMEngine:
                     self._aborted.append(request.id)
                 self._end(request)
 
-    def _end(self, request: Request, error: Exception | None = None) -> None:
+    def _end(self, request: _Request, error: Exception | None = None) -> None:
         if request not in self._live:  # cancelled during the step
             return
         self._live.remove(request)
@@ -301,7 +301,7 @@ class VLLMEngine:
     async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
-    def _step(self, aborted: list[str], new: Sequence[Request]) -> tuple[list[tuple[Request, str]], list[Any]]:
+    def _step(self, aborted: list[str], new: Sequence[_Request]) -> tuple[list[tuple[_Request, str]], list[Any]]:
         """Run a step of vLLM and return the refused new requests with reasons, and the outputs."""
         self._llm.abort_request(aborted)
         refused = []
@@ -313,7 +313,7 @@ class VLLMEngine:
                 refused.append((request, str(error)))
         return refused, self._llm.step() if self._llm.has_unfinished_requests() else []
 
-    def _parameters(self, request: Request) -> Any:
+    def _parameters(self, request: _Request) -> Any:
         sampling = request.sampling
         temperature = sampling.temperature
         return SamplingParams(

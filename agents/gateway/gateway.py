@@ -12,8 +12,8 @@ from typing import Any, Self, TypeVar
 
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.gateway.http import HttpServer
-from rollenv.agents.gateway.policy import Policy
-from rollenv.agents.gateway.record import Record
+from rollenv.agents.gateway.policy import PolicyModel
+from rollenv.agents.gateway.record import CallRecord
 from rollenv.agents.gateway.server import agent_app
 from rollenv.agents.gateway.session import Caps, GatewaySession, Model, session_id
 from rollenv.core.errors import UsageError
@@ -54,7 +54,7 @@ class Gateway:
     ):
         self.on_finish: Callable[[GatewaySession], None] = lambda session: None
         """Called with each session that is finished."""
-        self.model: Model = model if hasattr(model, "draw") else Policy(model)
+        self.model: Model = model if hasattr(model, "draw") else PolicyModel(model)
         self._url, self.caps, self.seed = url.rstrip("/"), caps or Caps(), seed
         self.sessions: dict[str, GatewaySession] = {}
         """Sessions by id."""
@@ -64,7 +64,7 @@ class Gateway:
         """Counts of dropped sessions."""
         self._ended: dict[str, None] = {}
         self._numbers = itertools.count(_FIRST_NUMBER)
-        self._record = Record(record) if record else None
+        self._record = CallRecord(record) if record else None
         self._http = HttpServer(agent_app(self), host, port)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -19,7 +19,7 @@ from rollenv.core.errors import UsageError
 _BEGINNINGS = (b'{"event":"', b'{"session":"')
 
 
-class Record:
+class CallRecord:
     """Appends events to a file."""
 
     def __init__(self, path: str | Path):

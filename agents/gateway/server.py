@@ -12,9 +12,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from rollenv.agents.gateway.dialects import DIALECTS, OF_PATHS, Dialect, models
-from rollenv.agents.gateway.messages import GatewayError, Request, ended
+from rollenv.agents.gateway.messages import GatewayError, ModelRequest, ended
 from rollenv.agents.gateway.session import GatewaySession
-from rollenv.agents.gateway.tree import Node
+from rollenv.agents.gateway.tree import CallNode
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import extra
 
@@ -108,7 +108,7 @@ async def _body(http: Http, session: GatewaySession) -> bytes:
     raise GatewayError("overflow", many, tokens=max(size // 4, context), maximum=context)
 
 
-def _read(body: bytes, session: GatewaySession, dialect: Dialect) -> Request:
+def _read(body: bytes, session: GatewaySession, dialect: Dialect) -> ModelRequest:
     with session.refusals():
         try:
             data = json.loads(body)
@@ -181,7 +181,7 @@ async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Resp
 
 
 async def _slowly(
-    call: asyncio.Task[Node], session: GatewaySession, dialect: Dialect, request: Request
+    call: asyncio.Task[CallNode], session: GatewaySession, dialect: Dialect, request: ModelRequest
 ) -> AsyncIterator[bytes]:
     """Yield keepalives (white space in JSON), then the answer or an error. The status is already 200."""
     try:
@@ -198,7 +198,7 @@ async def _slowly(
         call.cancel()
 
 
-def _pieces(dialect: Dialect, session: GatewaySession, node: Node, request: Request) -> Iterable[bytes]:
+def _pieces(dialect: Dialect, session: GatewaySession, node: CallNode, request: ModelRequest) -> Iterable[bytes]:
     answer = node.answer
     if request.include_tokens:
         prompt = session.tree.prompt_ids(node)

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from rollenv.agents.base import Action, AgentFailed, ContextFull, Refused
+from rollenv.agents.base import Action, AgentFailed, ContextFull, EndpointRefused
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.mcp import Tools
-from rollenv.agents.gateway.messages import Answer, GatewayError, Request, as_openai, ended
-from rollenv.agents.gateway.record import Record
-from rollenv.agents.gateway.tree import KINDS, TRAINED, Ids, Kind, Node, Position, Tree, in_lines, kinds
+from rollenv.agents.gateway.messages import GatewayError, ModelAnswer, ModelRequest, as_openai, ended
+from rollenv.agents.gateway.record import CallRecord
+from rollenv.agents.gateway.tree import KINDS, TRAINED, CallNode, CallTree, Ids, Kind, Position, in_lines, kinds
 from rollenv.core.errors import RollenvError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -51,12 +51,12 @@ class Caps:
 
 
 @dataclass(slots=True)
-class Drawn:
-    """An answer with the tokens of its call, as fields of :class:`~rollenv.agents.gateway.tree.Node`."""
+class SampledAnswer:
+    """An answer with the tokens of its call, as fields of :class:`~rollenv.agents.gateway.tree.CallNode`."""
 
-    answer: Answer
+    answer: ModelAnswer
     tokens: dict[str, Any]
-    kept: Callable[[Node], None] = lambda node: None
+    kept: Callable[[CallNode], None] = lambda node: None
     """Called with the answer's node."""
 
 
@@ -70,11 +70,11 @@ class Model(Protocol):
         """Maximum number of tokens of a prompt and its answer."""
         ...
 
-    async def draw(self, session: GatewaySession, position: Position, request: Request) -> Drawn:
+    async def draw(self, session: GatewaySession, position: Position, request: ModelRequest) -> SampledAnswer:
         """Sample the answer to a request."""
         ...
 
-    def count(self, session: GatewaySession, position: Position, request: Request) -> int:
+    def count(self, session: GatewaySession, position: Position, request: ModelRequest) -> int:
         """Count the tokens of a request's prompt."""
         ...
 
@@ -84,7 +84,7 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class GatewaySample:
     """Consecutive calls whose prompts continue each other, for custom training loops."""
 
     ids: Ids
@@ -99,7 +99,7 @@ class Sample:
 class _Pending:
     """A call in progress, with the number of waiting clients."""
 
-    def __init__(self, task: asyncio.Task[Node]):
+    def __init__(self, task: asyncio.Task[CallNode]):
         self.task, self.waiting = task, 0
 
 
@@ -121,7 +121,7 @@ class GatewaySession:
         url: str = "",
         caps: Caps | None = None,
         sampling: Sampling | None = None,
-        record: Record | None = None,
+        record: CallRecord | None = None,
         on_finish: Callable[[GatewaySession], None] = lambda session: None,
     ):
         self.model, self.task, self.number, self.url, self.caps = model, task, number, url.rstrip("/"), caps or Caps()
@@ -129,7 +129,7 @@ class GatewaySession:
         self.key = key or f"rk-{secrets.token_hex(32)}"
         self.id = session_id(self.key)
         self.rng = random.Random(seed)
-        self.tree = Tree()
+        self.tree = CallTree()
         self.tools: Tools | None = None
         """The environment's tools for the program."""
         self.reward: float | None = None
@@ -143,7 +143,7 @@ class GatewaySession:
         """Caches of parsed request items, by dialect."""
         self._slots = asyncio.Semaphore(self.caps.parallel)
         self._pending: dict[str, _Pending] = {}
-        self._known: dict[str, Node] = {}
+        self._known: dict[str, CallNode] = {}
         """The latest answer to each request, by its key."""
         self._record, self._on_finish = record, on_finish
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -160,7 +160,7 @@ class GatewaySession:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    async def call(self, request: Request, key: str = "", *, retry: bool = False) -> Node:
+    async def call(self, request: ModelRequest, key: str = "", *, retry: bool = False) -> CallNode:
         """Answer a request, and record the answer before returning it.
 
         A call is a retry if the client says so, or if the same request was answered but not delivered (:meth:`sent`).
@@ -212,7 +212,7 @@ class GatewaySession:
         self.counts["refused_crowded"] += 1
         return GatewayError("overloaded", f"more than {self.caps.waiting} calls of this session wait; come again")
 
-    async def _wait(self, key: str, pending: _Pending) -> Node:
+    async def _wait(self, key: str, pending: _Pending) -> CallNode:
         pending.waiting += 1
         try:
             return await asyncio.shield(pending.task)
@@ -230,7 +230,7 @@ class GatewaySession:
                     pending.task.cancel()
                     self.counts["cancelled"] += 1
 
-    async def _answer(self, request: Request, key: str) -> Node:
+    async def _answer(self, request: ModelRequest, key: str) -> CallNode:
         async with self._slots:
             with self.refusals():
                 position = self.tree.locate(request)
@@ -267,30 +267,30 @@ class GatewaySession:
                 self.failure = error
             else:
                 logger.exception("a call failed")
-            kind = "invalid" if isinstance(error, Refused) else "failed"  # clients retry after "failed"
+            kind = "invalid" if isinstance(error, EndpointRefused) else "failed"  # clients retry after "failed"
             raise GatewayError(kind, f"the model failed: {error}") from error
 
-    def _append(self, node: Node, key: str, tools: Sequence[Mapping[str, Any]] | None) -> None:
+    def _append(self, node: CallNode, key: str, tools: Sequence[Mapping[str, Any]] | None) -> None:
         self.tree.append(node, tools)
         self.drawn_tokens += len(node.response_ids)
         self.kept_bytes += sum(len(message.text) for message in node.context) + 40 * len(node.tail + node.response_ids)
         if key:
             self._known[key] = node
 
-    def sent(self, node: Node) -> None:
+    def sent(self, node: CallNode) -> None:
         """Record that an answer was delivered."""
         if not node.delivered:
             self._note({"event": "sent", "node": node.number})
             node.delivered = True
 
-    def count(self, request: Request) -> int:
+    def count(self, request: ModelRequest) -> int:
         """Count the tokens of a request's prompt."""
         self.check_caps("counts")
         self.counts["counts"] += 1
         with self.refusals():
             return self.model.count(self, self.tree.locate(request), request)
 
-    def with_previous(self, request: Request) -> Request:
+    def with_previous(self, request: ModelRequest) -> ModelRequest:
         """Prepend the chat of the previous answer to a request, unless the request contains the chat itself."""
         if not request.previous or any(message.role == "assistant" for message in request.messages):
             return request
@@ -306,7 +306,7 @@ class GatewaySession:
             messages = (*before, *request.messages)
         return dataclasses.replace(request, messages=messages)
 
-    def stored(self, name: str) -> Answer | None:
+    def stored(self, name: str) -> ModelAnswer | None:
         """Return the answer with an id, or with a call of that id."""
         node = self.tree.named(name)
         return node.answer if node else None
@@ -358,7 +358,7 @@ class GatewaySession:
 
     # -- training data -------------------------------------------------------------------------------------------------
 
-    def trained(self, which: Iterable[Kind] = TRAINED) -> list[Node]:
+    def trained(self, which: Iterable[Kind] = TRAINED) -> list[CallNode]:
         """Return the nodes of these kinds, line by line."""
         wanted, each = set(which), kinds(self.tree)
         if unknown := wanted - set(KINDS):
@@ -369,7 +369,7 @@ class GatewaySession:
             raise UsageError("answers of an upstream endpoint have no tokens: they can be evaluated, not trained")
         return nodes
 
-    def action(self, node: Node) -> Action:
+    def action(self, node: CallNode) -> Action:
         """Convert a call to an action, whose turn becomes a sample (:mod:`rollenv.rollout.records.samples`)."""
         answer, versions = node.answer, node.versions
         text = "\n".join(filter(None, (answer.text, *(f"{call.name}({call.arguments})" for call in answer.calls))))
@@ -384,10 +384,10 @@ class GatewaySession:
             reward=node.reward or 0.0,
         )
 
-    def samples(self, which: Iterable[Kind] = TRAINED) -> list[Sample]:
+    def samples(self, which: Iterable[Kind] = TRAINED) -> list[GatewaySample]:
         """Return training samples: one for every line of calls, as long as prompts continue each other."""
         runs: list[tuple[list[int], list[bool], list[float], list[int]]] = []
-        before: Node | None = None
+        before: CallNode | None = None
         for node in self.trained(which):
             if not (node.continues and before is not None and node.parent == before.number):
                 runs.append(([], [], [], []))
@@ -398,7 +398,7 @@ class GatewaySession:
             logprobs += [0.0] * len(read) + list(node.logprobs)
             versions += [-1] * len(read) + list(node.versions)
             before = node
-        return [Sample(tuple(i), tuple(m), tuple(p), tuple(v)) for i, m, p, v in runs]
+        return [GatewaySample(tuple(i), tuple(m), tuple(p), tuple(v)) for i, m, p, v in runs]
 
     def chats(self, which: Iterable[Kind] = TRAINED) -> list[dict[str, Any]]:
         """Return the longest chats of these kinds, for supervised training, as OpenAI's ``messages`` and ``tools``."""
@@ -420,7 +420,7 @@ class GatewaySession:
         """Apply a recorded event."""
         kind = event["event"]
         if kind == "call":
-            self._append(Node.from_dict(event["node"]), event["key"], event.get("tools"))
+            self._append(CallNode.from_dict(event["node"]), event["key"], event.get("tools"))
             self.counts["calls"] += 1
             self.rng.getrandbits(64)  # the call did this too
         elif kind == "sent":

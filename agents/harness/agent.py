@@ -14,7 +14,7 @@ from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, EnvHand
 from rollenv.agents.engines.base import OwnsEngine, Sampling
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.mcp import Tools
-from rollenv.agents.gateway.policy import Policy
+from rollenv.agents.gateway.policy import PolicyModel
 from rollenv.agents.gateway.session import Caps, GatewaySession
 from rollenv.agents.gateway.tree import KINDS, TRAINED, Kind
 from rollenv.agents.harness.records import Harness, find_harness
@@ -141,7 +141,7 @@ class _Play(Session):
         if not calls.tree.nodes:
             raise AgentFailed(f"{name} made no call of the model: {self.ended.get('output', '').strip()[-500:]}")
         new: list[Action] = []
-        if isinstance(self.agent.gateway.model, Policy):
+        if isinstance(self.agent.gateway.model, PolicyModel):
             nodes = calls.trained(self.agent.kinds)
             fresh = [node for node in nodes if node.number not in self._turns]
             new = [calls.action(node) for node in fresh]

@@ -23,7 +23,7 @@ from rollenv.agents.engines.base import Ids, Sampling
 from rollenv.agents.engines.scoring import score
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
-from rollenv.agents.tiny.demonstrations import Chat, Lesson, Shown, demonstrate
+from rollenv.agents.tiny.demonstrations import Chat, DemonstratedTurn, Lesson, demonstrate
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.muon import Muon
 from rollenv.agents.tiny.settings import TinySize, WarmUp
@@ -125,7 +125,7 @@ def _imitate(
     return agent
 
 
-def _demonstrations(lesson: Lesson, report: Report) -> list[Shown]:
+def _demonstrations(lesson: Lesson, report: Report) -> list[DemonstratedTurn]:
     """Return the demonstrations of a lesson."""
     shown = demonstrate(lesson, lambda done, total: report("demonstrations", done, total, {}))
     if not shown:
@@ -135,7 +135,9 @@ def _demonstrations(lesson: Lesson, report: Report) -> list[Shown]:
     return shown
 
 
-def _fit(agent: LocalAgent, shown: Sequence[Shown], warm_up: WarmUp, rng: random.Random, report: Report) -> None:
+def _fit(
+    agent: LocalAgent, shown: Sequence[DemonstratedTurn], warm_up: WarmUp, rng: random.Random, report: Report
+) -> None:
     """Minimise the cross-entropy with the noisy expert's distribution over actions."""
     with _coarse_products():
         encode = _encoder(agent)
@@ -170,7 +172,7 @@ def _lr_share(steps: int, step: int) -> float:
     return min(1.0, (step + 1) / 30) * (1 - 0.95 * step / max(steps, 1))
 
 
-def _encoder(agent: LocalAgent) -> Callable[[Shown, float, random.Random], list[tuple[Ids, Ids, float]]]:
+def _encoder(agent: LocalAgent) -> Callable[[DemonstratedTurn, float, random.Random], list[tuple[Ids, Ids, float]]]:
     """Return the encoder from turns of a demonstration to (prompt, answer, weight)."""
     one_token = agent.sampling.max_new_tokens == 1
     end = () if one_token else (agent.tokenizer.eos_token_id,)
@@ -179,7 +181,7 @@ def _encoder(agent: LocalAgent) -> Callable[[Shown, float, random.Random], list[
         lambda prompt: agent.encode(prompt) if isinstance(prompt, str) else _chat_ids(agent, prompt, answer_ids)
     )
 
-    def encode(turn: Shown, noise: float, rng: random.Random) -> list[tuple[Ids, Ids, float]]:
+    def encode(turn: DemonstratedTurn, noise: float, rng: random.Random) -> list[tuple[Ids, Ids, float]]:
         if one_token:  # all answers to a prompt need one forward pass; longer ones need one each, so one is sampled
             answers = [(turn.expert, 1 - noise), *((action, noise / len(turn.random)) for action in turn.random)]
         else:

@@ -32,7 +32,7 @@ from rollenv.trainers.experience import experience, micro_batches, minibatches
 from rollenv.trainers.learner import TrainingError
 from rollenv.trainers.objective import POLICY_LOSSES
 from rollenv.trainers.player_engines import WeightSync
-from rollenv.trainers.policies.attention import Row
+from rollenv.trainers.policies.attention import PackedRow
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
@@ -81,7 +81,7 @@ def towards_texts(policy, lr, steps=1):
     """Steps towards fixed texts."""
     for _ in range(steps):
         for row in IDS:
-            out = policy.model(input_ids=row[None], packed_row=Row.of(len(row))).logits[0, :-1]
+            out = policy.model(input_ids=row[None], packed_row=PackedRow.of(len(row))).logits[0, :-1]
             policy.backward(torch.nn.functional.cross_entropy(out, row[1:]) / len(IDS))
         policy.step(lr)
 

@@ -31,7 +31,7 @@ from rollenv.trainers.config.player import (
 )
 from rollenv.trainers.config.rewards import RewardsConfig
 from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Weight, union, unless
-from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, Seeds, distinct, played
+from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, SeedsConfig, distinct, played
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -278,13 +278,13 @@ class RolloutConfig(Section):
         }
 
 
-class Collect(Section):
+class CollectConfig(Section):
     """Play a batch, train on it, play the next."""
 
     kind: Literal["collect"] = "collect"
 
 
-class Stream(Section):
+class StreamConfig(Section):
     """Play while training. The order of episodes then depends on timing: a resumed run continues with its unfinished
     tasks, but does not give the same numbers."""
 
@@ -295,7 +295,7 @@ class Stream(Section):
     """Player and trainer share a device: sampling pauses during an update."""
 
 
-class Tail(Section):
+class TailConfig(Section):
     """Set aside tasks that are too slow for a batch, and play them together once there are enough of them. Needs
     ``rollout.extra_groups``."""
 
@@ -306,7 +306,7 @@ class Tail(Section):
             yield "batches.kind=tail needs more groups than a batch has; set rollout.extra_groups"
 
 
-_Batches = Collect | Stream | Tail
+_Batches = CollectConfig | StreamConfig | TailConfig
 AnyBatches = Annotated[_Batches, Field(discriminator="kind"), union("batches", "kind", _Batches)]
 
 
@@ -413,12 +413,12 @@ class TrainConfig(Section):
     threads: int = Field(0, ge=0, le=1024)
     """CPU threads for the model; 0 for the number of idle cores, measured every few seconds."""
     env: EnvConfig
-    tasks: AnyTasks = Seeds()
+    tasks: AnyTasks = SeedsConfig()
     model: ModelConfig = ModelConfig()
     placement: PlacementConfig = PlacementConfig()
     prompt: AnyPrompt = StepPromptConfig()
     rollout: RolloutConfig = RolloutConfig()
-    batches: AnyBatches = Collect()
+    batches: AnyBatches = CollectConfig()
     player: AnyPlayer = LocalPlayer()
     harness: HarnessConfig = HarnessConfig()
     rewards: RewardsConfig = RewardsConfig()

@@ -36,20 +36,20 @@ class EnvConfig(Section):
 # -- which tasks -------------------------------------------------------------------------------------------------------
 
 
-class Seeds(Section):
+class SeedsConfig(Section):
     """An endless sequence of new seeds."""
 
     kind: Literal["seeds"] = "seeds"
 
 
-class Rows(Section):
+class RowsConfig(Section):
     """The rows of a data set, each once per epoch, shuffled anew in every epoch."""
 
     kind: Literal["rows"] = "rows"
     shuffle: bool = True
 
 
-class Levels(Section):
+class LevelsConfig(Section):
     """A curriculum: the level follows the success rate (see rollenv.core.curriculum); evaluation does not change."""
 
     kind: Literal["curriculum"] = "curriculum"
@@ -70,7 +70,7 @@ class Levels(Section):
         return down
 
 
-class Pool(Section):
+class PoolConfig(Section):
     """Tasks of a pool; those with an estimated success rate near one half are sampled more often."""
 
     kind: Literal["success_aware"] = "success_aware"
@@ -112,25 +112,25 @@ def distinct(parts: list[P], taken: Collection[str] = ()) -> list[P]:
     return parts
 
 
-class Part(Section):
+class MixturePart(Section):
     """One environment of a mixture."""
 
     name: str = ""
     """Name in metrics, unique in the mixture; by default the environment's id."""
     ratio: Positive = 1.0
     env: EnvConfig
-    tasks: AnyTasks = Seeds()
+    tasks: AnyTasks = SeedsConfig()
 
 
-class Mixture(Section):
+class MixtureConfig(Section):
     """A mixture of environments or domains with ratios; ``env`` is used for evaluation."""
 
     kind: Literal["mixture"] = "mixture"
-    parts: list[Part] = Field(min_length=1)
+    parts: list[MixturePart] = Field(min_length=1)
 
     @field_validator("parts")
     @classmethod
-    def _names(cls, parts: list[Part]) -> list[Part]:
+    def _names(cls, parts: list[MixturePart]) -> list[MixturePart]:
         return distinct(parts, {"eval", "time", "cpu", "added", "judge", "advantage", "return"})
 
     def unused(self, run: Any) -> dict[str, str]:
@@ -139,7 +139,7 @@ class Mixture(Section):
         return {"env.options": others} | unless(warms_up, others, "env.kwargs")
 
 
-_Tasks = Seeds | Rows | Levels | Pool | Mixture
+_Tasks = SeedsConfig | RowsConfig | LevelsConfig | PoolConfig | MixtureConfig
 AnyTasks = Annotated[_Tasks, Field(discriminator="kind"), union("tasks", "kind", _Tasks)]
 
 
@@ -152,7 +152,7 @@ def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tupl
     Returns:
         Environments and their shares, which add up to ``share``.
     """
-    if not isinstance(tasks, Mixture):
+    if not isinstance(tasks, MixtureConfig):
         yield env, share
         return
     whole = sum(part.ratio for part in tasks.parts)
@@ -162,7 +162,7 @@ def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tupl
 
 def task_domains(env: EnvConfig, tasks: AnyTasks) -> Iterator[tuple[tuple[str, ...], EnvConfig]]:
     """Yield the domains of every kind of training task and its environment."""
-    if not isinstance(tasks, Mixture):
+    if not isinstance(tasks, MixtureConfig):
         yield (env.id,), env
         return
     for part in tasks.parts:
@@ -184,5 +184,5 @@ def pattern_of(patterns: Iterable[str], names: Sequence[str]) -> str | None:
     return "*" if "*" in candidates else None
 
 
-Part.model_rebuild()
-Mixture.model_rebuild()
+MixturePart.model_rebuild()
+MixtureConfig.model_rebuild()

@@ -33,7 +33,7 @@ class Outputs:
     """(4,) see :func:`~rollenv.trainers.policies.routing.balance`; None for a model without routers."""
 
 
-class Reader(Protocol):
+class LogprobReader(Protocol):
     """A model that computes log-probabilities of tokens."""
 
     packs: bool
@@ -51,7 +51,7 @@ class Reader(Protocol):
         ...
 
 
-class Policy(Reader, Protocol):
+class Policy(LogprobReader, Protocol):
     """A model that is trained."""
 
     overflowed: bool

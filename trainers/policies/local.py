@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.agents.engines.routing import Routing
 from rollenv.core.errors import UsageError
-from rollenv.trainers.policies.attention import ATTENTION, Row
+from rollenv.trainers.policies.attention import ATTENTION, PackedRow
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
 from rollenv.trainers.policies.head import MOST_LOGITS, token_logprobs
 from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged
@@ -340,16 +340,16 @@ def _packs_wrongly(model: PreTrainedModel) -> str:
     """Return the reason why the model cannot read packed segments; empty if it can."""
     ids = torch.tensor([3, 1, 2, 1, 1, 3, 2, 2, 1, 3], device=next(model.parameters()).device)
     same = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 9], device=ids.device)  # the last two share three tokens
-    row = Row(((1, 0, 2), (2, 0, 3), (2, 3, 1)), torch.cat([same[:8], same[5:]]))
+    row = PackedRow(((1, 0, 2), (2, 0, 3), (2, 3, 1)), torch.cat([same[:8], same[5:]]))
     no_labels = Labels(ids[:0], ids[:0], ids[:0])
 
-    def states(tokens: Tensor, row: Row, at: Tensor, packs: bool) -> Tensor:
+    def states(tokens: Tensor, row: PackedRow, at: Tensor, packs: bool) -> Tensor:
         batch = Packed(tokens, row, Labels(at, at, at), no_labels, at, at, {})
         return hidden_states(model, batch, packs=packs)[0]
 
     model.eval()
     with torch.no_grad():
-        expected = states(ids[same], Row.of(2, 3, 4, 4), torch.arange(13, device=ids.device), False)
+        expected = states(ids[same], PackedRow.of(2, 3, 4, 4), torch.arange(13, device=ids.device), False)
         try:
             model.set_attn_implementation(ATTENTION)
             same_states = alike(states(ids, row, same, True), expected)
@@ -388,7 +388,7 @@ def head_of(model: PreTrainedModel) -> _Head:
     """Return the model's head, which maps the last layer's states to logits."""
     head = _Head(model)
     ids = torch.tensor([[1, 2, 3, 1]], device=next(model.parameters()).device)
-    how = {"packed_row": Row.of(4)} if model.config._attn_implementation == ATTENTION else {}
+    how = {"packed_row": PackedRow.of(4)} if model.config._attn_implementation == ATTENTION else {}
     with torch.no_grad():
         expected = model(input_ids=ids, use_cache=False, **how).logits
         logits = head(body(model)(input_ids=ids, use_cache=False, **how).last_hidden_state)

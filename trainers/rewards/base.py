@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config.tasks import pattern_of
-from rollenv.trainers.sources.base import Drawn
+from rollenv.trainers.sources.base import SourcedTask
 
 Reward = Callable[[Trajectory], Awaitable[float]]
 
@@ -43,7 +43,7 @@ class ByDomain:
 
 def domains(trajectory: Trajectory) -> Iterator[str]:
     """Yield the names of a task's sources in mixtures, and its environment's id."""
-    if isinstance(trajectory.task, Drawn):
+    if isinstance(trajectory.task, SourcedTask):
         yield from (part for part in trajectory.task.origin if isinstance(part, str))
     yield trajectory.task.env_id
 

@@ -55,7 +55,7 @@ class TaskSource(Protocol):
         ...
 
 
-class Drawn(Task):
+class SourcedTask(Task):
     """A task from a source.
 
     It equals any task with the same fields. ``origin`` is not compared; it distinguishes two samples of one task in a
@@ -79,7 +79,7 @@ class Drawn(Task):
         object.__setattr__(self, "origin", tuple(origin))
 
     @classmethod
-    def of(cls, task: Task, origin: Origin) -> Drawn:
+    def of(cls, task: Task, origin: Origin) -> SourcedTask:
         """Copy a task with another origin."""
         return cls(**_values(task), origin=origin)
 
@@ -98,7 +98,7 @@ def _values(task: Task) -> dict[str, Any]:
 
 def origin_of(task: Task, source: object) -> Origin:
     """Return the origin of a task."""
-    if not isinstance(task, Drawn) or not task.origin:
+    if not isinstance(task, SourcedTask) or not task.origin:
         raise UsageError(
             f"this {task.env_id} task is not from {type(source).__name__}; record only tasks of the source"
         )
@@ -131,14 +131,16 @@ class TaskTemplate:
         kwargs: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         agent_seed: int | None = None,
-    ) -> Drawn:
+    ) -> SourcedTask:
         """Create a task.
 
         Args:
             agent_seed: seed of the agent's random numbers, for tasks that are sampled more than once.
         """
         more = {**self.options, **(options or {})}
-        return Drawn(self.env_id, seed, {**self.kwargs, **(kwargs or {})}, self.wrappers, more, agent_seed, origin)
+        return SourcedTask(
+            self.env_id, seed, {**self.kwargs, **(kwargs or {})}, self.wrappers, more, agent_seed, origin
+        )
 
 
 def task_seed(*parts: int | str) -> int:

@@ -14,7 +14,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.registry import spec
 from rollenv.rollout.types import Group, Task
 from rollenv.rollout.workers.base import make_env
-from rollenv.trainers.sources.base import DataChanged, Drawn, TaskTemplate, count, own_part, read_state, task_seed
+from rollenv.trainers.sources.base import DataChanged, SourcedTask, TaskTemplate, count, own_part, read_state, task_seed
 
 
 class SeedSource(Iterator[Task]):
@@ -50,7 +50,7 @@ class Items(Protocol):
 
     def __len__(self) -> int: ...
 
-    def task(self, item: int, seed: int) -> Drawn:
+    def task(self, item: int, seed: int) -> SourcedTask:
         """Return a task, with the item's number as its origin.
 
         Args:
@@ -83,7 +83,7 @@ class Rows:
     def __len__(self) -> int:
         return self.size
 
-    def task(self, item: int, seed: int) -> Drawn:
+    def task(self, item: int, seed: int) -> SourcedTask:
         return self.template.task(seed, (item,), options={"index": item})
 
 
@@ -124,7 +124,7 @@ class Seeds:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def task(self, item: int, seed: int) -> Drawn:
+    def task(self, item: int, seed: int) -> SourcedTask:
         return self.template.task(self._seed(self.numbers[item]), (item,), agent_seed=seed)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from rollenv.agents.gateway.dialects import anthropic_messages, chat, gemini, responses
 from rollenv.agents.gateway.dialects.fields import Known
-from rollenv.agents.gateway.messages import Answer, GatewayError, Request, Stored
+from rollenv.agents.gateway.messages import GatewayError, ModelAnswer, ModelRequest, Stored
 
 __all__ = ["DIALECTS", "OF_PATHS", "Dialect", "Known", "models"]
 
@@ -18,13 +18,13 @@ class Dialect(Protocol):
     keepalive: bytes
     """A keepalive message of a stream, which may be sent repeatedly before the answer."""
 
-    def read(self, body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
+    def read(self, body: dict[str, Any], stored: Stored, known: Known | None = None) -> ModelRequest:
         """Parse the request in a body; ``known`` caches parsed items of the same session and dialect."""
 
-    def whole(self, answer: Answer, request: Request) -> dict[str, Any]:
+    def whole(self, answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
 
-    def events(self, answer: Answer, request: Request) -> Iterator[bytes]:
+    def events(self, answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
         """Yield the complete stream of an answer."""
 
     def status(self, problem: GatewayError) -> int:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from rollenv.agents.gateway.messages import Call, GatewayError, Message
+from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message
 from rollenv.core.parsing import well_formed
 
 T = TypeVar("T")
@@ -206,7 +206,7 @@ def function(of: Mapping[str, Any], where: str, schema: str = "parameters", name
     return {"type": "function", "function": described, **({"namespace": namespace} if namespace else {})}
 
 
-def as_object(call: Call) -> dict[str, Any]:
+def as_object(call: FunctionCall) -> dict[str, Any]:
     """Return a call's arguments as an object, for dialects that require one.
 
     Other arguments are stored under Claude Code's own key. Unchanged, Anthropic's Python SDK would silently convert an

@@ -10,7 +10,7 @@ from typing import Any
 
 from rollenv.agents.gateway.dialects import chat, fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
-from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Role, Stored
+from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Role, Stored
 
 #: An empty line: SDKs treat any other line that does not begin with "data:" as an error.
 keepalive = b"\n"
@@ -23,7 +23,7 @@ _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assista
 _FREE = ("args", "response", "parameters", "parametersJsonSchema")
 
 
-def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
+def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> ModelRequest:
     """Parse the request in a body, also for counting tokens; ``stored`` is not used."""
     body, items = fields.lists(body, known, needed="contents", contents=_messages, tools=_tools)
     body = _camel(body)
@@ -34,7 +34,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     prompt = _messages({**(fields.field(body, "systemInstruction", dict) or {}), "role": "user"}, "systemInstruction")
     system = [replace(message, role="system") for message in prompt if message.text or message.images]
     settings = fields.common(config, items["tools"], "stopSequences", "maxOutputTokens")
-    return Request((*system, *_named(items["contents"])), **settings)
+    return ModelRequest((*system, *_named(items["contents"])), **settings)
 
 
 def _camel(of: Any) -> Any:
@@ -74,7 +74,7 @@ def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
     for part, at in fields.objects(of, "parts", where):
         if call := fields.field(part, "functionCall", dict, at):
             arguments = fields.arguments(call, "args", at)
-            calls.append(Call(fields.text(call, "id", at), fields.required(call, "name", at), arguments))
+            calls.append(FunctionCall(fields.text(call, "id", at), fields.required(call, "name", at), arguments))
         elif result := fields.field(part, "functionResponse", dict, at):
             response = fields.field(result, "response", dict, at) or {}
             only = response.get("output", response.get("result")) if len(response) == 1 else None
@@ -97,7 +97,7 @@ def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
 
 def _named(messages: list[Message]) -> Iterator[Message]:
     """Match tool results without an id to the first unanswered call of the same name."""
-    waiting: list[Call] = []
+    waiting: list[FunctionCall] = []
     for number, message in enumerate(messages):
         if message.calls:
             waiting = [replace(c, id=c.id or f"call_{number}_{i}") for i, c in enumerate(message.calls)]
@@ -110,7 +110,7 @@ def _named(messages: list[Message]) -> Iterator[Message]:
         yield message
 
 
-def whole(answer: Answer, request: Request) -> dict[str, Any]:
+def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
     parts: list[dict[str, Any]] = [{"text": answer.reasoning, "thought": True}] if answer.reasoning else []
     parts += [{"text": answer.text}] if answer.text or not answer.calls else []
@@ -127,7 +127,7 @@ def whole(answer: Answer, request: Request) -> dict[str, Any]:
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": request.model, "responseId": answer.id}
 
 
-def events(answer: Answer, request: Request) -> Iterator[bytes]:
+def events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
     """Yield the stream of an answer, a single event."""
     yield event(whole(answer, request))
 
