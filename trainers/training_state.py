@@ -197,7 +197,7 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
         state.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
     if config.kl.name != "none":
         if lora:
-            state.reference = Unadapted(policy)
+            state.reference = Unadapted(policy, policy.model)
         elif roles.reference.actors:
             state.reference = RemoteReader(config, wrappers, "reference")
         else:

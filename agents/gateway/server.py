@@ -9,11 +9,12 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollenv.agents.gateway.dialects import DIALECTS, OF_PATHS, Dialect, models
 from rollenv.agents.gateway.messages import GatewayError, ModelRequest, ended
 from rollenv.agents.gateway.session import GatewaySession
+from rollenv.agents.gateway.sessions import GatewaySessions
 from rollenv.agents.gateway.tree import CallNode
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import extra
@@ -24,9 +25,6 @@ with extra("serve", "A gateway"):
     from starlette.requests import Request as Http
     from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Route
-
-if TYPE_CHECKING:
-    from rollenv.agents.gateway.gateway import Gateway
 
 #: Seconds before a response starts without its answer, and between keepalives from then on. Two frameworks time out
 #: after 30 seconds of silence.
@@ -39,7 +37,7 @@ _BYTES = 64
 _GONE = 499
 
 
-def agent_app(gateway: Gateway) -> Starlette:
+def agent_app(gateway: GatewaySessions) -> Starlette:
     """Create the app for agents, with model calls only. The session's key is in the path or in a header."""
 
     async def list_models(http: Http) -> Response:
@@ -60,7 +58,7 @@ def agent_app(gateway: Gateway) -> Starlette:
     return Starlette(routes=routes)
 
 
-def _session(gateway: Gateway, http: Http) -> GatewaySession:
+def _session(gateway: GatewaySessions, http: Http) -> GatewaySession:
     """Return the session of a call's key."""
     authorization = http.headers.get("authorization", "")
     bearer = authorization[7:].strip() if authorization[:7].lower() == "bearer " else ""
@@ -118,7 +116,7 @@ def _read(body: bytes, session: GatewaySession, dialect: Dialect) -> ModelReques
 
 
 def _endpoint(
-    gateway: Gateway, dialect: Dialect, work: Callable[[Http, GatewaySession, Dialect], Awaitable[Response]]
+    gateway: GatewaySessions, dialect: Dialect, work: Callable[[Http, GatewaySession, Dialect], Awaitable[Response]]
 ) -> Callable[[Http], Any]:
     """Create an endpoint that converts errors to a dialect."""
 
@@ -213,7 +211,7 @@ async def _disconnected(http: Http) -> None:
         pass
 
 
-def _tools(gateway: Gateway) -> Callable[[Http], Any]:
+def _tools(gateway: GatewaySessions) -> Callable[[Http], Any]:
     """Create the MCP endpoint for the environment's tools of a session."""
 
     async def endpoint(http: Http) -> Response:
@@ -235,7 +233,7 @@ def _tools(gateway: Gateway) -> Callable[[Http], Any]:
 # -- administration ----------------------------------------------------------------------------------------------------
 
 
-def admin_app(gateway: Gateway, key: str) -> Starlette:
+def admin_app(gateway: GatewaySessions, key: str) -> Starlette:
     """Create the app that opens, rewards and finishes sessions. Agents must not have access to it."""
 
     def guarded(work: Callable[[Http], Any]) -> Callable[[Http], Any]:
@@ -318,7 +316,7 @@ async def _object(http: Http, known: dict[str, type]) -> dict[str, Any]:
     return data
 
 
-def metrics_text(gateway: Gateway) -> str:
+def metrics_text(gateway: GatewaySessions) -> str:
     """Return the gateway's counters in Prometheus' text format."""
     counts, matches, tokens = Counter(gateway.past_counts), Counter(gateway.past_matches), gateway.past_tokens
     sessions = list(gateway.sessions.values())  # another thread may open one

@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,9 @@ from transformers import PreTrainedModel
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
-from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
+from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs, Policy
 from rollenv.trainers.policies.packed import Packed
 from rollenv.trainers.policies.state import whole
-
-if TYPE_CHECKING:
-    from rollenv.trainers.policies.local import LocalPolicy
 
 #: peft's name for the adapter.
 _NAME = "default"
@@ -129,12 +126,12 @@ def without(model: nn.Module) -> Iterator[None]:
 class Unadapted:
     """The policy without its adapters: a reference that needs no copy of the model."""
 
-    def __init__(self, policy: LocalPolicy):
-        self.policy, self.packs = policy, policy.packs
+    def __init__(self, policy: Policy, model: PreTrainedModel):
+        self.policy, self.model, self.packs = policy, model, policy.packs
 
     def logprobs(
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
     ) -> Outputs:
         """See :class:`~rollenv.trainers.policies.base.Policy`."""
-        with without(self.policy.model):
+        with without(self.model):
             return self.policy.logprobs(batch, outputs, entropy_gradient=entropy_gradient)
