@@ -112,10 +112,8 @@ def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
     _check_manifest(folder)
     try:
         about = json.loads((folder / "trainer.json").read_text())
-        iteration = int(about["iteration"])
-        state = states_of(folder)
-        agent = LocalAgent.load(folder)
-        agent.version = int(about.get("version", iteration))  # older checkpoints lack it: one version per iteration
+        state, agent = states_of(folder), LocalAgent.load(folder)
+        agent.version = int(about["version"])
     except RollenvError:
         raise
     except Exception as error:  # torch, transformers and safetensors raise exceptions of their own

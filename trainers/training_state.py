@@ -101,8 +101,6 @@ class TrainingState:
         if "scaler" in about:
             sharded_state.read(folder, self.states, self.ranks)
             self.policy.scaler.load_state_dict(about["scaler"])
-        elif "policy" not in states:
-            raise ValueError("its optimizer state was written by an older version")
         else:
             for name, part in self.states.items():
                 part.load_state_dict(states[name])
