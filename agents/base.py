@@ -148,6 +148,39 @@ async def update_weights_of(agent: Any, weights: Any = None) -> None:
         await agent.resume()
 
 
+class OwnsEngine:
+    """Forwards a trainer's weight updates to the agent's engine."""
+
+    engine: Any
+    """An :class:`~rollenv.agents.engines.base.UpdatableEngine`."""
+
+    @property
+    def version(self) -> int:
+        """Number of weight updates."""
+        return int(self.engine.version)
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self.engine.version = version
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that the engine has computed or sampled."""
+        return int(self.engine.stats.total)
+
+    async def suspend(self) -> None:
+        """Stop sampling. Unfinished responses keep their tokens."""
+        await self.engine.suspend()
+
+    async def update_weights(self, weights: Any = None) -> None:
+        """Load new weights or an adapter; None if the engine shares the trained model."""
+        await self.engine.update_weights(weights)
+
+    async def resume(self) -> None:
+        """Resume sampling; unfinished responses continue after their tokens."""
+        await self.engine.resume()
+
+
 class RandomAgent(Agent):
     """Plays the environment's random actions, different for each member of a group."""
 

@@ -9,8 +9,8 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollenv.agents.base import Agent, EnvHandle
-from rollenv.agents.engines.base import OwnsEngine, Sampling
+from rollenv.agents.base import Agent, EnvHandle, OwnsEngine
+from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.token_cache import Remembered
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat

@@ -12,14 +12,26 @@ from typing import Any
 import torch
 
 from rollenv.agents.base import update_weights_of
+from rollenv.agents.engines.adapters import Adapter
 from rollenv.core.errors import UsageError
 from rollenv.rollout.filters import Bounded, Filter, mean_between, varied
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import RolloutStream, TailBatches
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.run import StreamConfig, TailConfig
+from rollenv.trainers.config.run import StreamConfig, TailConfig, WeightForm
+from rollenv.trainers.policies.base import Policy
 from rollenv.trainers.sources import SourcedTask, TaskSource
+
+
+def weights_for_player(policy: Policy, form: WeightForm) -> Iterator[tuple[str, torch.Tensor]] | Adapter | None:
+    """Return what the player's ``update_weights`` gets: nothing, the adapter or all weights.
+
+    Its engine then transfers them: in this process, over HTTP, by NCCL, through a folder or through Ray.
+    """
+    if form == "shared":
+        return None
+    return policy.adapter() if form == "adapter" else policy.named_weights()
 
 
 class Batches(ABC):
@@ -35,7 +47,7 @@ class Batches(ABC):
 
     def __init__(self, manager: RolloutManager, source: TaskSource, config: TrainConfig, again: Iterable[Task] = ()):
         self.manager, self.source, self.rollout = manager, source, config.rollout
-        self._success_only = config.rewards.success_only
+        self._success_only, self.weight_form = config.rewards.success_only, config.weight_form
         self.sleep: int = getattr(config.player, "sleep", 0)
         self._waiting = deque(again)
         self.tasks = self._drawn()
@@ -52,9 +64,9 @@ class Batches(ABC):
     @abstractmethod
     def _next(self, metrics: dict[str, float]) -> list[Group]: ...
 
-    def update(self, weights: Any) -> None:
-        """Load new weights into the manager's agent, in the form that its ``update_weights`` takes."""
-        self.manager.run(update_weights_of(self.manager.agent, weights))
+    def update(self, policy: Policy) -> None:
+        """Load the trained weights into the manager's agent."""
+        self.manager.run(update_weights_of(self.manager.agent, weights_for_player(policy, self.weight_form)))
 
     @contextlib.contextmanager
     def resting(self) -> Iterator[None]:
@@ -195,9 +207,9 @@ class StreamedBatches(Batches):
             self._open = True
         return await self.stream.next_batch()
 
-    def update(self, weights: Any) -> None:
+    def update(self, policy: Policy) -> None:
         """See :class:`Batches`; unfinished responses continue after their tokens so far."""
-        self.manager.run(self.stream.update_weights(weights))
+        self.manager.run(self.stream.update_weights(weights_for_player(policy, self.weight_form)))
 
     def close(self) -> None:
         """Close the stream; unfinished tasks are lost unless :meth:`state` was saved."""

@@ -1,16 +1,13 @@
-"""The players of a training run, and the transfer of trained weights to them."""
+"""The players of a training run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
-
-from torch import Tensor
+from typing import Any, Protocol
 
 from rollenv.agents.base import Agent, Updatable
 from rollenv.agents.engine_agent import EngineAgent
-from rollenv.agents.engines.adapters import Adapter
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.router import Router
 from rollenv.agents.local import LocalAgent
@@ -25,7 +22,6 @@ from rollenv.trainers.config.player import (
     VllmPlayer,
 )
 from rollenv.trainers.config.run import RolloutConfig
-from rollenv.trainers.policies.base import Policy
 
 #: The values of vLLM's ``max_lora_rank``.
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, MAX_LORA_RANK)
@@ -40,25 +36,6 @@ class TrainedPlayer(Updatable, Agent, Protocol):
     def tokens(self) -> int:
         """Number of computed or sampled tokens so far."""
         ...
-
-
-class WeightSync:
-    """Selects the weights that a player's ``update_weights`` gets after an update.
-
-    The engine's ``update_weights`` transfers them (in this process, over HTTP, by NCCL or through Ray).
-
-    Args:
-        form: see :attr:`~rollenv.trainers.config.run.TrainConfig.weight_form`.
-    """
-
-    def __init__(self, form: Literal["shared", "adapter", "copy"]):
-        self.form = form
-
-    def weights(self, policy: Policy) -> Iterator[tuple[str, Tensor]] | Adapter | None:
-        """Return the weights for the player's ``update_weights``; None if it has them already."""
-        if self.form == "shared":
-            return None
-        return policy.adapter() if self.form == "adapter" else policy.named_weights()
 
 
 def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0) -> TrainedPlayer:

@@ -25,7 +25,7 @@ from rollenv.rollout.types import Group, Trajectory
 from rollenv.rollout.workers.factory import make_workers
 from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
-from rollenv.trainers.batches import batches_of
+from rollenv.trainers.batches import batches_of, weights_for_player
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
@@ -93,7 +93,7 @@ class Trainer:
                 manager.group_reward = GroupReward(group_function(config.rewards.group), manager.limits.reward)
             self.learner = Learner(config, state, run)
             if restored and config.played_rank:  # the player has only the base model, without the checkpoint's adapter
-                manager.run(update_weights_of(state.player, state.sync.weights(state.policy)))
+                manager.run(update_weights_of(state.player, weights_for_player(state.policy, config.weight_form)))
                 state.player.version = state.base_agent.version
 
             left = config.iterations - state.iteration
@@ -176,7 +176,7 @@ class Trainer:
             with timed("update", metrics), self.batches.resting():
                 metrics |= self.learner.update(self.learner.compute_advantages(groups, metrics))
             with timed("publish", metrics):
-                self.batches.update(state.sync.weights(state.policy))
+                self.batches.update(state.policy)
             state.iteration += 1
             last = state.iteration == config.iterations
             if last or state.iteration % config.eval.every == 0:

@@ -22,7 +22,7 @@ from rollenv.trainers.config.losses import KlReward, Sibling, Teacher
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
 from rollenv.trainers.models import Report, initial_agent, initial_policy
-from rollenv.trainers.player_engines import TrainedPlayer, WeightSync
+from rollenv.trainers.player_engines import TrainedPlayer
 from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.base import LogprobReader
 from rollenv.trainers.policies.critic import Critic, Valuer
@@ -41,7 +41,6 @@ class TrainingState:
     """The state of a run."""
 
     policy: LocalPolicy
-    sync: WeightSync
     shaper: Shaper
     source: TaskSource = field(init=False)
     """The tasks; like the next two on the first rank only."""
@@ -173,7 +172,7 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
         raise UsageError("loss.router does nothing: the model is not a mixture of experts; leave it out")
     if config.loss.routing == "replay" and not (policy.scorer.routing.routers and policy.packs):
         raise UsageError("loss.routing=replay needs a mixture of experts that reads packed sequences; leave it out")
-    state = TrainingState(policy, WeightSync(config.weight_form), Shaper(config.rewards, config.rollout.max_new_tokens))
+    state = TrainingState(policy, Shaper(config.rewards, config.rollout.max_new_tokens))
     state.ranks, state.context = ranks, ranks.share(player.engine.max_context if player else 0)
     if player:
         state.source = source_of(config, wrappers)

@@ -204,38 +204,6 @@ class RestingEngine(UpdatableEngine, Protocol):
         ...
 
 
-class OwnsEngine:
-    """Forwards a trainer's weight updates to the agent's engine."""
-
-    engine: UpdatableEngine
-
-    @property
-    def version(self) -> int:
-        """Number of weight updates."""
-        return self.engine.version
-
-    @version.setter
-    def version(self, version: int) -> None:
-        self.engine.version = version
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens that the engine has computed or sampled."""
-        return self.engine.stats.total
-
-    async def suspend(self) -> None:
-        """Stop sampling. Unfinished responses keep their tokens."""
-        await self.engine.suspend()
-
-    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
-        """Load new weights or an adapter; None if the engine shares the trained model."""
-        await self.engine.update_weights(weights)
-
-    async def resume(self) -> None:
-        """Resume sampling; unfinished responses continue after their tokens."""
-        await self.engine.resume()
-
-
 @dataclass(slots=True)
 class TokenCounts:
     """Counts of an engine: prompt tokens, prompt tokens in its prefix cache, sampled tokens, steps."""

@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, EnvHandle, Session
-from rollenv.agents.engines.base import OwnsEngine, Sampling
+from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, EnvHandle, OwnsEngine, Session
+from rollenv.agents.engines.base import Sampling
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.mcp import Tools
 from rollenv.agents.gateway.policy import PolicyModel

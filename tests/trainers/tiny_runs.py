@@ -9,8 +9,8 @@ import torch
 from rollenv.agents.engines.local import load_weights
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
+from rollenv.trainers.batches import weights_for_player
 from rollenv.trainers.config import load_config
-from rollenv.trainers.player_engines import WeightSync
 from rollenv.trainers.policies.attention import PackedRow
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.run_dir import RunDir
@@ -50,7 +50,7 @@ def trained(dtype, *, masters=True, lr=1e-6, steps=20):
     before = {n: p.detach().float().clone() for n, p in model.named_parameters()}
     if masters:
         towards_texts(policy, lr, steps)
-        load_weights(model, WeightSync("copy").weights(policy))
+        load_weights(model, weights_for_player(policy, "copy"))
         after = policy.weights
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.999), weight_decay=0.0)

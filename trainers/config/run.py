@@ -33,6 +33,7 @@ from rollenv.trainers.config.rewards import RewardsConfig
 from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Weight, union, unless
 from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, SeedsConfig, distinct, played
 
+WeightForm = Literal["shared", "adapter", "copy"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -487,7 +488,7 @@ class TrainConfig(Section):
         return self.model.sync == "in_place" or (self.model.sync == "auto" and self.model.path == "tiny")
 
     @property
-    def weight_form(self) -> Literal["shared", "adapter", "copy"]:
+    def weight_form(self) -> WeightForm:
         """The weights that a player gets after an update: none if ``shared``, as it plays with the trained tensors; the
         trained ``adapter``, if it holds the base model; or a ``copy`` of all weights."""
         if self.played_rank:
