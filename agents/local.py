@@ -86,6 +86,11 @@ class LocalAgent(OwnsEngine, Agent):
         about = {"prompt": dataclasses.asdict(self.prompt), "sampling": dataclasses.asdict(self.sampling)}
         Path(path, AGENT_FILE).write_text(json.dumps(about, indent=2) + "\n")
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """The ids of the tokenizer's tokens."""
+        return dict(self.tokenizer.get_vocab())
+
     def weights_changed(self) -> None:
         """Invalidate caches after the model was trained in place."""
         self.engine.weights_changed()

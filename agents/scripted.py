@@ -86,12 +86,11 @@ class _Scripted(Session):
 
     def _value(self, name: str, about: Mapping[str, Any], used: dict[str, int]) -> Any:
         enum = about.get("enum")
-        options = [str(option) for option in enum] if isinstance(enum, list) else []
-        if options:
-            return next((o for o in options if o.lower() in self.request.lower()), None)
+        if isinstance(enum, list) and enum:
+            return next((o for o in map(str, enum) if o.lower() in self.request.lower()), None)
         if name == "id" or name.endswith("_id"):
-            own = self.values.get("id", [])
-            return self.ids.get(name) or self.ids.get(name[:1].upper()) or (own[0] if own else None)
+            own = next(iter(self.values.get("id", [])), None)
+            return self.ids.get(name) or self.ids.get(name[:1].upper()) or own
         kind = next((kind for kind in ("email", "date", "time") if kind in name), "")
         if about.get("type") in ("integer", "number"):
             kind = "number"
@@ -100,7 +99,9 @@ class _Scripted(Session):
             if used.get(source, 0) < len(found):
                 used[source] = used.get(source, 0) + 1
                 value = found[used[source] - 1]
-                return float(value) if kind == "number" and "." in value else int(value) if kind == "number" else value
+                if kind == "number":
+                    return float(value) if "." in value else int(value)
+                return value
         return None
 
 

@@ -25,7 +25,9 @@ def saved_stops(path: str | Path) -> frozenset[int]:
         ends = GenerationConfig.from_pretrained(path).eos_token_id
     except (OSError, ValueError):
         return frozenset()
-    return frozenset(ends if isinstance(ends, list | tuple) else () if ends is None else (ends,))
+    if isinstance(ends, int):
+        ends = (ends,)
+    return frozenset(ends or ())
 
 
 def load_engine(path: str | Path, *, chat: bool = True, **options: Any) -> tuple[VLLMEngine, Any]:

@@ -103,7 +103,10 @@ class Batches(ABC):
     async def _record(self, groups: list[Group]) -> dict[str, float]:
         self._record_in_source(groups)
         dropped, self._refilled = self._refilled, 0
-        return self.source.metrics() | ({"refilled": float(dropped)} if self.rollout.refill else {})
+        metrics = self.source.metrics()
+        if self.rollout.refill:
+            metrics["refilled"] = float(dropped)
+        return metrics
 
     def _record_in_source(self, groups: Iterable[Group]) -> None:
         """Record the results of these groups, and of those dropped since the last call."""
@@ -116,7 +119,8 @@ class Batches(ABC):
         keep = self.rollout.keep
         only = self._success_only
         filters = [varied(keep.std, success_only=only)]
-        filters += [mean_between(*keep.mean, success_only=only)] if keep.mean else []
+        if keep.mean:
+            filters.append(mean_between(*keep.mean, success_only=only))
         return Bounded(
             lambda group: all(passes(group) for passes in filters), self.rollout.refill, self.rollout.groups_per_batch
         )
@@ -124,7 +128,8 @@ class Batches(ABC):
     def _keep(self, group: Group) -> bool:
         finite = all(math.isfinite(t.reward) for t in group)  # the learner raises a clear error for other rewards
         kept = not finite or self._bounded(group)
-        self._dropped.extend([] if kept else [group])
+        if not kept:
+            self._dropped.append(group)
         return kept
 
     @property

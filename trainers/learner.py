@@ -84,7 +84,9 @@ class StepTotals:
         for name in [name for name in means if name.endswith(SQUARED)]:
             plain, square = name.removesuffix(SQUARED), means.pop(name)
             means[f"{plain}_ess"] = means[plain] ** 2 / square if square else 0.0
-        return means | ({"grad_norm": sum(self.norms) / len(self.norms)} if self.norms else {})
+        if self.norms:
+            means["grad_norm"] = sum(self.norms) / len(self.norms)
+        return means
 
 
 @dataclass(slots=True)
@@ -198,10 +200,12 @@ class Learner:
 
     def _weights(self, data: Experience) -> Floats:
         """Return the (R,) weights of tokens."""
-        kind = self.config.loss.aggregate
-        length = self.config.rollout.max_new_tokens if kind == "fixed" else None
-        units = data.trajectory if kind == "episode" else data.sequence
-        weights = losses.token_weights("sequence" if kind == "episode" else kind, units, data.prompt, length=length)
+        kind, units, length = self.config.loss.aggregate, data.sequence, None
+        if kind == "fixed":
+            length = self.config.rollout.max_new_tokens
+        if kind == "episode":
+            kind, units = "sequence", data.trajectory
+        weights = losses.token_weights(kind, units, data.prompt, length=length)
         return credit.with_trajectory_weights(data, self.config.rewards, weights)
 
     def _logprobs(
@@ -261,14 +265,17 @@ class Learner:
         share = (reader or self.state.policy).packs and self.config.optimizer.share_prefixes
         cut = [micro_batches(data, s, limit, share=share) for s in shares(data, samples, ranks.count, share=share)]
         own, rounds = cut[ranks.number], max(map(len, cut))
-        shortest = [min(samples, key=lambda i: len(data.inputs[i]))] if len(own) < rounds else []
-        for number in range(rounds):
-            counts = number < len(own)
-            numbers = own[number] if counts else shortest
+        # All ranks take as many passes, as they exchange gradients in each: the last ones of some have zero weight.
+        shortest = min(samples, key=lambda i: len(data.inputs[i]), default=0)
+        own += [[shortest]] * (rounds - (real := len(own)))
+        for number, numbers in enumerate(own):
+            counts = number < real
             batch = pack(data, numbers, self.state.policy.device, observations=observations and counts, share=share)
             if reader not in (None, self.state.policy):  # other models choose their own experts
                 batch.routes = None
-            yield MicroBatch(numbers, batch if counts else with_zero_weight(batch), counts, number == rounds - 1)
+            if not counts:
+                batch = with_zero_weight(batch)
+            yield MicroBatch(numbers, batch, counts, number == rounds - 1)
 
     # -- from advantages to steps ------------------------------------------------------------------------------------
 
@@ -284,18 +291,9 @@ class Learner:
         dropped = credit.dropped(data, config.rewards, self.vocabulary)
         useful = self._trainable(data, dropped)
         if not useful.any():
-            reason = "no group had a success" if self.objective.taught_alone else "all advantages were 0"
-            left_out = ", ".join(f"{int(them.sum())} by rewards.drop_{why}" for why, them in dropped.items())
-            solved = all(trajectory.success for trajectory in data.trajectories)
-            logger.warning(
-                "iteration %d gave no learning signal: %s%s; look at the sampled episodes, and try %s",
-                state.iteration + 1,
-                reason,
-                f" in the episodes that were not dropped ({left_out})" if dropped else "",
-                "harder tasks: all were solved" if solved else "easier tasks, larger groups or a longer warm-up",
-            )
+            self._warn_of_no_signal(data, dropped)
         totals = StepTotals()
-        for _ in range(config.optimizer.epochs if useful.any() else 0):
+        for _ in range(config.optimizer.epochs * useful.any()):
             steps = minibatches(data, config.optimizer.minibatch_sequences, rng, useful=useful)
             for step in filter(None, steps):
                 self._step(data, step, len(steps), totals)
@@ -306,7 +304,8 @@ class Learner:
             "trained_samples": int(useful.sum()),
         }
         counts |= {f"dropped/{why}": int(them.sum()) for why, them in dropped.items()}
-        counts |= {"sharing": totals.whole / totals.computed} if totals.computed else {}
+        if totals.computed:
+            counts["sharing"] = totals.whole / totals.computed
         gathered = [pair for each in state.ranks.gather(totals.entropies) for pair in each]
         return totals.means() | entropies(data, gathered) | counts | {"lr": self._learning_rate()}
 
@@ -321,11 +320,25 @@ class Learner:
             useful &= ~them[[s.trajectory for s in data.samples]]
         return useful
 
+    def _warn_of_no_signal(self, data: Experience, dropped: Mapping[str, NDArray[np.bool_]]) -> None:
+        reason, remedy = "all advantages were 0", "easier tasks, larger groups or a longer warm-up"
+        if self.objective.taught_alone:
+            reason = "no group had a success"
+        if dropped:
+            left_out = ", ".join(f"{int(them.sum())} by rewards.drop_{why}" for why, them in dropped.items())
+            reason += f" in the episodes that were not dropped ({left_out})"
+        if all(trajectory.success for trajectory in data.trajectories):
+            remedy = "harder tasks: all were solved"
+        what = "iteration %d gave no learning signal: %s; look at the sampled episodes, and try %s"
+        logger.warning(what, self.state.iteration + 1, reason, remedy)
+
     def _step(self, data: Experience, step: list[int], steps: int, totals: StepTotals) -> None:
         """Take one optimizer step over some samples, unless a gradient is not finite."""
         state = self.state
-        targets = int((~np.isnan(data.columns["returns"][data.rows(step)])).sum()) if state.critic else 0
-        observed = data.observed if self.config.loss.observations else 0
+        targets = 0
+        if state.critic:
+            targets = int((~np.isnan(data.columns["returns"][data.rows(step)])).sum())
+        observed = data.observed * (self.config.loss.observations > 0)
         step_totals = StepTotals()
         for piece in self._micro_batches(data, step, observations=self.config.loss.observations > 0):
             piece.batch.columns["weights"] *= steps  # they add up to one over the whole batch
@@ -360,8 +373,11 @@ class Learner:
     def _optimizer_step(self) -> float:
         """Step policy and critic if both gradient norms are finite; return the policy's norm, or one not finite."""
         policy, critic = self.state.policy, self.state.critic
-        critic_norm = critic.gradient_norm() if critic else 0.0
-        norm = policy.step(self._learning_rate(), hold=not math.isfinite(critic_norm)) if self._learns else 0.0
+        norm = critic_norm = 0.0
+        if critic:
+            critic_norm = critic.gradient_norm()
+        if self._learns:
+            norm = policy.step(self._learning_rate(), hold=not math.isfinite(critic_norm))
         if critic:
             critic.step(hold=not math.isfinite(norm))
         return norm if math.isfinite(critic_norm) else critic_norm
@@ -378,7 +394,8 @@ class Learner:
             state.policy.backward(loss)
             hidden = out.hidden
         if critic:
-            hidden = hidden if hidden is not None else self._hidden(batch)
+            if hidden is None:
+                hidden = self._hidden(batch)
             metrics |= critic.backward(batch, hidden, 1 / targets)
         return metrics
 
@@ -409,7 +426,9 @@ class Learner:
 
     def _not_finite(self, what: str) -> TrainingError:
         saved = checkpoint.checkpoints(self.run.checkpoints)
-        last = f"the last checkpoint, {saved[-1]}, is intact" if saved else "there is no checkpoint yet"
+        last = "there is no checkpoint yet"
+        if saved:
+            last = f"the last checkpoint, {saved[-1]}, is intact"
         return TrainingError(
             f"training stopped in iteration {self.state.iteration + 1}: {what}; {last}. Try a lower optimizer.lr or "
             "optimizer.max_grad_norm in a new run"
@@ -456,5 +475,5 @@ def entropies(data: Experience, pairs: Sequence[tuple[Ints, Floats]]) -> dict[st
 def with_zero_weight(batch: Packed) -> Packed:
     """Return a copy of a micro-batch without loss and gradients: zero weights, and no targets for the critic."""
     none = {"weights": 0.0, "returns": math.nan}
-    columns = {k: torch.full_like(v, none[k]) if k in none else v for k, v in batch.columns.items()}
-    return replace(batch, columns=columns)
+    zeros = {name: torch.full_like(batch.columns[name], none[name]) for name in none.keys() & batch.columns.keys()}
+    return replace(batch, columns=batch.columns | zeros)

@@ -264,7 +264,9 @@ class TensorBoardTracker(Tracker):
 def trackers_of(settings: TrackersConfig) -> list[Tracker]:
     """Create the trackers of a recipe."""
     own = {"wandb": lambda: WandbTracker(settings.project), "tensorboard": TensorBoardTracker}
-    names = [*settings.use, *(["alerts"] if settings.alerts else [])]
+    names = [*settings.use]
+    if settings.alerts:
+        names.append("alerts")
     return [own[name]() if name in own else load("rollenv.trackers", name)(settings) for name in names]
 
 

@@ -203,8 +203,10 @@ class Trainer:
         self._playing_since = time.perf_counter(), player.tokens
         metrics["tokens_per_s"] = (player.tokens - tokens) / (self._playing_since[0] - clock)
         metrics |= rollout_metrics(groups, self.config.rewards.success_only)
-        metrics |= self.rewards.metrics() if self.rewards else {}
-        metrics |= self.manager.group_reward.metrics() if self.manager.group_reward else {}
+        if self.rewards:
+            metrics |= self.rewards.metrics()
+        if self.manager.group_reward:
+            metrics |= self.manager.group_reward.metrics()
         return groups
 
     def _save(self) -> None:
@@ -233,7 +235,8 @@ class Trainer:
                 )
                 played += result.trajectories
                 names: tuple[str, ...] = ("success", "low", "high", "reward", "turns", "failed")
-                names += ("distinct", "tasks_low", "tasks_high") if result.repeats else ()
+                if result.repeats:
+                    names += ("distinct", "tasks_low", "tasks_high")
                 metrics |= {f"eval/{part.name}{name}": getattr(result, name) for name in names}
         self.manager.run(self._forget())
         self._playing_since = time.perf_counter(), self.state.player.tokens

@@ -70,8 +70,12 @@ class TrainingState:
     @property
     def states(self) -> dict[str, checkpoint.Stateful]:
         """The parts with weights to save."""
-        averaged = {"teacher": self.teacher} if isinstance(self.teacher, Averaged) else {}
-        return {"policy": self.policy, **({"critic": self.critic} if self.critic else {}), **averaged}
+        states: dict[str, checkpoint.Stateful] = {"policy": self.policy}
+        if self.critic:
+            states["critic"] = self.critic
+        if isinstance(self.teacher, Averaged):
+            states["teacher"] = self.teacher
+        return states
 
     def save(self, run: RunDir, keep: int, batches: Mapping[str, Any]) -> None:
         """Write a checkpoint."""
@@ -79,12 +83,11 @@ class TrainingState:
             self.base_agent.version = self.player.version
             if not self.policy.shares:
                 load_weights(self.base_agent.model, self.policy.named_weights())
-        more = {
-            **batches,
-            "running": self.shaper.running.state_dict(),
-            **({"kl": self.kl.state_dict()} if self.kl else {}),
-            **({"scaler": self.policy.scaler.state_dict()} if self.ranks.together else {}),
-        }
+        more = {**batches, "running": self.shaper.running.state_dict()}
+        if self.kl:
+            more["kl"] = self.kl.state_dict()
+        if self.ranks.together:
+            more["scaler"] = self.policy.scaler.state_dict()
         adapter = self.policy.adapter() if self.adapts else None
         checkpoint.save(run.checkpoints, self.iteration, self.base_agent, self.states, keep, more, self.ranks, adapter)
 
@@ -138,8 +141,7 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     """
     roles, lora = config.placement.roles, None
     if (adapters := config.model.lora).rank:
-        targets = adapters.targets if isinstance(adapters.targets, str) else tuple(adapters.targets)
-        lora = Lora(adapters.rank, adapters.alpha, targets, config.seed)
+        lora = Lora(adapters.rank, adapters.alpha, adapters.targets, config.seed)
     if roles.used:
         from rollenv.trainers.roles import RemoteReader  # not above: it needs Ray
 
@@ -161,8 +163,8 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     if roles.teacher.actors:
         remote = RemoteReader(config, wrappers, "teacher")
     if player and (teacher or remote):
-        vocabulary = remote.vocabulary if remote else teacher.tokenizer.get_vocab()  # type: ignore[union-attr]
-        if vocabulary != player.tokenizer.get_vocab():
+        taught_by: Any = remote or teacher
+        if taught_by.vocabulary != player.vocabulary:
             raise UsageError(
                 "distill.path has another vocabulary than the trained model, so it cannot score its tokens: choose a "
                 "teacher with the same tokenizer"
@@ -173,10 +175,11 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     if config.loss.routing == "replay" and not (policy.scorer.routing.routers and policy.packs):
         raise UsageError("loss.routing=replay needs a mixture of experts that reads packed sequences; leave it out")
     state = TrainingState(policy, Shaper(config.rewards, config.rollout.max_new_tokens))
-    state.ranks, state.context = ranks, ranks.share(player.engine.max_context if player else 0)
     if player:
         state.source = source_of(config, wrappers)
         state.base_agent = state.player = player
+        state.context = player.engine.max_context
+    state.ranks, state.context = ranks, ranks.share(state.context)
 
     # The critic: a copy of the model on this device, or one whose copy is shared by the ranks.
     if isinstance(config.algorithm, Ppo):

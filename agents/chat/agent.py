@@ -108,7 +108,7 @@ class ChatAgent(Agent):
             "top_p": top_p,
             "top_k": top_k,
             "min_p": min_p,
-            "stop": list(stop) if stop else None,
+            "stop": list(stop or ()) or None,
             "tools": list(tools) if tools and tools != "env" else None,
         }
         self.body |= {key: value for key, value in settings.items() if value is not None}
@@ -161,7 +161,8 @@ class ChatSession(Session):
         body = {**agent.body, "messages": [*agent.first, *self._messages(observation, info)]}
         if agent.tools_of_env:
             self._tools = offered(info) or self._tools
-            body |= {"tools": self._tools} if self._tools else {}
+            if self._tools:
+                body["tools"] = self._tools
         if agent.seeded:
             body["seed"] = self.rng.getrandbits(31)
         reply = await agent.endpoint.complete(body)
@@ -230,7 +231,8 @@ class ChatSession(Session):
             text, unfinished = after_thoughts(text, self.agent.template_opens_thoughts and finish == "length")
             if text != reply.text and not any(mark in reply.text for mark in THOUGHT_MARKS):
                 self.agent.template_opens_thoughts = True
-            finish = "unfinished" if unfinished or (reply.thoughts and not text and not reply.calls) else finish
+            if unfinished or (reply.thoughts and not text and not reply.calls):
+                finish = "unfinished"
         return "\n".join(part for part in (text, *map(call_text, reply.calls)) if part), finish
 
 

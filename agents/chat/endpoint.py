@@ -212,7 +212,8 @@ class Endpoint:
                 limited_since = limited_since or time.monotonic()
                 left = self.patience.limited + max(limited_since, self._answered) - time.monotonic()
                 wait = self._wait(limits)
-                wait = wait if problem.after is None else max(problem.after, min(wait, 1.0))
+                if problem.after is not None:
+                    wait = max(problem.after, min(wait, 1.0))
             else:
                 failures += 1
                 left = self.patience.longest_wait

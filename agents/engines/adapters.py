@@ -77,7 +77,9 @@ class Adapter:
             )
         )
         down, up = (self.tensors[f"{module}.lora_{side}.weight"].float() for side in "AB")
-        change: torch.Tensor = float(alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)) * (up @ down)
+        if self.config.get("use_rslora"):
+            rank = math.sqrt(rank)
+        change: torch.Tensor = float(alpha / rank) * (up @ down)
         return change.T if self.config.get("fan_in_fan_out") else change
 
 

@@ -35,9 +35,9 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
     Args:
         vocabulary: number of tokens; None skips the check.
     """
-    ids = prompt if type(prompt) is tuple else tuple(prompt) if isinstance(prompt, Sequence) else None
-    if ids is None or set(map(type, ids)) - {int}:
+    if not isinstance(prompt, Sequence) or set(map(type, prompt)) - {int}:
         raise UsageError(f"a prompt must be a tuple of token ids (int), not {type(prompt).__name__} {prompt!r:.60}")
+    ids = tuple(prompt)
     if not ids:
         raise UsageError("there is nothing to generate from 0 prompt tokens")
     if min(ids) < 0 or (vocabulary is not None and max(ids) >= vocabulary):

@@ -464,7 +464,9 @@ def check_model(model: PreTrainedModel) -> None:
 def generation_stops(config: GenerationConfig | None) -> frozenset[int]:
     """Return the end tokens of a generation config."""
     ends = getattr(config, "eos_token_id", None)
-    return frozenset(ends if isinstance(ends, list | tuple) else () if ends is None else (ends,))
+    if isinstance(ends, int):
+        ends = (ends,)
+    return frozenset(ends or ())
 
 
 def context_length(config: PreTrainedConfig) -> int:

@@ -213,12 +213,15 @@ class PolicyModel:
         if stop_text:
             whole, finish = whole[: len(whole) - len(sampled) + sampled.find(stop_text)], "stop_text"
         text, _ = after_thoughts(whole, self.text.opens_thought(prompt))
-        thought = whole if not text else whole[: whole.rfind(text)]
-        reasoning = _MARKS.sub("", thought).strip() if text != whole else ""
+        reasoning = ""
+        if text != whole:
+            thought = whole[: whole.rfind(text)] if text else whole
+            reasoning = _MARKS.sub("", thought).strip()
         calls: list[FunctionCall] = []
         if request.tools:
             text, calls = _calls(text, request.tools)
-        calls = [] if request.tool_choice == "none" else calls
+        if request.tool_choice == "none":
+            calls = []
         if calls and finish == "stop":
             finish = "tool_calls"
         return ModelAnswer(text, tuple(calls), reasoning, finish, stop_text)
@@ -240,7 +243,9 @@ def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Fun
             arguments = arguments_match[1].strip() if arguments_match else written.strip()
         begin = call.end
         calls.append(FunctionCall(f"call_{secrets.token_hex(16)}", name, arguments, namespaces.get(name, "")))
-    return (around if calls else text), calls
+    if not calls:
+        return text, calls
+    return around, calls
 
 
 def _call_text(call: FunctionCall) -> str:

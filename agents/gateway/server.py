@@ -61,7 +61,8 @@ def agent_app(gateway: GatewaySessions) -> Starlette:
 def _session(gateway: GatewaySessions, http: Http) -> GatewaySession:
     """Return the session of a call's key."""
     authorization = http.headers.get("authorization", "")
-    bearer = authorization[7:].strip() if authorization[:7].lower() == "bearer " else ""
+    scheme, _, bearer = authorization.partition(" ")
+    bearer = bearer.strip() * (scheme.lower() == "bearer")
     named = [*map(http.headers.get, ("x-api-key", "x-goog-api-key")), http.query_params.get("key"), bearer]
     keys = [http.path_params["key"]] if "key" in http.path_params else named
     for key in filter(None, keys):

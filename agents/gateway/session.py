@@ -320,7 +320,7 @@ class GatewaySession:
             call: id of an answer or of a function call in it; or "last".
         """
         value = _finite(value)
-        bare = call.split("_", 1)[-1] if call.startswith(("resp_", "msg_")) else call.removeprefix("chatcmpl-")
+        bare = call.removeprefix("resp_").removeprefix("msg_").removeprefix("chatcmpl-")
         if call == "last":
             node = self.tree.nodes[-1] if self.tree.nodes else None
         else:
@@ -332,7 +332,8 @@ class GatewaySession:
 
     def finish(self, reward: float | None = None) -> None:
         """Finish the session: running calls are cancelled, and later ones are refused with 410."""
-        self.reward = _finite(reward) if reward is not None else self.reward
+        if reward is not None:
+            self.reward = _finite(reward)
         first, self.over = not self.over, True
         if first and self._loop is not None and not self._loop.is_closed():  # the loop may run in another thread
             self._loop.call_soon_threadsafe(self._end)

@@ -293,11 +293,12 @@ def ordered(messages: Iterable[Message]) -> list[Message]:
         if message is not None and message.role == "tool":
             run.append(message)
             continue
-        result += sorted(run, key=lambda m: order.get(m.call_id, len(order))) if len(run) > 1 else run
+        result += sorted(run, key=lambda m: order.get(m.call_id, len(order)))
         run = []
         if message is not None:
             result.append(message)
-            order = {call.id: i for i, call in enumerate(message.calls)} if message.role == "assistant" else order
+            if message.role == "assistant":
+                order = {call.id: i for i, call in enumerate(message.calls)}
     return result
 
 

@@ -107,7 +107,8 @@ class TokenSession(Session):
         text = decoded
         if self.cut_thoughts:
             text, unfinished = after_thoughts(decoded, self.codec.opens_thought(prompt))
-            finish = "unfinished" if unfinished else finish
+            if unfinished:
+                finish = "unfinished"
         if isinstance(self.play, Conversation):
             self.play.answer(ids)
         elif self.play.history_length:
@@ -175,8 +176,8 @@ def role_of(info: dict[str, Any]) -> Literal["user", "tool"]:
 def shown(observation: str, info: dict[str, Any]) -> str:
     """Return the observation with the ``prefix`` and ``suffix`` from the ``info`` of the same reset or step."""
     prefix, suffix = str(info.get("prefix", "")), str(info.get("suffix", ""))
-    parts = [prefix, observation, "" if observation.endswith(suffix) else suffix]
-    return "\n".join(part.removesuffix("\n") for part in parts[:-1] if part) + (f"\n{parts[-1]}" if parts[-1] else "")
+    text = "\n".join(part.removesuffix("\n") for part in (prefix, observation) if part)
+    return text if observation.endswith(suffix) else f"{text}\n{suffix}"
 
 
 class ResponseText:
@@ -323,5 +324,7 @@ def saved_format(path: str | Path, **sampling: Any) -> tuple[StepPrompt | ChatPr
     file = Path(path) / AGENT_FILE
     saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     form = saved.get("prompt")
-    prompt = None if form is None else ChatPrompt(**form) if "system" in form else StepPrompt(**form)
+    prompt: StepPrompt | ChatPrompt | None = None
+    if form is not None:
+        prompt = ChatPrompt(**form) if "system" in form else StepPrompt(**form)
     return prompt, Sampling(**{**saved.get("sampling", {}), **sampling})

@@ -214,7 +214,9 @@ def memory_rows(
     longest = rollout.max_prompt_tokens + rollout.max_new_tokens if rollout.max_prompt_tokens else 0
     dtype = getattr(plan.settings, "dtype", None)
     width = dtype.itemsize if dtype is not None else 4
-    teaching = memory.shape_of(teacher.settings).parameters if teacher and teacher.settings is not None else 0
+    teaching = 0
+    if teacher and teacher.settings is not None:
+        teaching = memory.shape_of(teacher.settings).parameters
     if getattr(config.distill, "decay", 0):
         teaching = memory.shape_of(plan.settings).parameters  # the moving average of the model
     update = memory.update_of(config, longest, player=width, teacher=teaching, together=together)
@@ -244,7 +246,9 @@ def first_prompt(
     trained = config.environments()[0]
     observation, info = _reset(env, trained, config.seed if seed is None else seed)
     prompt = prompt_of(config.prompt, trained, chats=config.templates)
-    form = ChatFormat.from_settings(tokenizer, prompt.template_args) if tokenizer and tokenizer.chat_template else None
+    form = None
+    if tokenizer and tokenizer.chat_template:
+        form = ChatFormat.from_settings(tokenizer, prompt.template_args)
     if isinstance(prompt, StepPrompt):
         text = prompt.render(observation, [], observation, info)
         if form is None or not prompt.chat:
@@ -280,14 +284,17 @@ def most_turns(env: Env) -> int | None:
 
 def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None) -> dict[str, int | str]:
     """Return upper bounds for an iteration and the whole run, by kind."""
-    rollout, unknown = config.rollout, "unlimited by the environment"
+    rollout = config.rollout
     trajectories = rollout.groups_per_batch * rollout.group_size
     out: dict[str, int | str] = {
         "model": plan.about,
         "trajectories an iteration": trajectories,
-        "turns an iteration, at most": trajectories * turns if turns else unknown,
-        "response tokens an iteration, at most": trajectories * turns * rollout.max_new_tokens if turns else unknown,
+        "turns an iteration, at most": "unlimited by the environment",
+        "response tokens an iteration, at most": "unlimited by the environment",
     }
+    if turns:
+        out["turns an iteration, at most"] = trajectories * turns
+        out["response tokens an iteration, at most"] = trajectories * turns * rollout.max_new_tokens
     if plan.tokenizer is not None:
         length = len(plan.tokenizer.encode(prompt, add_special_tokens=False))
         out["tokens of the first prompt"] = length

@@ -260,14 +260,16 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
     if kind == "union_tag_invalid" and (union := _union_above(keys)):
         given = value.get(union.tag) if isinstance(value, dict) else value
         hint = did_you_mean(str(given), union.variants, form=repr)
-        return f"{key}.{union.tag} is one of {', '.join(union.variants)}, not {given!r}" + (f"; {hint}" if hint else "")
+        text = f"{key}.{union.tag} is one of {', '.join(union.variants)}, not {given!r}; {hint}"
+        return text.removesuffix("; ")
     if kind in ("model_type", "model_attributes_type") and key:
         return f"{key} is a section, not {value!r}: set {_first_keys(keys, key)}"
     if kind == "value_error":
         text = message.removeprefix("Value error, ")
         return f"{key}: {text}" if key else text
     if kind != "extra_forbidden":
-        return f"{key}: {message[:1].lower()}{message[1:]}" + ("" if kind == "missing" else f", got {value!r}")
+        text = f"{key}: {message[:1].lower()}{message[1:]}"
+        return text if kind == "missing" else f"{text}, got {value!r}"
     union = _union_above(keys[:-1])
     if union and (readers := [name for name, model in union.variants.items() if keys[-1] in model.model_fields]):
         return (

@@ -96,7 +96,9 @@ class Scorer(nn.Module):  # type: ignore[misc]
         router = None
         if routed and routed[0]:  # some mixtures of experts do not return router logits
             router = balance([torch.cat(layer) for layer in zip(*routed, strict=True)], self.experts_per_token)
-        return chosen[drawn.of], None if entropy is None else entropy[drawn.of], states, observations, router
+        if entropy is not None:
+            entropy = entropy[drawn.of]
+        return chosen[drawn.of], entropy, states, observations, router
 
 
 class LocalPolicy:
@@ -208,14 +210,19 @@ class LocalPolicy:
 
     def state_dict(self) -> dict[str, Any]:
         """Return Adam's moments, the loss scale, and the float32 weights unless they are shared with the player."""
-        masters = {} if self.shares else {name: weight.detach() for name, weight in self.weights.items()}
+        masters = {name: weight.detach() for name, weight in self._masters.items()}
         return {"adam": self.adam.state_dict(), "scaler": self.scaler.state_dict(), "masters": masters}
+
+    @property
+    def _masters(self) -> dict[str, Tensor]:
+        """The float32 weights that the player does not have."""
+        return {} if self.shares else self.weights
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a saved state; its tensors may be on any device."""
         if not isinstance(state, dict) or not {"masters", "adam"} <= state.keys():
             raise ValueError("its optimizer state has no float32 master weights: an older version wrote it")
-        own = {} if self.shares else {name: weight.shape for name, weight in self.weights.items()}
+        own = {name: weight.shape for name, weight in self._masters.items()}
         saved = {name: weight.shape for name, weight in state["masters"].items()}
         if own != saved:
             wrong = sorted(name for name in own.keys() | saved.keys() if own.get(name) != saved.get(name))
@@ -289,7 +296,9 @@ def hidden_states(
     base, row = body(model), batch.row
 
     def read(ids: Tensor, **how: Any) -> Tensor:
-        out = base(input_ids=ids, use_cache=False, **how, **({} if routed is None else {"output_router_logits": True}))
+        if routed is not None:
+            how["output_router_logits"] = True
+        out = base(input_ids=ids, use_cache=False, **how)
         if routed is not None:
             routed.append(out.router_logits)
         last: Tensor = out.last_hidden_state
@@ -380,8 +389,11 @@ class _Head:
 
     def __call__(self, states: Tensor) -> Tensor:
         logits: Tensor = self.layer(states)
-        logits = logits if self.scale == 1 else logits * self.scale
-        return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
+        if self.scale != 1:
+            logits = logits * self.scale
+        if self.cap:
+            logits = torch.tanh(logits / self.cap) * self.cap
+        return logits
 
 
 def head_of(model: PreTrainedModel) -> _Head:

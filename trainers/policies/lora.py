@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ class Lora:
 
     rank: int
     alpha: float = 32.0
-    targets: str | tuple[str, ...] = "all-linear"
+    targets: str | Sequence[str] = "all-linear"
     seed: int = 0
 
 

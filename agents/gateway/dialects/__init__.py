@@ -55,5 +55,6 @@ def models(names: Iterable[str]) -> dict[str, Any]:
         {"id": name, "object": "model", "created": 0, "owned_by": "rollenv", "display_name": name, **of_anthropic}
         for name in names
     ]
-    ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None, "has_more": False}
+    first, last = (names[0], names[-1]) if names else (None, None)
+    ends = {"first_id": first, "last_id": last, "has_more": False}
     return {"object": "list", "data": data, **ends, "models": []}

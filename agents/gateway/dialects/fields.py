@@ -26,7 +26,8 @@ _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 
 def invalid(message: str, param: str | None = None) -> GatewayError:
     """Create the error for an invalid request."""
-    return GatewayError("invalid", f"{param}: {message}" if param else message, param=param)
+    where = f"{param}: " if param else ""
+    return GatewayError("invalid", where + message, param=param)
 
 
 def readable(body: Any) -> dict[str, Any]:
@@ -120,13 +121,12 @@ def field(of: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T 
     value = of.get(key)
     if value is None or isinstance(value, kind):
         return value
-    raise invalid(f"must be {_KINDS[kind]}, not {json.dumps(value)[:80]}", f"{where}.{key}" if where else key)
+    raise invalid(f"must be {_KINDS[kind]}, not {json.dumps(value)[:80]}", f"{where}.{key}".lstrip("."))
 
 
 def text(of: Mapping[str, Any], key: str, where: str = "") -> str:
     """Return a text; empty if it is absent or null."""
-    value = of.get(key)
-    return value if isinstance(value, str) else field(of, key, str, where) or ""
+    return field(of, key, str, where) or ""
 
 
 def required(of: Mapping[str, Any], key: str, where: str) -> str:
@@ -173,8 +173,9 @@ def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...
 
 def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tuple[str, ...]]:
     """Read a content."""
-    value = of.get(key)
-    return (value, ()) if isinstance(value, str) else joined(blocks(of, key, where))
+    if isinstance(value := of.get(key), str):
+        return value, ()
+    return joined(blocks(of, key, where))
 
 
 def system(of: Mapping[str, Any], key: str) -> list[Message]:
@@ -198,12 +199,15 @@ def _url(block: Mapping[str, Any], where: str) -> str:
 
 def function(of: Mapping[str, Any], where: str, schema: str = "parameters", namespace: str = "") -> dict[str, Any]:
     """Convert a client's function to the form of ``Request.tools``."""
-    described = {
+    described: dict[str, Any] = {
         "name": required(of, "name", where),
         "description": text(of, "description", where),
         "parameters": field(of, schema, dict, where) or {"type": "object", "properties": {}},
     }
-    return {"type": "function", "function": described, **({"namespace": namespace} if namespace else {})}
+    described = {"type": "function", "function": described}
+    if namespace:
+        described["namespace"] = namespace
+    return described
 
 
 def as_object(call: FunctionCall) -> dict[str, Any]:
@@ -222,8 +226,9 @@ def arguments(of: Mapping[str, Any], key: str, where: str) -> str:
     """Return the arguments before :func:`as_object`."""
     value = field(of, key, dict, where) or {}
     unparsed = value.get(_UNPARSED)
-    raw = unparsed.get("raw") if isinstance(unparsed, dict) else None
-    return raw if isinstance(raw, str) else compact(value)
+    if isinstance(unparsed, dict) and isinstance(unparsed.get("raw"), str):
+        return str(unparsed["raw"])
+    return compact(value)
 
 
 def common(body: Mapping[str, Any], tools: list[dict[str, Any]], stop: str, *limits: str) -> dict[str, Any]:

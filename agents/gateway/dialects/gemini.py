@@ -112,8 +112,11 @@ def _named(messages: list[Message]) -> Iterator[Message]:
 
 def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
-    parts: list[dict[str, Any]] = [{"text": answer.reasoning, "thought": True}] if answer.reasoning else []
-    parts += [{"text": answer.text}] if answer.text or not answer.calls else []
+    parts: list[dict[str, Any]] = []
+    if answer.reasoning:
+        parts.append({"text": answer.reasoning, "thought": True})
+    if answer.text or not answer.calls:
+        parts.append({"text": answer.text})
     for call in answer.calls:
         parts.append({"functionCall": {"id": call.id, "name": call.name, "args": fields.as_object(call)}})
     finish = "MAX_TOKENS" if answer.finish == "length" else "STOP"
