@@ -35,7 +35,7 @@ class _Schema(BaseModel):
 _SCHEMAS = TypeAdapter(list[_Schema])
 
 
-def offered(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+def offered_tools(info: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the functions that an environment offers (``info["tools"]``); none if there is no such key."""
     schemas = info.get("tools")
     if schemas is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.agents.base import Action, Agent, AgentFailed, EnvHandle, Session
-from rollenv.agents.offered_tools import offered
+from rollenv.agents.offered_tools import offered_tools
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.calls import write_calls
 
@@ -44,7 +44,7 @@ class _Scripted(Session):
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         if not self.request:
-            self.tools = [schema["function"] for schema in offered(info)]
+            self.tools = [schema["function"] for schema in offered_tools(info)]
             if not self.tools:
                 raise AgentFailed('the agent "react" is for environments that offer functions in info["tools"]')
             self.request = observation.rpartition("\n\n")[2]
@@ -63,7 +63,7 @@ class _Scripted(Session):
         wanted = words_of(self.request)
         for tool in sorted(self.tools, key=lambda tool: -self._fit(tool, wanted)):
             useful = self._fit(tool, wanted) > 0 or _SEARCHES.match(tool["name"])
-            arguments = self._filled(tool.get("parameters") or {}) if useful else None
+            arguments = self._fill_arguments(tool.get("parameters") or {}) if useful else None
             if arguments is not None and json.dumps((tool["name"], arguments)) not in self.done:
                 return tool["name"], arguments
         return None
@@ -73,7 +73,7 @@ class _Scripted(Session):
         name, about = words_of(tool["name"].replace("_", " ")), words_of(tool.get("description") or "")
         return 2.0 * len(name & wanted) + len(about & wanted) / math.sqrt(1 + len(about))
 
-    def _filled(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _fill_arguments(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the required arguments; None if a value is missing."""
         required, out = schema.get("required", ()), {}
         used: dict[str, int] = {}
@@ -159,7 +159,7 @@ class ReplayAgent(Agent):
     def __init__(self, rows: Iterable[Mapping[str, Any]]):
         self._known: dict[tuple[Any, ...], tuple[str, ...]] = {}
         for number, row in enumerate(rows, 1):
-            key, actions = _stored(row, number)
+            key, actions = _read_row(row, number)
             if self._known.setdefault(key, actions) != actions:
                 raise UsageError(f"row {number} has other actions for {key} than an earlier one; remove one of them")
 
@@ -211,7 +211,7 @@ class _Replay(Session):
         return Action(self.actions[self.turn - 1])
 
 
-def _stored(row: Mapping[str, Any], number: int) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+def _read_row(row: Mapping[str, Any], number: int) -> tuple[tuple[Any, ...], tuple[str, ...]]:
     """Return the episode of a row, and its actions."""
     task, turns = row.get("task"), row.get("turns")
     key: tuple[Any, ...]

@@ -50,10 +50,10 @@ class Batches(ABC):
         self._success_only, self.weight_form = config.rewards.success_only, config.weight_form
         self.sleep: int = getattr(config.player, "sleep", 0)
         self._waiting = deque(again)
-        self.tasks = self._drawn()
+        self.tasks = self._next_tasks()
         self._dropped: list[Group] = []
         self._refilled = 0
-        self._bounded = self._bound()
+        self._bounded = self._make_filter()
 
     def next(self, metrics: dict[str, float]) -> list[Group]:
         """Return the next batch, and record its groups and the dropped ones in the source."""
@@ -86,18 +86,18 @@ class Batches(ABC):
         """Cancel unfinished episodes."""
         return None
 
-    def _drawn(self) -> Iterator[Task]:
+    def _next_tasks(self) -> Iterator[Task]:
         """Yield the tasks to play, endlessly."""
         while True:
             yield self._waiting.popleft() if self._waiting else next(self.source)
 
-    def _begun(self) -> list[Task]:
+    def _running_tasks(self) -> list[Task]:
         """Return the tasks that are played for a later batch."""
         return []
 
     async def _state(self) -> dict[str, Any]:
         self._record_in_source([])
-        pending = [*self._begun(), *self._waiting]
+        pending = [*self._running_tasks(), *self._waiting]
         return {"source": self.source.state_dict(), "pending": [plain_task(task) for task in pending]}
 
     async def _record(self, groups: list[Group]) -> dict[str, float]:
@@ -115,7 +115,7 @@ class Batches(ABC):
         for group in sorted([*groups, *dropped], key=lambda group: group.number):
             self.source.record(group.task, group)
 
-    def _bound(self) -> Bounded:
+    def _make_filter(self) -> Bounded:
         keep = self.rollout.keep
         only = self._success_only
         filters = [varied(keep.std, success_only=only)]
@@ -152,7 +152,7 @@ class Collected(Batches):
     """Plays every batch with the newest weights, while training waits."""
 
     def _next(self, metrics: dict[str, float]) -> list[Group]:
-        self._bounded = self._bound()
+        self._bounded = self._make_filter()
         return self.manager.batch(self.tasks, **self._sizes, keep=self._filter)
 
 
@@ -165,12 +165,12 @@ class Tails(Batches):
         self.tails.long.extend(again)
 
     def _next(self, metrics: dict[str, float]) -> list[Group]:
-        self._bounded = self._bound()
+        self._bounded = self._make_filter()
         groups = self.manager.run(self.tails.next_batch())
         metrics["put_by"] = len(self.tails.long)
         return groups
 
-    def _begun(self) -> list[Task]:
+    def _running_tasks(self) -> list[Task]:
         return list(self.tails.long)
 
 
@@ -222,7 +222,7 @@ class StreamedBatches(Batches):
             self.manager.run(self.stream.__aexit__(None, None, None))
         self._open = False
 
-    def _begun(self) -> list[Task]:
+    def _running_tasks(self) -> list[Task]:
         return self.stream.pending
 
 

@@ -117,7 +117,7 @@ def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
     except RollenvError:
         raise
     except Exception as error:  # torch, transformers and safetensors raise exceptions of their own
-        raise damaged(folder, f"it cannot be read: {type(error).__name__}: {error}") from error
+        raise damaged_error(folder, f"it cannot be read: {type(error).__name__}: {error}") from error
     return agent, state, about
 
 
@@ -149,18 +149,18 @@ def _check_manifest(folder: Path) -> None:
         manifest = json.loads((folder / MANIFEST).read_text())
         known = {name: (about["bytes"], about["sha256"]) for name, about in manifest.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise damaged(folder, f"its {MANIFEST} cannot be read ({error})") from error
+        raise damaged_error(folder, f"its {MANIFEST} cannot be read ({error})") from error
     for name, (size, digest) in known.items():
         path = folder / name
         if not path.is_file():
-            raise damaged(folder, f"{name} is missing")
+            raise damaged_error(folder, f"{name} is missing")
         if path.stat().st_size != size:
-            raise damaged(folder, f"{name} has {path.stat().st_size} of {size} bytes")
+            raise damaged_error(folder, f"{name} has {path.stat().st_size} of {size} bytes")
         if _sha256(path) != digest:
-            raise damaged(folder, f"the contents of {name} have changed")
+            raise damaged_error(folder, f"the contents of {name} have changed")
 
 
-def damaged(folder: Path, why: str) -> CheckpointError:
+def damaged_error(folder: Path, why: str) -> CheckpointError:
     """Create the error for a checkpoint that training cannot resume from."""
     older = [p for p in checkpoints(folder.parent) if p.name < folder.name]
     what_next = (

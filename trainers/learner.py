@@ -143,7 +143,9 @@ class Learner:
         if state.reference:
             shaped.kl = self._kl_penalty(data, metrics)
         if critic := state.critic:
-            data.columns["values"] = self._read(data, lambda batch: critic.values(batch, self._hidden(batch)))
+            data.columns["values"] = self._compute_columns(
+                data, lambda batch: critic.values(batch, self._hidden_states(batch))
+            )
         credit.assign(data, shaped, config.algorithm)
         if config.algorithm.name in ("gigpo", "hgpo"):
             metrics["recurring_states"] = credit.recurring(data.turns, np.repeat(data.groups, data.lengths).tolist())
@@ -221,9 +223,9 @@ class Learner:
             scores: torch.Tensor = getattr(policy.logprobs(batch, (what,)), what)
             return scores
 
-        return self._read(data, compute, samples, reader=policy)
+        return self._compute_columns(data, compute, samples, reader=policy)
 
-    def _read(
+    def _compute_columns(
         self,
         data: Experience,
         compute: Callable[[Packed], torch.Tensor],
@@ -243,7 +245,7 @@ class Learner:
             out[np.isin(data.sequence, samples, invert=True)] = np.nan
         return out
 
-    def _hidden(self, batch: Packed) -> torch.Tensor | None:
+    def _hidden_states(self, batch: Packed) -> torch.Tensor | None:
         """Compute the policy's hidden states if the critic is a head on them."""
         critic = self.state.critic
         if critic is None or critic.kind != "head":
@@ -288,7 +290,7 @@ class Learner:
         """
         config, state = self.config, self.state
         rng = random.Random(task_seed(config.seed, state.iteration, -1))
-        dropped = credit.dropped(data, config.rewards, self.vocabulary)
+        dropped = credit.find_dropped(data, config.rewards, self.vocabulary)
         useful = self._trainable(data, dropped)
         if not useful.any():
             self._warn_of_no_signal(data, dropped)
@@ -395,7 +397,7 @@ class Learner:
             hidden = out.hidden
         if critic:
             if hidden is None:
-                hidden = self._hidden(batch)
+                hidden = self._hidden_states(batch)
             metrics |= critic.backward(batch, hidden, 1 / targets)
         return metrics
 
@@ -438,13 +440,13 @@ class Learner:
         """Learning rate of this iteration: linear warm-up, then linear decay to ``final_lr`` times the rate."""
         settings = self.config.optimizer
         warm = min(1.0, (self.state.iteration + 1) / (settings.warmup_iterations + 1))
-        return settings.lr * warm * self._decayed(settings.final_lr)
+        return settings.lr * warm * self._decay_factor(settings.final_lr)
 
     def _entropy_bonus(self) -> float:
         """Entropy coefficient of this iteration: linear decay to ``final_entropy`` times the setting."""
-        return self.config.loss.entropy * self._decayed(self.config.loss.final_entropy)
+        return self.config.loss.entropy * self._decay_factor(self.config.loss.final_entropy)
 
-    def _decayed(self, final: float) -> float:
+    def _decay_factor(self, final: float) -> float:
         """Factor of this iteration, decaying linearly from 1 to ``final``."""
         return final + (1 - final) * (1 - self.state.iteration / self.config.iterations)
 

@@ -13,7 +13,7 @@ from rollenv.agents.tiny.warm_up import Scene, tiny_agent
 from rollenv.core.env_spec import Wrappers
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.losses import Teacher
-from rollenv.trainers.config.tasks import played
+from rollenv.trainers.config.tasks import training_environments
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.lora import Lora
 from rollenv.trainers.policies.sharded import ShardedPolicy
@@ -31,7 +31,7 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
     replay = config.loss.routing == "replay"
     limits = rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k
     sampling = Sampling(*limits, stop=stop, routes=replay)
-    environments = [*played(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)]
+    environments = [*training_environments(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)]
     prompt = prompt_of(settings, environments[0][0], rollout.max_prompt_tokens, chats=config.templates)
     if config.model.path == "tiny":
         return tiny_agent(

@@ -230,7 +230,7 @@ class TensorBoardTracker(Tracker):
         self._folder, self._config = run_path / "tensorboard", config
         self._folder.mkdir(exist_ok=True)
 
-    def _opened(self, iteration: int) -> Any:
+    def _open_writer(self, iteration: int) -> Any:
         """Return the writer, created at the first iteration, where the run continues."""
         if self._writer is None:
             self._writer = self._library.SummaryWriter(str(self._folder), purge_step=iteration)
@@ -239,7 +239,7 @@ class TensorBoardTracker(Tracker):
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         first = self._writer is None
-        writer = self._opened(iteration)
+        writer = self._open_writer(iteration)
         if first:
             hparams = self._library.writer.hparams(flat(self._config), dict.fromkeys(metrics, 0.0))
             for summary in hparams:
@@ -249,7 +249,7 @@ class TensorBoardTracker(Tracker):
         writer.flush()
 
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
-        writer = self._opened(iteration)
+        writer = self._open_writer(iteration)
         for number, row in enumerate(episode_rows(trajectories)):
             writer.add_text(f"episodes/{number}", _as_code(episode_text(row)), iteration)
         writer.flush()

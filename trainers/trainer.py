@@ -222,7 +222,7 @@ class Trainer:
             player.sampling = dataclasses.replace(player.sampling, temperature=settings.temperature, routes=False)
         manager = self.manager.beside(player, keep_views=True)
         with timed("eval", metrics):
-            for part in evaluated(self.config, self.wrappers):
+            for part in evaluated_environments(self.config, self.wrappers):
                 result = evaluate(
                     player,
                     part.env.id,
@@ -279,7 +279,7 @@ def _domain_rewards(config: TrainConfig) -> DomainRewards | None:
     return DomainRewards(config) if config.rewards.domains else None
 
 
-def evaluated(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
+def evaluated_environments(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
     """Return the environments of an evaluation: the run's own, then ``eval.parts``, whose metrics have prefixes."""
     own = EnvConfig(id=config.env.id, kwargs=config.eval.kwargs, wrappers=wrappers)
     main = EvalPart(env=own, episodes=config.eval.episodes)

@@ -27,7 +27,7 @@ from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.base import LogprobReader
 from rollenv.trainers.policies.critic import Critic, Valuer
 from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player
-from rollenv.trainers.policies.lora import Lora, Unadapted, merged
+from rollenv.trainers.policies.lora import Lora, Unadapted, merged_weights
 from rollenv.trainers.policies.sharded import exact, sharded
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.run_dir import RunDir
@@ -220,9 +220,9 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"the {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise checkpoint.damaged(saved, why) from error
+        raise checkpoint.damaged_error(saved, why) from error
     if lora and config.weight_form != "adapter":
-        weights = merged(policy.model)
+        weights = merged_weights(policy.model)
         load_weights(player.model, weights) if player else collections.deque(weights, maxlen=0)
     return state
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 from rollenv.agents.base import Action, Agent, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
 from rollenv.agents.chat.replies import ChatReply, ChatToolCall
-from rollenv.agents.offered_tools import offered
+from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.pictures import content, pictures, refuse_pictures
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import shown
@@ -160,7 +160,7 @@ class ChatSession(Session):
             refuse_pictures(info, "training on token ids")
         body = {**agent.body, "messages": [*agent.first, *self._messages(observation, info)]}
         if agent.tools_of_env:
-            self._tools = offered(info) or self._tools
+            self._tools = offered_tools(info) or self._tools
             if self._tools:
                 body["tools"] = self._tools
         if agent.seeded:

@@ -65,7 +65,7 @@ def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) ->
     return ids, limit
 
 
-def stopped(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
+def ends_with_stop(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
     """Return whether the last token of a response completed a stop text."""
     longest = max(len(text.encode()) for text in stop)
     tail = decode(ids[-longest - _MARGIN :])

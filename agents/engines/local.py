@@ -21,7 +21,7 @@ from rollenv.agents.engines.base import (
     Ids,
     Response,
     Sampling,
-    stopped,
+    ends_with_stop,
     token_ids,
     write_routes,
 )
@@ -412,7 +412,7 @@ class LocalEngine:
     def finish(self, ids: Sequence[int], sampling: Sampling) -> str:
         """Return the finish reason of a response that ends here: "stop" or "length"."""
         texts = sampling.stop
-        ends = ids[-1] in self.stop or (texts and self._decode and stopped(ids, texts, self._decode))
+        ends = ids[-1] in self.stop or (texts and self._decode and ends_with_stop(ids, texts, self._decode))
         return "stop" if ends else "length"
 
     def _finish(self, request: LocalRequest, cause: Exception | None = None) -> None:

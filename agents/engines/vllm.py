@@ -24,8 +24,8 @@ from rollenv.agents.engines.base import (
     Sampling,
     TokenCounts,
     check_base,
+    ends_with_stop,
     room_for,
-    stopped,
     versions_of,
 )
 from rollenv.core.errors import UsageError
@@ -273,7 +273,7 @@ class VLLMEngine:
                 response.versions[request.sent :] = versions_of(spans, len(response.ids) - request.sent, self.version)
             self.stats.drawn += len(ids)
             texts = request.sampling.stop
-            at_text = bool(ids and texts and self._decode and stopped(response.ids, texts, self._decode))
+            at_text = bool(ids and texts and self._decode and ends_with_stop(response.ids, texts, self._decode))
             if output.finished or at_text:
                 response.finish = "stop" if at_text or response.ids[-1] in self.stop else "length"
                 if not output.finished:

@@ -28,8 +28,8 @@ from rollenv.agents.engines.base import (
     Sampling,
     TokenCounts,
     check_base,
+    ends_with_stop,
     room_for,
-    stopped,
     versions_of,
 )
 from rollenv.core.errors import UsageError
@@ -300,7 +300,7 @@ class ServerEngine:
             stretches = ((span["version"], span["start"], span["end"]) for span in spans)
             response.versions[sent:] = versions_of(stretches, len(response.ids) - sent, self.version)
         texts, finish = request.sampling.stop, choice["finish_reason"]
-        at_text = bool(ids and texts and self._decode and stopped(response.ids, texts, self._decode))
+        at_text = bool(ids and texts and self._decode and ends_with_stop(response.ids, texts, self._decode))
         if at_text or finish in ("stop", "length"):
             response.finish = "stop" if at_text or response.ids[-1] in self.stop else "length"
             return True

@@ -132,7 +132,7 @@ class GatewayError(RollenvError):
         self.status = ERRORS[kind]
 
 
-def ended() -> GatewayError:
+def ended_error() -> GatewayError:
     """Create the error of a call after its session's end."""
     return GatewayError("ended", "the episode of this session is over; the agent has to stop")
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from rollenv.agents.gateway.dialects import DIALECTS, OF_PATHS, Dialect, models
-from rollenv.agents.gateway.messages import GatewayError, ModelRequest, ended
+from rollenv.agents.gateway.messages import GatewayError, ModelRequest, ended_error
 from rollenv.agents.gateway.session import GatewaySession
 from rollenv.agents.gateway.sessions import GatewaySessions
 from rollenv.agents.gateway.tree import CallNode
@@ -70,7 +70,7 @@ def _session(gateway: GatewaySessions, http: Http) -> GatewaySession:
         if session is not None and not session.over:
             return session
         if session is not None or gateway.was_open(key):
-            raise ended()
+            raise ended_error()
     gateway.refused_keys += 1
     raise GatewayError("auth", "this gateway knows no such session: use the base URL and the key of an open one")
 
@@ -78,7 +78,7 @@ def _session(gateway: GatewaySessions, http: Http) -> GatewaySession:
 async def _body(http: Http, session: GatewaySession) -> bytes:
     """Read the body of a request."""
     if session.reading >= session.caps.waiting:
-        raise session.crowded()
+        raise session.refuse_crowded()
     context, cap = session.model.max_context, session.caps.body
     most = min(cap, _BYTES * context)
     length = http.headers.get("content-length", "0")
@@ -113,7 +113,7 @@ def _read(body: bytes, session: GatewaySession, dialect: Dialect) -> ModelReques
             data = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise GatewayError("invalid", f"the body is not JSON: {error or 'it is nested too deeply'}") from error
-        return session.with_previous(dialect.read(data, session.stored, session.known_in[dialect]))
+        return session.with_previous(dialect.read(data, session.find_answer, session.known_in[dialect]))
 
 
 def _endpoint(
@@ -158,7 +158,7 @@ async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Resp
         request = replace(request, model=http.path_params["model"], stream=":stream" in http.url.path)
     retry = bool(idempotency) or http.headers.get("x-stainless-retry-count", "0") != "0"
     call = asyncio.ensure_future(session.call(request, key, retry=retry))
-    disconnect = asyncio.ensure_future(_disconnected(http))
+    disconnect = asyncio.ensure_future(_wait_for_disconnect(http))
     try:
         await asyncio.wait((call, disconnect), timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
@@ -207,7 +207,7 @@ def _pieces(dialect: Dialect, session: GatewaySession, node: CallNode, request: 
     return [json.dumps(dialect.whole(answer, request)).encode()]
 
 
-async def _disconnected(http: Http) -> None:
+async def _wait_for_disconnect(http: Http) -> None:
     while (await http.receive())["type"] != "http.disconnect":
         pass
 

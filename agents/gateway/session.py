@@ -20,7 +20,7 @@ from rollenv.agents.base import Action, AgentFailed, ContextFull, EndpointRefuse
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.mcp import Tools
-from rollenv.agents.gateway.messages import GatewayError, ModelAnswer, ModelRequest, as_openai, ended
+from rollenv.agents.gateway.messages import GatewayError, ModelAnswer, ModelRequest, as_openai, ended_error
 from rollenv.agents.gateway.record import CallRecord
 from rollenv.agents.gateway.tree import KINDS, TRAINED, CallNode, CallTree, Ids, Kind, Position, in_lines, kinds
 from rollenv.core.errors import RollenvError, UsageError
@@ -175,7 +175,7 @@ class GatewaySession:
         """
         if self.over:
             self.counts["refused_ended"] += 1
-            raise ended()
+            raise ended_error()
         known, pending = self._known.get(key), self._pending.get(key)
         if key and retry and pending is not None:
             self.counts["coalesced"] += 1
@@ -185,7 +185,7 @@ class GatewaySession:
             return known
         self.check_caps("calls")
         if len(self._pending) >= self.caps.parallel + self.caps.waiting:
-            raise self.crowded()
+            raise self.refuse_crowded()
         self.counts["calls"] += 1
         self._loop = asyncio.get_running_loop()
         pending = _Pending(asyncio.ensure_future(self._answer(request, key)))
@@ -207,7 +207,7 @@ class GatewaySession:
                 self.counts[f"refused_{name}"] += 1
                 raise GatewayError("limit", f"this session has used all of its {most} {name}; the agent has to stop")
 
-    def crowded(self) -> GatewayError:
+    def refuse_crowded(self) -> GatewayError:
         """Count a call that is refused because too many others wait, and return its error."""
         self.counts["refused_crowded"] += 1
         return GatewayError("overloaded", f"more than {self.caps.waiting} calls of this session wait; come again")
@@ -220,7 +220,7 @@ class GatewaySession:
             if not pending.task.cancelled():
                 raise
             if self.over:
-                raise ended() from None
+                raise ended_error() from None
             raise GatewayError("overloaded", "the gateway stops; come again") from None
         finally:
             pending.waiting -= 1
@@ -236,7 +236,7 @@ class GatewaySession:
                 position = self.tree.locate(request)
                 drawn = await self.model.draw(self, position, request)
                 if self.over:  # another thread has finished the session
-                    raise ended()
+                    raise ended_error()
                 node = self.tree.node(position, drawn.answer, **drawn.tokens)
                 new_tools = position.tools not in self.tree.tools
                 self._note({"event": "call", "key": key, "node": node.to_dict()}, request.tools if new_tools else None)
@@ -294,7 +294,7 @@ class GatewaySession:
         """Prepend the chat of the previous answer to a request, unless the request contains the chat itself."""
         if not request.previous or any(message.role == "assistant" for message in request.messages):
             return request
-        node = self.tree.named(request.previous)
+        node = self.tree.find_node(request.previous)
         if node is None:
             raise GatewayError("invalid", "there is no such previous response", param="previous_response_id")
         before = [*(message for message, _ in self.tree.chat(node)), node.answer.message]
@@ -306,9 +306,9 @@ class GatewaySession:
             messages = (*before, *request.messages)
         return dataclasses.replace(request, messages=messages)
 
-    def stored(self, name: str) -> ModelAnswer | None:
+    def find_answer(self, name: str) -> ModelAnswer | None:
         """Return the answer with an id, or with a call of that id."""
-        node = self.tree.named(name)
+        node = self.tree.find_node(name)
         return node.answer if node else None
 
     # -- rewards and the end -------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class GatewaySession:
         if call == "last":
             node = self.tree.nodes[-1] if self.tree.nodes else None
         else:
-            node = self.tree.named(bare) or self.tree.named(call)
+            node = self.tree.find_node(bare) or self.tree.find_node(call)
         if node is None:
             raise UsageError(f"the session has no call {call!r}")
         self._note({"event": "reward", "node": node.number, "value": value})
@@ -359,7 +359,7 @@ class GatewaySession:
 
     # -- training data -------------------------------------------------------------------------------------------------
 
-    def trained(self, which: Iterable[Kind] = TRAINED) -> list[CallNode]:
+    def trained_nodes(self, which: Iterable[Kind] = TRAINED) -> list[CallNode]:
         """Return the nodes of these kinds, line by line."""
         wanted, each = set(which), kinds(self.tree)
         if unknown := wanted - set(KINDS):
@@ -389,7 +389,7 @@ class GatewaySession:
         """Return training samples: one for every line of calls, as long as prompts continue each other."""
         runs: list[tuple[list[int], list[bool], list[float], list[int]]] = []
         before: CallNode | None = None
-        for node in self.trained(which):
+        for node in self.trained_nodes(which):
             if not (node.continues and before is not None and node.parent == before.number):
                 runs.append(([], [], [], []))
             ids, mask, logprobs, versions = runs[-1]

@@ -243,7 +243,7 @@ class CallTree:
             run += [node.response_ids, node.tail]
         return run
 
-    def named(self, name: str) -> CallNode | None:
+    def find_node(self, name: str) -> CallNode | None:
         """Return the node with the answer or call of this id."""
         return self._named.get(name)
 
@@ -358,7 +358,7 @@ def kinds(tree: CallTree) -> list[Kind]:
             result.append("cancelled")
         elif node.number in summaries or _leaves_tools(node, nodes):
             result.append("compaction")
-        elif not children[node.number] and _superseded(node, nodes):
+        elif not children[node.number] and _is_superseded(node, nodes):
             result.append("superseded")
         elif head == main:
             result.append("main")
@@ -397,7 +397,7 @@ def _leaves_tools(node: CallNode, nodes: Sequence[CallNode]) -> bool:
     return node.parent is not None and not node.has_tools and nodes[node.parent].has_tools
 
 
-def _superseded(leaf: CallNode, nodes: Sequence[CallNode]) -> bool:
+def _is_superseded(leaf: CallNode, nodes: Sequence[CallNode]) -> bool:
     """Return whether the same request was repeated after the answer, and the later answer was delivered."""
     return any(
         other.state == leaf.state and other.tools == leaf.tools and other.delivered and other.began >= leaf.ended

@@ -19,7 +19,7 @@ from rollenv.agents.gateway.session import Caps, GatewaySession
 from rollenv.agents.gateway.tree import KINDS, TRAINED, Kind
 from rollenv.agents.harness.records import Harness, find_harness
 from rollenv.agents.harness.run import PORT, attached, play, program
-from rollenv.agents.offered_tools import offered
+from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import spec
@@ -142,7 +142,7 @@ class _Play(Session):
             raise AgentFailed(f"{name} made no call of the model: {self.ended.get('output', '').strip()[-500:]}")
         new: list[Action] = []
         if isinstance(self.agent.gateway.model, PolicyModel):
-            nodes = calls.trained(self.agent.kinds)
+            nodes = calls.trained_nodes(self.agent.kinds)
             fresh = [node for node in nodes if node.number not in self._turns]
             new = [calls.action(node) for node in fresh]
             self._turns += [node.number for node in fresh] or [-1]
@@ -194,7 +194,7 @@ class OverTools(_Play):
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Answer the harness's last action, and wait for its next."""
         if self.calls.tools is None:
-            self.calls.tools = Tools(offered(info), observation)
+            self.calls.tools = Tools(offered_tools(info), observation)
             task = f"{observation}\n\n{shown_tools(self.calls.tools)}"
             self._running = asyncio.create_task(asyncio.to_thread(self._run, task))
         else:

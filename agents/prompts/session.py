@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session
 from rollenv.agents.engines.base import Engine, Ids, Response, Sampling
-from rollenv.agents.offered_tools import offered
+from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.pictures import refuse_pictures
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
@@ -155,7 +155,7 @@ class TokenSession(Session):
             observation = cut_middle(observation, self.max_observation)
         if isinstance(self.play, Conversation):
             if self.play.wants_tools:
-                self.play.offer(offered(info))
+                self.play.offer(offered_tools(info))
             self.play.add(role_of(info), shown(observation, info))
             return self.play.prompt()
         if self._instructions is None:

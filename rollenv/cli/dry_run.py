@@ -55,7 +55,7 @@ def dry_run(config: TrainConfig) -> None:
     plan, teacher = model_plan(config), teacher_plan(config)
     try_environments(config)
     trained = config.environments()[0]
-    env = _made(trained)
+    env = _make_env(trained)
     prompt, other = (first_prompt(env, config, plan.tokenizer, config.seed + more) for more in (0, 1))
     turns = most_turns(env)
     env.close()
@@ -95,7 +95,7 @@ def try_environments(config: TrainConfig) -> None:
     from rollenv.trainers.sources.configured import source_of
 
     for one in config.environments():
-        with naming(one.id), contextlib.closing(_made(one)) as env:
+        with naming(one.id), contextlib.closing(_make_env(one)) as env:
             for seed in range(config.seed, config.seed + _TRIED):
                 try:
                     _, info = _reset(env, one, seed)
@@ -112,7 +112,7 @@ def try_environments(config: TrainConfig) -> None:
             raise UsageError(f"{error}: lower the episodes of the evaluation") from error
 
 
-def _made(env: EnvConfig) -> Env:
+def _make_env(env: EnvConfig) -> Env:
     """Make an environment of training or evaluation with its wrappers."""
     return make_env(spec(env.id), Task(env.id, 0, env.kwargs, _without_tokenizer(env.wrappers), env.options))
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rollenv.core.errors import UsageError
-from rollenv.trainers.advantages.anchors import anchors, numbered
+from rollenv.trainers.advantages.anchors import anchors, number_keys
 from rollenv.trainers.advantages.groups import group_normalize
 from rollenv.trainers.advantages.moments import (
     EPSILON,
@@ -70,7 +70,7 @@ def mt_grpo(rewards: Rewards, groups: ArrayLike, *, weight: float = 0.5, std: bo
     early = np.flatnonzero(left > 1)
     task = np.repeat(np.asarray(groups), lengths)
     advantages = np.repeat(outcome, lengths)
-    labels = numbered(zip(task[early].tolist(), numbers[early].tolist(), strict=True))
+    labels = number_keys(zip(task[early].tolist(), numbers[early].tolist(), strict=True))
     advantages[early] += weight * group_normalize(paid[early], labels, std=std)
     return advantages
 

@@ -20,7 +20,7 @@ def _expression(pattern: str) -> str:
     return pattern
 
 
-def _known(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _check_known(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     from rollenv.trainers.rewards.instructions import CHECKS, follows
 
     for one in checks:
@@ -84,7 +84,7 @@ class InstructionsReward(DomainReward):
     """A reward for a last response that follows verifiable instructions (IFEval's)."""
 
     kind: Literal["instructions"] = "instructions"
-    checks: Annotated[list[dict[str, Any]], AfterValidator(_known)] = Field(default_factory=list)
+    checks: Annotated[list[dict[str, Any]], AfterValidator(_check_known)] = Field(default_factory=list)
     """Instructions of every task, each with its ``id`` and arguments (see rollenv.trainers.rewards.CHECKS)."""
     column: str = ""
     """Instead of ``checks``: the data set's column with the ids of each row's instructions (IFEval's

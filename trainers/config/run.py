@@ -31,7 +31,7 @@ from rollenv.trainers.config.player import (
 )
 from rollenv.trainers.config.rewards import RewardsConfig
 from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Weight, union, unless
-from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, SeedsConfig, distinct, played
+from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, SeedsConfig, distinct, training_environments
 
 WeightForm = Literal["shared", "adapter", "copy"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -508,4 +508,8 @@ class TrainConfig(Section):
     def environments(self) -> list[EnvConfig]:
         """Return all environments of training and evaluation."""
         evaluated = self.env.model_copy(update={"kwargs": self.eval.kwargs, "options": {}})
-        return [*(env for env, _ in played(self.env, self.tasks)), evaluated, *(part.env for part in self.eval.parts)]
+        return [
+            *(env for env, _ in training_environments(self.env, self.tasks)),
+            evaluated,
+            *(part.env for part in self.eval.parts),
+        ]

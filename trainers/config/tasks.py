@@ -143,7 +143,7 @@ _Tasks = SeedsConfig | RowsConfig | LevelsConfig | PoolConfig | MixtureConfig
 AnyTasks = Annotated[_Tasks, Field(discriminator="kind"), union("tasks", "kind", _Tasks)]
 
 
-def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tuple[EnvConfig, float]]:
+def training_environments(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tuple[EnvConfig, float]]:
     """Yield the training environments and their shares of the tasks, in the order of the recipe.
 
     Args:
@@ -157,7 +157,7 @@ def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tupl
         return
     whole = sum(part.ratio for part in tasks.parts)
     for part in tasks.parts:
-        yield from played(part.env, part.tasks, share * part.ratio / whole)
+        yield from training_environments(part.env, part.tasks, share * part.ratio / whole)
 
 
 def task_domains(env: EnvConfig, tasks: AnyTasks) -> Iterator[tuple[tuple[str, ...], EnvConfig]]:

@@ -20,7 +20,7 @@ from rollenv.core.errors import UsageError
 from rollenv.trainers.policies.attention import ATTENTION, PackedRow
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
 from rollenv.trainers.policies.head import MOST_LOGITS, token_logprobs
-from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged
+from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged_weights
 from rollenv.trainers.policies.optimizers import Kind, make_optimizer
 from rollenv.trainers.policies.packed import Labels, Packed
 from rollenv.trainers.policies.routing import balance, experts_per_token
@@ -198,7 +198,7 @@ class LocalPolicy:
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all weights under the model's own names, with adapters merged."""
-        return merged(self.model)
+        return merged_weights(self.model)
 
     def adapter(self) -> Adapter | None:
         """Return the trained adapter; None if the model itself is trained."""

@@ -82,7 +82,7 @@ def _check(model: nn.Module, targets: Collection[str]) -> None:
         raise ValueError(f"{others[0]} is not a linear layer; leave it out")
 
 
-def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield all weights, unsharded and with adapters merged, under their names without adapters.
 
     If the model is sharded, all ranks call this together.

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player, twin
-from rollenv.trainers.policies.lora import adapter_of, merged
+from rollenv.trainers.policies.lora import adapter_of, merged_weights
 from rollenv.trainers.policies.state import moments_as, weights_as
 from rollenv.trainers.ranks import Ranks
 
@@ -66,7 +66,7 @@ class ShardedPolicy(LocalPolicy):
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all weights, unsharded, under the model's own names; called by the first rank."""
         self.ranks.send_command("weights")
-        yield from merged(self.model)
+        yield from merged_weights(self.model)
 
     def adapter(self) -> Adapter | None:
         """See :class:`~rollenv.trainers.policies.local.LocalPolicy`; called by the first rank."""

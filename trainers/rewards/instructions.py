@@ -213,8 +213,8 @@ class RowInstructions:
         """Return the instructions of a row."""
         if self.column not in row:
             raise UsageError(f"there is no column {self.column!r} with instructions; there are {', '.join(row)}")
-        ids = _listed(row[self.column])
-        arguments = _listed(row.get(self.arguments)) or [{}] * len(ids)
+        ids = _as_list(row[self.column])
+        arguments = _as_list(row.get(self.arguments)) or [{}] * len(ids)
         if len(arguments) != len(ids) or not all(isinstance(one, Mapping | None) for one in arguments):
             raise UsageError(f"{self.arguments!r} must have a mapping for each of the {len(ids)} instructions")
         return [{**(one or {}), "id": name} for name, one in zip(ids, arguments, strict=True)]
@@ -230,7 +230,7 @@ class RowInstructions:
         return made
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     """Convert a cell to a list: it may be a list, JSON text, an array, or a single value."""
     if isinstance(value, str):
         try:

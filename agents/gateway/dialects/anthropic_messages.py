@@ -37,7 +37,7 @@ def _messages(of: dict[str, Any], where: str) -> list[Message]:
     content = fields.blocks(of, "content", where)
     match of.get("role"):
         case "system":
-            text, images = fields.joined(content)
+            text, images = fields.join_blocks(content)
             return [Message("system", text, images=images)]
         case "assistant":
             return [_assistant(content)]
@@ -59,7 +59,7 @@ def _assistant(content: list[tuple[dict[str, Any], str]]) -> Message:
             )
         elif kind != "redacted_thinking":
             blocks.append((block, where))
-    text, images = fields.joined(blocks)
+    text, images = fields.join_blocks(blocks)
     return Message("assistant", text, tuple(calls), reasoning=reasoning, images=images)
 
 
@@ -73,7 +73,7 @@ def _user(content: list[tuple[dict[str, Any], str]]) -> list[Message]:
         else:
             blocks.append((block, where))
     if blocks or not messages:
-        text, images = fields.joined(blocks)
+        text, images = fields.join_blocks(blocks)
         messages.append(Message("user", text, images=images))
     return messages
 

@@ -155,7 +155,7 @@ def blocks(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[
     return objects(of, key, where)
 
 
-def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...]]:
+def join_blocks(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...]]:
     """Return the joined text of blocks, and the URLs of their images."""
     texts, images = [], []
     for block, where in found:
@@ -175,7 +175,7 @@ def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tupl
     """Read a content."""
     if isinstance(value := of.get(key), str):
         return value, ()
-    return joined(blocks(of, key, where))
+    return join_blocks(blocks(of, key, where))
 
 
 def system(of: Mapping[str, Any], key: str) -> list[Message]:

@@ -34,7 +34,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Mo
     prompt = _messages({**(fields.field(body, "systemInstruction", dict) or {}), "role": "user"}, "systemInstruction")
     system = [replace(message, role="system") for message in prompt if message.text or message.images]
     settings = fields.common(config, items["tools"], "stopSequences", "maxOutputTokens")
-    return ModelRequest((*system, *_named(items["contents"])), **settings)
+    return ModelRequest((*system, *_match_by_name(items["contents"])), **settings)
 
 
 def _camel(of: Any) -> Any:
@@ -91,11 +91,11 @@ def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
             other = next((key for key in part if key not in ("text", "thought", "thoughtSignature")), "text")
             blocks.append(({"type": other, "text": part.get("text")}, at))
     if blocks or calls or not results:
-        text, images = fields.joined(blocks)
+        text, images = fields.join_blocks(blocks)
         yield Message(_ROLES[role], text, tuple(calls), reasoning=reasoning, images=images)
 
 
-def _named(messages: list[Message]) -> Iterator[Message]:
+def _match_by_name(messages: list[Message]) -> Iterator[Message]:
     """Match tool results without an id to the first unanswered call of the same name."""
     waiting: list[FunctionCall] = []
     for number, message in enumerate(messages):

@@ -63,18 +63,21 @@ def _message(item: dict[str, Any], where: str, stored: Stored) -> Message:
             arguments = fields.text(item, "arguments", where)
             namespace = fields.text(item, "namespace", where)
             call = FunctionCall(
-                fields.required(item, "call_id", where), fields.required(item, "name", where), arguments, namespace
+                fields.required(item, "call_id", where),
+                fields.required(item, "name", where),
+                arguments,
+                namespace,
             )
             return Message("assistant", calls=(call,))
         case "function_call_output":
             text, images = fields.content(item, "output", where)
             return Message("tool", text, call_id=fields.required(item, "call_id", where), images=images)
         case "item_reference":
-            return _referred(fields.required(item, "id", where), where, stored)
+            return _find_referred(fields.required(item, "id", where), where, stored)
     raise invalid(f"an item of type {kind!r} cannot be read here; leave it out", where)
 
 
-def _referred(reference: str, where: str, stored: Stored) -> Message:
+def _find_referred(reference: str, where: str, stored: Stored) -> Message:
     """Return the part of an answer that an item's id refers to."""
     prefix, _, id_ = reference.partition("_")
     answer = stored(id_)
