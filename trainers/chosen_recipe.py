@@ -155,7 +155,7 @@ def _tiny(noise: float, played: ExpertEpisodes) -> dict[str, Any]:
         },
         "prompt": {"template": "{state}", "chat": False},
         # an answer of several tokens is followed by an end token
-        "rollout": {"groups_per_batch": 32, "group_size": 8, "max_new_tokens": 1 if answer == 1 else 2 * answer},
+        "rollout": {"groups_per_batch": 32, "group_size": 8, "max_new_tokens": {1: 1}.get(answer, 2 * answer)},
         "loss": {"entropy": 0.01, "final_entropy": 0.1},
         "optimizer": {"lr": 1e-3, "final_lr": 0.2, "minibatch_sequences": 64, "epochs": 2},
     }

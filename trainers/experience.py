@@ -239,9 +239,6 @@ def micro_batches(data: Experience, step: Sequence[int], max_tokens: int, *, sha
 
     A longer sample is a micro-batch of its own. With shared prefixes, a micro-batch may have a few more tokens, as its
     own tree may not share the shorter ones (:data:`~rollenv.trainers.prefixes.LEAST_SHARED`).
-
-    Returns:
-        The indices of the samples of each micro-batch, which have similar lengths.
     """
     segments, leaf_of = tree((data.keys[i] for i in step), share=share)
     by_leaf: dict[int, list[int]] = {}
@@ -266,9 +263,6 @@ def shares(data: Experience, step: Sequence[int], count: int, *, share: bool = F
     """Distribute samples over ranks with about equal numbers of input tokens.
 
     Samples that share a prefix stay together if the shares remain even.
-
-    Returns:
-        The indices of the samples of each rank, in the order of ``step``.
     """
     if count == 1:
         return [list(step)]

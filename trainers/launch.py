@@ -91,8 +91,10 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> TrainingRe
 
 
 def _scaling(placement: PlacementConfig, gpu: bool) -> ScalingConfig:
-    count: Any = (placement.min_ranks, placement.ranks) if placement.min_ranks else placement.ranks
-    resources = {"CPU": placement.cpus, "GPU": placement.gpus if gpu else 0}
+    count: Any = placement.ranks
+    if placement.min_ranks:
+        count = placement.min_ranks, placement.ranks
+    resources = {"CPU": placement.cpus, "GPU": placement.gpus * gpu}
     return ScalingConfig(num_workers=count, use_gpu=gpu, resources_per_worker=resources)
 
 
@@ -118,19 +120,18 @@ def _explain_failure(failed: Exception | None, run: RunDir) -> str:
     causes: dict[int, Exception] = getattr(failed, "worker_failures", {})
     lost = [f"rank {rank}: {_last_line(cause)}" for rank, cause in sorted(causes.items())]
     saved = checkpoint.checkpoints(run.checkpoints)
-    after = (
-        f"continue from {saved[-1]} with --resume, or let Ray do so with placement.max_failures"
-        if saved
-        else "there is no checkpoint yet"
-    )
-    why = "; ".join(lost) or (_last_line(failed) if failed else "no rank reported why")
+    after, why = "there is no checkpoint yet", "; ".join(lost)
+    if saved:
+        after = f"continue from {saved[-1]} with --resume, or let Ray do so with placement.max_failures"
+    if not why:
+        why = _last_line(failed) if failed else "no rank reported why"
     return f"training stopped because a rank was lost ({why}); {after}"
 
 
 def _last_line(error: Exception) -> str:
     """Return the last line of an error, without its traceback."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:400]
+    *_, last = ["", *(line.strip() for line in str(error).splitlines() if line.strip())]
+    return f"{type(error).__name__}: {last}"[:400]
 
 
 # -- resources --------------------------------------------------------------------------------------------------------

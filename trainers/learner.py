@@ -461,8 +461,10 @@ def sampler_divergence(policy: Floats, behavior: Floats, staleness: Floats) -> d
     """
     fresh = staleness == 0
     moved = losses.divergence(torch.from_numpy(policy - behavior)).numpy()
-    by_age = by_bucket("mismatch_kl/staleness", moved, staleness, AGES) if not fresh.all() else {}
-    return mismatch(policy[fresh], behavior[fresh]) | by_age
+    metrics = mismatch(policy[fresh], behavior[fresh])
+    if not fresh.all():
+        metrics |= by_bucket("mismatch_kl/staleness", moved, staleness, AGES)
+    return metrics
 
 
 def entropies(data: Experience, pairs: Sequence[tuple[Ints, Floats]]) -> dict[str, float]:

@@ -50,8 +50,10 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
 
 def reading_model(config: TrainConfig, wrappers: Wrappers, name: str) -> tuple[LocalPolicy, dict[str, int]]:
     """Load the model of a role, "reference" or "teacher"."""
-    path = config.distill.path if name == "teacher" and isinstance(config.distill, Teacher) else ""
-    agent = LocalAgent.load(path) if path else initial_agent(config, wrappers, lambda *_: None)
+    if name == "teacher" and isinstance(config.distill, Teacher):
+        agent = LocalAgent.load(config.distill.path)
+    else:
+        agent = initial_agent(config, wrappers, lambda *_: None)
     return initial_policy(config, agent, ALONE), agent.tokenizer.get_vocab()
 
 

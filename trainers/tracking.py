@@ -302,7 +302,7 @@ def transcript(trajectory: Trajectory) -> str:
         for number, turn in enumerate(trajectory.turns, 1)
     ]
     ending = trajectory.error or trajectory.final_observation
-    text = "\n\n".join([*texts, *([ending] if ending else [])]).encode("utf-8", "replace").decode()
+    text = "\n\n".join(filter(None, [*texts, ending])).encode("utf-8", "replace").decode()
     half = MOST_CHARACTERS // 2
     return text if len(text) <= 2 * half else f"{text[:half]}\n[...]\n{text[-half:]}"
 

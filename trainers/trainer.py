@@ -69,8 +69,7 @@ class Trainer:
         self.config, self.run, self.watch = config, run, watch
         streams, rollout = config.batches.kind == "stream", config.rollout
         self.threads = CpuThreads(config.threads, sharers=2 if streams and not rollout.shards else 1)
-        own_tokenizer = "" if config.model.path == "tiny" else config.model.path  # the tiny model has none yet
-        self.wrappers = with_tokenizer(config.env.wrappers, own_tokenizer)
+        self.wrappers = with_tokenizer(config.env.wrappers, config.model.tokenizer)
         self.begun: dict[str, float] = {}
         with contextlib.ExitStack() as stack:
             if config.placement.roles.used:
@@ -283,10 +282,9 @@ def evaluated_environments(config: TrainConfig, wrappers: Wrappers) -> list[Eval
     """Return the environments of an evaluation: the run's own, then ``eval.parts``, whose metrics have prefixes."""
     own = EnvConfig(id=config.env.id, kwargs=config.eval.kwargs, wrappers=wrappers)
     main = EvalPart(env=own, episodes=config.eval.episodes)
-    tokenizer = "" if config.model.path == "tiny" else config.model.path
     parts = [main]
     for part in config.eval.parts:
-        env = part.env.model_copy(update={"wrappers": with_tokenizer(part.env.wrappers, tokenizer)})
+        env = part.env.model_copy(update={"wrappers": with_tokenizer(part.env.wrappers, config.model.tokenizer)})
         parts.append(part.model_copy(update={"name": f"{part.name or part.env.id}/", "env": env}))
     return parts
 

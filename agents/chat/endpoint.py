@@ -217,7 +217,9 @@ class Endpoint:
             else:
                 failures += 1
                 left = self.patience.longest_wait
-                wait = self._wait(failures) if problem.after is None else problem.after
+                wait = self._wait(failures)
+                if problem.after is not None:
+                    wait = problem.after
             if wait > left or failures > self.patience.retries:
                 break
             if problem.after is not None:
@@ -225,7 +227,9 @@ class Endpoint:
             self.totals.retries += 1
             await asyncio.sleep(wait)
         self.totals.failures += 1
-        pause = f"; it asks to wait {wait:.0f} s" if problem.after is not None and wait > left else ""
+        pause = ""
+        if problem.after is not None and wait > left:
+            pause = f"; it asks to wait {wait:.0f} s"
         raise AgentFailed(
             f"{without_login(self.url)} gave no answer in {failures + limits} attempts over "
             f"{time.monotonic() - started:.1f} s. The last: {problem}{pause}. "

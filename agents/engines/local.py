@@ -391,7 +391,9 @@ class LocalEngine:
         if not request.sampling.routes:
             return None
         routes = self._batch.routes(row, request.length - 1)
-        return routes if request.routes is None else np.concatenate([request.routes, routes[len(request.routes) :]])
+        if request.routes is not None:
+            routes = np.concatenate([request.routes, routes[len(request.routes) :]])
+        return routes
 
     def _vacate(self, rows: list[int]) -> None:
         """Move the last running requests into freed rows."""

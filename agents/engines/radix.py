@@ -64,8 +64,7 @@ class RadixTree:
         """Add tokens, or as many of the first ones as there is room for.
 
         Returns:
-            The number of known tokens, the slots of the new ones after them, and the number of dropped tokens of other
-            sequences.
+            The number of known tokens, the slots of the new ones, and the number of dropped tokens of others.
         """
         path, start = self._walk(tokens)
         if start == len(tokens):

@@ -48,7 +48,7 @@ class PolicyModel:
     def __init__(self, agent: Any, *, client_sampling: bool = False):
         if not hasattr(agent, "engine") or not hasattr(agent, "sampling"):
             raise UsageError(f"a gateway needs a LocalAgent, EngineAgent or Upstream, not {type(agent).__name__}")
-        tokenizer = agent.tokenizer if hasattr(agent, "tokenizer") else agent.codec.tokenizer
+        tokenizer = getattr(agent, "tokenizer", None) or agent.codec.tokenizer
         self.name, self.agent = "policy", agent
         self.engine: Engine = agent.engine
         self.client_sampling = client_sampling

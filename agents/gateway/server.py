@@ -62,10 +62,13 @@ def _session(gateway: GatewaySessions, http: Http) -> GatewaySession:
     """Return the session of a call's key."""
     authorization = http.headers.get("authorization", "")
     scheme, _, bearer = authorization.partition(" ")
-    bearer = bearer.strip() * (scheme.lower() == "bearer")
-    named = [*map(http.headers.get, ("x-api-key", "x-goog-api-key")), http.query_params.get("key"), bearer]
-    keys = [http.path_params["key"]] if "key" in http.path_params else named
-    for key in filter(None, keys):
+    if scheme.lower() != "bearer":
+        bearer = ""
+    headers = map(http.headers.get, ("x-api-key", "x-goog-api-key"))
+    named = [*headers, http.query_params.get("key"), bearer.strip()]
+    if "key" in http.path_params:
+        named = [http.path_params["key"]]
+    for key in filter(None, named):
         session = gateway.find(key)
         if session is not None and not session.over:
             return session

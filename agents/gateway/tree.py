@@ -349,7 +349,9 @@ def kinds(tree: CallTree) -> list[Kind]:
             line[later.number] = line[same]
     sizes = Counter(line[root[node.number]] for node in nodes if not any_tools or node.has_tools)
     heads = [r.number for r in roots if line[r.number] == r.number and sizes[r.number]]
-    main = next(iter(heads), None) if any_tools else max(heads, key=lambda r: (sizes[r], -r), default=None)
+    main = next(iter(heads), None)
+    if not any_tools:
+        main = max(heads, key=lambda r: (sizes[r], -r), default=None)
     children = Counter(node.parent for node in nodes)
     result: list[Kind] = []
     for node in nodes:

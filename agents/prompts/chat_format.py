@@ -273,9 +273,6 @@ class Frame:
         """Find a form of new messages that the template accepts.
 
         Messages are merged if the template requires alternating roles.
-
-        Returns:
-            The messages to append, and the rendered text of the whole conversation.
         """
         refused: TemplateRefused | None = None
         for form in _forms(new):

@@ -153,14 +153,14 @@ class Conversation:
         self._messages += messages
         users = [i for i, m in enumerate(messages) if m["role"] == "user"]
         if users or not self._since_user:
-            self._user_at = len(self._messages) - len(messages) + (users[-1] if users else 0)
+            self._user_at = len(self._messages) - len(messages) + max(users, default=0)
             self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
 
     def _kept(self, frame: Frame, message: Message, new: list[Message], tail: str) -> bool:
         """Return whether the rendered history begins with the model's input and answers."""
         added = squash(message["content"]) + squash(tail)
-        between = self._messages[self._user_at + 1 :] if any(m["role"] == "user" for m in new) else []
-        if between:
+        between = self._messages[self._user_at + 1 :]
+        if between and any(m["role"] == "user" for m in new):
             return self._frame.since_user([*between, message, *new]) == "".join(self._since_user) + added
         return frame.since_user([message, *new]) == frame.since_user() + added
 

@@ -316,11 +316,7 @@ class TokenAgent(Agent):
 
 
 def saved_format(path: str | Path, **sampling: Any) -> tuple[StepPrompt | ChatPrompt | None, Sampling]:
-    """Load the prompt format and sampling that were saved with a model.
-
-    Returns:
-        The prompt format, or None if none was saved, and the sampling.
-    """
+    """Load the prompt format and sampling that were saved with a model."""
     file = Path(path) / AGENT_FILE
     saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     form = saved.get("prompt")

@@ -114,7 +114,7 @@ def as_chat(examples: Examples) -> list[tuple[str, str]]:
 
 def as_text(examples: Examples, prompt: str) -> str:
     """Return a plain prompt with examples before it: each answer follows its prompt on the same line."""
-    shown = (f"{before}{' ' * (not before[-1:].isspace())}{answer}\n" for before, answer in examples)
+    shown = (f"{before}{'' if before[-1:].isspace() else ' '}{answer}\n" for before, answer in examples)
     return "".join((*shown, prompt))
 
 

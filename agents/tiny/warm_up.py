@@ -109,7 +109,8 @@ def _imitate(
     corpus = [turn.prompt_text for turn in read] + [each for turn in read for each in (turn.expert, *turn.random)]
     tokenizer = build_tokenizer(corpus, size.vocabulary, chat=isinstance(prompt, ChatPrompt))
     answer = min(len(tokenizer.encode(turn.expert)) for turn in shown[:_LOOKS])
-    shortest = min(len(tokenizer.encode(t.prompt)) if isinstance(t.prompt, str) else 0 for t in shown[:_LOOKS])
+    plain = [turn.prompt for turn in shown[:_LOOKS] if isinstance(turn.prompt, str)]
+    shortest = min((len(tokenizer.encode(text)) for text in plain), default=0)
     if answer > sampling.max_new_tokens:
         raise UsageError(
             f"no answer of the expert fits into rollout.max_new_tokens={sampling.max_new_tokens}: the shortest has "
@@ -185,7 +186,9 @@ def _encoder(agent: LocalAgent) -> Callable[[DemonstratedTurn, float, random.Ran
         if one_token:  # all answers to a prompt need one forward pass; longer ones need one each, so one is sampled
             answers = [(turn.expert, 1 - noise), *((action, noise / len(turn.random)) for action in turn.random)]
         else:
-            answers = [(rng.choice(turn.random) if rng.random() < noise else turn.expert, 1.0)]
+            answers = [(turn.expert, 1.0)]
+            if rng.random() < noise:
+                answers = [(rng.choice(turn.random), 1.0)]
         prompt = prompt_ids(turn.prompt)
         return [(prompt, answer_ids(answer), weight) for answer, weight in answers]
 

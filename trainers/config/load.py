@@ -65,9 +65,10 @@ def load_prompt(settings: Sequence[str]) -> AnyPrompt:
     Args:
         settings: optionally a recipe, then ``key=value`` settings of its prompt, such as ``examples=5``.
     """
-    recipe, *more = ["", *settings] if "=" in settings[0] else settings
-    data = _read_recipe(recipe) if recipe else {}
-    plain = {"env": {"id": ""}, "model": {"path": ""}, "prompt": data.get("prompt", {})}
+    plain: dict[str, Any] = {"env": {"id": ""}, "model": {"path": ""}}
+    more = [*settings]
+    if "=" not in more[0]:
+        plain["prompt"] = _read_recipe(more.pop(0)).get("prompt", {})
     overrides = [f"prompt.{setting}" for setting in more]
     _apply(plain, overrides)
     return parse_config(plain, overrides).prompt
@@ -176,11 +177,7 @@ def _set(data: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _apply(data: dict[str, Any], overrides: Sequence[str]) -> list[str]:
-    """Apply settings in order, but first presets, then keys that choose a variant.
-
-    Returns:
-        The keys that are set, without presets.
-    """
+    """Apply presets, then keys that choose a variant, then others; return the keys that are set, without presets."""
     settings = []
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -266,7 +263,7 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
         return f"{key} is a section, not {value!r}: set {_first_keys(keys, key)}"
     if kind == "value_error":
         text = message.removeprefix("Value error, ")
-        return f"{key}: {text}" if key else text
+        return f"{key}: {text}".removeprefix(": ")
     if kind != "extra_forbidden":
         text = f"{key}: {message[:1].lower()}{message[1:]}"
         return text if kind == "missing" else f"{text}, got {value!r}"
@@ -276,9 +273,10 @@ def _explain(location: tuple[int | str, ...], kind: str, message: str, value: An
             f"{key} does nothing under {'.'.join(map(str, keys[:-1]))}.{union.tag}={tag!r}, "
             f"only under {', '.join(readers)}; leave it out"
         )
-    known, replaced = all_keys(), [_REPLACED[key]] if key in _REPLACED else []
+    known = all_keys()
     same_name = sorted((k for k in known if k.rpartition(".")[2] == keys[-1]), key=lambda k: k.count("."))
-    if near := replaced or same_name[:3]:
+    if key in _REPLACED or same_name:
+        near = [_REPLACED[key]] if key in _REPLACED else same_name[:3]
         return f"there is no key {key!r}; did you mean {' or '.join(map(repr, near))}?"
     return f"there is no key {key!r}; {did_you_mean(key, known, most=2, form=repr)}".removesuffix("; ")
 

@@ -80,6 +80,11 @@ class ModelConfig(Section):
     """Share the trained weights with the player, or copy them; auto shares the tiny model's, unless it plays during
     updates (``batches.kind=stream``)."""
 
+    @property
+    def tokenizer(self) -> str:
+        """Path of the tokenizer; empty for the tiny model, which has none before it is built."""
+        return "" if self.path == "tiny" else self.path
+
     def problems(self, run: Any) -> Iterator[str]:
         if self.sync != "in_place":
             return

@@ -92,13 +92,10 @@ _UNIONS: dict[str, Union] = {}
 
 
 def union(section: str, tag: str, models: Any, base: type[Section] = Section) -> BeforeValidator:
-    """Register a section's variants, the default one first.
+    """Register a section's variants, the default one first, and return a validator that adds the default tag.
 
     Args:
         base: the section with the common keys of all variants.
-
-    Returns:
-        A validator that adds the default tag if there is none.
     """
     variants = {
         str(value): model for model in get_args(models) for value in get_args(model.model_fields[tag].annotation)

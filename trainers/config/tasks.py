@@ -144,14 +144,7 @@ AnyTasks = Annotated[_Tasks, Field(discriminator="kind"), union("tasks", "kind",
 
 
 def training_environments(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tuple[EnvConfig, float]]:
-    """Yield the training environments and their shares of the tasks, in the order of the recipe.
-
-    Args:
-        share: the sum of all shares.
-
-    Returns:
-        Environments and their shares, which add up to ``share``.
-    """
+    """Yield the training environments in the order of the recipe, and their shares of the tasks, ``share`` in sum."""
     if not isinstance(tasks, MixtureConfig):
         yield env, share
         return

@@ -130,7 +130,9 @@ def token_weights(kind: Aggregation, sequences: Any, prompts: Any = None, *, len
     require((kind == "fixed") == (length is not None), "'fixed' needs length, and only 'fixed'")
     require(length is None or length > 0, f"length is at least 1, not {length}")
     weights = _weights(kind, _array(sequences), _array(prompts) if kind == "prompt" else None, length)
-    return torch.from_numpy(weights).to(sequences.device) if isinstance(sequences, torch.Tensor) else weights
+    if isinstance(sequences, torch.Tensor):
+        return torch.from_numpy(weights).to(sequences.device)
+    return weights
 
 
 def _weights(kind: str, sequences: Any, prompts: Any, length: int | None) -> Any:

@@ -66,13 +66,10 @@ class Policy(LogprobReader, Protocol):
         ...
 
     def step(self, lr: float, *, hold: bool = False) -> float:
-        """Take an optimizer step with the accumulated gradients, unless they are not finite.
+        """Take an optimizer step with finite gradients, and return their norm before clipping.
 
         Args:
             hold: take no step, only drop the gradients.
-
-        Returns:
-            The norm of the gradients before clipping.
         """
         ...
 

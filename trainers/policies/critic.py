@@ -30,14 +30,7 @@ class Valuer(nn.Module):  # type: ignore[misc]
         self.model = copy.deepcopy(model) if kind == "model" else None
 
     def forward(self, batch: Packed, hidden: Tensor | None) -> Tensor:
-        """Return the predicted returns, (n,) float32.
-
-        Args:
-            hidden: (n, width) the policy's hidden states, for a head.
-
-        Returns:
-            (n,) float32
-        """
+        """Return the predicted returns, (n,) float32, for a head from the policy's hidden states (n, width)."""
         if self.model is not None:
             hidden = hidden_states(self.model, batch, packs=self.packs)[0][batch.drawn.of]
         assert hidden is not None

@@ -400,7 +400,9 @@ def head_of(model: PreTrainedModel) -> _Head:
     """Return the model's head, which maps the last layer's states to logits."""
     head = _Head(model)
     ids = torch.tensor([[1, 2, 3, 1]], device=next(model.parameters()).device)
-    how = {"packed_row": PackedRow.of(4)} if model.config._attn_implementation == ATTENTION else {}
+    how = {}
+    if model.config._attn_implementation == ATTENTION:
+        how["packed_row"] = PackedRow.of(4)
     with torch.no_grad():
         expected = model(input_ids=ids, use_cache=False, **how).logits
         logits = head(body(model)(input_ids=ids, use_cache=False, **how).last_hidden_state)

@@ -27,9 +27,6 @@ def tensors_of(weights: Mapping[str, Tensor], adam: torch.optim.AdamW) -> dict[s
     """Return weights, moments and step counts (0 before the first step) as ``KIND/NAME``.
 
     They are not copies: training continues with values written into them.
-
-    Returns:
-        Each as ``KIND/NAME``.
     """
     out: dict[str, Tensor] = {}
     for name, weight in weights.items():

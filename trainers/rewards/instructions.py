@@ -238,4 +238,6 @@ def _as_list(value: Any) -> list[Any]:
         except ValueError:
             value = [value]
     value = value.tolist() if hasattr(value, "tolist") else value
-    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]

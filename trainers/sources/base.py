@@ -34,12 +34,7 @@ class TaskSource(Protocol):
         ...
 
     def record(self, task: Task, group: Group) -> None:
-        """Record the outcome of a task, once.
-
-        Args:
-            task: a task of this source, also from before it was restored.
-            group: the trajectories of the task. Failed ones do not count.
-        """
+        """Record the outcome of a task, once. Failed trajectories do not count."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

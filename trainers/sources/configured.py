@@ -15,8 +15,8 @@ from rollenv.trainers.sources.task_lists import CurriculumSource, DatasetSource,
 
 def source_of(config: TrainConfig, wrappers: Wrappers) -> TaskSource:
     """Create the task source of a run."""
-    tokenizer = "" if config.model.path == "tiny" else config.model.path
-    return _source(config.env.model_copy(update={"wrappers": wrappers}), config.tasks, config.seed, tokenizer)
+    env = config.env.model_copy(update={"wrappers": wrappers})
+    return _source(env, config.tasks, config.seed, config.model.tokenizer)
 
 
 def _source(env: EnvConfig, tasks: AnyTasks, seed: int, tokenizer: str) -> TaskSource:

@@ -139,7 +139,7 @@ def _events(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def status(problem: GatewayError) -> int:
     """Return the HTTP status of an error."""
-    return 529 if problem.kind == "overloaded" else problem.status
+    return {"overloaded": 529}.get(problem.kind, problem.status)
 
 
 def error(problem: GatewayError) -> dict[str, Any]:

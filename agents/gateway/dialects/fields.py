@@ -138,7 +138,7 @@ def required(of: Mapping[str, Any], key: str, where: str) -> str:
 
 def objects(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
     """Return pairs of an object of a list and its path ("messages[3]"); none if the list is absent or null."""
-    path = f"{where}.{key}" if where else key
+    path = f"{where}.{key}".lstrip(".")
     pairs = []
     for index, value in enumerate(field(of, key, list, where) or []):
         if not isinstance(value, dict):
