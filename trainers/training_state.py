@@ -136,8 +136,8 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     """Create all parts of a run, then read a checkpoint into them.
 
     Every rank runs this, and sharing a value or a model is an exchange in which all take part: the order may depend on
-    the settings, but not on the rank. Parts are built from the untrained model, so a checkpoint is read last, and the
-    critic's head and a tiny reference draw random numbers in this order in every run.
+    the settings, but not on the rank. Parts that train begin as copies of the player's model, so they are all there
+    before a checkpoint is read into them, and the player's own weights change last.
     """
     roles, lora = config.placement.roles, None
     if (adapters := config.model.lora).rank:
@@ -181,13 +181,16 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
         state.context = player.engine.max_context
     state.ranks, state.context = ranks, ranks.share(state.context)
 
-    # The critic: a copy of the model on this device, or one whose copy is shared by the ranks.
+    # The critic. A policy with adapters or of several ranks has no whole model to copy in float32: the player's is
+    # copied in main memory, as several ranks may train a model that is larger than one device.
     if isinstance(config.algorithm, Ppo):
         model, distribute = policy.model, None
         if ranks.together or lora:
-            model = Scorer(exact(player.model)).model.to(policy.device) if player else None
+            model = Scorer(exact(player.model)).model if player else None
         if ranks.together:
             distribute = partial(_sharded_critic, config, ranks)
+        elif model is not None:
+            model = model.to(policy.device)
         settings = config.algorithm.critic
         how = {"lr": settings.lr, "clip": settings.clip, "max_grad_norm": config.optimizer.max_grad_norm}
         state.critic = Critic(model, kind=settings.kind, packs=policy.packs, distribute=distribute, **how)
@@ -210,7 +213,7 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     elif isinstance(config.distill, Sibling) and config.distill.decay:
         state.teacher = Averaged(initial_policy(config, player, ranks, lora=lora), config.distill.decay)
 
-    # The checkpoint: weights, optimizers, random states and the cursor of the tasks; at last the player's adapters.
+    # The checkpoint: weights, optimizers and the cursor of the tasks; at last the adapters, merged into the player.
     if saved is None:
         return state
     about = ranks.share(about)
