@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from rollenv.core.env import Env
@@ -50,7 +51,7 @@ class AgentFailed(RollenvError):
     """An agent cannot answer in this episode, for example after an endpoint failed. Ends the trajectory only."""
 
 
-class Refused(AgentFailed):
+class EndpointRefused(AgentFailed):
     """A model's endpoint refuses a request permanently."""
 
 
@@ -79,10 +80,6 @@ class Session(Protocol):
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         """Choose the next action.
 
-        Args:
-            observation: observation of the last reset or step.
-            info: ``info`` of the same reset or step.
-
         Raises:
             AgentFailed: there is no usable answer.
             ContextFull: the prompt is too long for the model.
@@ -99,14 +96,17 @@ class Session(Protocol):
 
 
 class Agent(Protocol):
-    """Starts sessions, which may share a model."""
+    """Starts sessions, which may share a model. A class that does not derive from it needs ``start`` only."""
+
+    version: Any = None
+    """Number of updates of the weights; None if they are not trained."""
+
+    async def prepare(self, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of an environment before it is built, changed as the agent needs them."""
+        return kwargs
 
     def start(self, env: EnvHandle, seed: int) -> Session:
-        """Start a session for one episode.
-
-        Args:
-            seed: seed of all random numbers of the session.
-        """
+        """Start a session for one episode."""
         ...
 
 
@@ -129,12 +129,16 @@ class Updatable(Protocol):
         ...
 
 
-async def renew(agent: Any, weights: Any = None) -> None:
-    """Suspend an agent, load new weights and resume it.
+def member(plain: object, protocol: type, name: str) -> Any:
+    """Return a member of an agent or session, or the protocol's default if a plain object lacks it."""
+    if hasattr(plain, name):
+        return getattr(plain, name)
+    default = getattr(protocol, name)
+    return MethodType(default, plain) if callable(default) else default
 
-    Raises:
-        UsageError: it has no ``update_weights``.
-    """
+
+async def update_weights_of(agent: Any, weights: Any = None) -> None:
+    """Suspend an agent, load new weights and resume it."""
     if not hasattr(agent, "update_weights"):
         raise UsageError(f"{type(agent).__name__} has no update_weights(), so it cannot be trained")
     await agent.suspend()
@@ -144,14 +148,47 @@ async def renew(agent: Any, weights: Any = None) -> None:
         await agent.resume()
 
 
-class RandomAgent:
+class OwnsEngine:
+    """Forwards a trainer's weight updates to the agent's engine."""
+
+    engine: Any
+    """An :class:`~rollenv.agents.engines.base.UpdatableEngine`."""
+
+    @property
+    def version(self) -> int:
+        """Number of weight updates."""
+        return int(self.engine.version)
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self.engine.version = version
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens that the engine has computed or sampled."""
+        return int(self.engine.stats.total)
+
+    async def suspend(self) -> None:
+        """Stop sampling. Unfinished responses keep their tokens."""
+        await self.engine.suspend()
+
+    async def update_weights(self, weights: Any = None) -> None:
+        """Load new weights or an adapter; None if the engine shares the trained model."""
+        await self.engine.update_weights(weights)
+
+    async def resume(self) -> None:
+        """Resume sampling; unfinished responses continue after their tokens."""
+        await self.engine.resume()
+
+
+class RandomAgent(Agent):
     """Plays the environment's random actions, different for each member of a group."""
 
     def start(self, env: EnvHandle, seed: int) -> Session:
         return _Expert(env, 1.0, random.Random(seed))
 
 
-class ConstantAgent:
+class ConstantAgent(Agent):
     """Plays the same action in every turn: a baseline that reads nothing."""
 
     def __init__(self, text: str):
@@ -169,7 +206,7 @@ class _ConstantSession(Session):
         return Action(self.text)
 
 
-class NopAgent:
+class NopAgent(Agent):
     """Does nothing but submit at once, if there is an action for it (``info["submit"]``)."""
 
     def start(self, env: EnvHandle, seed: int) -> Session:
@@ -182,7 +219,7 @@ class _NopSession(Session):
         return Action(str(info.get("submit", "")))
 
 
-class OracleAgent:
+class OracleAgent(Agent):
     """Plays the expert's actions, with a share ``noise`` of random ones."""
 
     def __init__(self, noise: float = 0.0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollenv.agents.engines.base import OwnsEngine
+from rollenv.agents.base import OwnsEngine
 from rollenv.agents.prompts.session import TokenAgent
 
 

@@ -9,8 +9,8 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollenv.agents.base import EnvHandle
-from rollenv.agents.engines.base import OwnsEngine, Sampling
+from rollenv.agents.base import Agent, EnvHandle, OwnsEngine
+from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.token_cache import Remembered
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-class LocalAgent(OwnsEngine):
+class LocalAgent(OwnsEngine, Agent):
     """Plays with a causal language model: one self-contained prompt per turn, or the whole episode as a chat.
 
     Concurrent requests of all sessions are batched, and equal prompts are computed once. Token ids and
@@ -67,10 +67,6 @@ class LocalAgent(OwnsEngine):
 
         Args:
             path: model folder, GGUF file, or name on the hub.
-            sampling: fields of :class:`Sampling` that override the saved ones.
-
-        Raises:
-            UsageError: the folder contains no model.
         """
         path = model_at(str(path))
         prompt, drawing = saved_format(path, **sampling)
@@ -89,6 +85,11 @@ class LocalAgent(OwnsEngine):
         self.tokenizer.save_pretrained(path)
         about = {"prompt": dataclasses.asdict(self.prompt), "sampling": dataclasses.asdict(self.sampling)}
         Path(path, AGENT_FILE).write_text(json.dumps(about, indent=2) + "\n")
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """The ids of the tokenizer's tokens."""
+        return dict(self.tokenizer.get_vocab())
 
     def weights_changed(self) -> None:
         """Invalidate caches after the model was trained in place."""

@@ -35,12 +35,8 @@ class _Schema(BaseModel):
 _SCHEMAS = TypeAdapter(list[_Schema])
 
 
-def offered(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the functions that an environment offers (``info["tools"]``); none if there is no such key.
-
-    Raises:
-        AgentFailed: they are not in the form of OpenAI's ``tools`` parameter.
-    """
+def offered_tools(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the functions that an environment offers (``info["tools"]``); none if there is no such key."""
     schemas = info.get("tools")
     if schemas is None:
         return []

@@ -30,11 +30,7 @@ _PARTS = TypeAdapter(list[_Part])
 
 
 def pictures(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the pictures of an observation; none if there is no such key.
-
-    Raises:
-        AgentFailed: they are not in the form of OpenAI's ``image_url`` parts.
-    """
+    """Return the pictures of an observation; none if there is no such key."""
     images = info.get("images")
     if not images:
         return []
@@ -46,11 +42,7 @@ def pictures(info: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def content(text: str, images: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """Return a message's content: the text with pictures at their placeholders, or before it without placeholders.
-
-    Raises:
-        AgentFailed: the numbers of placeholders and pictures differ.
-    """
+    """Return a message's content: the text with pictures at their placeholders, or before it without placeholders."""
     if not images:
         return well_formed(text)
     pieces = text.split(MARK) if MARK in text else [*[""] * len(images), text]
@@ -64,13 +56,6 @@ def content(text: str, images: Sequence[dict[str, Any]]) -> str | list[dict[str,
 
 
 def refuse_pictures(info: Mapping[str, Any], who: str) -> None:
-    """Refuse an observation with pictures.
-
-    Args:
-        who: the name of the agent without support for pictures, for the error.
-
-    Raises:
-        UsageError: there are pictures.
-    """
+    """Refuse an observation with pictures."""
     if info.get("images"):
         raise UsageError(f"the observation has pictures, which {who} cannot see: play it with a ChatAgent (chat:MODEL)")

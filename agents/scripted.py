@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollenv.agents.base import Action, AgentFailed, EnvHandle, Session
-from rollenv.agents.offered_tools import offered
+from rollenv.agents.base import Action, Agent, AgentFailed, EnvHandle, Session
+from rollenv.agents.offered_tools import offered_tools
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.calls import write_calls
 
@@ -21,7 +21,7 @@ _WORD = re.compile(r"[a-z]{3,}")
 _STOP = frozenset({"the", "and", "for", "with", "from", "that", "this", "all", "any", "please", "can", "you", "are"})
 
 
-class ScriptedAgent:
+class ScriptedAgent(Agent):
     """A rule-based baseline for tasks with tools (ReAct, arXiv 2210.03629): it matches words and copies values.
 
     In every turn it calls the function whose name and description share most words with the request, if it can fill
@@ -44,7 +44,7 @@ class _Scripted(Session):
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
         if not self.request:
-            self.tools = [schema["function"] for schema in offered(info)]
+            self.tools = [schema["function"] for schema in offered_tools(info)]
             if not self.tools:
                 raise AgentFailed('the agent "react" is for environments that offer functions in info["tools"]')
             self.request = observation.rpartition("\n\n")[2]
@@ -63,7 +63,7 @@ class _Scripted(Session):
         wanted = words_of(self.request)
         for tool in sorted(self.tools, key=lambda tool: -self._fit(tool, wanted)):
             useful = self._fit(tool, wanted) > 0 or _SEARCHES.match(tool["name"])
-            arguments = self._filled(tool.get("parameters") or {}) if useful else None
+            arguments = self._fill_arguments(tool.get("parameters") or {}) if useful else None
             if arguments is not None and json.dumps((tool["name"], arguments)) not in self.done:
                 return tool["name"], arguments
         return None
@@ -73,7 +73,7 @@ class _Scripted(Session):
         name, about = words_of(tool["name"].replace("_", " ")), words_of(tool.get("description") or "")
         return 2.0 * len(name & wanted) + len(about & wanted) / math.sqrt(1 + len(about))
 
-    def _filled(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _fill_arguments(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the required arguments; None if a value is missing."""
         required, out = schema.get("required", ()), {}
         used: dict[str, int] = {}
@@ -86,12 +86,11 @@ class _Scripted(Session):
 
     def _value(self, name: str, about: Mapping[str, Any], used: dict[str, int]) -> Any:
         enum = about.get("enum")
-        options = [str(option) for option in enum] if isinstance(enum, list) else []
-        if options:
-            return next((o for o in options if o.lower() in self.request.lower()), None)
+        if isinstance(enum, list) and enum:
+            return next((o for o in map(str, enum) if o.lower() in self.request.lower()), None)
         if name == "id" or name.endswith("_id"):
-            own = self.values.get("id", [])
-            return self.ids.get(name) or self.ids.get(name[:1].upper()) or (own[0] if own else None)
+            own = next(iter(self.values.get("id", [])), None)
+            return self.ids.get(name) or self.ids.get(name[:1].upper()) or own
         kind = next((kind for kind in ("email", "date", "time") if kind in name), "")
         if about.get("type") in ("integer", "number"):
             kind = "number"
@@ -100,7 +99,9 @@ class _Scripted(Session):
             if used.get(source, 0) < len(found):
                 used[source] = used.get(source, 0) + 1
                 value = found[used[source] - 1]
-                return float(value) if kind == "number" and "." in value else int(value) if kind == "number" else value
+                if kind == "number":
+                    return float(value) if "." in value else int(value)
+                return value
         return None
 
 
@@ -147,31 +148,24 @@ def words_of(text: str) -> set[str]:
     return {word.rstrip("s") for word in _WORD.findall(text.lower()[:20_000])} - _STOP
 
 
-class ReplayAgent:
+class ReplayAgent(Agent):
     """Replays stored answers: the actions of recorded episodes, or answers to numbered tasks.
 
     Args:
         rows: rows with ``actions``, a list of texts, and the episode: ``env_id`` with ``idx`` (of a numbered task), or
             with ``seed`` and ``member`` (0 by default).
-
-    Raises:
-        UsageError: a row has none of these forms, or two rows of an episode differ.
     """
 
     def __init__(self, rows: Iterable[Mapping[str, Any]]):
         self._known: dict[tuple[Any, ...], tuple[str, ...]] = {}
         for number, row in enumerate(rows, 1):
-            key, actions = _stored(row, number)
+            key, actions = _read_row(row, number)
             if self._known.setdefault(key, actions) != actions:
                 raise UsageError(f"row {number} has other actions for {key} than an earlier one; remove one of them")
 
     @classmethod
     def load(cls, path: Path) -> ReplayAgent:
-        """Read a ``.jsonl`` file of rows, or of recorded episodes (``episodes.jsonl``, or the folder that holds it).
-
-        Raises:
-            UsageError: it cannot be read, or a line has another form.
-        """
+        """Read a ``.jsonl`` file of rows, or of recorded episodes (``episodes.jsonl``, or the folder that holds it)."""
         file = path / "episodes.jsonl" if path.is_dir() else path
         try:
             lines = file.read_text(encoding="utf-8").split("\n")  # texts may contain other line separators
@@ -217,7 +211,7 @@ class _Replay(Session):
         return Action(self.actions[self.turn - 1])
 
 
-def _stored(row: Mapping[str, Any], number: int) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+def _read_row(row: Mapping[str, Any], number: int) -> tuple[tuple[Any, ...], tuple[str, ...]]:
     """Return the episode of a row, and its actions."""
     task, turns = row.get("task"), row.get("turns")
     key: tuple[Any, ...]

@@ -25,21 +25,16 @@ def saved_stops(path: str | Path) -> frozenset[int]:
         ends = GenerationConfig.from_pretrained(path).eos_token_id
     except (OSError, ValueError):
         return frozenset()
-    return frozenset(ends if isinstance(ends, list | tuple) else () if ends is None else (ends,))
+    if isinstance(ends, int):
+        ends = (ends,)
+    return frozenset(ends or ())
 
 
 def load_engine(path: str | Path, *, chat: bool = True, **options: Any) -> tuple[VLLMEngine, Any]:
     """Load a model into an engine in this process.
 
     Args:
-        path: model folder, or name on the hub.
         chat: whether the end of a message ends a response.
-
-    Returns:
-        The engine, and the model's tokenizer.
-
-    Raises:
-        UsageError: the model does not exist, or vLLM cannot run it.
     """
     path = model_at(str(path))
     try:
@@ -65,16 +60,6 @@ class VLLMAgent(EngineAgent):
         chat: dict[str, Any] | None = None,
         **options: Any,
     ) -> VLLMAgent:
-        """Load a model into a vLLM engine.
-
-        Args:
-            path: model folder, or name on the hub.
-            prompt: format of the prompt; by default the saved one.
-            sampling: sampling settings; by default the saved ones.
-            chat: arguments of :class:`TokenAgent` for a chat.
-
-        Raises:
-            UsageError: the model does not exist, or vLLM cannot run it.
-        """
+        """Load a model into a vLLM engine."""
         engine, tokenizer = load_engine(path, chat=prompt is None or prompt.chat, **options)
         return cls(engine, tokenizer, prompt, sampling, **(chat or {}))

@@ -24,9 +24,9 @@ from training_runs import evaluations, interval, seconds
 
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.scoring import score
-from rollenv.agents.gateway.messages import Answer, Call, Message, Request
-from rollenv.agents.gateway.policy import Policy
-from rollenv.agents.gateway.session import Drawn, GatewaySession
+from rollenv.agents.gateway.messages import FunctionCall, Message, ModelAnswer, ModelRequest
+from rollenv.agents.gateway.policy import PolicyModel
+from rollenv.agents.gateway.session import GatewaySession, SampledAnswer
 from rollenv.agents.harness.agent import HarnessAgent
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
@@ -60,13 +60,15 @@ class Expert:
 
     name, max_context = "expert", 100_000
 
-    async def draw(self, session: GatewaySession, place: Any, request: Request) -> Drawn:
+    async def draw(self, session: GatewaySession, place: Any, request: ModelRequest) -> SampledAnswer:
         now = {"began": time.time(), "ended": time.time(), "has_tools": bool(request.tools)}
         if any(message.role == "tool" for message, _ in place.chat):
-            return Drawn(Answer("Done."), now)
-        return Drawn(Answer("", (Call("call_0", "bash", '{"command": "true"}'),), finish="tool_calls"), now)
+            return SampledAnswer(ModelAnswer("Done."), now)
+        return SampledAnswer(
+            ModelAnswer("", (FunctionCall("call_0", "bash", '{"command": "true"}'),), finish="tool_calls"), now
+        )
 
-    def count(self, session: GatewaySession, place: Any, request: Request) -> int:
+    def count(self, session: GatewaySession, place: Any, request: ModelRequest) -> int:
         return 1
 
     def release(self, session: GatewaySession) -> None:
@@ -90,7 +92,7 @@ def recorded(harness: str) -> tuple[tuple[Message, ...], Sequence[dict[str, Any]
 
 
 def begun(
-    policy: Policy, before: Sequence[Message], tools: Sequence[dict[str, Any]], task: str, asked: str
+    policy: PolicyModel, before: Sequence[Message], tools: Sequence[dict[str, Any]], task: str, asked: str
 ) -> Conversation:
     """The recorded chat before its first call, with another task."""
     messages = [*before[:-1], Message("user", before[-1].text.replace(task, asked))]
@@ -114,7 +116,7 @@ def said_right(harness: str, model: Path, count: int = 1000) -> str:
     """
     before, tools, task, _ = recorded(harness)
     agent, tasks = LocalAgent.load(model), tasks_of("test", count, 99)
-    policy, tokenizer = Policy(agent), agent.tokenizer
+    policy, tokenizer = PolicyModel(agent), agent.tokenizer
 
     async def answered(number: int, asked: str) -> tuple[int, ...]:
         prompt = begun(policy, before, tools, task, asked).prompt()
@@ -155,7 +157,7 @@ def warm_up(harness: str, folder: Path, seed: int, steps: int) -> None:
     constant = [message.text for message in before] + [json.dumps(tool) for tool in tools]
     tokenizer = build_tokenizer([*texts, *constant * 200], _SIZE.vocabulary, chat=True)
     agent = LocalAgent(build_model(_SIZE, tokenizer, seed), tokenizer, ChatPrompt(), Sampling(max_new_tokens=64))
-    policy = Policy(agent)
+    policy = PolicyModel(agent)
     end = (tokenizer.eos_token_id,)
 
     def rows(asked: str, command: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -28,7 +28,7 @@ def measure(length: int, vocabulary: int, most_logits: int, checkpointing: bool)
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     from rollenv.trainers.memory import Update, shape_of, update_memory
-    from rollenv.trainers.policies.attention import Row
+    from rollenv.trainers.policies.attention import PackedRow
     from rollenv.trainers.policies.local import LocalPolicy
     from rollenv.trainers.policies.packed import Labels, Packed
 
@@ -40,7 +40,7 @@ def measure(length: int, vocabulary: int, most_logits: int, checkpointing: bool)
         ids = torch.from_numpy(np.random.default_rng(0).integers(0, 64, n))
         zeros = torch.zeros(n - 1, dtype=torch.int64)
         drawn, said = Labels(torch.arange(n - 1), ids[1:], torch.arange(n - 1)), Labels(*[ids[:0]] * 3)
-        batch = Packed(ids, Row.of(n), drawn, said, zeros, zeros, {})
+        batch = Packed(ids, PackedRow.of(n), drawn, said, zeros, zeros, {})
         out = policy.logprobs(batch, ("logprobs", "entropy"))
         policy.backward(-out.logprobs.mean())
         policy.step(1e-6)

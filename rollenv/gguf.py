@@ -29,10 +29,6 @@ def gguf_of(path: str) -> Path | None:
 
     Args:
         path: a GGUF file, a folder whose only model is a GGUF file, or a name in :data:`IN_WHEELS`.
-
-    Raises:
-        MissingExtra: the wheel of a named model is not installed.
-        UsageError: a folder holds several GGUF files, or the name is nearly one of :data:`IN_WHEELS`.
     """
     target = Path(path).expanduser()
     if target.is_file() and target.suffix.lower() == ".gguf":
@@ -59,9 +55,6 @@ def model_at(path: str) -> str:
 
     Args:
         path: see :func:`gguf_of`; anything else is returned unchanged.
-
-    Raises:
-        MissingExtra, UsageError: see :func:`gguf_of`; or the file cannot be converted.
     """
     file = gguf_of(path)
     if file is None:

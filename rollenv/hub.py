@@ -21,13 +21,11 @@ def ask(name: str, kind: str = "model", timeout: float | None = None) -> None:
 
     Args:
         name: ``OWNER/NAME`` of the repository.
-        kind: ``model`` or ``dataset``.
         timeout: seconds in total, including name resolution; :data:`TIMEOUT` by default.
 
     Raises:
         HubUnreachable: there is no connection, or ``HF_HUB_OFFLINE`` is set.
         NotOnHub: there is no repository of that name, or it is private.
-        MissingExtra: the hub's client is not installed.
     """
     require_extra("huggingface_hub", "train" if kind == "model" else "data", "Asking the hub")
     from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
@@ -80,11 +78,7 @@ def check_model(path: str) -> None:
 def loading(path: str) -> dict[str, Any]:
     """Return arguments for ``from_pretrained``; if the hub is unreachable, only its cache is used.
 
-    Args:
-        path: a folder, or ``OWNER/NAME`` on the hub.
-
     Raises:
-        UsageError: it has neither form; NotOnHub if the hub has no such model.
         HubUnreachable: the hub cannot be reached, and the model is not in the cache.
     """
     check_model(path)

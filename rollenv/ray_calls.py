@@ -32,9 +32,6 @@ def agree_on_devices(environ: MutableMapping[str, str]) -> None:
     ``ROCR_VISIBLE_DEVICES`` hides GPUs from the driver, which numbers the others from 0. ``HIP_VISIBLE_DEVICES`` (for
     torch also ``CUDA_VISIBLE_DEVICES``) selects among these numbers. Ray sets ``HIP_VISIBLE_DEVICES`` in its processes
     and refuses to start if only the first is set, so the second is then set to all visible GPUs.
-
-    Raises:
-        UsageError: ``HIP_VISIBLE_DEVICES`` and ``CUDA_VISIBLE_DEVICES`` differ.
     """
     hip, cuda = environ.get("HIP_VISIBLE_DEVICES"), environ.get("CUDA_VISIBLE_DEVICES")
     if hip is not None and cuda is not None and hip != cuda:
@@ -54,10 +51,6 @@ def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
     Args:
         address: address of the cluster; by default RAY_ADDRESS, or else a local cluster that ends with the block.
         cpus: number of CPUs of a local cluster, even if there are fewer cores.
-
-    Raises:
-        UsageError: there is no such cluster, this machine has too few cores, or variables about GPUs contradict each
-            other.
     """
     if ray.is_initialized():
         yield
@@ -101,9 +94,6 @@ def check_room(count: int, options: dict[str, Any], who: str) -> None:
 
     Args:
         who: description of the actors and the setting to change, for the error.
-
-    Raises:
-        UsageError: the cluster is too small.
     """
     there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     wanted = {"CPU": options.get("num_cpus"), "GPU": options.get("num_gpus"), **(options.get("resources") or {})}
@@ -113,11 +103,7 @@ def check_room(count: int, options: dict[str, Any], who: str) -> None:
 
 
 async def answer(reference: Any) -> Any:
-    """Return the result of an actor's method.
-
-    Raises:
-        RayError: the method failed, or the actor is gone.
-    """
+    """Return the result of an actor's method."""
     try:
         return await asyncio.wrap_future(reference.future())
     except asyncio.CancelledError:
@@ -128,11 +114,7 @@ async def answer(reference: Any) -> Any:
 
 
 async def result_of(reference: Any, lost: Callable[[str], Exception]) -> Any:
-    """Return the result of an actor's method, or raise the exception that the method raised.
-
-    Args:
-        lost: makes the exception for a lost actor from the reason.
-    """
+    """Return the result of an actor's method, or raise the exception that the method raised."""
     try:
         return await answer(reference)
     except RayTaskError as error:

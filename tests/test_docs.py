@@ -135,12 +135,12 @@ def test_every_key_is_on_the_page_of_keys_with_its_default():
         import keys
     finally:
         sys.path.pop(0)
-    from rollenv.trainers.config.load import _all_keys
+    from rollenv.trainers.config.load import all_keys
 
     text = keys.page()
     sections = set(re.findall(r"^## (\S+?),?(?: with .*| each)?$", text, re.MULTILINE))
     shown = set(re.findall(r"^\| `([\w.]+)` \|", text, re.MULTILINE)) | sections
-    assert set(_all_keys()) <= shown
+    assert set(all_keys()) <= shown
     assert "| `optimizer.micro_batch_tokens` | whole number | `16384` | Maximum number of tokens" in text
     assert "## correction with name = mis or seq_mis" in text
     assert "| `tasks.parts.ratio` | number | `1.0` |" in text

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
     from rollenv.trainers.config.load import load_config
     from rollenv.trainers.run_dir import RunDir
-    from rollenv.trainers.trainer import Result, Trainer
+    from rollenv.trainers.trainer import Trainer, TrainingResult
     from rollenv.trainers.training import train
 
 #: The module of each public name; it is imported when the name is first used.
@@ -34,16 +34,16 @@ _MODULES = {
     "TrainConfig": "rollenv.trainers.config",
     "load_config": "rollenv.trainers.config.load",
     "RunDir": "rollenv.trainers.run_dir",
-    "Result": "rollenv.trainers.trainer",
+    "TrainingResult": "rollenv.trainers.trainer",
     "Trainer": "rollenv.trainers.trainer",
     "train": "rollenv.trainers.training",
 }
 
 __all__ = [
-    "Result",
     "RunDir",
     "TrainConfig",
     "Trainer",
+    "TrainingResult",
     "bi_level_gae",
     "empg",
     "gigpo",
@@ -64,6 +64,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    name = {"Result": "TrainingResult"}.get(name, name)  # its former name
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_MODULES[name]), name)

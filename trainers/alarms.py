@@ -30,7 +30,7 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AlarmLimits:
     """The limits at which alarms go off."""
 
     patience: int = 3
@@ -45,7 +45,7 @@ class Limits:
     """Maximum mean of |log π - log μ| for the same weights, in nats. bfloat16 samplers are at about 0.01."""
 
 
-def alarms(metrics: Row, history: Rows, limits: Limits | None = None) -> list[Alarm]:
+def alarms(metrics: Row, history: Rows, limits: AlarmLimits | None = None) -> list[Alarm]:
     """Return the alarms of a new row. Each cause is reported when it begins, not again while it lasts.
 
     Rows may lack metrics; a rule uses only the rows that have its own. The rules read ``reward_std`` (spread of all
@@ -54,10 +54,9 @@ def alarms(metrics: Row, history: Rows, limits: Limits | None = None) -> list[Al
     number must be finite.
 
     Args:
-        metrics: the newest row, by metric name.
         history: rows of all iterations before it, oldest first.
     """
-    limits = limits or Limits()
+    limits = limits or AlarmLimits()
     rows = [*history, metrics]
     found = []
     recent = range(max(len(rows) - limits.quiet, 0), len(rows))
@@ -68,7 +67,7 @@ def alarms(metrics: Row, history: Rows, limits: Limits | None = None) -> list[Al
     return found + _not_finite(rows, limits)
 
 
-Rule = Callable[[Rows, Limits], Alarm | None]
+Rule = Callable[[Rows, AlarmLimits], Alarm | None]
 
 
 def _last(rows: Rows, name: str, n: int = 1) -> list[float]:
@@ -78,7 +77,7 @@ def _last(rows: Rows, name: str, n: int = 1) -> list[float]:
     return list(islice((row[name] for row in reversed(rows) if _finite(row.get(name))), n))
 
 
-def _constant_reward(rows: Rows, limits: Limits) -> Alarm | None:
+def _constant_reward(rows: Rows, limits: AlarmLimits) -> Alarm | None:
     last = _last(rows, "reward_std", limits.patience)
     if len(last) < limits.patience or max(last) > 1e-9:
         return None
@@ -90,7 +89,7 @@ def _constant_reward(rows: Rows, limits: Limits) -> Alarm | None:
     )
 
 
-def _no_informative_group(rows: Rows, limits: Limits) -> Alarm | None:
+def _no_informative_group(rows: Rows, limits: AlarmLimits) -> Alarm | None:
     last = _last(rows, "informative_groups", limits.patience)
     if len(last) < limits.patience or max(last) > 0 or _constant_reward(rows, limits):
         return None  # constant_reward reports the same cause
@@ -101,7 +100,7 @@ def _no_informative_group(rows: Rows, limits: Limits) -> Alarm | None:
     )
 
 
-def _entropy_collapse(rows: Rows, limits: Limits) -> Alarm | None:
+def _entropy_collapse(rows: Rows, limits: AlarmLimits) -> Alarm | None:
     now = _last(rows, "entropy")
     start = next((row["entropy"] for row in rows if _finite(row.get("entropy"))), 0.0)
     if not now or start <= 0 or now[0] > limits.entropy * start:
@@ -114,7 +113,7 @@ def _entropy_collapse(rows: Rows, limits: Limits) -> Alarm | None:
     )
 
 
-def _ratio_far(rows: Rows, limits: Limits) -> Alarm | None:
+def _ratio_far(rows: Rows, limits: AlarmLimits) -> Alarm | None:
     now = _last(rows, "ratio")
     if not now or 1 / limits.ratio <= now[0] <= limits.ratio:
         return None
@@ -126,7 +125,7 @@ def _ratio_far(rows: Rows, limits: Limits) -> Alarm | None:
     )
 
 
-def _drift(rows: Rows, limits: Limits) -> Alarm | None:
+def _drift(rows: Rows, limits: AlarmLimits) -> Alarm | None:
     now = _last(rows, "drift")
     if not now or now[0] == 0:
         return None
@@ -137,7 +136,7 @@ def _drift(rows: Rows, limits: Limits) -> Alarm | None:
     )
 
 
-def _logprob_drift(rows: Rows, limits: Limits) -> Alarm | None:
+def _logprob_drift(rows: Rows, limits: AlarmLimits) -> Alarm | None:
     now = _last(rows, "logprob_drift")
     if not now or now[0] <= limits.logprob_drift:
         return None
@@ -149,7 +148,7 @@ def _logprob_drift(rows: Rows, limits: Limits) -> Alarm | None:
     )
 
 
-def _nothing_played(rows: Rows, limits: Limits) -> Alarm | None:
+def _nothing_played(rows: Rows, limits: AlarmLimits) -> Alarm | None:
     row = rows[-1] if rows else {}
     parts = [name.removesuffix("turns") for name in row if name == "turns" or name.startswith("eval/")]
     empty = [part for part in parts if row.get(f"{part}turns") == 0 and row.get(f"{part}failed") == 0]
@@ -163,7 +162,7 @@ def _nothing_played(rows: Rows, limits: Limits) -> Alarm | None:
     )
 
 
-def _not_finite(rows: Rows, limits: Limits) -> list[Alarm]:
+def _not_finite(rows: Rows, limits: AlarmLimits) -> list[Alarm]:
     """Return one alarm for all metrics that have newly become non-finite."""
     bad = _bad(rows[-1])
     for row in rows[-limits.quiet - 1 : -1]:

@@ -11,15 +11,27 @@ from typing import Any
 
 import torch
 
-from rollenv.agents.base import renew
+from rollenv.agents.base import update_weights_of
+from rollenv.agents.engines.adapters import Adapter
 from rollenv.core.errors import UsageError
 from rollenv.rollout.filters import Bounded, Filter, mean_between, varied
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import RolloutStream, TailBatches
 from rollenv.rollout.types import Group, Task
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.run import Stream, Tail
-from rollenv.trainers.sources import Drawn, TaskSource
+from rollenv.trainers.config.run import StreamConfig, TailConfig, WeightForm
+from rollenv.trainers.policies.base import Policy
+from rollenv.trainers.sources import SourcedTask, TaskSource
+
+
+def weights_for_player(policy: Policy, form: WeightForm) -> Iterator[tuple[str, torch.Tensor]] | Adapter | None:
+    """Return what the player's ``update_weights`` gets: nothing, the adapter or all weights.
+
+    Its engine then transfers them: in this process, over HTTP, by NCCL, through a folder or through Ray.
+    """
+    if form == "shared":
+        return None
+    return policy.adapter() if form == "adapter" else policy.named_weights()
 
 
 class Batches(ABC):
@@ -35,20 +47,16 @@ class Batches(ABC):
 
     def __init__(self, manager: RolloutManager, source: TaskSource, config: TrainConfig, again: Iterable[Task] = ()):
         self.manager, self.source, self.rollout = manager, source, config.rollout
-        self._success_only = config.rewards.success_only
+        self._success_only, self.weight_form = config.rewards.success_only, config.weight_form
         self.sleep: int = getattr(config.player, "sleep", 0)
         self._waiting = deque(again)
-        self.tasks = self._drawn()
+        self.tasks = self._next_tasks()
         self._dropped: list[Group] = []
         self._refilled = 0
-        self._bounded = self._bound()
+        self._bounded = self._make_filter()
 
     def next(self, metrics: dict[str, float]) -> list[Group]:
-        """Return the next batch, and record its groups and the dropped ones in the source.
-
-        Args:
-            metrics: receives numbers for the log.
-        """
+        """Return the next batch, and record its groups and the dropped ones in the source."""
         groups = self._next(metrics)
         metrics |= self.manager.run(self._record(groups))
         return groups
@@ -56,9 +64,9 @@ class Batches(ABC):
     @abstractmethod
     def _next(self, metrics: dict[str, float]) -> list[Group]: ...
 
-    def update(self, weights: Any) -> None:
-        """Load new weights into the manager's agent, in the form that its ``update_weights`` takes."""
-        self.manager.run(renew(self.manager.agent, weights))
+    def update(self, policy: Policy) -> None:
+        """Load the trained weights into the manager's agent."""
+        self.manager.run(update_weights_of(self.manager.agent, weights_for_player(policy, self.weight_form)))
 
     @contextlib.contextmanager
     def resting(self) -> Iterator[None]:
@@ -78,24 +86,27 @@ class Batches(ABC):
         """Cancel unfinished episodes."""
         return None
 
-    def _drawn(self) -> Iterator[Task]:
+    def _next_tasks(self) -> Iterator[Task]:
         """Yield the tasks to play, endlessly."""
         while True:
             yield self._waiting.popleft() if self._waiting else next(self.source)
 
-    def _begun(self) -> list[Task]:
+    def _running_tasks(self) -> list[Task]:
         """Return the tasks that are played for a later batch."""
         return []
 
     async def _state(self) -> dict[str, Any]:
         self._record_in_source([])
-        pending = [*self._begun(), *self._waiting]
+        pending = [*self._running_tasks(), *self._waiting]
         return {"source": self.source.state_dict(), "pending": [plain_task(task) for task in pending]}
 
     async def _record(self, groups: list[Group]) -> dict[str, float]:
         self._record_in_source(groups)
         dropped, self._refilled = self._refilled, 0
-        return self.source.metrics() | ({"refilled": float(dropped)} if self.rollout.refill else {})
+        metrics = self.source.metrics()
+        if self.rollout.refill:
+            metrics["refilled"] = float(dropped)
+        return metrics
 
     def _record_in_source(self, groups: Iterable[Group]) -> None:
         """Record the results of these groups, and of those dropped since the last call."""
@@ -104,11 +115,12 @@ class Batches(ABC):
         for group in sorted([*groups, *dropped], key=lambda group: group.number):
             self.source.record(group.task, group)
 
-    def _bound(self) -> Bounded:
+    def _make_filter(self) -> Bounded:
         keep = self.rollout.keep
         only = self._success_only
         filters = [varied(keep.std, success_only=only)]
-        filters += [mean_between(*keep.mean, success_only=only)] if keep.mean else []
+        if keep.mean:
+            filters.append(mean_between(*keep.mean, success_only=only))
         return Bounded(
             lambda group: all(passes(group) for passes in filters), self.rollout.refill, self.rollout.groups_per_batch
         )
@@ -116,7 +128,8 @@ class Batches(ABC):
     def _keep(self, group: Group) -> bool:
         finite = all(math.isfinite(t.reward) for t in group)  # the learner raises a clear error for other rewards
         kept = not finite or self._bounded(group)
-        self._dropped.extend([] if kept else [group])
+        if not kept:
+            self._dropped.append(group)
         return kept
 
     @property
@@ -139,7 +152,7 @@ class Collected(Batches):
     """Plays every batch with the newest weights, while training waits."""
 
     def _next(self, metrics: dict[str, float]) -> list[Group]:
-        self._bounded = self._bound()
+        self._bounded = self._make_filter()
         return self.manager.batch(self.tasks, **self._sizes, keep=self._filter)
 
 
@@ -152,21 +165,20 @@ class Tails(Batches):
         self.tails.long.extend(again)
 
     def _next(self, metrics: dict[str, float]) -> list[Group]:
-        self._bounded = self._bound()
+        self._bounded = self._make_filter()
         groups = self.manager.run(self.tails.next_batch())
         metrics["put_by"] = len(self.tails.long)
         return groups
 
-    def _begun(self) -> list[Task]:
+    def _running_tasks(self) -> list[Task]:
         return list(self.tails.long)
 
 
-class Streamed(Batches):
+class StreamedBatches(Batches):
     """Plays during updates; see :class:`RolloutStream`.
 
     Args:
         manager: a manager whose event loop runs in its own thread.
-        again: unfinished tasks of a checkpoint.
         batches: the number of batches to produce; no more tasks are begun near the end.
     """
 
@@ -180,7 +192,7 @@ class Streamed(Batches):
         batches: int,
     ):
         super().__init__(manager, source, config, again)
-        assert isinstance(config.batches, Stream)
+        assert isinstance(config.batches, StreamConfig)
         self.colocated = config.batches.colocated
         bound = config.batches.max_staleness
         self.stream = RolloutStream(
@@ -200,9 +212,9 @@ class Streamed(Batches):
             self._open = True
         return await self.stream.next_batch()
 
-    def update(self, weights: Any) -> None:
+    def update(self, policy: Policy) -> None:
         """See :class:`Batches`; unfinished responses continue after their tokens so far."""
-        self.manager.run(self.stream.update_weights(weights))
+        self.manager.run(self.stream.update_weights(weights_for_player(policy, self.weight_form)))
 
     def close(self) -> None:
         """Close the stream; unfinished tasks are lost unless :meth:`state` was saved."""
@@ -210,22 +222,17 @@ class Streamed(Batches):
             self.manager.run(self.stream.__aexit__(None, None, None))
         self._open = False
 
-    def _begun(self) -> list[Task]:
+    def _running_tasks(self) -> list[Task]:
         return self.stream.pending
 
 
 def batches_of(
     config: TrainConfig, manager: RolloutManager, source: TaskSource, again: Iterable[Task], left: int
 ) -> Batches:
-    """Create the batch source of the settings.
-
-    Args:
-        again: unfinished tasks of a checkpoint.
-        left: number of batches that the run still needs.
-    """
-    if isinstance(config.batches, Stream):
-        return Streamed(manager, source, config, again, batches=left)
-    kind = Tails if isinstance(config.batches, Tail) else Collected
+    """Create the batch source of the settings."""
+    if isinstance(config.batches, StreamConfig):
+        return StreamedBatches(manager, source, config, again, batches=left)
+    kind = Tails if isinstance(config.batches, TailConfig) else Collected
     return kind(manager, source, config, again)
 
 
@@ -236,12 +243,8 @@ def plain_task(task: Task) -> dict[str, Any]:
 
 
 def read_task(plain: Mapping[str, Any]) -> Task:
-    """Restore a task of :func:`plain_task`.
-
-    Raises:
-        UsageError: ``plain`` is not such a task.
-    """
+    """Restore a task of :func:`plain_task`."""
     try:
-        return Drawn(**plain)
+        return SourcedTask(**plain)
     except TypeError as error:
         raise UsageError(f"this is not a saved task: {plain!r:.200}") from error

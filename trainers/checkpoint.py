@@ -61,15 +61,10 @@ def save(
     Older checkpoints beyond the last ``keep`` are deleted.
 
     Args:
-        agent: model, tokenizer and prompt format.
-        states: objects with ``state_dict``, by the name under which their state is saved.
-        more: JSON data saved with the checkpoint.
-        ranks: the ranks that hold the states.
         adapter: adapter of the base model, saved in addition; the agent's weights have it merged.
 
     Raises:
         CheckpointError: it cannot be written. Earlier checkpoints are unchanged.
-        RankLost: a rank has ended.
     """
     final = root / f"step-{iteration:06d}"
     partial = root / f"partial-{final.name}"
@@ -117,14 +112,12 @@ def load(folder: Path) -> tuple[LocalAgent, dict[str, Any], dict[str, Any]]:
     _check_manifest(folder)
     try:
         about = json.loads((folder / "trainer.json").read_text())
-        iteration = int(about["iteration"])
-        state = states_of(folder)
-        agent = LocalAgent.load(folder)
-        agent.version = int(about.get("version", iteration))  # older checkpoints lack it: one version per iteration
+        state, agent = states_of(folder), LocalAgent.load(folder)
+        agent.version = int(about["version"])
     except RollenvError:
         raise
     except Exception as error:  # torch, transformers and safetensors raise exceptions of their own
-        raise damaged(folder, f"it cannot be read: {type(error).__name__}: {error}") from error
+        raise damaged_error(folder, f"it cannot be read: {type(error).__name__}: {error}") from error
     return agent, state, about
 
 
@@ -156,18 +149,18 @@ def _check_manifest(folder: Path) -> None:
         manifest = json.loads((folder / MANIFEST).read_text())
         known = {name: (about["bytes"], about["sha256"]) for name, about in manifest.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise damaged(folder, f"its {MANIFEST} cannot be read ({error})") from error
+        raise damaged_error(folder, f"its {MANIFEST} cannot be read ({error})") from error
     for name, (size, digest) in known.items():
         path = folder / name
         if not path.is_file():
-            raise damaged(folder, f"{name} is missing")
+            raise damaged_error(folder, f"{name} is missing")
         if path.stat().st_size != size:
-            raise damaged(folder, f"{name} has {path.stat().st_size} of {size} bytes")
+            raise damaged_error(folder, f"{name} has {path.stat().st_size} of {size} bytes")
         if _sha256(path) != digest:
-            raise damaged(folder, f"the contents of {name} have changed")
+            raise damaged_error(folder, f"the contents of {name} have changed")
 
 
-def damaged(folder: Path, why: str) -> CheckpointError:
+def damaged_error(folder: Path, why: str) -> CheckpointError:
     """Create the error for a checkpoint that training cannot resume from."""
     older = [p for p in checkpoints(folder.parent) if p.name < folder.name]
     what_next = (

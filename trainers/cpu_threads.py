@@ -70,7 +70,9 @@ def idle_cores(seconds: float = 0.3) -> int:
 
 def cores() -> list[int]:
     """Return the cores that this process may use."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def _snapshot() -> tuple[float, float, float]:

@@ -41,11 +41,7 @@ class Shaper:
     running: adv.RunningMoments = field(default_factory=adv.RunningMoments)
 
     def __call__(self, data: Experience) -> Shaped:
-        """Shape the rewards of a batch.
-
-        Raises:
-            UsageError: a reward is not finite; the running moments are unchanged.
-        """
+        """Shape the rewards of a batch."""
         ragged([[turn.reward for turn in t.turns] for t in data.trajectories], "reward")  # checks that all are finite
         rewards = [self._of(t) for t in data.trajectories]
         fine = self.settings.invalid_penalty
@@ -97,7 +93,7 @@ def assign(data: Experience, shaped: Shaped, algorithm: AnyAlgorithm) -> None:
     else:
         shaped = _with_kl(data, shaped)
         separate = isinstance(algorithm, Gigpo | Hgpo)
-        rewards = shaped.rewards if separate else _penalised(shaped)
+        rewards = shaped.rewards if separate else _subtract_penalties(shaped)
         data.columns["advantages"] = data.of_turns(_ALGORITHMS[algorithm.name](data, rewards, shaped, algorithm))
     if algorithm.whiten:
         data.columns["advantages"] = adv.whiten(data.columns["advantages"])
@@ -105,7 +101,7 @@ def assign(data: Experience, shaped: Shaped, algorithm: AnyAlgorithm) -> None:
         data.columns["advantages"] = data.columns["advantages"].clip(-limit, limit)
 
 
-def _penalised(shaped: Shaped) -> Ragged:
+def _subtract_penalties(shaped: Shaped) -> Ragged:
     pairs = zip(shaped.rewards, shaped.penalties, strict=True)
     return [[r - p for r, p in zip(row, penalties, strict=True)] for row, penalties in pairs]
 
@@ -120,7 +116,7 @@ def _with_kl(data: Experience, shaped: Shaped) -> Shaped:
     return Shaped(rewards, shaped.penalties)
 
 
-def _spread(of_trajectories: Callable[[Floats, Experience, Any], Floats]) -> Callable[..., Floats]:
+def _repeat_for_turns(of_trajectories: Callable[[Floats, Experience, Any], Floats]) -> Callable[..., Floats]:
     """Repeat the advantage of each trajectory for its turns."""
 
     def advantages(data: Experience, rewards: Ragged, shaped: Shaped, algorithm: Any) -> Floats:
@@ -151,13 +147,13 @@ def recurring(turns: Sequence[Turn], groups: Sequence[int]) -> float:
 
 #: (data, rewards, shaped, algorithm) -> (T,)
 _ALGORITHMS: dict[str, Callable[..., Floats]] = {
-    "grpo": _spread(lambda r, d, a: adv.grpo(r, d.groups, std=a.normalize_std)),
-    "rloo": _spread(lambda r, d, a: adv.rloo(r, d.groups)),
-    "reinforce": _spread(lambda r, d, a: adv.reinforce(r)),
-    "reinforce_pp": _spread(
+    "grpo": _repeat_for_turns(lambda r, d, a: adv.grpo(r, d.groups, std=a.normalize_std)),
+    "rloo": _repeat_for_turns(lambda r, d, a: adv.rloo(r, d.groups)),
+    "reinforce": _repeat_for_turns(lambda r, d, a: adv.reinforce(r)),
+    "reinforce_pp": _repeat_for_turns(
         lambda r, d, a: adv.reinforce_pp(r, d.groups, _tokens_of_trajectories(d), baseline=a.baseline)
     ),
-    "maxrl": _spread(lambda r, d, a: adv.maxrl(r, d.groups)),
+    "maxrl": _repeat_for_turns(lambda r, d, a: adv.maxrl(r, d.groups)),
     "rebn": lambda d, rewards, shaped, a: adv.rebn(rewards, gamma=a.gamma),
     "step_reinforce": lambda d, rewards, shaped, a: adv.step_reinforce(
         rewards, d.groups, gamma=a.gamma, mean=a.mean, std=a.std
@@ -173,7 +169,7 @@ _ALGORITHMS: dict[str, Callable[..., Floats]] = {
         penalties=shaped.penalties,
         similarity=a.similarity if a.similarity < 1 else None,
     ),
-    "empg": lambda d, rewards, shaped, a: _modulated(d, rewards, a),
+    "empg": lambda d, rewards, shaped, a: _modulate_by_entropy(d, rewards, a),
     "mt_grpo": lambda d, rewards, shaped, a: adv.mt_grpo(rewards, d.groups, weight=a.turn_weight, std=a.normalize_std),
     "hgpo": lambda d, rewards, shaped, a: adv.hgpo(
         rewards,
@@ -189,7 +185,7 @@ _ALGORITHMS: dict[str, Callable[..., Floats]] = {
 }
 
 
-def _modulated(data: Experience, rewards: Ragged, algorithm: Empg) -> Floats:
+def _modulate_by_entropy(data: Experience, rewards: Ragged, algorithm: Empg) -> Floats:
     """GRPO's advantages of turns with tokens, modulated by the entropy of each; 0 for other turns."""
     plain = adv.grpo([sum(row) for row in rewards], data.groups, std=algorithm.normalize_std)
     counts = np.bincount(data.turn, minlength=int(data.lengths.sum()))
@@ -211,13 +207,13 @@ def _assign_gae(data: Experience, shaped: Shaped, algorithm: Ppo) -> None:
     values, firsts = data.columns["values"], data.first_of_turn
     by_trajectory = data.by_trajectory(values)
     if algorithm.credit == "token":
-        rewards, sizes = _turns_with_tokens(data, _penalised(shaped))
+        rewards, sizes = _turns_with_tokens(data, _subtract_penalties(shaped))
         flat = np.zeros(len(data)) if shaped.kl is None else -shaped.kl
         flat[np.append(firsts[1:], True)] += np.concatenate([np.zeros(0), *rewards])  # on the last token of each turn
         gae = adv.token_gae(data.by_trajectory(flat), by_trajectory, gamma=algorithm.gamma, lam=algorithm.lam)
         data.columns["advantages"], data.columns["returns"] = gae.advantages, gae.returns
         return
-    rewards, sizes = _turns_with_tokens(data, _penalised(_with_kl(data, shaped)))
+    rewards, sizes = _turns_with_tokens(data, _subtract_penalties(_with_kl(data, shaped)))
     if algorithm.credit == "turn":
         at_prompts = parts(values[firsts], map(len, sizes))
         gae = adv.turn_gae(rewards, at_prompts, gamma=algorithm.turn_gamma, lam=algorithm.turn_lam)
@@ -260,11 +256,8 @@ def _turns_with_tokens(data: Experience, rewards: Ragged) -> tuple[Ragged, list[
     return out, sizes
 
 
-def dropped(data: Experience, settings: RewardsConfig, vocabulary: int) -> dict[str, NDArray[np.bool_]]:
+def find_dropped(data: Experience, settings: RewardsConfig, vocabulary: int) -> dict[str, NDArray[np.bool_]]:
     """Find the trajectories that are not trained on.
-
-    Args:
-        vocabulary: size of the model's vocabulary.
 
     Returns:
         (N,) mask for each reason in the settings.

@@ -84,9 +84,14 @@ def by_bucket(name: str, values: Any, positions: Any, ends: Sequence[int]) -> di
     bucket = np.searchsorted(np.asarray(ends), p, side="right")
     out = {}
     for i in np.unique(bucket):
-        first = ends[i - 1] if i else 0
-        last = f"{first}+" if i == len(ends) else f"{first}" if ends[i] - 1 == first else f"{first}-{ends[i] - 1}"
-        out[f"{name}/{last}"] = float(v[bucket == i].mean())
+        first = [0, *ends][i]
+        if i == len(ends):
+            label = f"{first}+"
+        elif ends[i] - 1 == first:
+            label = f"{first}"
+        else:
+            label = f"{first}-{ends[i] - 1}"
+        out[f"{name}/{label}"] = float(v[bucket == i].mean())
     return out
 
 

@@ -153,10 +153,6 @@ def experience(groups: Sequence[Group], samples: Literal["turn", "trajectory"], 
 
     Args:
         samples: one sample for every turn, or for all turns of a trajectory as long as each prompt continues the last.
-        replay: keep the experts of tokens.
-
-    Raises:
-        UsageError: a turn has no prompt, or log-probabilities that do not match its tokens, or no experts to replay.
     """
     members = [(label, t) for label, group in enumerate(groups) for t in group if t.complete]
     make = step_samples if samples == "turn" else trajectory_samples
@@ -205,10 +201,6 @@ def minibatches(
     There is one step for about every ``sequences`` distinct model inputs. Samples with the same input stay together,
     since they need only one forward pass, unless they exceed a step.
 
-    Args:
-        sequences: distinct inputs per step.
-        useful: (M,) mask of the samples to train on; others are left out, but count as tokens.
-
     Returns:
         The indices of the samples of each step; steps without useful samples are empty.
     """
@@ -247,13 +239,6 @@ def micro_batches(data: Experience, step: Sequence[int], max_tokens: int, *, sha
 
     A longer sample is a micro-batch of its own. With shared prefixes, a micro-batch may have a few more tokens, as its
     own tree may not share the shorter ones (:data:`~rollenv.trainers.prefixes.LEAST_SHARED`).
-
-    Args:
-        max_tokens: maximum number of tokens in a forward pass.
-        share: compute common prefixes of inputs once.
-
-    Returns:
-        The indices of the samples of each micro-batch, which have similar lengths.
     """
     segments, leaf_of = tree((data.keys[i] for i in step), share=share)
     by_leaf: dict[int, list[int]] = {}
@@ -278,13 +263,6 @@ def shares(data: Experience, step: Sequence[int], count: int, *, share: bool = F
     """Distribute samples over ranks with about equal numbers of input tokens.
 
     Samples that share a prefix stay together if the shares remain even.
-
-    Args:
-        count: number of ranks.
-        share: compute common prefixes once; see :func:`micro_batches`.
-
-    Returns:
-        The indices of the samples of each rank, in the order of ``step``.
     """
     if count == 1:
         return [list(step)]
@@ -305,12 +283,6 @@ def with_successful_sibling(data: Experience, context: int) -> tuple[Experience,
 
     These are the tokens of all samples of that episode, concatenated. Each member gets the next successful one of its
     group, in cyclic order; a sample is unchanged if there is no other, or if both together exceed the context.
-
-    Args:
-        context: the model's maximum number of tokens.
-
-    Returns:
-        The batch with the new inputs and no columns, and the indices of the changed samples.
     """
     shown = replace(data, samples=list(data.samples), inputs=list(data.inputs), keys=list(data.keys), columns={})
     of_trajectory: dict[int, list[Ints]] = {}

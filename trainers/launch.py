@@ -31,7 +31,7 @@ with extra("ray", "Training on several ranks"):
     from rollenv import ray_calls
 
 if TYPE_CHECKING:
-    from rollenv.trainers.trainer import Result, Watch
+    from rollenv.trainers.trainer import TrainingResult, Watch
 
 #: Seconds between two polls of the ranks' messages.
 _POLL_SECONDS = 0.2
@@ -49,14 +49,13 @@ class RankFailed(RollenvError):
     """The run ended because a rank was lost."""
 
 
-def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> Result:
+def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> TrainingResult:
     """Train a run on ``config.placement.ranks`` devices, with one process each.
 
     Args:
         run: the run folder, available on all machines of a cluster under the same path.
 
     Raises:
-        UsageError: there is no such cluster, or it has too few devices.
         RankFailed: ranks were lost more often than ``config.placement.max_failures``.
         RollenvError: the error that ended the run on a rank.
     """
@@ -92,12 +91,14 @@ def train_on_ranks(config: TrainConfig, run: RunDir, watch: Watch) -> Result:
 
 
 def _scaling(placement: PlacementConfig, gpu: bool) -> ScalingConfig:
-    count: Any = (placement.min_ranks, placement.ranks) if placement.min_ranks else placement.ranks
-    resources = {"CPU": placement.cpus, "GPU": placement.gpus if gpu else 0}
+    count: Any = placement.ranks
+    if placement.min_ranks:
+        count = placement.min_ranks, placement.ranks
+    resources = {"CPU": placement.cpus, "GPU": placement.gpus * gpu}
     return ScalingConfig(num_workers=count, use_gpu=gpu, resources_per_worker=resources)
 
 
-def _fit(trainer: TorchTrainer, messages: Any, run: RunDir, watch: Watch) -> Result:
+def _fit(trainer: TorchTrainer, messages: Any, run: RunDir, watch: Watch) -> TrainingResult:
     """Run the trainer, forward the ranks' log messages, and return the first rank's result."""
     with _forwarded(messages, watch) as outcome:
         try:
@@ -119,19 +120,18 @@ def _explain_failure(failed: Exception | None, run: RunDir) -> str:
     causes: dict[int, Exception] = getattr(failed, "worker_failures", {})
     lost = [f"rank {rank}: {_last_line(cause)}" for rank, cause in sorted(causes.items())]
     saved = checkpoint.checkpoints(run.checkpoints)
-    after = (
-        f"continue from {saved[-1]} with --resume, or let Ray do so with placement.max_failures"
-        if saved
-        else "there is no checkpoint yet"
-    )
-    why = "; ".join(lost) or (_last_line(failed) if failed else "no rank reported why")
+    after, why = "there is no checkpoint yet", "; ".join(lost)
+    if saved:
+        after = f"continue from {saved[-1]} with --resume, or let Ray do so with placement.max_failures"
+    if not why:
+        why = _last_line(failed) if failed else "no rank reported why"
     return f"training stopped because a rank was lost ({why}); {after}"
 
 
 def _last_line(error: Exception) -> str:
     """Return the last line of an error, without its traceback."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:400]
+    *_, last = ["", *(line.strip() for line in str(error).splitlines() if line.strip())]
+    return f"{type(error).__name__}: {last}"[:400]
 
 
 # -- resources --------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class _Messages:
 
 @dataclass(slots=True)
 class _Outcome:
-    result: Result | None = None
+    result: TrainingResult | None = None
     error: RollenvError | None = None
 
 

@@ -41,7 +41,7 @@ from rollenv.trainers.experience import (
 )
 from rollenv.trainers.objective import Objective
 from rollenv.trainers.policies.averaged import Averaged
-from rollenv.trainers.policies.base import HIDDEN, Output, Reader
+from rollenv.trainers.policies.base import HIDDEN, LogprobReader, Output
 from rollenv.trainers.policies.packed import Packed, pack
 from rollenv.trainers.run_dir import RunDir
 from rollenv.trainers.sources import task_seed
@@ -59,7 +59,7 @@ SQUARED = "_squared"
 
 
 @dataclass(slots=True)
-class Totals:
+class StepTotals:
     """Sums over the tokens of finished steps."""
 
     tokens: int = 0
@@ -84,7 +84,9 @@ class Totals:
         for name in [name for name in means if name.endswith(SQUARED)]:
             plain, square = name.removesuffix(SQUARED), means.pop(name)
             means[f"{plain}_ess"] = means[plain] ** 2 / square if square else 0.0
-        return means | ({"grad_norm": sum(self.norms) / len(self.norms)} if self.norms else {})
+        if self.norms:
+            means["grad_norm"] = sum(self.norms) / len(self.norms)
+        return means
 
 
 @dataclass(slots=True)
@@ -100,14 +102,7 @@ class MicroBatch:
 
 
 class Learner:
-    """Trains a run's policy, and its critic if it has one.
-
-    Args:
-        run: the run folder; error messages name its checkpoints.
-
-    Raises:
-        UsageError: a setting has no effect on this model.
-    """
+    """Trains a run's policy, and its critic if it has one."""
 
     def __init__(self, config: TrainConfig, state: TrainingState, run: RunDir):
         self.config, self.state, self.run = config, state, run
@@ -124,12 +119,8 @@ class Learner:
     def compute_advantages(self, groups: Sequence[Group], metrics: dict[str, float]) -> Experience:
         """Compute an advantage and a weight for each response token of a batch.
 
-        Args:
-            metrics: receives numbers for the log.
-
         Raises:
             TrainingError: no episode has a turn.
-            UsageError: a reward is not finite.
         """
         config, state = self.config, self.state
         if state.ranks.first:
@@ -152,7 +143,9 @@ class Learner:
         if state.reference:
             shaped.kl = self._kl_penalty(data, metrics)
         if critic := state.critic:
-            data.columns["values"] = self._read(data, lambda batch: critic.values(batch, self._hidden(batch)))
+            data.columns["values"] = self._compute_columns(
+                data, lambda batch: critic.values(batch, self._hidden_states(batch))
+            )
         credit.assign(data, shaped, config.algorithm)
         if config.algorithm.name in ("gigpo", "hgpo"):
             metrics["recurring_states"] = credit.recurring(data.turns, np.repeat(data.groups, data.lengths).tolist())
@@ -209,16 +202,18 @@ class Learner:
 
     def _weights(self, data: Experience) -> Floats:
         """Return the (R,) weights of tokens."""
-        kind = self.config.loss.aggregate
-        length = self.config.rollout.max_new_tokens if kind == "fixed" else None
-        units = data.trajectory if kind == "episode" else data.sequence
-        weights = losses.token_weights("sequence" if kind == "episode" else kind, units, data.prompt, length=length)
+        kind, units, length = self.config.loss.aggregate, data.sequence, None
+        if kind == "fixed":
+            length = self.config.rollout.max_new_tokens
+        if kind == "episode":
+            kind, units = "sequence", data.trajectory
+        weights = losses.token_weights(kind, units, data.prompt, length=length)
         return credit.with_trajectory_weights(data, self.config.rewards, weights)
 
     def _logprobs(
         self,
         data: Experience,
-        policy: Reader,
+        policy: LogprobReader,
         what: Literal["logprobs", "entropy"] = "logprobs",
         samples: Sequence[int] | None = None,
     ) -> Floats:
@@ -228,15 +223,15 @@ class Learner:
             scores: torch.Tensor = getattr(policy.logprobs(batch, (what,)), what)
             return scores
 
-        return self._read(data, compute, samples, reader=policy)
+        return self._compute_columns(data, compute, samples, reader=policy)
 
-    def _read(
+    def _compute_columns(
         self,
         data: Experience,
         compute: Callable[[Packed], torch.Tensor],
         samples: Sequence[int] | None = None,
         *,
-        reader: Reader | None = None,
+        reader: LogprobReader | None = None,
     ) -> Floats:
         """Compute (R,) numbers of response tokens of some samples (by default all) over all ranks; NaN for others."""
         out = np.zeros(len(data))
@@ -250,7 +245,7 @@ class Learner:
             out[np.isin(data.sequence, samples, invert=True)] = np.nan
         return out
 
-    def _hidden(self, batch: Packed) -> torch.Tensor | None:
+    def _hidden_states(self, batch: Packed) -> torch.Tensor | None:
         """Compute the policy's hidden states if the critic is a head on them."""
         critic = self.state.critic
         if critic is None or critic.kind != "head":
@@ -263,36 +258,31 @@ class Learner:
         data: Experience,
         samples: Sequence[int] | None = None,
         *,
-        reader: Reader | None = None,
+        reader: LogprobReader | None = None,
         observations: bool = False,
     ) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of this rank's share of the samples, by default of all.
-
-        Args:
-            reader: the model that reads them; by default the trained policy.
-            observations: include the tokens between responses.
-        """
+        """Yield the micro-batches of this rank's share of the samples, by default of all."""
         samples = range(len(data.samples)) if samples is None else samples
         ranks, limit = self.state.ranks, self.config.optimizer.micro_batch_tokens
         share = (reader or self.state.policy).packs and self.config.optimizer.share_prefixes
         cut = [micro_batches(data, s, limit, share=share) for s in shares(data, samples, ranks.count, share=share)]
         own, rounds = cut[ranks.number], max(map(len, cut))
-        shortest = [min(samples, key=lambda i: len(data.inputs[i]))] if len(own) < rounds else []
-        for number in range(rounds):
-            counts = number < len(own)
-            numbers = own[number] if counts else shortest
+        # All ranks take as many passes, as they exchange gradients in each: the last ones of some have zero weight.
+        shortest = min(samples, key=lambda i: len(data.inputs[i]), default=0)
+        own += [[shortest]] * (rounds - (real := len(own)))
+        for number, numbers in enumerate(own):
+            counts = number < real
             batch = pack(data, numbers, self.state.policy.device, observations=observations and counts, share=share)
             if reader not in (None, self.state.policy):  # other models choose their own experts
                 batch.routes = None
-            yield MicroBatch(numbers, batch if counts else with_zero_weight(batch), counts, number == rounds - 1)
+            if not counts:
+                batch = with_zero_weight(batch)
+            yield MicroBatch(numbers, batch, counts, number == rounds - 1)
 
     # -- from advantages to steps ------------------------------------------------------------------------------------
 
     def update(self, data: Experience) -> dict[str, float]:
         """Take the optimizer steps of a batch; metrics are means over response tokens.
-
-        Args:
-            data: the batch from :meth:`compute_advantages`.
 
         Raises:
             TrainingError: a loss or gradient is not finite and ``on_nonfinite`` is "stop"; or all steps were skipped,
@@ -300,21 +290,12 @@ class Learner:
         """
         config, state = self.config, self.state
         rng = random.Random(task_seed(config.seed, state.iteration, -1))
-        dropped = credit.dropped(data, config.rewards, self.vocabulary)
+        dropped = credit.find_dropped(data, config.rewards, self.vocabulary)
         useful = self._trainable(data, dropped)
         if not useful.any():
-            reason = "no group had a success" if self.objective.taught_alone else "all advantages were 0"
-            left_out = ", ".join(f"{int(them.sum())} by rewards.drop_{why}" for why, them in dropped.items())
-            solved = all(trajectory.success for trajectory in data.trajectories)
-            logger.warning(
-                "iteration %d gave no learning signal: %s%s; look at the sampled episodes, and try %s",
-                state.iteration + 1,
-                reason,
-                f" in the episodes that were not dropped ({left_out})" if dropped else "",
-                "harder tasks: all were solved" if solved else "easier tasks, larger groups or a longer warm-up",
-            )
-        totals = Totals()
-        for _ in range(config.optimizer.epochs if useful.any() else 0):
+            self._warn_of_no_signal(data, dropped)
+        totals = StepTotals()
+        for _ in range(config.optimizer.epochs * useful.any()):
             steps = minibatches(data, config.optimizer.minibatch_sequences, rng, useful=useful)
             for step in filter(None, steps):
                 self._step(data, step, len(steps), totals)
@@ -325,7 +306,8 @@ class Learner:
             "trained_samples": int(useful.sum()),
         }
         counts |= {f"dropped/{why}": int(them.sum()) for why, them in dropped.items()}
-        counts |= {"sharing": totals.whole / totals.computed} if totals.computed else {}
+        if totals.computed:
+            counts["sharing"] = totals.whole / totals.computed
         gathered = [pair for each in state.ranks.gather(totals.entropies) for pair in each]
         return totals.means() | entropies(data, gathered) | counts | {"lr": self._learning_rate()}
 
@@ -340,12 +322,26 @@ class Learner:
             useful &= ~them[[s.trajectory for s in data.samples]]
         return useful
 
-    def _step(self, data: Experience, step: list[int], steps: int, totals: Totals) -> None:
+    def _warn_of_no_signal(self, data: Experience, dropped: Mapping[str, NDArray[np.bool_]]) -> None:
+        reason, remedy = "all advantages were 0", "easier tasks, larger groups or a longer warm-up"
+        if self.objective.taught_alone:
+            reason = "no group had a success"
+        if dropped:
+            left_out = ", ".join(f"{int(them.sum())} by rewards.drop_{why}" for why, them in dropped.items())
+            reason += f" in the episodes that were not dropped ({left_out})"
+        if all(trajectory.success for trajectory in data.trajectories):
+            remedy = "harder tasks: all were solved"
+        what = "iteration %d gave no learning signal: %s; look at the sampled episodes, and try %s"
+        logger.warning(what, self.state.iteration + 1, reason, remedy)
+
+    def _step(self, data: Experience, step: list[int], steps: int, totals: StepTotals) -> None:
         """Take one optimizer step over some samples, unless a gradient is not finite."""
         state = self.state
-        targets = int((~np.isnan(data.columns["returns"][data.rows(step)])).sum()) if state.critic else 0
-        observed = data.observed if self.config.loss.observations else 0
-        step_totals = Totals()
+        targets = 0
+        if state.critic:
+            targets = int((~np.isnan(data.columns["returns"][data.rows(step)])).sum())
+        observed = data.observed * (self.config.loss.observations > 0)
+        step_totals = StepTotals()
         for piece in self._micro_batches(data, step, observations=self.config.loss.observations > 0):
             piece.batch.columns["weights"] *= steps  # they add up to one over the whole batch
             state.policy.last_piece(piece.last)
@@ -379,19 +375,17 @@ class Learner:
     def _optimizer_step(self) -> float:
         """Step policy and critic if both gradient norms are finite; return the policy's norm, or one not finite."""
         policy, critic = self.state.policy, self.state.critic
-        critic_norm = critic.gradient_norm() if critic else 0.0
-        norm = policy.step(self._learning_rate(), hold=not math.isfinite(critic_norm)) if self._learns else 0.0
+        norm = critic_norm = 0.0
+        if critic:
+            critic_norm = critic.gradient_norm()
+        if self._learns:
+            norm = policy.step(self._learning_rate(), hold=not math.isfinite(critic_norm))
         if critic:
             critic.step(hold=not math.isfinite(norm))
         return norm if math.isfinite(critic_norm) else critic_norm
 
     def _backward(self, batch: Packed, observed: float, targets: int) -> dict[str, torch.Tensor]:
-        """Add a micro-batch's gradients and return metrics for each token.
-
-        Args:
-            observed: mean number of tokens between responses per step.
-            targets: number of the critic's targets in this step.
-        """
+        """Add a micro-batch's gradients and return metrics for each token."""
         state, critic = self.state, self.state.critic
         metrics: dict[str, torch.Tensor] = {}
         hidden = None
@@ -402,7 +396,8 @@ class Learner:
             state.policy.backward(loss)
             hidden = out.hidden
         if critic:
-            hidden = hidden if hidden is not None else self._hidden(batch)
+            if hidden is None:
+                hidden = self._hidden_states(batch)
             metrics |= critic.backward(batch, hidden, 1 / targets)
         return metrics
 
@@ -412,7 +407,7 @@ class Learner:
         algorithm = self.config.algorithm
         return not isinstance(algorithm, Ppo) or self.state.iteration >= algorithm.critic.warm_up
 
-    def _skip_step(self, totals: Totals, loss: float, norm: float) -> None:
+    def _skip_step(self, totals: StepTotals, loss: float, norm: float) -> None:
         totals.skipped += 1
         iteration = self.state.iteration + 1
         if self.state.policy.overflowed and math.isfinite(loss):
@@ -422,7 +417,7 @@ class Learner:
         else:
             logger.warning("iteration %d: a step was skipped: its loss or gradient is not finite", iteration)
 
-    def _check_finite(self, totals: Totals) -> None:
+    def _check_finite(self, totals: StepTotals) -> None:
         state = self.state
         if totals.skipped and not totals.norms and not state.policy.overflowed:
             raise self._not_finite("no loss or gradient of the iteration was finite")
@@ -433,7 +428,9 @@ class Learner:
 
     def _not_finite(self, what: str) -> TrainingError:
         saved = checkpoint.checkpoints(self.run.checkpoints)
-        last = f"the last checkpoint, {saved[-1]}, is intact" if saved else "there is no checkpoint yet"
+        last = "there is no checkpoint yet"
+        if saved:
+            last = f"the last checkpoint, {saved[-1]}, is intact"
         return TrainingError(
             f"training stopped in iteration {self.state.iteration + 1}: {what}; {last}. Try a lower optimizer.lr or "
             "optimizer.max_grad_norm in a new run"
@@ -443,13 +440,13 @@ class Learner:
         """Learning rate of this iteration: linear warm-up, then linear decay to ``final_lr`` times the rate."""
         settings = self.config.optimizer
         warm = min(1.0, (self.state.iteration + 1) / (settings.warmup_iterations + 1))
-        return settings.lr * warm * self._decayed(settings.final_lr)
+        return settings.lr * warm * self._decay_factor(settings.final_lr)
 
     def _entropy_bonus(self) -> float:
         """Entropy coefficient of this iteration: linear decay to ``final_entropy`` times the setting."""
-        return self.config.loss.entropy * self._decayed(self.config.loss.final_entropy)
+        return self.config.loss.entropy * self._decay_factor(self.config.loss.final_entropy)
 
-    def _decayed(self, final: float) -> float:
+    def _decay_factor(self, final: float) -> float:
         """Factor of this iteration, decaying linearly from 1 to ``final``."""
         return final + (1 - final) * (1 - self.state.iteration / self.config.iterations)
 
@@ -464,16 +461,14 @@ def sampler_divergence(policy: Floats, behavior: Floats, staleness: Floats) -> d
     """
     fresh = staleness == 0
     moved = losses.divergence(torch.from_numpy(policy - behavior)).numpy()
-    by_age = by_bucket("mismatch_kl/staleness", moved, staleness, AGES) if not fresh.all() else {}
-    return mismatch(policy[fresh], behavior[fresh]) | by_age
+    metrics = mismatch(policy[fresh], behavior[fresh])
+    if not fresh.all():
+        metrics |= by_bucket("mismatch_kl/staleness", moved, staleness, AGES)
+    return metrics
 
 
 def entropies(data: Experience, pairs: Sequence[tuple[Ints, Floats]]) -> dict[str, float]:
-    """Mean entropy by turn and by position in the response.
-
-    Args:
-        pairs: positions of response tokens in the batch, and the entropy at each.
-    """
+    """Mean entropy by turn and by position in the response."""
     if not pairs:
         return {}
     at, values = (np.concatenate(part) for part in zip(*pairs, strict=True))
@@ -484,5 +479,5 @@ def entropies(data: Experience, pairs: Sequence[tuple[Ints, Floats]]) -> dict[st
 def with_zero_weight(batch: Packed) -> Packed:
     """Return a copy of a micro-batch without loss and gradients: zero weights, and no targets for the critic."""
     none = {"weights": 0.0, "returns": math.nan}
-    columns = {k: torch.full_like(v, none[k]) if k in none else v for k, v in batch.columns.items()}
-    return replace(batch, columns=columns)
+    zeros = {name: torch.full_like(batch.columns[name], none[name]) for name in none.keys() & batch.columns.keys()}
+    return replace(batch, columns=batch.columns | zeros)

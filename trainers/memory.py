@@ -68,27 +68,35 @@ class Update:
 def update_memory(shape: Shape, update: Update) -> dict[str, int]:
     """Return the bytes of each part of an update; they add up to its peak."""
     weights = _FULL * shape.parameters
-    trained = _FULL * adapter_parameters(shape, update.lora) if update.lora else weights
-    cast = update.product * shape.parameters
-    layer = layer_bytes(shape, _FULL if update.critic == "model" else update.product)  # a critic computes in float32
+    trained, product = weights, update.product
+    if update.lora:
+        trained = _FULL * adapter_parameters(shape, update.lora)
+    if update.critic == "model":  # it computes in float32
+        product = _FULL
+    layer = layer_bytes(shape, product)
     held = shape.layers * layer
     if update.checkpointing:  # the layers' inputs, and all of one layer
         held = shape.layers * _FULL * shape.width + layer
     chunk = min(update.tokens, max(1, update.most_logits // shape.vocabulary)) * shape.vocabulary
-    return {
-        "weights in float32": 0 if update.lora else weights,
+    parts = {
+        "weights in float32": weights,
         "Adam's two moments": int(update.moments * trained) // _FULL,
         "gradients": trained,
-        "the adapters in float32": trained if update.lora else 0,
+        "the adapters in float32": 0,
         "the player's copy": update.player * shape.parameters,
-        "the reference in float32": weights if update.reference and not update.lora else 0,
+        "the reference in float32": update.reference * weights,
         "the teacher in float32": _FULL * update.teacher,
-        "the critic with Adam and gradients": 4 * weights if update.critic == "model" else 0,
-        "weights in the type of products": cast if update.lora or update.product != _FULL else 0,
+        "the critic with Adam and gradients": 4 * weights * (update.critic == "model"),
+        "weights in the type of products": 0,
         "activations": update.tokens * held,
         # the chunk in its own type and in float32, divided by the temperature, and two more in the backward pass
         "logits at a time": chunk * (update.product + 4 * _FULL),
     }
+    if update.lora:  # the policy without its adapters is the reference
+        parts |= {"weights in float32": 0, "the adapters in float32": trained, "the reference in float32": 0}
+    if update.lora or update.product != _FULL:
+        parts["weights in the type of products"] = update.product * shape.parameters
+    return parts
 
 
 #: Common device sizes in GB: 4090, L40S, H100, H200.
@@ -107,8 +115,11 @@ def longest_sample(shape: Shape, update: Update, gigabytes: float) -> int:
     low, high = 0, 1 << 24
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low if fits(max(low, 1)) else 0
+        if fits(middle):
+            low = middle
+        else:
+            high = middle
+    return low * fits(max(low, 1))
 
 
 def adapter_parameters(shape: Shape, rank: int) -> int:
@@ -123,11 +134,11 @@ def layer_bytes(shape: Shape, product: int) -> int:
     The inputs of attention and MLP, two normalised copies of each in float32 (with lower precision each product casts
     its own), queries, keys, values, the attention output twice, and four tensors of the intermediate width; queries and
     keys once more in float32 if they are normalised.
-
-    Args:
-        product: bytes of a number in products.
     """
-    states = 2 * 2 * _FULL + (2 * _FULL if product == _FULL else (3 + 2) * product)
+    cast = (3 + 2) * product
+    if product == _FULL:
+        cast = 2 * _FULL
+    states = 2 * 2 * _FULL + cast
     own = product * (3 * shape.queries + 2 * shape.keys + 4 * shape.intermediate)
     return states * shape.width + own + _FULL * shape.normalised
 
@@ -140,29 +151,25 @@ def update_of(
     Args:
         longest: tokens of the longest sample, which is never split, even beyond ``optimizer.micro_batch_tokens``.
         player: bytes of a number in the player's weights.
-        teacher: number of the teacher's parameters; 0 without a teacher.
         together: tokens of a forward pass, if a batch has fewer than a micro-batch may have.
     """
     model, algorithm, settings, roles = config.model, config.algorithm, config.optimizer, config.placement.roles
+    moments = {"adamw": 2 * _FULL, "adamw8bit": _EIGHT_BITS}[settings.kind]
     return Update(
         max(settings.micro_batch_tokens if together is None else together, longest),
-        _FULL if model.precision == "float32" else 2,
+        {"float32": _FULL}.get(model.precision, 2),
         model.gradient_checkpointing,
-        0 if config.shares_weights else player,
+        player * (not config.shares_weights),
         config.kl.name != "none" and not roles.reference.actors,
         algorithm.critic.kind if isinstance(algorithm, Ppo) else "none",
-        teacher=0 if roles.teacher.actors else teacher,
-        moments=0 if settings.offload else _EIGHT_BITS if settings.kind == "adamw8bit" else 2 * _FULL,
+        teacher=teacher * (not roles.teacher.actors),
+        moments=moments * (not settings.offload),
         lora=model.lora.rank,
     )
 
 
 def shape_of(settings: Any) -> Shape:
-    """Compute the shape of a model from its Hugging Face configuration, without allocating its weights.
-
-    Args:
-        settings: a ``PreTrainedConfig`` of a causal language model.
-    """
+    """Compute the shape of a model from its Hugging Face configuration, without allocating its weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -180,7 +187,7 @@ def shape_of(settings: Any) -> Shape:
         queries,
         keys,
         text.vocab_size,
-        queries + keys if any(name.endswith("q_norm") for name, _ in model.named_modules()) else 0,
+        (queries + keys) * any(name.endswith("q_norm") for name, _ in model.named_modules()),
     )
 
 

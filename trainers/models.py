@@ -13,7 +13,7 @@ from rollenv.agents.tiny.warm_up import Scene, tiny_agent
 from rollenv.core.env_spec import Wrappers
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.losses import Teacher
-from rollenv.trainers.config.tasks import played
+from rollenv.trainers.config.tasks import training_environments
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.lora import Lora
 from rollenv.trainers.policies.sharded import ShardedPolicy
@@ -25,17 +25,13 @@ Report = Callable[[str, int, int, dict[str, float]], None]
 
 
 def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> LocalAgent:
-    """Create the untrained player.
-
-    Raises:
-        UsageError: the model cannot be loaded, or there is nothing for the tiny model to imitate.
-    """
+    """Create the untrained player."""
     rollout, settings = config.rollout, config.prompt
     stop = tuple(settings.stop)
     replay = config.loss.routing == "replay"
     limits = rollout.temperature, rollout.max_new_tokens, rollout.top_p, rollout.top_k
     sampling = Sampling(*limits, stop=stop, routes=replay)
-    environments = [*played(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)]
+    environments = [*training_environments(config.env.model_copy(update={"wrappers": wrappers}), config.tasks)]
     prompt = prompt_of(settings, environments[0][0], rollout.max_prompt_tokens, chats=config.templates)
     if config.model.path == "tiny":
         return tiny_agent(
@@ -53,13 +49,11 @@ def initial_agent(config: TrainConfig, wrappers: Wrappers, report: Report) -> Lo
 
 
 def reading_model(config: TrainConfig, wrappers: Wrappers, name: str) -> tuple[LocalPolicy, dict[str, int]]:
-    """Load the model of a role, "reference" or "teacher".
-
-    Returns:
-        The model, and its vocabulary.
-    """
-    path = config.distill.path if name == "teacher" and isinstance(config.distill, Teacher) else ""
-    agent = LocalAgent.load(path) if path else initial_agent(config, wrappers, lambda *_: None)
+    """Load the model of a role, "reference" or "teacher"."""
+    if name == "teacher" and isinstance(config.distill, Teacher):
+        agent = LocalAgent.load(config.distill.path)
+    else:
+        agent = initial_agent(config, wrappers, lambda *_: None)
     return initial_policy(config, agent, ALONE), agent.tokenizer.get_vocab()
 
 

@@ -73,11 +73,6 @@ class Objective:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of a micro-batch.
 
-        Args:
-            batch: a batch with the columns "behavior", "advantages" and "weights", and those that the settings need.
-            entropy: coefficient of the bonus in this iteration.
-            observed: mean number of observation tokens per optimizer step.
-
         Returns:
             This micro-batch's part of the step's loss; and metrics, (n,) each.
         """
@@ -132,7 +127,9 @@ class Objective:
         loss = POLICY_LOSSES[config.loss.name](x, config.loss)
         if config.correction.name != "none":
             loss = losses.corrected(loss, CORRECTIONS[config.correction.name](x, config.correction))
-        return TokenLoss(loss.values + taught.values, taught.metrics | loss.metrics) if taught else loss
+        if taught is None:
+            return loss
+        return TokenLoss(loss.values + taught.values, taught.metrics | loss.metrics)
 
     def _taught(self, x: LossInput, teacher: Tensor) -> TokenLoss:
         """Return the distillation loss; 0 for tokens without a teacher, where ``teacher`` is NaN."""

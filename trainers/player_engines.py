@@ -1,16 +1,13 @@
-"""The players of a training run, and the transfer of trained weights to them."""
+"""The players of a training run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from torch import Tensor
-
-from rollenv.agents.base import EnvHandle, Session, Updatable
+from rollenv.agents.base import Agent, Updatable
 from rollenv.agents.engine_agent import EngineAgent
-from rollenv.agents.engines.adapters import Adapter
 from rollenv.agents.engines.base import Sampling
 from rollenv.agents.engines.router import Router
 from rollenv.agents.local import LocalAgent
@@ -25,13 +22,12 @@ from rollenv.trainers.config.player import (
     VllmPlayer,
 )
 from rollenv.trainers.config.run import RolloutConfig
-from rollenv.trainers.policies.base import Policy
 
 #: The values of vLLM's ``max_lora_rank``.
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, MAX_LORA_RANK)
 
 
-class Player(Updatable, Protocol):
+class TrainedPlayer(Updatable, Agent, Protocol):
     """An agent with token ids whose weights are trained."""
 
     sampling: Sampling
@@ -41,42 +37,9 @@ class Player(Updatable, Protocol):
         """Number of computed or sampled tokens so far."""
         ...
 
-    def start(self, env: EnvHandle, seed: int) -> Session:
-        """See :class:`~rollenv.agents.base.Agent`."""
-        ...
 
-
-class WeightSync:
-    """Selects the weights that a player's ``update_weights`` gets after an update.
-
-    Args:
-        backend: ``shared`` if the policy trains the player's own tensors, ``adapter`` if the player holds the base
-            model and gets the trained adapter, ``copy`` if it gets all weights. The engine's ``update_weights``
-            transfers them (in this process, over HTTP, by NCCL or through Ray).
-    """
-
-    def __init__(self, backend: Literal["shared", "adapter", "copy"]):
-        self.backend = backend
-
-    def weights(self, policy: Policy) -> Iterator[tuple[str, Tensor]] | Adapter | None:
-        """Return the weights for the player's ``update_weights``; None if it has them already."""
-        if self.backend == "shared":
-            return None
-        return policy.adapter() if self.backend == "adapter" else policy.named_weights()
-
-
-def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0) -> Player:
-    """Create the player of the settings.
-
-    Args:
-        base_agent: the untrained model, with its tokenizer, prompts and sampling.
-        folder: folder of the saved model, for other engines.
-        rank: rank of the adapters for other engines; 0 for none.
-
-    Raises:
-        MissingExtra: the engine is not installed.
-        UsageError: the engine cannot run the model, or no server responds.
-    """
+def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank: int = 0) -> TrainedPlayer:
+    """Create the player of the settings."""
     if isinstance(settings, LocalPlayer):
         return base_agent
     prompt = base_agent.prompt
@@ -98,12 +61,8 @@ def make_player(settings: AnyPlayer, base_agent: LocalAgent, folder: Path, rank:
     return player
 
 
-def with_harness(settings: HarnessConfig, player: Player) -> Player:
-    """Return the player, or a harness that plays with its model.
-
-    Raises:
-        UsageError: there is no such harness.
-    """
+def with_harness(settings: HarnessConfig, player: TrainedPlayer) -> TrainedPlayer:
+    """Return the player, or a harness that plays with its model."""
     if not settings.name:
         return player
     from rollenv.agents.gateway.session import Caps
@@ -130,16 +89,12 @@ def concurrent_harnesses(settings: HarnessConfig) -> int | None:
 
 
 def _own_vllm(settings: VllmPlayer, folder: Path, rank: int, options: dict[str, Any]) -> Any:
-    """Create a vLLM engine in this process, or in Ray actors."""
+    """Create a vLLM engine in this process."""
     options |= settings.options
     if settings.sleep:
         options = {"enable_sleep_mode": True} | options
     if rank:
         options |= {"enable_lora": True, "max_lora_rank": next(n for n in _RANKS if n >= rank)}
-    if settings.actors:
-        from rollenv.agents.engines.vllm_actors import VLLMActors
-
-        return VLLMActors(settings.actors, folder.absolute(), options, settings.actor_options)
     from rollenv.agents.vllm import load_engine
 
     return load_engine(folder, **options)[0]

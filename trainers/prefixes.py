@@ -77,7 +77,7 @@ def _branches(leaves: Sequence[bytes]) -> tuple[list[int], list[int]]:
     parents = [0] * len(depths)
     path = [0]
     for node, (last, leaf) in enumerate(itertools.pairwise([b"", *leaves]), 1):
-        common = shared(last, leaf) if last[:_LEAST_BYTES] == leaf[:_LEAST_BYTES] else 0
+        common = common_length(last, leaf) if last[:_LEAST_BYTES] == leaf[:_LEAST_BYTES] else 0
         below = 0
         while depths[path[-1]] > common:
             below = path.pop()
@@ -117,7 +117,7 @@ def depth_first(segments: Sequence[Segment], leaves: Collection[int]) -> Iterato
         yield from sorted(leaves, key=rank.__getitem__)
 
 
-def shared(one: bytes, two: bytes) -> int:
+def common_length(one: bytes, two: bytes) -> int:
     """Return the length in tokens of the common prefix of two inputs, given as int64 token ids as bytes."""
     n = min(tokens_in(one), tokens_in(two))
     differ = np.frombuffer(one, dtype=np.int64, count=n) != np.frombuffer(two, dtype=np.int64, count=n)

@@ -20,9 +20,6 @@ def prompt_of(
         env: the environment, whose expert plays the examples if only their number is set.
         max_tokens: maximum length of a prompt in tokens; 0 for no limit.
         chats: whether the model has a chat template; the tiny one has none.
-
-    Raises:
-        UsageError: see :func:`~rollenv.agents.prompts.examples.oracle_examples`.
     """
     own = settings.model_dump(exclude={"kind", "template_args", "examples", "stop"})
     form: type[StepPrompt | ChatPrompt] = StepPrompt if settings.kind == "step" else ChatPrompt

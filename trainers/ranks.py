@@ -55,9 +55,6 @@ class Ranks:
     def share(self, value: Any) -> Any:
         """Broadcast a value of the first rank and return it.
 
-        Args:
-            value: plain data; used on the first rank only.
-
         Raises:
             RankLost: another rank has ended.
         """
@@ -71,11 +68,7 @@ class Ranks:
         return box[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks in order, on every rank.
-
-        Raises:
-            RankLost: another rank has ended.
-        """
+        """Return the values of all ranks in order, on every rank."""
         if self.group is None:
             return [value]
         out = [None] * self.count
@@ -98,11 +91,7 @@ class Ranks:
         return summed
 
     def meet(self) -> None:
-        """Wait for all ranks.
-
-        Raises:
-            RankLost: another rank has ended.
-        """
+        """Wait for all ranks."""
         self.gather(None)
 
     def send_command(self, order: str, *what: Any) -> None:

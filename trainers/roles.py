@@ -44,11 +44,7 @@ class RemoteReader:
 
     The actor loads the model, and computes the same as a policy in this process.
 
-    Args:
-        wrappers: wrappers of the environments for the warm-up of a tiny model.
-
     Raises:
-        UsageError: the cluster is too small, or there is no such model.
         RoleLost: the actor has ended.
     """
 
@@ -62,7 +58,7 @@ class RemoteReader:
     def logprobs(
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
     ) -> Outputs:
-        """See :class:`~rollenv.trainers.policies.base.Reader`; without gradients."""
+        """See :class:`~rollenv.trainers.policies.base.LogprobReader`; without gradients."""
         sent = on("cpu", Packed(batch.ids, batch.row, batch.drawn, batch.observed, batch.sequences, batch.turns, {}))
         computed: Outputs = self._result(self.actor.logprobs.remote(sent, tuple(outputs)))
         return on(batch.ids.device, computed)
@@ -81,11 +77,7 @@ class RemoteReader:
 
 
 class RemoteRewards(DomainRewards):
-    """The rewards of ``rewards.domains``, distributed over actors in turn; see :class:`DomainRewards`.
-
-    Raises:
-        UsageError: an entry is invalid, or the cluster is too small.
-    """
+    """The rewards of ``rewards.domains``, distributed over actors in turn; see :class:`DomainRewards`."""
 
     def __init__(self, config: TrainConfig):
         super().__init__(config)

@@ -52,7 +52,6 @@ class RunDir:
         """Create a folder: ``config.run_dir``, or the next free ``runs/RECIPE-N``.
 
         Raises:
-            UsageError: the folder exists.
             RunDirError: it cannot be created.
         """
         path = Path(config.run_dir) if config.run_dir else next_free(Path("runs"), Path(recipe).stem)
@@ -74,11 +73,7 @@ class RunDir:
 
     @classmethod
     def resume(cls, path: Path) -> tuple[RunDir, TrainConfig]:
-        """Open an existing folder and load the configuration that it was started with.
-
-        Raises:
-            UsageError: it is not a run folder, its configuration cannot be read, or another process writes to it.
-        """
+        """Open an existing folder and load the configuration that it was started with."""
         run = cls(path)
         try:
             data = json.loads(run.config_file.read_text())
@@ -90,11 +85,7 @@ class RunDir:
     def extend(self, started: TrainConfig, wanted: TrainConfig, accept: bool = False) -> TrainConfig:
         """Check changed settings of a resumed run, write and return them.
 
-        Args:
-            accept: continue although the data or the model have changed.
-
         Raises:
-            UsageError: a key outside of :data:`MAY_CHANGE` or the data has changed, or there are fewer iterations.
             RunDirError: the new settings cannot be written.
         """
         wanted = wanted.model_copy(update={"run_dir": started.run_dir})
@@ -140,11 +131,7 @@ class RunDir:
             raise RunDirError(f"cannot write {self.config_file}: {error.strerror or error}") from error
 
     def append(self, file: Path, *rows: dict[str, Any]) -> None:
-        """Append lines of JSON and flush them to disk.
-
-        Raises:
-            RunDirError: they cannot be written.
-        """
+        """Append lines of JSON and flush them to disk."""
         try:
             with file.open("a", encoding="utf-8") as out:
                 out.writelines(json.dumps(row) + "\n" for row in rows)
@@ -157,9 +144,6 @@ class RunDir:
         """Save all episodes of an evaluation, for inspection.
 
         Beyond :data:`MOST_PROMPT_IDS`, prompts are left out, those of successful episodes first.
-
-        Raises:
-            RunDirError: they cannot be written.
         """
         left, full = MOST_PROMPT_IDS, set()
         for number in sorted(range(len(trajectories)), key=lambda i: trajectories[i].success):

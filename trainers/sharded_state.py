@@ -26,15 +26,7 @@ class Tensors(Protocol):
 
 
 def write(folder: Path, states: Mapping[str, Tensors], ranks: Ranks) -> None:
-    """Write the tensors of all ranks; the first rank sends the command to the others.
-
-    Args:
-        folder: folder of the checkpoint, available on all ranks.
-
-    Raises:
-        OSError: a rank cannot write its share.
-        RankLost: a rank has ended.
-    """
+    """Write the tensors of all ranks; the first rank sends the command to the others."""
     ranks.send_command("save", folder)
     try:
         dcp.save(_flat(states), checkpoint_id=folder / FOLDER, process_group=ranks.group)
@@ -44,12 +36,7 @@ def write(folder: Path, states: Mapping[str, Tensors], ranks: Ranks) -> None:
 
 
 def read(folder: Path, states: Mapping[str, Tensors], ranks: Ranks) -> None:
-    """Load a checkpoint into the tensors; the number of ranks may have changed.
-
-    Raises:
-        ValueError: names or shapes differ.
-        RankLost: a rank has ended.
-    """
+    """Load a checkpoint into the tensors; the number of ranks may have changed."""
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)  # intended for a single process

@@ -53,11 +53,7 @@ class Tracker:
         """Report an alarm of the trainer."""
 
     def finish(self, artifacts: Sequence[Path]) -> None:
-        """Finish the run, and wait until everything is stored.
-
-        Args:
-            artifacts: files to store with the run, such as the report; missing files are ignored.
-        """
+        """Finish the run, and wait until everything is stored."""
 
 
 class Trackers:
@@ -152,15 +148,10 @@ class WandbTracker(Tracker):
     crash are not logged again.
 
     Args:
-        project: the W&B project.
         entity: a team; by default the account's own.
         mode: ``online``, ``offline`` (files in the run folder, for ``wandb sync``) or ``disabled``; by default
             ``WANDB_MODE``.
         name: name of the run; by default that of its folder.
-
-    Raises:
-        MissingExtra: wandb is not installed.
-        UsageError: there is no such mode.
     """
 
     def __init__(
@@ -226,9 +217,6 @@ class TensorBoardTracker(Tracker):
     """TensorBoard: curves, episodes as text, settings as hyper-parameters, in ``tensorboard/`` of the run folder.
 
     A resumed run replaces points after the checkpoint.
-
-    Raises:
-        MissingExtra: tensorboard is not installed.
     """
 
     def __init__(self) -> None:
@@ -242,7 +230,7 @@ class TensorBoardTracker(Tracker):
         self._folder, self._config = run_path / "tensorboard", config
         self._folder.mkdir(exist_ok=True)
 
-    def _opened(self, iteration: int) -> Any:
+    def _open_writer(self, iteration: int) -> Any:
         """Return the writer, created at the first iteration, where the run continues."""
         if self._writer is None:
             self._writer = self._library.SummaryWriter(str(self._folder), purge_step=iteration)
@@ -251,7 +239,7 @@ class TensorBoardTracker(Tracker):
 
     def log(self, iteration: int, metrics: Mapping[str, float]) -> None:
         first = self._writer is None
-        writer = self._opened(iteration)
+        writer = self._open_writer(iteration)
         if first:
             hparams = self._library.writer.hparams(flat(self._config), dict.fromkeys(metrics, 0.0))
             for summary in hparams:
@@ -261,7 +249,7 @@ class TensorBoardTracker(Tracker):
         writer.flush()
 
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:
-        writer = self._opened(iteration)
+        writer = self._open_writer(iteration)
         for number, row in enumerate(episode_rows(trajectories)):
             writer.add_text(f"episodes/{number}", _as_code(episode_text(row)), iteration)
         writer.flush()
@@ -274,13 +262,11 @@ class TensorBoardTracker(Tracker):
 
 
 def trackers_of(settings: TrackersConfig) -> list[Tracker]:
-    """Create the trackers of a recipe.
-
-    Raises:
-        MissingExtra: the package of one is not installed.
-    """
+    """Create the trackers of a recipe."""
     own = {"wandb": lambda: WandbTracker(settings.project), "tensorboard": TensorBoardTracker}
-    names = [*settings.use, *(["alerts"] if settings.alerts else [])]
+    names = [*settings.use]
+    if settings.alerts:
+        names.append("alerts")
     return [own[name]() if name in own else load("rollenv.trackers", name)(settings) for name in names]
 
 
@@ -316,7 +302,7 @@ def transcript(trajectory: Trajectory) -> str:
         for number, turn in enumerate(trajectory.turns, 1)
     ]
     ending = trajectory.error or trajectory.final_observation
-    text = "\n\n".join([*texts, *([ending] if ending else [])]).encode("utf-8", "replace").decode()
+    text = "\n\n".join(filter(None, [*texts, ending])).encode("utf-8", "replace").decode()
     half = MOST_CHARACTERS // 2
     return text if len(text) <= 2 * half else f"{text[:half]}\n[...]\n{text[-half:]}"
 

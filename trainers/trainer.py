@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rollenv.agents.base import renew
+from rollenv.agents.base import update_weights_of
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.rollout.evaluate import evaluate
@@ -25,7 +25,7 @@ from rollenv.rollout.types import Group, Trajectory
 from rollenv.rollout.workers.factory import make_workers
 from rollenv.trainers import checkpoint
 from rollenv.trainers.alarms import alarms
-from rollenv.trainers.batches import batches_of
+from rollenv.trainers.batches import batches_of, weights_for_player
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.run import EvalPart
 from rollenv.trainers.config.tasks import EnvConfig
@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Result:
+class TrainingResult:
     """The outcome of a run: the metrics rows of its first and last evaluation, and its time in seconds."""
 
     before: dict[str, Any]
@@ -69,8 +69,7 @@ class Trainer:
         self.config, self.run, self.watch = config, run, watch
         streams, rollout = config.batches.kind == "stream", config.rollout
         self.threads = CpuThreads(config.threads, sharers=2 if streams and not rollout.shards else 1)
-        own_tokenizer = "" if config.model.path == "tiny" else config.model.path  # the tiny model has none yet
-        self.wrappers = with_tokenizer(config.env.wrappers, own_tokenizer)
+        self.wrappers = with_tokenizer(config.env.wrappers, config.model.tokenizer)
         self.begun: dict[str, float] = {}
         with contextlib.ExitStack() as stack:
             if config.placement.roles.used:
@@ -93,7 +92,7 @@ class Trainer:
                 manager.group_reward = GroupReward(group_function(config.rewards.group), manager.limits.reward)
             self.learner = Learner(config, state, run)
             if restored and config.played_rank:  # the player has only the base model, without the checkpoint's adapter
-                manager.run(renew(state.player, state.sync.weights(state.policy)))
+                manager.run(update_weights_of(state.player, weights_for_player(state.policy, config.weight_form)))
                 state.player.version = state.base_agent.version
 
             left = config.iterations - state.iteration
@@ -157,7 +156,7 @@ class Trainer:
         if kind is None:
             self.state.ranks.send_command("end")
 
-    def fit(self) -> Result:
+    def fit(self) -> TrainingResult:
         """Train to the last iteration.
 
         Raises:
@@ -176,7 +175,7 @@ class Trainer:
             with timed("update", metrics), self.batches.resting():
                 metrics |= self.learner.update(self.learner.compute_advantages(groups, metrics))
             with timed("publish", metrics):
-                self.batches.update(state.sync.weights(state.policy))
+                self.batches.update(state.policy)
             state.iteration += 1
             last = state.iteration == config.iterations
             if last or state.iteration % config.eval.every == 0:
@@ -186,7 +185,7 @@ class Trainer:
                 self._save()
         history = self._evaluations()
         last_checkpoint = str(checkpoint.checkpoints(self.run.checkpoints)[-1])
-        return Result(history[0], history[-1], time.perf_counter() - started, last_checkpoint)
+        return TrainingResult(history[0], history[-1], time.perf_counter() - started, last_checkpoint)
 
     def _evaluations(self) -> list[dict[str, Any]]:
         return [row for row in self.rows if "eval/success" in row]
@@ -203,8 +202,10 @@ class Trainer:
         self._playing_since = time.perf_counter(), player.tokens
         metrics["tokens_per_s"] = (player.tokens - tokens) / (self._playing_since[0] - clock)
         metrics |= rollout_metrics(groups, self.config.rewards.success_only)
-        metrics |= self.rewards.metrics() if self.rewards else {}
-        metrics |= self.manager.group_reward.metrics() if self.manager.group_reward else {}
+        if self.rewards:
+            metrics |= self.rewards.metrics()
+        if self.manager.group_reward:
+            metrics |= self.manager.group_reward.metrics()
         return groups
 
     def _save(self) -> None:
@@ -220,7 +221,7 @@ class Trainer:
             player.sampling = dataclasses.replace(player.sampling, temperature=settings.temperature, routes=False)
         manager = self.manager.with_agent(player, keep_views=True)
         with timed("eval", metrics):
-            for part in evaluated(self.config, self.wrappers):
+            for part in evaluated_environments(self.config, self.wrappers):
                 result = evaluate(
                     player,
                     part.env.id,
@@ -233,7 +234,8 @@ class Trainer:
                 )
                 played += result.trajectories
                 names: tuple[str, ...] = ("success", "low", "high", "reward", "turns", "failed")
-                names += ("distinct", "tasks_low", "tasks_high") if result.repeats else ()
+                if result.repeats:
+                    names += ("distinct", "tasks_low", "tasks_high")
                 metrics |= {f"eval/{part.name}{name}": getattr(result, name) for name in names}
         self.manager.run(self._forget())
         self._playing_since = time.perf_counter(), self.state.player.tokens
@@ -276,26 +278,20 @@ def _domain_rewards(config: TrainConfig) -> DomainRewards | None:
     return DomainRewards(config) if config.rewards.domains else None
 
 
-def evaluated(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
+def evaluated_environments(config: TrainConfig, wrappers: Wrappers) -> list[EvalPart]:
     """Return the environments of an evaluation: the run's own, then ``eval.parts``, whose metrics have prefixes."""
     own = EnvConfig(id=config.env.id, kwargs=config.eval.kwargs, wrappers=wrappers)
     main = EvalPart(env=own, episodes=config.eval.episodes)
-    tokenizer = "" if config.model.path == "tiny" else config.model.path
     parts = [main]
     for part in config.eval.parts:
-        env = part.env.model_copy(update={"wrappers": with_tokenizer(part.env.wrappers, tokenizer)})
+        env = part.env.model_copy(update={"wrappers": with_tokenizer(part.env.wrappers, config.model.tokenizer)})
         parts.append(part.model_copy(update={"name": f"{part.name or part.env.id}/", "env": env}))
     return parts
 
 
 @contextlib.contextmanager
 def timed(stage: str, metrics: dict[str, float], more: Callable[[], float] = float) -> Iterator[None]:
-    """Measure a block: wall-clock seconds as ``time/STAGE``, CPU seconds (with ended child processes) as ``cpu/STAGE``.
-
-    Args:
-        metrics: receives the two numbers.
-        more: returns the CPU seconds of other processes so far.
-    """
+    """Measure a block: seconds as ``time/STAGE``, CPU seconds (with ended child processes) as ``cpu/STAGE``."""
     clock, worked = time.perf_counter(), sum(os.times()[:4]) + more()
     yield
     metrics[f"time/{stage}"] = time.perf_counter() - clock
@@ -303,11 +299,7 @@ def timed(stage: str, metrics: dict[str, float], more: Callable[[], float] = flo
 
 
 def rollout_metrics(groups: Sequence[Group], success_only: bool = False) -> dict[str, float]:
-    """Compute the metrics of the trajectories of a batch.
-
-    Args:
-        success_only: whether success is the reward, not the environment's.
-    """
+    """Compute the metrics of the trajectories of a batch."""
     trajectories = [t for group in groups for t in group]
     played = [t for t in trajectories if t.status != "failed"]
     n = max(len(played), 1)

@@ -5,30 +5,21 @@ from __future__ import annotations
 from rollenv.trainers.config import TrainConfig
 from rollenv.trainers.config.load import load_config
 from rollenv.trainers.run_dir import RunDir
-from rollenv.trainers.trainer import Result, Trainer, Watch
+from rollenv.trainers.trainer import Trainer, TrainingResult, Watch
 
 
-def train(recipe: str, *overrides: str, watch: Watch = lambda *_: None) -> Result:
+def train(recipe: str, *overrides: str, watch: Watch = lambda *_: None) -> TrainingResult:
     """Train with a recipe, in a new run folder.
 
-    Args:
-        recipe: name of a bundled recipe, or path of a TOML file.
-        overrides: settings such as ``optimizer.lr=1e-5``.
-
     Raises:
-        UsageError: the recipe or a setting is unknown, or the run folder exists.
         TrainingError: losses, gradients or weights are no longer finite.
     """
     config = load_config(recipe, overrides)
     return train_in(RunDir.create(config, recipe), config, watch)
 
 
-def train_in(run: RunDir, config: TrainConfig, watch: Watch = lambda *_: None) -> Result:
-    """Train in a run folder; if it has checkpoints, from the last one.
-
-    Raises:
-        TrainingError: losses, gradients or weights are no longer finite.
-    """
+def train_in(run: RunDir, config: TrainConfig, watch: Watch = lambda *_: None) -> TrainingResult:
+    """Train in a run folder; if it has checkpoints, from the last one."""
     if config.placement.by_ray:
         from rollenv.trainers.launch import train_on_ranks  # not above: it needs Ray
 

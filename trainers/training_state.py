@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any
 
 from rollenv.agents.engines.local import load_weights
 from rollenv.agents.local import LocalAgent
@@ -16,17 +17,17 @@ from rollenv.rollout.types import Task
 from rollenv.trainers import checkpoint, sharded_state
 from rollenv.trainers.batches import read_task
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.algorithms import CriticConfig, Ppo
+from rollenv.trainers.config.algorithms import Ppo
 from rollenv.trainers.config.losses import KlReward, Sibling, Teacher
 from rollenv.trainers.credit import Shaper
 from rollenv.trainers.losses import AdaptiveKL
 from rollenv.trainers.models import Report, initial_agent, initial_policy
-from rollenv.trainers.player_engines import Player, WeightSync
+from rollenv.trainers.player_engines import TrainedPlayer
 from rollenv.trainers.policies.averaged import Averaged
-from rollenv.trainers.policies.base import Reader
+from rollenv.trainers.policies.base import LogprobReader
 from rollenv.trainers.policies.critic import Critic, Valuer
 from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player
-from rollenv.trainers.policies.lora import Lora, Unadapted, merged
+from rollenv.trainers.policies.lora import Lora, Unadapted, merged_weights
 from rollenv.trainers.policies.sharded import exact, sharded
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.run_dir import RunDir
@@ -34,31 +35,28 @@ from rollenv.trainers.sources import TaskSource
 from rollenv.trainers.sources.base import DataChanged
 from rollenv.trainers.sources.configured import source_of
 
-if TYPE_CHECKING:
-    from rollenv.trainers.roles import RemoteReader
-
 
 @dataclass(slots=True)
 class TrainingState:
     """The state of a run."""
 
-    source: TaskSource
-    base_agent: LocalAgent
-    """The initial model with its tokenizer and prompts, from which checkpoints are written."""
-    player: Player
-    """The player: ``base_agent`` itself, or an agent with another engine."""
     policy: LocalPolicy
-    sync: WeightSync
     shaper: Shaper
+    source: TaskSource = field(init=False)
+    """The tasks; like the next two on the first rank only."""
+    base_agent: LocalAgent = field(init=False)
+    """The initial model with its tokenizer and prompts, from which checkpoints are written."""
+    player: TrainedPlayer = field(init=False)
+    """The player: ``base_agent`` itself, or an agent with another engine."""
     critic: Critic | None = None
-    reference: Reader | None = None
-    teacher: Reader | None = None
+    reference: LogprobReader | None = None
+    teacher: LogprobReader | None = None
     kl: AdaptiveKL | None = None
     iteration: int = 0
     again: Sequence[Task] = ()
     """Unfinished tasks of the checkpoint."""
     ranks: Ranks = ALONE
-    """The ranks that train; all but the first have no source and no player."""
+    """The ranks that train."""
     context: int = 0
     """The model's maximum number of tokens."""
     version: int = 0
@@ -72,28 +70,24 @@ class TrainingState:
     @property
     def states(self) -> dict[str, checkpoint.Stateful]:
         """The parts with weights to save."""
-        averaged = {"teacher": self.teacher} if isinstance(self.teacher, Averaged) else {}
-        return {"policy": self.policy, **({"critic": self.critic} if self.critic else {}), **averaged}
+        states: dict[str, checkpoint.Stateful] = {"policy": self.policy}
+        if self.critic:
+            states["critic"] = self.critic
+        if isinstance(self.teacher, Averaged):
+            states["teacher"] = self.teacher
+        return states
 
     def save(self, run: RunDir, keep: int, batches: Mapping[str, Any]) -> None:
-        """Write a checkpoint.
-
-        Args:
-            batches: the state of the batch source.
-
-        Raises:
-            CheckpointError: it cannot be written.
-        """
+        """Write a checkpoint."""
         if self.player is not self.base_agent:
             self.base_agent.version = self.player.version
             if not self.policy.shares:
                 load_weights(self.base_agent.model, self.policy.named_weights())
-        more = {
-            **batches,
-            "running": self.shaper.running.state_dict(),
-            **({"kl": self.kl.state_dict()} if self.kl else {}),
-            **({"scaler": self.policy.scaler.state_dict()} if self.ranks.together else {}),
-        }
+        more = {**batches, "running": self.shaper.running.state_dict()}
+        if self.kl:
+            more["kl"] = self.kl.state_dict()
+        if self.ranks.together:
+            more["scaler"] = self.policy.scaler.state_dict()
         adapter = self.policy.adapter() if self.adapts else None
         checkpoint.save(run.checkpoints, self.iteration, self.base_agent, self.states, keep, more, self.ranks, adapter)
 
@@ -109,8 +103,6 @@ class TrainingState:
         if "scaler" in about:
             sharded_state.read(folder, self.states, self.ranks)
             self.policy.scaler.load_state_dict(about["scaler"])
-        elif "policy" not in states:
-            raise ValueError("its optimizer state was written by an older version")
         else:
             for name, part in self.states.items():
                 part.load_state_dict(states[name])
@@ -125,9 +117,7 @@ class TrainingState:
 
 def begin(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE) -> TrainingState:
     """Create the state of a new run."""
-    teacher = _load_teacher(config, ranks)  # first, since it may be missing
-    player = initial_agent(config, wrappers, report) if ranks.first else None
-    return _assemble(config, wrappers, player, teacher, report, ranks)
+    return _create(config, wrappers, report, ranks, None)
 
 
 def restore(
@@ -135,122 +125,113 @@ def restore(
 ) -> TrainingState | None:
     """Restore the state of the last checkpoint; None if there is no checkpoint.
 
-    Args:
-        report: called with the progress of a reference's warm-up.
-
     Raises:
         CheckpointError: it is damaged, or belongs to another run.
     """
     saved: list[Path] = ranks.share(checkpoint.checkpoints(run.checkpoints))
-    if not saved:
-        return None
-    player, states, about = checkpoint.load(saved[-1]) if ranks.first else (None, {}, {})
-    if player and config.model.lora.rank:  # the saved model has the adapters merged
-        version, player = player.version, initial_agent(config, wrappers, report)
-        player.version = version
-    teacher = _load_teacher(config, ranks)
-    state = _assemble(config, wrappers, player, teacher, report, ranks)
-    about = ranks.share(about)
-    if not ranks.first:
-        states = checkpoint.states_of(saved[-1])
-    try:
-        state.load(saved[-1], states, about)
-    except DataChanged:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        why = f"the {error} is missing" if isinstance(error, KeyError) else str(error)
-        raise checkpoint.damaged(saved[-1], why) from error
-    if config.model.lora.rank and not config.played_rank:
-        weights = merged(state.policy.model)
-        load_weights(player.model, weights) if player else collections.deque(weights, maxlen=0)
-    return state
+    return _create(config, wrappers, report, ranks, saved[-1]) if saved else None
 
 
-def _load_teacher(config: TrainConfig, ranks: Ranks) -> LocalAgent | None:
-    here = ranks.first and not config.placement.roles.teacher.actors
-    return LocalAgent.load(config.distill.path) if here and isinstance(config.distill, Teacher) else None
+def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Ranks, saved: Path | None) -> TrainingState:
+    """Create all parts of a run, then read a checkpoint into them.
 
-
-def _reader(config: TrainConfig, wrappers: Wrappers, name: Literal["reference", "teacher"]) -> RemoteReader:
-    from rollenv.trainers.roles import RemoteReader  # not above: it needs Ray
-
-    return RemoteReader(config, wrappers, name)
-
-
-def _assemble(
-    config: TrainConfig,
-    wrappers: Wrappers,
-    player: LocalAgent | None,
-    teacher: LocalAgent | None,
-    report: Report,
-    ranks: Ranks,
-) -> TrainingState:
-    share = config.shares_weights and not ranks.together
-    roles = config.placement.roles
-    remote = _reader(config, wrappers, "teacher") if roles.teacher.actors else None
-    vocabulary = remote.vocabulary if remote else teacher.tokenizer.get_vocab() if teacher else None
-    if player and vocabulary is not None and vocabulary != player.tokenizer.get_vocab():
-        raise UsageError(
-            "distill.path has another vocabulary than the trained model, so it cannot score its tokens: choose a "
-            "teacher with the same tokenizer"
-        )
-    lora = None
+    Every rank runs this, and sharing a value or a model is an exchange in which all take part: the order may depend on
+    the settings, but not on the rank. Parts that train begin as copies of the player's model, so they are all there
+    before a checkpoint is read into them, and the player's own weights change last.
+    """
+    roles, lora = config.placement.roles, None
     if (adapters := config.model.lora).rank:
-        targets = adapters.targets if isinstance(adapters.targets, str) else tuple(adapters.targets)
-        lora = Lora(adapters.rank, adapters.alpha, targets, config.seed)
-    policy = initial_policy(config, player, ranks, share=share, lora=lora)
+        lora = Lora(adapters.rank, adapters.alpha, adapters.targets, config.seed)
+    if roles.used:
+        from rollenv.trainers.roles import RemoteReader  # not above: it needs Ray
+
+    # Files of the teacher and the checkpoint come before a warm-up of minutes, since they may be missing.
+    teacher = player = None
+    remote: RemoteReader | None = None
+    states: dict[str, Any] = {}
+    about: dict[str, Any] = {}
+    if isinstance(config.distill, Teacher) and ranks.first and not roles.teacher.actors:
+        teacher = LocalAgent.load(config.distill.path)
+    if ranks.first and saved:
+        player, states, about = checkpoint.load(saved)
+
+    # The model. A checkpoint with adapters holds the merged model; its adapters are for the untrained one.
+    if ranks.first and (player is None or lora):
+        version = player.version if player else 0
+        player = initial_agent(config, wrappers, report)
+        player.version = version
+    if roles.teacher.actors:
+        remote = RemoteReader(config, wrappers, "teacher")
+    if player and (teacher or remote):
+        taught_by: Any = remote or teacher
+        if taught_by.vocabulary != player.vocabulary:
+            raise UsageError(
+                "distill.path has another vocabulary than the trained model, so it cannot score its tokens: choose a "
+                "teacher with the same tokenizer"
+            )
+    policy = initial_policy(config, player, ranks, share=config.shares_weights, lora=lora)
     if config.loss.router and not policy.scorer.experts_per_token:
         raise UsageError("loss.router does nothing: the model is not a mixture of experts; leave it out")
     if config.loss.routing == "replay" and not (policy.scorer.routing.routers and policy.packs):
         raise UsageError("loss.routing=replay needs a mixture of experts that reads packed sequences; leave it out")
-    state = TrainingState(
-        source_of(config, wrappers) if player else cast(TaskSource, None),
-        cast(LocalAgent, player),
-        cast(LocalAgent, player),
-        policy,
-        WeightSync("adapter" if config.played_rank else "shared" if share and config.plays_here else "copy"),
-        Shaper(config.rewards, config.rollout.max_new_tokens),
-        ranks=ranks,
-        context=ranks.share(player.engine.max_context if player else 0),
-    )
+    state = TrainingState(policy, Shaper(config.rewards, config.rollout.max_new_tokens))
+    if player:
+        state.source = source_of(config, wrappers)
+        state.base_agent = state.player = player
+        state.context = player.engine.max_context
+    state.ranks, state.context = ranks, ranks.share(state.context)
+
+    # The critic. A policy with adapters or of several ranks has no whole model to copy in float32: the player's is
+    # copied in main memory, as several ranks may train a model that is larger than one device.
     if isinstance(config.algorithm, Ppo):
-        state.critic = _critic(config.algorithm.critic, config, policy, player, ranks)
+        model, distribute = policy.model, None
+        if ranks.together or lora:
+            model = Scorer(exact(player.model)).model if player else None
+        if ranks.together:
+            distribute = partial(_sharded_critic, config, ranks)
+        elif model is not None:
+            model = model.to(policy.device)
+        settings = config.algorithm.critic
+        how = {"lr": settings.lr, "clip": settings.clip, "max_grad_norm": config.optimizer.max_grad_norm}
+        state.critic = Critic(model, kind=settings.kind, packs=policy.packs, distribute=distribute, **how)
+
+    # The reference of the KL divergence: the untrained model.
+    if isinstance(config.kl, KlReward):
+        state.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
     if config.kl.name != "none":
-        if config.model.lora.rank:
-            state.reference = Unadapted(policy)
+        if lora:
+            state.reference = Unadapted(policy, policy.model)
         elif roles.reference.actors:
-            state.reference = _reader(config, wrappers, "reference")
+            state.reference = RemoteReader(config, wrappers, "reference")
         else:
             untrained = initial_agent(config, wrappers, report) if ranks.first else None
             state.reference = initial_policy(config, untrained, ranks)
+
+    # The teacher: a model of its own, or an average of the trained weights.
     if isinstance(config.distill, Teacher):
         state.teacher = remote or initial_policy(config, teacher, ranks)
     elif isinstance(config.distill, Sibling) and config.distill.decay:
         state.teacher = Averaged(initial_policy(config, player, ranks, lora=lora), config.distill.decay)
-    if isinstance(config.kl, KlReward):
-        state.kl = AdaptiveKL(config.kl.coef, config.kl.target or None, config.kl.horizon)
+
+    # The checkpoint: weights, optimizers and the cursor of the tasks; at last the adapters, merged into the player.
+    if saved is None:
+        return state
+    about = ranks.share(about)
+    try:
+        state.load(saved, states if ranks.first else checkpoint.states_of(saved), about)
+    except DataChanged:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"the {error} is missing" if isinstance(error, KeyError) else str(error)
+        raise checkpoint.damaged_error(saved, why) from error
+    if lora and config.weight_form != "adapter":
+        weights = merged_weights(policy.model)
+        load_weights(player.model, weights) if player else collections.deque(weights, maxlen=0)
     return state
 
 
-def _critic(
-    settings: CriticConfig, config: TrainConfig, policy: LocalPolicy, player: LocalAgent | None, ranks: Ranks
-) -> Critic:
-    how: dict[str, Any] = {
-        "kind": settings.kind,
-        "lr": settings.lr,
-        "clip": settings.clip,
-        "max_grad_norm": config.optimizer.max_grad_norm,
-        "packs": policy.packs,
-    }
-    if not ranks.together:
-        if player and config.model.lora.rank:
-            return Critic(Scorer(exact(player.model)).model.to(policy.device), **how)
-        return Critic(policy.model, **how)
-
-    def distribute(valuer: Valuer | None) -> Valuer:
-        module = sharded(valuer, ranks)
-        if module.model is not None:
-            compute_as_player(module.model, gradient_checkpointing=config.model.gradient_checkpointing)
-        return module
-
-    return Critic(Scorer(exact(player.model)).model if player else None, distribute=distribute, **how)
+def _sharded_critic(config: TrainConfig, ranks: Ranks, valuer: Valuer | None) -> Valuer:
+    module = sharded(valuer, ranks)
+    if module.model is not None:
+        compute_as_player(module.model, gradient_checkpointing=config.model.gradient_checkpointing)
+    return module

@@ -13,16 +13,7 @@ from rollenv.trainers.training_state import begin, restore
 
 
 def run_worker_rank(config: TrainConfig, run: RunDir, ranks: Ranks) -> None:
-    """Run the commands of the first rank until it ends the run.
-
-    Args:
-        run: the run folder, available on all ranks.
-        ranks: the ranks that train; this one is not the first.
-
-    Raises:
-        RankLost: another rank has ended.
-        RollenvError: the first rank raises the same error.
-    """
+    """Run the commands of the first rank until it ends the run."""
     state = restore(config, run, {}, lambda *_: None, ranks) or begin(config, {}, lambda *_: None, ranks)
     learner = Learner(config, state, run)
     while True:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from rollenv.agents.base import Action, EnvHandle, Session
+from rollenv.agents.base import Action, Agent, EnvHandle, Session
 from rollenv.agents.chat.endpoint import Budget, Endpoint, Patience, Prices, Totals
-from rollenv.agents.chat.replies import Reply, ToolCall
-from rollenv.agents.offered_tools import offered
+from rollenv.agents.chat.replies import ChatReply, ChatToolCall
+from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.pictures import content, pictures, refuse_pictures
 from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.prompts.session import shown
@@ -26,7 +26,7 @@ from rollenv.core.tools.calls import as_element
 _RESERVED = ("model", "messages", "stream", "stream_options", "tools")
 
 
-class ChatAgent:
+class ChatAgent(Agent):
     """Plays through POST requests to ``base_url/chat/completions``.
 
     The action is the text of an answer without the thoughts before it; an unfinished thought has no action. Tool calls
@@ -37,7 +37,6 @@ class ChatAgent:
     Use it with ``async with``, or call :meth:`aclose`; it also closes when its event loop shuts down.
 
     Args:
-        model: the model's name at the endpoint.
         base_url: address before ``/chat/completions``, such as ``https://api.openai.com/v1``.
         api_key: by default the environment variable OPENAI_API_KEY; without either, none is sent.
         prompt: builds a bounded prompt for every turn; None keeps the whole chat.
@@ -50,15 +49,8 @@ class ChatAgent:
         token_ids: request token ids and log-probabilities, which vLLM (0.10.2 and newer) returns, for training. vLLM
             reports log-probabilities before the temperature is applied unless it is started with
             ``--logprobs-mode processed_logprobs``.
-        extra_body: further keys of the request.
-        concurrency: maximum number of requests in flight.
         requests_per_minute: maximum number of requests in any 60 seconds; None for no limit.
         tokens_per_minute: maximum number of tokens of prompts and answers in any 60 seconds; None for no limit.
-        prices: prices for the cost in :attr:`totals`.
-        budget: maximum usage, after which the rollout is stopped.
-
-    Raises:
-        UsageError: for invalid arguments.
     """
 
     def __init__(
@@ -116,7 +108,7 @@ class ChatAgent:
             "top_p": top_p,
             "top_k": top_k,
             "min_p": min_p,
-            "stop": list(stop) if stop else None,
+            "stop": list(stop or ()) or None,
             "tools": list(tools) if tools and tools != "env" else None,
         }
         self.body |= {key: value for key, value in settings.items() if value is not None}
@@ -154,7 +146,7 @@ class ChatSession(Session):
     messages: list[dict[str, Any]] = field(default_factory=list)
     _turns: list[tuple[str, str]] = field(default_factory=list)
     _instructions: str | None = None
-    _calls: list[ToolCall] = field(default_factory=list)
+    _calls: list[ChatToolCall] = field(default_factory=list)
     _tools: list[dict[str, Any]] = field(default_factory=list)
     """The environment's tools, if the agent passes them on."""
     _pictures: list[dict[str, Any]] = field(default_factory=list)
@@ -168,8 +160,9 @@ class ChatSession(Session):
             refuse_pictures(info, "training on token ids")
         body = {**agent.body, "messages": [*agent.first, *self._messages(observation, info)]}
         if agent.tools_of_env:
-            self._tools = offered(info) or self._tools
-            body |= {"tools": self._tools} if self._tools else {}
+            self._tools = offered_tools(info) or self._tools
+            if self._tools:
+                body["tools"] = self._tools
         if agent.seeded:
             body["seed"] = self.rng.getrandbits(31)
         reply = await agent.endpoint.complete(body)
@@ -231,18 +224,19 @@ class ChatSession(Session):
         examples = [{"role": role, "content": well_formed(turn)} for role, turn in as_chat(self.agent.prompt.examples)]
         return [*examples, {"role": "user", "content": content(text, self._pictures)}]
 
-    def _action(self, reply: Reply) -> tuple[str, str]:
+    def _action(self, reply: ChatReply) -> tuple[str, str]:
         """Return the action of an answer and its finish reason."""
         text, finish = reply.text, reply.finish
         if self.agent.cut_thoughts:
             text, unfinished = after_thoughts(text, self.agent.template_opens_thoughts and finish == "length")
             if text != reply.text and not any(mark in reply.text for mark in THOUGHT_MARKS):
                 self.agent.template_opens_thoughts = True
-            finish = "unfinished" if unfinished or (reply.thoughts and not text and not reply.calls) else finish
+            if unfinished or (reply.thoughts and not text and not reply.calls):
+                finish = "unfinished"
         return "\n".join(part for part in (text, *map(call_text, reply.calls)) if part), finish
 
 
-def call_text(call: ToolCall) -> str:
+def call_text(call: ChatToolCall) -> str:
     """Format a call in Hermes' form. Arguments that are not JSON are unchanged; the environment refuses them."""
     try:
         arguments = json.loads(call.arguments)

@@ -14,13 +14,13 @@ from typing import Any
 
 import httpx
 
-from rollenv.agents.base import AgentFailed, ContextFull, Refused
-from rollenv.agents.chat.limits import RateLimiter, Window
+from rollenv.agents.base import AgentFailed, ContextFull, EndpointRefused
+from rollenv.agents.chat.limits import EndpointRateLimiter, Window
 from rollenv.agents.chat.refusals import context_full, requested_wait, words
 from rollenv.agents.chat.replies import (
     BadReply,
+    ChatReply,
     ErrorInReply,
-    Reply,
     error_text,
     parse_json,
     read_events,
@@ -48,7 +48,7 @@ class Prices:
     cached: float | None = None
     """Price of cached prompt tokens; None for the price of other prompt tokens."""
 
-    def of(self, reply: Reply) -> float:
+    def of(self, reply: ChatReply) -> float:
         """Return the cost of an answer."""
         cached = self.prompt if self.cached is None else self.cached
         fresh = reply.prompt_tokens - reply.cached_tokens
@@ -143,7 +143,7 @@ class _Bound:
     client: httpx.AsyncClient
     lifetime: AsyncGenerator[None]
     slots: asyncio.Semaphore
-    limiter: RateLimiter
+    limiter: EndpointRateLimiter
 
 
 class Endpoint:
@@ -155,15 +155,9 @@ class Endpoint:
     Args:
         base_url: address before ``/chat/completions``, such as ``http://127.0.0.1:8000/v1``.
         api_key: sent as a bearer token; None sends none.
-        concurrency: maximum number of requests in flight.
         requests_per_minute: maximum number of requests in any 60 seconds; None for no limit.
         tokens_per_minute: maximum number of tokens of prompts and answers in any 60 seconds, estimated before a request
             and corrected after it.
-        prices: prices for the cost in :attr:`totals`; None counts no cost.
-        budget: maximum usage; no limit by default.
-
-    Raises:
-        UsageError: the base URL or a limit is invalid.
     """
 
     def __init__(
@@ -194,13 +188,12 @@ class Endpoint:
         self._bound: _Bound | None = None
         self._jitter, self._answered = random.Random(), 0.0
 
-    async def complete(self, body: Mapping[str, Any]) -> Reply:
+    async def complete(self, body: Mapping[str, Any]) -> ChatReply:
         """Send a request, with retries after transient failures.
 
         Raises:
-            UsageError: the key, the URL or the model is wrong.
             ContextFull: the prompt is too long for the model.
-            AgentFailed: the endpoint refuses the request (:class:`Refused`), or all attempts failed.
+            AgentFailed: the endpoint refuses the request (:class:`EndpointRefused`), or all attempts failed.
             BudgetSpent: the budget is used up.
         """
         bound = await self._open()
@@ -219,11 +212,14 @@ class Endpoint:
                 limited_since = limited_since or time.monotonic()
                 left = self.patience.limited + max(limited_since, self._answered) - time.monotonic()
                 wait = self._wait(limits)
-                wait = wait if problem.after is None else max(problem.after, min(wait, 1.0))
+                if problem.after is not None:
+                    wait = max(problem.after, min(wait, 1.0))
             else:
                 failures += 1
                 left = self.patience.longest_wait
-                wait = self._wait(failures) if problem.after is None else problem.after
+                wait = self._wait(failures)
+                if problem.after is not None:
+                    wait = problem.after
             if wait > left or failures > self.patience.retries:
                 break
             if problem.after is not None:
@@ -231,7 +227,9 @@ class Endpoint:
             self.totals.retries += 1
             await asyncio.sleep(wait)
         self.totals.failures += 1
-        pause = f"; it asks to wait {wait:.0f} s" if problem.after is not None and wait > left else ""
+        pause = ""
+        if problem.after is not None and wait > left:
+            pause = f"; it asks to wait {wait:.0f} s"
         raise AgentFailed(
             f"{without_login(self.url)} gave no answer in {failures + limits} attempts over "
             f"{time.monotonic() - started:.1f} s. The last: {problem}{pause}. "
@@ -244,7 +242,7 @@ class Endpoint:
         longest = min(self.patience.longest_wait, self.patience.first_wait * 2.0 ** min(attempt - 1, 30))
         return longest * self._jitter.uniform(0.5, 1.0)
 
-    async def _attempt(self, bound: _Bound, body: Mapping[str, Any]) -> Reply:
+    async def _attempt(self, bound: _Bound, body: Mapping[str, Any]) -> ChatReply:
         async with bound.slots:
             self.budget.check(self.totals)
             answer = int(body.get("max_completion_tokens") or body.get("max_tokens") or 256)
@@ -311,13 +309,13 @@ class Endpoint:
             limited = status == 429 or (status == 200 and bool(_RATE_LIMIT.search(f"{code} {everything}")))
             kind = "rate_limit" if limited else "server_error"
             return _Transient(kind, problem, after, limited or status == 529 or (status == 503 and after is not None))
-        return Refused(problem)
+        return EndpointRefused(problem)
 
     def _redact(self, text: str) -> str:
         """Remove the API key, which some servers repeat in errors."""
         return text.replace(self._key, "***") if self._key else text
 
-    def _count(self, reply: Reply, body: Mapping[str, Any]) -> None:
+    def _count(self, reply: ChatReply, body: Mapping[str, Any]) -> None:
         totals = self.totals
         if not reply.prompt_tokens:
             reply.prompt_tokens, reply.estimated = _tokens(body.get("messages"), body.get("tools")), True
@@ -332,7 +330,7 @@ class Endpoint:
         totals.completion_tokens += reply.completion_tokens
         totals.cost += self.prices.of(reply)
 
-    def usage(self, reply: Reply) -> dict[str, float]:
+    def usage(self, reply: ChatReply) -> dict[str, float]:
         """Return the usage of an answer, by the names of :class:`Totals`."""
         counted = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": reply.completion_tokens}
         return {name: float(value) for name, value in {**counted, "cost": self.prices.of(reply)}.items() if value}
@@ -345,7 +343,7 @@ class Endpoint:
             headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
             limits = httpx.Limits(max_connections=self.concurrency)
             client = httpx.AsyncClient(timeout=timeout, limits=limits, headers=headers)
-            slots, limiter = asyncio.Semaphore(self.concurrency), RateLimiter(*self._windows)
+            slots, limiter = asyncio.Semaphore(self.concurrency), EndpointRateLimiter(*self._windows)
             self._bound = _Bound(loop, client, _lifetime(client), slots, limiter)
             await anext(self._bound.lifetime)
         return self._bound
@@ -357,11 +355,7 @@ class Endpoint:
             self._bound = None
 
     async def aclose(self) -> None:
-        """Close all connections; may be called repeatedly, and a later request opens new ones.
-
-        Raises:
-            UsageError: the connections belong to another event loop that is still open.
-        """
+        """Close all connections; may be called repeatedly, and a later request opens new ones."""
         self._check_loop(asyncio.get_running_loop())
         bound, self._bound = self._bound, None
         if bound:

@@ -49,7 +49,7 @@ class Taken:
     amount: float
 
 
-class RateLimiter:
+class EndpointRateLimiter:
     """Admits requests in order, within the windows and the endpoint's rate limits."""
 
     def __init__(self, requests: Window | None, tokens: Window | None):
@@ -68,11 +68,14 @@ class RateLimiter:
                 await asyncio.sleep(seconds)
             if self._requests:
                 self._requests.take(1)
-            return self._tokens.take(tokens) if self._tokens else Taken(0.0, tokens)
+            if self._tokens:
+                return self._tokens.take(tokens)
+            return Taken(0.0, tokens)
 
     def _wait(self, tokens: int) -> float:
-        return max(
-            self._closed_until - time.monotonic(),
-            self._requests.wait(1) if self._requests else 0.0,
-            self._tokens.wait(tokens) if self._tokens else 0.0,
-        )
+        seconds = max(0.0, self._closed_until - time.monotonic())
+        if self._requests:
+            seconds = max(seconds, self._requests.wait(1))
+        if self._tokens:
+            seconds = max(seconds, self._tokens.wait(tokens))
+        return seconds

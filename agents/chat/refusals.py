@@ -69,7 +69,6 @@ def context_full(text: str, longest_answer: int | None = None) -> bool:
     """Return whether a refusal means that the prompt is too long for the model.
 
     Args:
-        text: codes and message of the error.
         longest_answer: the request's limit of answer tokens. If this alone is too large, the context is not full.
     """
     text = re.sub(r"[`'\"]", "", text.lower())
@@ -105,7 +104,6 @@ def requested_wait(headers: Mapping[str, str], content: str) -> float | None:
     """Return the seconds that a refusal requests to wait; None if it does not.
 
     Args:
-        headers: headers by names in lower case.
         content: text of the answer, used if no header has a wait.
     """
     if (seconds := _seconds(headers.get("retry-after-ms", ""), 0.001)) is not None:
@@ -124,6 +122,13 @@ def requested_wait(headers: Mapping[str, str], content: str) -> float | None:
     return max(resets[True], default=None) or min(resets[False], default=None)
 
 
+def _unit(name: str) -> float:
+    """Return the seconds of a unit, by any of its names."""
+    if name.startswith(("ms", "mi")) and not name.startswith("min"):
+        return 0.001
+    return _UNITS[name[0]]
+
+
 def _seconds(value: str, unit: float = 1.0) -> float | None:
     """Parse seconds from now: a number of units, a duration such as ``6m0s``, a date, or seconds since 1970."""
     value = value.strip().lower()
@@ -131,11 +136,14 @@ def _seconds(value: str, unit: float = 1.0) -> float | None:
         number = float(value)
         if not math.isfinite(number):
             return None
-        since_1970 = number / 1000 if number > 1e11 else number
-        return max(0.0, since_1970 - time.time() if since_1970 > 1e9 else number * unit)
+        if number > 1e11:  # milliseconds since 1970
+            number /= 1000
+        if number > 1e9:
+            return max(0.0, number - time.time())
+        return max(0.0, number * unit)
     if _DURATION.fullmatch(value):
         parts = re.findall(_PART, value)
-        return sum(float(n) * (0.001 if u[:2] in ("ms", "mi") and u[:3] != "min" else _UNITS[u[0]]) for n, u in parts)
+        return sum(float(n) * _unit(u) for n, u in parts)
     with contextlib.suppress(ValueError, TypeError, IndexError, OverflowError):
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
     with contextlib.suppress(ValueError, OverflowError):

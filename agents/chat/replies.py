@@ -25,7 +25,7 @@ class ErrorInReply(BadReply):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
+class ChatToolCall:
     """A tool call of the endpoint; the arguments should be JSON text."""
 
     id: str
@@ -34,11 +34,11 @@ class ToolCall:
 
 
 @dataclass(slots=True)
-class Reply:
+class ChatReply:
     """One answer."""
 
     text: str
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[ChatToolCall] = field(default_factory=list)
     finish: str = "stop"
     prompt_ids: Ids = ()
     ids: Ids = ()
@@ -53,14 +53,7 @@ class Reply:
 
 
 def parse_json(body: bytes, content_type: str) -> Any:
-    """Parse the body of a response.
-
-    Args:
-        content_type: content type of the response, for error messages.
-
-    Raises:
-        BadReply: the body is not JSON.
-    """
+    """Parse the body of a response."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -90,14 +83,9 @@ _REACHED_LIMIT = re.compile(r"length|max|context", re.IGNORECASE)
 _WITHHELD = re.compile(r"filter|refus|safety|sensitive|recitation|prohibit|block", re.IGNORECASE)
 
 
-def read_reply(data: Any) -> Reply:
-    """Read the answer in the data of a chat completion.
-
-    Raises:
-        BadReply: there is none.
-    """
-    choices = data.get("choices") if isinstance(data, dict) else None
-    choice = choices[0] if isinstance(choices, list) and choices else None
+def read_reply(data: Any) -> ChatReply:
+    """Read the answer in the data of a chat completion."""
+    choice = next(iter(_list(_mapping(data).get("choices"))), None)
     if error := _error(data) or _error(choice):
         raise ErrorInReply(error)
     if not isinstance(choice, dict):
@@ -119,7 +107,7 @@ def read_reply(data: Any) -> Reply:
         if not withheld and (content is None or not finish):
             raise BadReply(f"the answer has no content (its finish_reason is {finish[:100]!r})")
     prompt_tokens, completion_tokens, cached_tokens = _usage(data)
-    return Reply(
+    return ChatReply(
         well_formed(content or ""),
         calls,
         "length" if reached_limit else "stop",
@@ -137,7 +125,9 @@ def _error(data: Any) -> Any:
     """Return the error in an answer or a part of one, or None."""
     if not isinstance(data, dict):
         return None
-    return data.get("error") or (data if "error" in (data.get("object"), data.get("type")) else None)
+    if "error" in (data.get("object"), data.get("type")):
+        return data.get("error") or data
+    return data.get("error")
 
 
 def error_text(data: Any) -> str:
@@ -146,15 +136,11 @@ def error_text(data: Any) -> str:
     for key in ("error", "message", "detail"):
         if isinstance(message, dict) and message.get(key):
             message = message[key]
-    return " ".join((message if isinstance(message, str) else json.dumps(message)).split())[:300]
+    return " ".join(_json_text(message).split())[:300]
 
 
 async def read_events(lines: AsyncIterator[str]) -> Any:
-    """Assemble the data of a completion from a stream of events.
-
-    Raises:
-        BadReply: the stream breaks off, or has no completion.
-    """
+    """Assemble the data of a completion from a stream of events."""
     whole: dict[str, Any] = {"choices": []}
     done = failed = False
     async for line in lines:  # to its end, so that the connection can be reused
@@ -175,9 +161,7 @@ async def read_events(lines: AsyncIterator[str]) -> Any:
         except (TypeError, ValueError) as error:
             raise BadReply(f"an event of the stream has another form: {str(error)[:100]}") from error
     if not any(choice.get("finish_reason") for choice in whole["choices"]):
-        raise BadReply(
-            "the stream was cut before the answer's end" if whole["choices"] else "the stream has no choices"
-        )
+        raise BadReply("the stream has no choices, or was cut before the answer's end")
     return whole
 
 
@@ -198,7 +182,9 @@ def _add_event(whole: dict[str, Any], event: dict[str, Any]) -> None:
         index, function = new.get("index"), _mapping(new.get("function"))
         if not calls or (isinstance(index, int) and index >= len(calls)):
             calls.append({"id": "", "function": {"name": "", "arguments": ""}})
-        call = calls[index if isinstance(index, int) and 0 <= index < len(calls) else -1]
+        if not isinstance(index, int) or not 0 <= index < len(calls):
+            index = -1
+        call = calls[index]
         call["id"] = new.get("id") or call["id"]
         call["function"]["name"] += function.get("name") or ""
         call["function"]["arguments"] += _json_text(function.get("arguments") or "")
@@ -210,30 +196,35 @@ def _add_event(whole: dict[str, Any], event: dict[str, Any]) -> None:
 
 def _text(content: Any) -> str | None:
     """Return the text of a message, which some servers send in parts."""
-    if not isinstance(content, list):
-        return content if isinstance(content, str) else None
-    parts = [_mapping(part).get("text") for part in content]
+    if isinstance(content, str):
+        return content
+    parts = [_mapping(part).get("text") for part in _list(content)]
     texts = [text for text in parts if isinstance(text, str)]
     return "".join(texts) if texts else None
 
 
-def _calls(data: Any) -> list[ToolCall]:
+def _calls(data: Any) -> list[ChatToolCall]:
     """Read tool calls, each with a unique id, to which tool messages refer."""
-    calls: dict[str, ToolCall] = {}
-    for number, call in enumerate(data if isinstance(data, list) else ()):
+    calls: dict[str, ChatToolCall] = {}
+    for number, call in enumerate(_list(data)):
         function = _mapping(_mapping(call).get("function"))
         if not isinstance(function.get("name"), str):
             raise BadReply("the answer calls a tool without a name")
         own = well_formed(str(_mapping(call).get("id") or ""))
-        own = own if own and own not in calls else f"call_{number}"
+        if not own or own in calls:
+            own = f"call_{number}"
         text = _json_text(function.get("arguments") or {})
-        calls[own] = ToolCall(own, well_formed(function["name"]), well_formed(text))
+        calls[own] = ChatToolCall(own, well_formed(function["name"]), well_formed(text))
     return list(calls.values())
 
 
 def _json_text(arguments: Any) -> str:
     """Return arguments as JSON text; some servers send them as JSON."""
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+def _list(data: Any) -> list[Any]:
+    return data if isinstance(data, list) else []
 
 
 def _mapping(data: Any) -> dict[str, Any]:
@@ -259,8 +250,7 @@ def _parts(data: Any) -> Iterator[dict[str, Any]]:
     """Yield the mappings in the data of an answer that may have its usage, the outermost first."""
     level = [data]
     for _ in range(4):
-        level = [part for each in level for part in (each if isinstance(each, list) else [each])]
-        level = [part for part in level if isinstance(part, dict)]
+        level = [part for each in level for part in (_list(each) or [each]) if isinstance(part, dict)]
         yield from level
         level = [value for part in level for key, value in part.items() if key not in ("message", "logprobs")]
 
@@ -274,9 +264,10 @@ def _count(data: Any) -> int:
 
 
 def _ids(data: Any) -> Ids:
-    return tuple(data) if isinstance(data, list) and all(type(i) is int for i in data) else ()
+    ids = tuple(_list(data))
+    return ids if all(type(i) is int for i in ids) else ()
 
 
 def _logprobs(data: Any) -> tuple[float, ...]:
-    numbers = [_mapping(entry).get("logprob") for entry in data] if isinstance(data, list) else []
-    return tuple(float(n) for n in numbers if isinstance(n, int | float)) if None not in numbers else ()
+    numbers = [_mapping(entry).get("logprob") for entry in _list(data)]
+    return () if None in numbers else tuple(float(n) for n in numbers if isinstance(n, int | float))

@@ -24,11 +24,7 @@ _PREFIX = "base_model.model."
 
 @dataclass(frozen=True)
 class Adapter:
-    """The trained part of a model with LoRA, which an engine's ``update_weights`` accepts instead of all weights.
-
-    Raises:
-        UsageError: it is not a plain LoRA adapter.
-    """
+    """The trained part of a model with LoRA, which an engine's ``update_weights`` accepts instead of all weights."""
 
     config: Mapping[str, Any]
     """The contents of peft's ``adapter_config.json``: ``r``, ``lora_alpha``, ``target_modules``, ..."""
@@ -55,14 +51,7 @@ class Adapter:
         (folder / "adapter_config.json").write_text(json.dumps(about, indent=2, default=list) + "\n")
 
     def merged(self, base: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the weights of a model with the adapter merged.
-
-        Args:
-            base: all weights of the base model.
-
-        Raises:
-            UsageError: the model lacks a module that the adapter changes.
-        """
+        """Yield the weights of a model with the adapter merged."""
         left = {name.removesuffix(".lora_A.weight") for name in self.tensors if name.endswith(".lora_A.weight")}
         for name, weight in base:
             module = _PREFIX + name.removesuffix(".weight")
@@ -88,7 +77,9 @@ class Adapter:
             )
         )
         down, up = (self.tensors[f"{module}.lora_{side}.weight"].float() for side in "AB")
-        change: torch.Tensor = float(alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)) * (up @ down)
+        if self.config.get("use_rslora"):
+            rank = math.sqrt(rank)
+        change: torch.Tensor = float(alpha / rank) * (up @ down)
         return change.T if self.config.get("fan_in_fan_out") else change
 
 
@@ -101,11 +92,7 @@ def save_weights(weights: Iterable[tuple[str, torch.Tensor]], file: Path) -> Non
 
 
 def saved_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the weights in a model's folder.
-
-    Raises:
-        UsageError: there are no safetensors files.
-    """
+    """Yield the weights in a model's folder."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UsageError(f"{folder} has no *.safetensors files, with which the adapter could be merged")

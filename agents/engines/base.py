@@ -34,13 +34,10 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
 
     Args:
         vocabulary: number of tokens; None skips the check.
-
-    Raises:
-        UsageError: the prompt is empty or contains something other than token ids.
     """
-    ids = prompt if type(prompt) is tuple else tuple(prompt) if isinstance(prompt, Sequence) else None
-    if ids is None or set(map(type, ids)) - {int}:
+    if not isinstance(prompt, Sequence) or set(map(type, prompt)) - {int}:
         raise UsageError(f"a prompt must be a tuple of token ids (int), not {type(prompt).__name__} {prompt!r:.60}")
+    ids = tuple(prompt)
     if not ids:
         raise UsageError("there is nothing to generate from 0 prompt tokens")
     if min(ids) < 0 or (vocabulary is not None and max(ids) >= vocabulary):
@@ -52,17 +49,8 @@ def token_ids(prompt: Any, vocabulary: int | None = None) -> Ids:
 def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) -> tuple[Ids, int]:
     """Check a request to an engine with its model in another process.
 
-    Args:
-        prompt: token ids, at least one.
-        context: maximum number of tokens of a prompt and its response.
-        decodes: whether the engine can decode tokens, which stop texts need.
-
-    Returns:
-        The prompt, and the maximum number of response tokens.
-
     Raises:
         ContextFull: the prompt leaves no room for a response.
-        UsageError: the prompt or the sampling is invalid.
     """
     ids = token_ids(prompt)
     limit = min(sampling.max_new_tokens, context - len(ids))
@@ -77,7 +65,7 @@ def room_for(prompt: Any, sampling: Sampling, context: int, *, decodes: bool) ->
     return ids, limit
 
 
-def stopped(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
+def ends_with_stop(ids: Sequence[int], stop: Sequence[str], decode: Decode) -> bool:
     """Return whether the last token of a response completed a stop text."""
     longest = max(len(text.encode()) for text in stop)
     tail = decode(ids[-longest - _MARGIN :])
@@ -90,9 +78,6 @@ class Sampling:
 
     Log-probabilities are those of the narrowed distribution. A trainer computes those of the full one, so ``top_p``,
     ``top_k`` and ``min_p`` are for evaluation.
-
-    Raises:
-        UsageError: a value is invalid.
     """
 
     temperature: float = 1.0
@@ -177,8 +162,6 @@ class Engine(Protocol):
         """Sample a response. Cancelling the coroutine stops the generation.
 
         Args:
-            prompt: token ids of the whole prompt.
-            rng: the session's random numbers, which determine the response.
             session: a constant number for all turns of an episode, so that the engine can reuse its cache; -1 for none.
         """
         ...
@@ -221,38 +204,6 @@ class RestingEngine(UpdatableEngine, Protocol):
         ...
 
 
-class OwnsEngine:
-    """Forwards a trainer's weight updates to the agent's engine."""
-
-    engine: UpdatableEngine
-
-    @property
-    def version(self) -> int:
-        """Number of weight updates."""
-        return self.engine.version
-
-    @version.setter
-    def version(self, version: int) -> None:
-        self.engine.version = version
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens that the engine has computed or sampled."""
-        return self.engine.stats.total
-
-    async def suspend(self) -> None:
-        """Stop sampling. Unfinished responses keep their tokens."""
-        await self.engine.suspend()
-
-    async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
-        """Load new weights or an adapter; None if the engine shares the trained model."""
-        await self.engine.update_weights(weights)
-
-    async def resume(self) -> None:
-        """Resume sampling; unfinished responses continue after their tokens."""
-        await self.engine.resume()
-
-
 @dataclass(slots=True)
 class TokenCounts:
     """Counts of an engine: prompt tokens, prompt tokens in its prefix cache, sampled tokens, steps."""
@@ -269,15 +220,7 @@ class TokenCounts:
 
 
 def versions_of(spans: Iterable[tuple[str, int, int]], count: int, newest: int) -> list[int]:
-    """Convert vLLM's spans (label, begin, end) to the version of each token.
-
-    Args:
-        count: number of tokens.
-        newest: the engine's latest version.
-
-    Raises:
-        ValueError: the spans do not match these tokens and versions.
-    """
+    """Convert vLLM's spans (label, begin, end) to the version of each token."""
     versions = [int(label) for label, begin, end in spans for _ in range(begin, end)]
     last = max(versions, default=0)
     if len(versions) != count or last > newest:

@@ -54,9 +54,7 @@ class DecodeGraphs:
         """Compute the logits after one more token of each of the first sequences of the cache.
 
         Args:
-            ids: the token of each sequence.
             ends: the total number of tokens of each sequence.
-            rows: number of rows of the cache.
             length: number of columns of the cache, without the last, which nothing reads.
 
         Returns:

@@ -112,16 +112,18 @@ class BatchCache:
         More than needed is allocated, up to the bound, so that growth is rare.
 
         Args:
-            length: maximum number of tokens of a sequence.
             bound: total number of tokens up to which more than needed is allocated.
         """
         plan = self._plan
         if rows <= plan.rows and length <= plan.length:
             return
-        more_rows = plan.rows if rows <= plan.rows else max(rows, plan.rows * 3 // 2)
+        more_rows, more_length = plan.rows, plan.length
+        if rows > plan.rows:
+            more_rows = max(rows, plan.rows * 3 // 2)
         if more_rows * length <= bound:
             rows = more_rows
-        more_length = plan.length if length <= plan.length else max(length, plan.length * 3 // 2)
+        if length > plan.length:
+            more_length = max(length, plan.length * 3 // 2)
         length = max(length, min(more_length, bound // rows))
         plan.rows, plan.length = rows, length
         for layer in self._layers:
@@ -148,8 +150,10 @@ class BatchCache:
         ids, real = pad_left(new, device)
         width = ids.shape[1]
         position = torch.tensor(ends, device=device)[:, None] + torch.arange(-width, 0, device=device)
-        slots = position if real is None else torch.where(real.bool(), position, plan.length)
-        position = position.clamp_(min=0) if real is None else position.clamp(min=0)
+        slots = position
+        if real is not None:
+            slots = torch.where(real.bool(), position, plan.length)
+        position = position.clamp(min=0)
         plan.first, plan.last = first, first + len(new)
         plan.row_index = torch.arange(plan.first, plan.last, device=device)[:, None]
         chunk = max(1, _CHUNK_TOKENS // len(new))

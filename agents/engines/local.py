@@ -21,7 +21,7 @@ from rollenv.agents.engines.base import (
     Ids,
     Response,
     Sampling,
-    stopped,
+    ends_with_stop,
     token_ids,
     write_routes,
 )
@@ -34,7 +34,7 @@ with extra("train", "Running a model"):
     from rollenv.agents.engines.adapters import Adapter
     from rollenv.agents.engines.kv_cache import BatchCache, Distributions, cache_argument
     from rollenv.agents.engines.radix import PrefixCache
-    from rollenv.agents.engines.requests import WORTH_WAITING, Joining, Request, similar, start_order
+    from rollenv.agents.engines.requests import WORTH_WAITING, Joining, LocalRequest, similar, start_order
     from rollenv.agents.engines.sampling import distributions, draw
     from rollenv.agents.engines.scoring import pad_left, positions
 
@@ -80,7 +80,6 @@ class LocalEngine:
     Args:
         model: any decoder of transformers with full attention in every layer; a sliding window limits the context.
         stop: the tokens that end a response; those of the model's generation config are added.
-        decode: converts tokens to text, for :attr:`Sampling.stop`.
         max_batch_tokens: limit of running requests times the longest of them; others wait.
         keep_tokens: maximum number of tokens whose keys and values are cached for later requests.
     """
@@ -100,9 +99,9 @@ class LocalEngine:
         self.max_context = context_length(model.config)
         self.version = 0
         self.stats = EngineStats()
-        self._waiting: list[Request] = []
-        self._one_token: list[Request] = []
-        self._running: list[Request] = []  # request i has row i of the batch
+        self._waiting: list[LocalRequest] = []
+        self._one_token: list[LocalRequest] = []
+        self._running: list[LocalRequest] = []  # request i has row i of the batch
         self._batch = BatchCache(model)
         self._kept = PrefixCache(keep_tokens)
         self._vocabulary: int = model.config.get_text_config().vocab_size
@@ -113,13 +112,7 @@ class LocalEngine:
     # -- what sessions call ------------------------------------------------------------------------------------------
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`).
-
-        Raises:
-            ContextFull: the prompt leaves no room for a response.
-            EngineFailed: the model raised an exception.
-            UsageError: the prompt is empty or invalid, or ``max_new_tokens`` is below 1.
-        """
+        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`)."""
         prompt = token_ids(prompt, self._vocabulary if sampling.max_new_tokens > 1 else None)
         limit = min(sampling.max_new_tokens, self.max_context - len(prompt))
         if sampling.max_new_tokens < 1:
@@ -128,7 +121,7 @@ class LocalEngine:
             raise UsageError("stop texts need decode=: LocalEngine(model, stop, decode=...)")
         if limit < 1:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
-        request = Request(prompt, sampling, rng, limit, asyncio.get_running_loop().create_future())
+        request = LocalRequest(prompt, sampling, rng, limit, asyncio.get_running_loop().create_future())
         if sampling.routes and not self._batch.routers:
             raise UsageError("routes=True needs a mixture of experts; this model has no routers")
         (self._one_token if limit == 1 and not sampling.routes else self._waiting).append(request)
@@ -160,11 +153,7 @@ class LocalEngine:
         self._suspended = True
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
-        """Load named weights, as in the model's ``state_dict``; None if the model itself was trained.
-
-        Raises:
-            UsageError: a name or a shape is not the model's, or these are an adapter, not weights.
-        """
+        """Load named weights, as in the model's ``state_dict``; None if the model itself was trained."""
         if isinstance(weights, Adapter):
             raise UsageError("the local engine cannot load an adapter: pass adapter.merged(weights of the model)")
         if weights is not None:
@@ -221,7 +210,7 @@ class LocalEngine:
         if self._running:
             self._try(self._continue, self._running, self._running)
 
-    def _try(self, work: Callable[[T], None], on: T, requests: list[Request]) -> None:
+    def _try(self, work: Callable[[T], None], on: T, requests: list[LocalRequest]) -> None:
         """Run a part of a step; an exception fails its requests."""
         try:
             work(on)
@@ -234,7 +223,7 @@ class LocalEngine:
                 self._finish(request, error)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def _drop(self, request: Request) -> None:
+    def _drop(self, request: LocalRequest) -> None:
         """Remove a cancelled request."""
         for requests in (self._waiting, self._one_token):
             if request in requests:
@@ -261,7 +250,7 @@ class LocalEngine:
                 batches.append([item])
         return batches
 
-    def _answer_one_token(self, batch: list[Request]) -> None:
+    def _answer_one_token(self, batch: list[LocalRequest]) -> None:
         """Answer from cached distributions, without keys and values."""
         self._draw(batch, self._known_logits([r.prompt for r in batch]))
         if any(request.failure for request in batch):
@@ -341,7 +330,7 @@ class LocalEngine:
     def _keep(self, computed: list[tuple[int, Ids]]) -> None:
         self.stats.evicted += self._kept.save(self._batch, computed)
 
-    def _continue(self, running: list[Request]) -> None:
+    def _continue(self, running: list[LocalRequest]) -> None:
         """Sample the next token of every response."""
         logits = self._batch.forward(0, [r.response.ids[-1:] for r in running], [r.length for r in running])
         self._draw(running, logits)
@@ -363,12 +352,14 @@ class LocalEngine:
         for _, request in ended:
             self._finish(request)
 
-    def _routes(self, row: int, request: Request) -> NDArray[np.int16] | None:
+    def _routes(self, row: int, request: LocalRequest) -> NDArray[np.int16] | None:
         """Return the experts of all tokens but the last, as first computed; None if not requested."""
         if not request.sampling.routes:
             return None
         routes = self._batch.routes(row, request.length - 1)
-        return routes if request.routes is None else np.concatenate([request.routes, routes[len(request.routes) :]])
+        if request.routes is not None:
+            routes = np.concatenate([request.routes, routes[len(request.routes) :]])
+        return routes
 
     def _vacate(self, rows: list[int]) -> None:
         """Move the last running requests into freed rows."""
@@ -382,17 +373,17 @@ class LocalEngine:
                 self._running[hole] = self._running[mover]
         del self._running[left:]
 
-    def _ends(self, request: Request) -> bool:
+    def _ends(self, request: LocalRequest) -> bool:
         full = request.failure or len(request.response.ids) >= request.limit
         return bool(full) or self.finish(request.response.ids, request.sampling) == "stop"
 
     def finish(self, ids: Sequence[int], sampling: Sampling) -> str:
         """Return the finish reason of a response that ends here: "stop" or "length"."""
         texts = sampling.stop
-        ends = ids[-1] in self.stop or (texts and self._decode and stopped(ids, texts, self._decode))
+        ends = ids[-1] in self.stop or (texts and self._decode and ends_with_stop(ids, texts, self._decode))
         return "stop" if ends else "length"
 
-    def _finish(self, request: Request, cause: Exception | None = None) -> None:
+    def _finish(self, request: LocalRequest, cause: Exception | None = None) -> None:
         if request.future.done():  # cancelled by Ctrl-C during the step
             return
         if request.failure:
@@ -403,7 +394,7 @@ class LocalEngine:
         request.response.finish = self.finish(request.response.ids, request.sampling)
         request.future.set_result(None)
 
-    def _draw(self, requests: list[Request], logits: torch.Tensor) -> None:
+    def _draw(self, requests: list[LocalRequest], logits: torch.Tensor) -> None:
         """Append a token to every response; ``logits`` has the shape (requests, vocabulary)."""
         samplings = [r.sampling for r in requests]
         tokens, logprobs = self._sample(distributions(logits, samplings), samplings, [r.rng for r in requests])
@@ -441,15 +432,13 @@ def check_model(model: PreTrainedModel) -> None:
 def generation_stops(config: GenerationConfig | None) -> frozenset[int]:
     """Return the end tokens of a generation config."""
     ends = getattr(config, "eos_token_id", None)
-    return frozenset(ends if isinstance(ends, list | tuple) else () if ends is None else (ends,))
+    if isinstance(ends, int):
+        ends = (ends,)
+    return frozenset(ends or ())
 
 
 def context_length(config: PreTrainedConfig) -> int:
-    """Return the maximum number of tokens; log a warning if a sliding window makes it smaller than the model's.
-
-    Raises:
-        UsageError: a layer does not keep keys and values for every token.
-    """
+    """Return the maximum number of tokens; log a warning if a sliding window makes it smaller than the model's."""
     config = config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
@@ -472,14 +461,7 @@ def context_length(config: PreTrainedConfig) -> int:
 
 
 def load_weights(model: PreTrainedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Copy named tensors into a model, in place.
-
-    Args:
-        weights: (name, tensor) pairs, under the model's own names.
-
-    Raises:
-        UsageError: a name or a shape does not match the model.
-    """
+    """Copy named tensors into a model, in place."""
     own = model.state_dict()
     for name, tensor in weights:
         if name not in own:

@@ -18,13 +18,13 @@ from rollenv.agents.engines.kv_cache import BatchCache
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class RadixNode:
     """A run of tokens after those of its parent, and their slots in the pools of keys and values."""
 
     tokens: Ids
     slots: list[int]
-    parent: Node
-    children: dict[int, Node] = field(default_factory=dict)
+    parent: RadixNode
+    children: dict[int, RadixNode] = field(default_factory=dict)
     """Child nodes by their first token."""
 
 
@@ -41,10 +41,10 @@ class RadixTree:
 
     def clear(self) -> None:
         """Drop everything."""
-        self._root = Node.__new__(Node)
+        self._root = RadixNode.__new__(RadixNode)
         self._root.children = {}
         # Ordered by last use. A child is always before its parent, so the first node is a leaf.
-        self._nodes: OrderedDict[Node, None] = OrderedDict()
+        self._nodes: OrderedDict[RadixNode, None] = OrderedDict()
         self._free: list[int] = []
         self.size = 0
         """All slots in use are below this."""
@@ -64,8 +64,7 @@ class RadixTree:
         """Add tokens, or as many of the first ones as there is room for.
 
         Returns:
-            The number of known tokens, the slots of the new ones after them, and the number of dropped tokens of other
-            sequences.
+            The number of known tokens, the slots of the new ones, and the number of dropped tokens of others.
         """
         path, start = self._walk(tokens)
         if start == len(tokens):
@@ -75,7 +74,7 @@ class RadixTree:
         if path and inside < len(path[-1].tokens):
             # Split the node: a new parent takes its first tokens.
             lower = path[-1]
-            path[-1] = upper = Node(
+            path[-1] = upper = RadixNode(
                 lower.tokens[:inside], lower.slots[:inside], lower.parent, {lower.tokens[inside]: lower}
             )
             lower.parent.children[lower.tokens[0]] = upper
@@ -90,13 +89,13 @@ class RadixTree:
         self.size += count - reused
         if slots:
             parent = path[-1] if path else self._root
-            node = parent.children[tokens[start]] = Node(tokens[start : start + len(slots)], slots, parent)
+            node = parent.children[tokens[start]] = RadixNode(tokens[start : start + len(slots)], slots, parent)
             self._touch([*path, node])
         return start, slots, dropped
 
-    def _walk(self, tokens: Ids) -> tuple[list[Node], int]:
+    def _walk(self, tokens: Ids) -> tuple[list[RadixNode], int]:
         """Return the nodes of the longest known prefix, which may end inside the last one, and its length."""
-        path: list[Node] = []
+        path: list[RadixNode] = []
         node, length = self._root, 0
         while length < len(tokens) and (child := node.children.get(tokens[length])):
             common = common_prefix(child.tokens, tokens[length : length + len(child.tokens)])
@@ -107,12 +106,12 @@ class RadixTree:
             node = child
         return path, length
 
-    def _touch(self, path: list[Node]) -> None:
+    def _touch(self, path: list[RadixNode]) -> None:
         for node in reversed(path):
             self._nodes[node] = None
             self._nodes.move_to_end(node)
 
-    def _make_room(self, wanted: int, end: Node | None) -> int:
+    def _make_room(self, wanted: int, end: RadixNode | None) -> int:
         """Drop leaves, except on the path to ``end``, until there is room; return the number of dropped tokens."""
         dropped = 0
         while self.bound - self.tokens < wanted and (oldest := next(iter(self._nodes), end)) is not end:
@@ -153,7 +152,6 @@ class PrefixCache:
 
         Args:
             first: the row of the first prefix; the others follow it.
-            found: the results of :meth:`find`.
         """
         width = max(map(len, found), default=0)
         if not width:
@@ -164,14 +162,7 @@ class PrefixCache:
             rows[first : first + len(found), :, :width] = tokens.transpose(1, 2)
 
     def save(self, batch: BatchCache, computed: Iterable[tuple[int, Ids]]) -> int:
-        """Store the new keys and values of rows of a batch.
-
-        Args:
-            computed: rows and their tokens from the beginning.
-
-        Returns:
-            The number of tokens that were dropped to make room.
-        """
+        """Store the new keys and values of rows of a batch."""
         sources: dict[int, tuple[int, int]] = {}  # a small tree may reuse a slot; the last use counts
         dropped = 0
         try:

@@ -18,7 +18,7 @@ WORTH_WAITING = 32
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class LocalRequest:
     """A prompt and its response so far."""
 
     prompt: Ids
@@ -54,7 +54,7 @@ class Joining:
     """Waiting requests with equal tokens, and the source of their known keys and values."""
 
     tokens: Ids
-    requests: list[Request] = field(default_factory=list)
+    requests: list[LocalRequest] = field(default_factory=list)
     cached: list[int] = field(default_factory=list)
     """The known prefix, from :meth:`PrefixCache.find`."""
     like: Joining | None = None

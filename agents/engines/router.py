@@ -79,9 +79,6 @@ class Router:
         rest: pause in seconds after a replica's first failure; at most a minute after many.
         patience: seconds for a replica to suspend, update its weights or resume; a slower one has failed. An excluded
             replica has at most a minute.
-
-    Raises:
-        UsageError: there are no replicas.
     """
 
     def __init__(
@@ -142,13 +139,7 @@ class Router:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Sample a response on one of the replicas (see :class:`rollenv.agents.engines.base.Engine`).
-
-        Raises:
-            ContextFull: the prompt leaves no room for a response.
-            EngineFailed: no replica is left.
-            EngineLost: all replicas are permanently lost.
-        """
+        """Sample a response on one of the replicas (see :class:`rollenv.agents.engines.base.Engine`)."""
         prompt = token_ids(prompt)
         room = self.max_context - len(prompt)
         if room < 1:

@@ -22,11 +22,11 @@ def distributions(logits: torch.Tensor, samplings: Sequence[Sampling]) -> torch.
     rows = [i for i, s in enumerate(samplings) if s.narrows]
     if rows:
         index = torch.tensor(rows, device=logits.device)
-        logprobs[index] = _narrowed(logprobs[index], [samplings[i] for i in rows])
+        logprobs[index] = _narrow_probabilities(logprobs[index], [samplings[i] for i in rows])
     return logprobs
 
 
-def _narrowed(logprobs: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+def _narrow_probabilities(logprobs: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, device=logprobs.device)[:, None]
 
@@ -48,7 +48,6 @@ def draw(logprobs: torch.Tensor, samplings: Sequence[Sampling], uniform: Sequenc
     """Sample a token for every request.
 
     Args:
-        samplings: one per request; temperature 0 is greedy.
         uniform: one random number in [0, 1) per request.
 
     Returns:

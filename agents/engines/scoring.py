@@ -58,9 +58,6 @@ def score(
 def pad_left(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Pad rows of token ids on the left.
 
-    Args:
-        rows: token ids, of different lengths.
-
     Returns:
         Token ids (rows, longest) with zeros as padding, and the attention mask of the same shape, or None without
         padding.
@@ -78,7 +75,6 @@ def positions(mask: torch.Tensor | None, length: int, device: torch.device) -> t
 
     Args:
         mask: (rows, length), or None without padding.
-        length: tokens of each row, padding included.
 
     Returns:
         (rows, length), or (1, length) without a mask.

@@ -29,11 +29,7 @@ class SGLangEngine(ServerEngine):
     _versioning = {"abort_all_requests": False}
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """See :meth:`ServerEngine.generate`.
-
-        Raises:
-            UsageError: also for ``top_p``, ``top_k`` and ``min_p``.
-        """
+        """See :meth:`ServerEngine.generate`."""
         if sampling.temperature and (sampling.top_p < 1 or sampling.top_k or sampling.min_p):
             raise UsageError(
                 "SGLang reports log-probabilities before top_p, top_k and min_p, so its responses with these settings "

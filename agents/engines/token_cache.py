@@ -18,7 +18,6 @@ class Remembered(Generic[K, V]):
     """Cached results of a function of texts and tuples of ids; the least recently used are dropped.
 
     Args:
-        function: computes missing values.
         max_bytes: approximate maximum size of keys and values.
     """
 

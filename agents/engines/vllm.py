@@ -24,8 +24,8 @@ from rollenv.agents.engines.base import (
     Sampling,
     TokenCounts,
     check_base,
+    ends_with_stop,
     room_for,
-    stopped,
     versions_of,
 )
 from rollenv.core.errors import UsageError
@@ -60,7 +60,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class _Request:
     """A prompt and its response so far."""
 
     prompt: Ids
@@ -85,14 +85,8 @@ class VLLMEngine:
     vLLM seeds the process's random generators and starts a process group of torch when it loads a model.
 
     Args:
-        model: a folder or hub name.
-        stop: the tokens that end a response.
-        decode: converts tokens to text, for :attr:`Sampling.stop`.
         options: arguments of ``vllm.EngineArgs``, such as ``dtype``, ``max_model_len``, ``gpu_memory_utilization`` or
             ``enable_sleep_mode``.
-
-    Raises:
-        UsageError: an option is unknown, or vLLM cannot load the model.
     """
 
     def __init__(self, model: str | Path, stop: frozenset[int], *, decode: Decode | None = None, **options: Any):
@@ -102,7 +96,7 @@ class VLLMEngine:
         self._adapters = tempfile.TemporaryDirectory(prefix="rollenv-adapters-")
         self._asleep = 0
         self.stats = TokenCounts()
-        self._live: list[Request] = []
+        self._live: list[_Request] = []
         self._aborted: list[str] = []
         self._names, self._adapter_numbers = itertools.count(), itertools.count(1)
         self._suspended = False
@@ -130,26 +124,12 @@ class VLLMEngine:
     # -- what sessions call ------------------------------------------------------------------------------------------
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`).
-
-        Raises:
-            ContextFull: the prompt leaves no room for a response.
-            EngineFailed: vLLM failed, or was closed.
-            UsageError: the prompt or the sampling is invalid.
-        """
-        return await self.draw(prompt, sampling, rng.getrandbits(48))
-
-    async def draw(self, prompt: Ids, sampling: Sampling, seed: int) -> Response:
-        """Sample a response with a seed, for callers in another process.
-
-        Raises:
-            EngineLost: vLLM failed, or was closed.
-        """
+        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`)."""
         prompt, limit = room_for(prompt, sampling, self.max_context, decodes=self._decode is not None)
         if self._failure:
             raise EngineLost(self._failure)
         future = asyncio.get_running_loop().create_future()
-        request = Request(prompt, sampling, random.Random(seed), limit, future)
+        request = _Request(prompt, sampling, random.Random(rng.getrandbits(48)), limit, future)
         self._live.append(request)
         self._wake()
         try:
@@ -192,9 +172,6 @@ class VLLMEngine:
 
         Running requests keep their tokens, whose keys and values are computed again. An adapter is loaded as such with
         the option ``enable_lora=True``; otherwise it is merged into the weights of the model's folder.
-
-        Raises:
-            UsageError: there are no weights, or vLLM cannot load the adapter.
         """
         if weights is None:
             raise UsageError("vLLM keeps its own model: pass the trained model's named weights to update_weights()")
@@ -216,22 +193,8 @@ class VLLMEngine:
         if was_running:
             await self.resume()
 
-    async def call_workers(self, method: str, **arguments: Any) -> None:
-        """Call a method of vLLM's workers, for a transfer of weights by vLLM's trainer API (``vllm_transfer``)."""
-        await self._in_thread(self._llm.collective_rpc, method, None, (), arguments)
-
-    async def weights_came(self) -> None:
-        """Finish an update after :meth:`call_workers` has changed the weights."""
-        self._send_again(changed=self._adapter is not None)
-        await self._in_thread(self._put_on, None)
-        self.version += 1
-
     async def resume(self) -> None:
-        """Resume sampling; unfinished responses continue after their tokens.
-
-        Raises:
-            UsageError: the weights were lost in a sleep of level 2.
-        """
+        """Resume sampling; unfinished responses continue after their tokens."""
         if self._asleep == 2:
             raise UsageError("vLLM lost its weights in a sleep of level 2: call update_weights() before resume()")
         if self._asleep:
@@ -246,9 +209,6 @@ class VLLMEngine:
 
         Implies :meth:`suspend`; :meth:`update_weights` and :meth:`resume` allocate the memory again. Requires the
         option ``enable_sleep_mode=True``.
-
-        Raises:
-            UsageError: the device or the options do not allow it.
         """
         self.check_sleep()
         await self.suspend()
@@ -313,14 +273,14 @@ class VLLMEngine:
                 response.versions[request.sent :] = versions_of(spans, len(response.ids) - request.sent, self.version)
             self.stats.drawn += len(ids)
             texts = request.sampling.stop
-            at_text = bool(ids and texts and self._decode and stopped(response.ids, texts, self._decode))
+            at_text = bool(ids and texts and self._decode and ends_with_stop(response.ids, texts, self._decode))
             if output.finished or at_text:
                 response.finish = "stop" if at_text or response.ids[-1] in self.stop else "length"
                 if not output.finished:
                     self._aborted.append(request.id)
                 self._end(request)
 
-    def _end(self, request: Request, error: Exception | None = None) -> None:
+    def _end(self, request: _Request, error: Exception | None = None) -> None:
         if request not in self._live:  # cancelled during the step
             return
         self._live.remove(request)
@@ -341,7 +301,7 @@ class VLLMEngine:
     async def _in_thread(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
 
-    def _step(self, aborted: list[str], new: Sequence[Request]) -> tuple[list[tuple[Request, str]], list[Any]]:
+    def _step(self, aborted: list[str], new: Sequence[_Request]) -> tuple[list[tuple[_Request, str]], list[Any]]:
         """Run a step of vLLM and return the refused new requests with reasons, and the outputs."""
         self._llm.abort_request(aborted)
         refused = []
@@ -353,7 +313,7 @@ class VLLMEngine:
                 refused.append((request, str(error)))
         return refused, self._llm.step() if self._llm.has_unfinished_requests() else []
 
-    def _parameters(self, request: Request) -> Any:
+    def _parameters(self, request: _Request) -> Any:
         sampling = request.sampling
         temperature = sampling.temperature
         return SamplingParams(

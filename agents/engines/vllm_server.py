@@ -28,8 +28,8 @@ from rollenv.agents.engines.base import (
     Sampling,
     TokenCounts,
     check_base,
+    ends_with_stop,
     room_for,
-    stopped,
     versions_of,
 )
 from rollenv.core.errors import UsageError
@@ -83,16 +83,9 @@ class ServerEngine:
     Other servers get the weights with the adapter merged.
 
     Args:
-        url: address of the server, such as ``http://node7:8000``.
-        stop: the tokens that end a response.
         model: the folder of the saved model, which the server loads at the start.
-        decode: converts tokens to text, for :attr:`Sampling.stop`.
         folder: folder for weights and adapters, on a file system that the server shares; by default a temporary one.
         patience: seconds to wait for a server that does not respond.
-        key: the server's API key, if any.
-
-    Raises:
-        UsageError: no server responds, or it was started with other options.
     """
 
     kind, start = "vLLM", START
@@ -131,14 +124,7 @@ class ServerEngine:
     # -- what sessions call ------------------------------------------------------------------------------------------
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:
-        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`).
-
-        Raises:
-            ContextFull: the prompt leaves no room for a response.
-            EngineFailed: the server ended the request; the exception has the tokens so far.
-            EngineLost: the server no longer responds.
-            UsageError: the prompt or the sampling is invalid.
-        """
+        """Sample a response (see :class:`rollenv.agents.engines.base.Engine`)."""
         prompt, limit = room_for(prompt, sampling, self.max_context, decodes=self._decode is not None)
         request = _Request(prompt, sampling, limit, random.Random(rng.getrandbits(48)))
         self._live.append(request)
@@ -175,12 +161,7 @@ class ServerEngine:
         self._suspended = True
 
     async def update_weights(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter | None = None) -> None:
-        """Send all weights of the model, by their names in transformers, or an adapter.
-
-        Raises:
-            EngineLost: the server does not respond.
-            UsageError: there are no weights, or the server cannot load them.
-        """
+        """Send all weights of the model, by their names in transformers, or an adapter."""
         if weights is None:
             raise UsageError(
                 f"{self.kind} keeps its own model: pass the trained model's named weights to update_weights()"
@@ -205,12 +186,7 @@ class ServerEngine:
             await self.resume()
 
     async def resume(self) -> None:
-        """Resume the server; unfinished responses continue after their tokens.
-
-        Raises:
-            EngineLost: the server does not respond.
-            UsageError: the weights were lost in a sleep of level 2.
-        """
+        """Resume the server; unfinished responses continue after their tokens."""
         if self._asleep == 2:
             raise UsageError("vLLM lost its weights in a sleep of level 2: call update_weights() before resume()")
         if self._asleep:
@@ -221,11 +197,7 @@ class ServerEngine:
         self._suspended = False
 
     async def sleep(self, level: int = 1) -> None:
-        """Free the server's accelerator memory (see :class:`rollenv.agents.engines.base.RestingEngine`).
-
-        Raises:
-            UsageError: the server was not started with ``--enable-sleep-mode``.
-        """
+        """Free the server's accelerator memory (see :class:`rollenv.agents.engines.base.RestingEngine`)."""
         self.check_sleep()
         await self._post(f"/sleep?level={level}&mode=keep")
         self._suspended, self._asleep = True, level
@@ -328,7 +300,7 @@ class ServerEngine:
             stretches = ((span["version"], span["start"], span["end"]) for span in spans)
             response.versions[sent:] = versions_of(stretches, len(response.ids) - sent, self.version)
         texts, finish = request.sampling.stop, choice["finish_reason"]
-        at_text = bool(ids and texts and self._decode and stopped(response.ids, texts, self._decode))
+        at_text = bool(ids and texts and self._decode and ends_with_stop(response.ids, texts, self._decode))
         if at_text or finish in ("stop", "length"):
             response.finish = "stop" if at_text or response.ids[-1] in self.stop else "length"
             return True
@@ -429,9 +401,9 @@ class ServerEngine:
         if not backend:
             logger.info("weights go to the vLLM server at %s through the folder %s", self.url, self.folder)
             return None
-        from rollenv.agents.engines.vllm_transfer import server_transfer
+        from rollenv.agents.engines.vllm_transfer import Transfer
 
-        return server_transfer(backend, self.url, about["parallel_config"]["world_size"])
+        return Transfer(backend, self.url, about["parallel_config"]["world_size"])
 
     async def _check_server(self) -> None:
         """Wait for a server that failed, and check that it still has the weights."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollenv.agents.chat.endpoint import Endpoint
-from rollenv.agents.gateway.messages import Answer, Call, Finish, GatewayError, Request, as_openai
-from rollenv.agents.gateway.session import Drawn, GatewaySession
+from rollenv.agents.gateway.messages import Finish, FunctionCall, GatewayError, ModelAnswer, ModelRequest, as_openai
+from rollenv.agents.gateway.session import GatewaySession, SampledAnswer
 from rollenv.agents.gateway.tree import Position
 from rollenv.core.errors import UsageError
 
@@ -22,8 +22,6 @@ class Upstream:
 
     Args:
         model: the model's name at the endpoint; if empty, the name in the client's request.
-        max_context: context length of the model, which is passed to harnesses too.
-        body: further keys of every request.
     """
 
     def __init__(
@@ -32,7 +30,7 @@ class Upstream:
         self.endpoint, self.name, self.body = endpoint, model, dict(body or {})
         self.max_context = max_context
 
-    async def draw(self, session: GatewaySession, position: Position, request: Request) -> Drawn:
+    async def draw(self, session: GatewaySession, position: Position, request: ModelRequest) -> SampledAnswer:
         """Send a request to the endpoint.
 
         Raises:
@@ -45,8 +43,8 @@ class Upstream:
             raise GatewayError("invalid", f"the endpoint refuses: {error}") from error
         ids = {call.id: f"call_{secrets.token_hex(16)}" for call in reply.calls}
         namespaces = {tool["function"]["name"]: tool.get("namespace", "") for tool in request.tools}
-        calls = tuple(Call(ids[c.id], c.name, c.arguments, namespaces.get(c.name, "")) for c in reply.calls)
-        answer = Answer(
+        calls = tuple(FunctionCall(ids[c.id], c.name, c.arguments, namespaces.get(c.name, "")) for c in reply.calls)
+        answer = ModelAnswer(
             reply.text,
             calls,
             reply.thoughts,
@@ -56,16 +54,16 @@ class Upstream:
             completion_tokens=reply.completion_tokens,
             created=int(began),
         )
-        return Drawn(answer, {"began": began, "ended": time.time(), "has_tools": bool(request.tools)})
+        return SampledAnswer(answer, {"began": began, "ended": time.time(), "has_tools": bool(request.tools)})
 
-    def count(self, session: GatewaySession, position: Position, request: Request) -> int:
+    def count(self, session: GatewaySession, position: Position, request: ModelRequest) -> int:
         """Estimate the number of prompt tokens, as four bytes each."""
         return len(json.dumps(self._body(request)).encode()) // 4
 
     def release(self, session: GatewaySession) -> None:
         """Do nothing."""
 
-    def _body(self, request: Request) -> dict[str, Any]:
+    def _body(self, request: ModelRequest) -> dict[str, Any]:
         tools = [{key: value for key, value in tool.items() if key != "namespace"} for tool in request.tools]
         choice: Any = request.tool_choice
         if choice not in ("auto", "none", "required"):

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
-from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from rollenv.agents.engines.base import Sampling
 from rollenv.agents.gateway.http import HttpServer
-from rollenv.agents.gateway.policy import Policy
-from rollenv.agents.gateway.record import Record
 from rollenv.agents.gateway.server import agent_app
-from rollenv.agents.gateway.session import Caps, GatewaySession, Model, session_id
-from rollenv.core.errors import UsageError
+from rollenv.agents.gateway.session import Caps
+from rollenv.agents.gateway.sessions import GatewaySessions
 
 T = TypeVar("T")
 
-#: First session number, larger than those of episodes that the same engine plays.
-_FIRST_NUMBER = 1 << 32
-#: Maximum number of dropped sessions whose calls are still answered with 410.
-_REMEMBERED = 100_000
 
-
-class Gateway:
+class Gateway(GatewaySessions):
     """Serves the policy to external programs, and records the tokens of their calls.
 
     A program uses OpenAI's chat completions or Responses, Anthropic's Messages or Google's API, with the base URL and
@@ -36,15 +26,9 @@ class Gateway:
     Args:
         model: a :class:`~rollenv.agents.local.LocalAgent`, an :class:`~rollenv.agents.engine_agent.EngineAgent`, or a
             :class:`~rollenv.agents.gateway.session.Model`.
-        host: interface to listen on.
         port: port to listen on; 0 for any free one.
         url: address of this gateway for programs; by default that of ``host`` and ``port``.
         record: file for all calls; unfinished sessions in it are restored.
-        caps: limits of each session.
-        seed: seed of all sampling.
-
-    Raises:
-        UsageError: the port is not available, or the record is another kind of file.
     """
 
     def __init__(
@@ -58,27 +42,10 @@ class Gateway:
         caps: Caps | None = None,
         seed: int = 0,
     ):
-        self.on_finish: Callable[[GatewaySession], None] = lambda session: None
-        """Called with each session that is finished."""
-        self.model: Model = model if hasattr(model, "draw") else Policy(model)
-        self._url, self.caps, self.seed = url.rstrip("/"), caps or Caps(), seed
-        self.sessions: dict[str, GatewaySession] = {}
-        """Sessions by id."""
-        self.refused_keys = 0
-        """Number of calls with an unknown key."""
-        self.past_counts, self.past_matches, self.past_tokens = Counter[str](), Counter[str](), 0
-        """Counts of dropped sessions."""
-        self._ended: dict[str, None] = {}
-        self._numbers = itertools.count(_FIRST_NUMBER)
-        self._record = Record(record) if record else None
+        super().__init__(model, url=url, record=record, caps=caps, seed=seed)
         self._http = HttpServer(agent_app(self), host, port)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        try:
-            for event in self._record.events() if self._record else ():
-                self._restore(event)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise UsageError(f"{record} is not the record of a gateway: name another file") from error
 
     @property
     def url(self) -> str:
@@ -90,94 +57,10 @@ class Gateway:
         """HOST:PORT of the listening socket."""
         return f"{self._http.host}:{self._http.port}"
 
-    def open(
-        self,
-        task: str = "",
-        *,
-        seed: int | None = None,
-        key: str = "",
-        caps: Caps | None = None,
-        sampling: Sampling | None = None,
-    ) -> GatewaySession:
-        """Open a session for one episode.
-
-        Args:
-            seed: seed of its sampling; by default derived from the gateway's and the number of sessions.
-            key: a key of at least 128 bits; random by default.
-            sampling: sampling settings; by default the model's own.
-
-        Raises:
-            UsageError: the key is too short, or taken.
-        """
-        if key and (len(key) < 32 or not key.isascii() or not key.replace("-", "").replace("_", "").isalnum()):
-            raise UsageError("a session's key has at least 32 letters and digits")
-        number = next(self._numbers)
-        seed = self.seed * 1_000_003 + number if seed is None else seed
-        session = self._session(task, seed, number, key=key, caps=caps or self.caps, sampling=sampling)
-        if session.id in self.sessions or session.id in self._ended:
-            raise UsageError("there is a session with this key already")
-        if self._record is not None:
-            self._record.append({"event": "open", "session": session.id, "task": task, "seed": seed})
-        self.sessions[session.id] = session
-        return session
-
-    def _session(self, task: str, seed: int, number: int, **settings: Any) -> GatewaySession:
-        return GatewaySession(
-            self.model,
-            task=task,
-            seed=seed,
-            number=number,
-            url=self.url,
-            record=self._record,
-            on_finish=lambda session: self.on_finish(session),
-            **settings,
-        )
-
-    def find(self, key: str) -> GatewaySession | None:
-        """Return the session with a key, or None."""
-        return self.sessions.get(session_id(key))
-
-    def was_open(self, key: str) -> bool:
-        """Return whether a session with this key was dropped."""
-        return session_id(key) in self._ended
-
-    def forget(self, session: GatewaySession) -> None:
-        """Finish a session and drop it from memory."""
-        if not session.over:
-            session.finish()
-        if self.sessions.pop(session.id, None) is not None:
-            self.past_counts.update(session.counts)
-            self.past_matches.update(session.tree.matches)
-            self.past_tokens += session.drawn_tokens
-            self._remember(session.id)
-            if self._record is not None:
-                self._record.append({"event": "forget", "session": session.id})
-
-    def _remember(self, ended: str) -> None:
-        self._ended[ended] = None
-        if len(self._ended) > _REMEMBERED:
-            self._ended.pop(next(iter(self._ended)))
-
-    def _restore(self, event: dict[str, Any]) -> None:
-        if event["event"] == "open":
-            session = self._session(event["task"], event["seed"], next(self._numbers), caps=self.caps)
-            session.id = event["session"]
-            session.key = ""  # only the client knows it
-            self.sessions[session.id] = session
-        elif event["event"] == "forget":
-            self.sessions.pop(event["session"], None)
-            self._remember(event["session"])
-        elif event["session"] in self.sessions:
-            self.sessions[event["session"]].restore(event)
-
     # -- serving -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen and serve in the running event loop until :meth:`stop`.
-
-        Raises:
-            UsageError: the port is not available.
-        """
+        """Listen and serve in the running event loop until :meth:`stop`."""
         await self._http.start()
         for session in self.sessions.values():
             session.url = self.url

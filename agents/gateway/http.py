@@ -24,11 +24,7 @@ logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing 
 
 
 class HttpServer:
-    """Serves an app until it is stopped.
-
-    Args:
-        port: port to listen on; 0 for any free one, which :attr:`port` then has.
-    """
+    """Serves an app until it is stopped."""
 
     def __init__(self, app: Any, host: str, port: int):
         self.app, self.host, self.port = app, host, port
@@ -38,11 +34,7 @@ class HttpServer:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        """Serve in the running event loop; after a change of the loop, with the same port.
-
-        Raises:
-            UsageError: the port is not available.
-        """
+        """Serve in the running event loop; after a change of the loop, with the same port."""
         loop = asyncio.get_running_loop()
         if self._serving is not None and self._loop is loop and not self._serving.done():
             return

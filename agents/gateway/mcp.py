@@ -22,7 +22,6 @@ class Tools:
 
     Args:
         offered: the environment's functions, in OpenAI's form; by default ``step(action)``.
-        instructions: instructions for clients.
     """
 
     def __init__(self, offered: Sequence[Mapping[str, Any]] = (), instructions: str = ""):

@@ -14,7 +14,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """A function call in an answer."""
 
     id: str
@@ -33,7 +33,7 @@ class Message:
     """The role; "developer" becomes "system"."""
     text: str = ""
     """The text of all blocks, joined without a separator."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[FunctionCall, ...] = ()
     """Calls of an assistant."""
     call_id: str = ""
     """The call that a tool's message answers."""
@@ -44,7 +44,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ModelRequest:
     """A client's request."""
 
     messages: tuple[Message, ...]
@@ -72,12 +72,12 @@ Finish = Literal["stop", "stop_text", "length", "tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     """The answer to a call."""
 
     text: str
     """The text without reasoning, calls, special tokens, and everything from a stop text on."""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[FunctionCall, ...] = ()
     reasoning: str = ""
     finish: Finish = "stop"
     stop_text: str = ""
@@ -101,7 +101,7 @@ class Answer:
 
 
 #: Looks up the answer with an id (without prefix), or with a call of that id, in the same session.
-Stored = Callable[[str], Answer | None]
+Stored = Callable[[str], ModelAnswer | None]
 
 #: Kinds of errors with their HTTP status, unless a dialect has its own.
 ERRORS = {
@@ -123,9 +123,6 @@ class GatewayError(RollenvError):
 
     Args:
         kind: one of :data:`ERRORS`; "overflow" is a prompt that leaves no room for an answer.
-        message: what happened and what to do, for the client's log.
-        param: the invalid field of the request.
-        tokens: number of prompt tokens, for "overflow".
         maximum: size of the context in tokens, for "overflow"; 0 if unknown.
     """
 
@@ -135,7 +132,7 @@ class GatewayError(RollenvError):
         self.status = ERRORS[kind]
 
 
-def ended() -> GatewayError:
+def ended_error() -> GatewayError:
     """Create the error of a call after its session's end."""
     return GatewayError("ended", "the episode of this session is over; the agent has to stop")
 

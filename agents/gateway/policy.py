@@ -14,9 +14,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from rollenv.agents.engines.base import Engine, Response, Sampling
-from rollenv.agents.gateway.messages import Answer, Call, Finish, GatewayError, Message, Request
-from rollenv.agents.gateway.session import Drawn, GatewaySession
-from rollenv.agents.gateway.tree import Ids, Node, Position
+from rollenv.agents.gateway.messages import Finish, FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest
+from rollenv.agents.gateway.session import GatewaySession, SampledAnswer
+from rollenv.agents.gateway.tree import CallNode, Ids, Position
 from rollenv.agents.prompts.chat_format import ChatFormat
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import ResponseText
@@ -31,7 +31,7 @@ _CALL_ARGUMENTS = re.compile(r'"(?:arguments|parameters|args|input)"\s*:\s*(.*)'
 _MARKS = re.compile("|".join(map(re.escape, (*THOUGHT_MARKS, *THOUGHT_MARKS.values()))))
 
 
-class Policy:
+class PolicyModel:
     """A model with token ids in and out.
 
     If an answer must be a call (``tool_choice``), the opening of the call is part of the prompt: it is neither sampled
@@ -43,15 +43,12 @@ class Policy:
             are used.
         client_sampling: use the client's temperature and ``top_p``. Not for training: with a temperature of 0 all
             members of a group are equal.
-
-    Raises:
-        UsageError: the agent has no tokens, or its tokenizer has no chat template.
     """
 
     def __init__(self, agent: Any, *, client_sampling: bool = False):
         if not hasattr(agent, "engine") or not hasattr(agent, "sampling"):
             raise UsageError(f"a gateway needs a LocalAgent, EngineAgent or Upstream, not {type(agent).__name__}")
-        tokenizer = agent.tokenizer if hasattr(agent, "tokenizer") else agent.codec.tokenizer
+        tokenizer = getattr(agent, "tokenizer", None) or agent.codec.tokenizer
         self.name, self.agent = "policy", agent
         self.engine: Engine = agent.engine
         self.client_sampling = client_sampling
@@ -65,7 +62,7 @@ class Policy:
         """Context length of the engine."""
         return self.engine.max_context
 
-    async def draw(self, session: GatewaySession, position: Position, request: Request) -> Drawn:
+    async def draw(self, session: GatewaySession, position: Position, request: ModelRequest) -> SampledAnswer:
         """Sample the answer to a request; see :class:`~rollenv.agents.gateway.session.Model`."""
         began = time.time()
         chat = self._chat(session, position, request)
@@ -95,9 +92,9 @@ class Policy:
             "ended": time.time(),
             "has_tools": bool(request.tools),
         }
-        return Drawn(answer, tokens, lambda node: self._keep(session, node, chat))
+        return SampledAnswer(answer, tokens, lambda node: self._keep(session, node, chat))
 
-    def count(self, session: GatewaySession, position: Position, request: Request) -> int:
+    def count(self, session: GatewaySession, position: Position, request: ModelRequest) -> int:
         """Count the tokens of a request's prompt."""
         return len(self._chat(session, position, request).prompt())
 
@@ -106,7 +103,7 @@ class Policy:
         self._kept.pop(session, None)
         self.engine.release(session.number)
 
-    def _keep(self, session: GatewaySession, node: Node, chat: Conversation) -> None:
+    def _keep(self, session: GatewaySession, node: CallNode, chat: Conversation) -> None:
         kept = self._kept.setdefault(session, OrderedDict())
         kept[node.number] = chat
         if node.continues and node.parent is not None:
@@ -114,7 +111,7 @@ class Policy:
         while len(kept) > _KEPT:
             kept.popitem(last=False)
 
-    def _sampling(self, session: GatewaySession, request: Request, prompt: int) -> Sampling:
+    def _sampling(self, session: GatewaySession, request: ModelRequest, prompt: int) -> Sampling:
         room = self.engine.max_context - prompt
         if room < 1:
             raise GatewayError(
@@ -134,7 +131,7 @@ class Policy:
 
     # -- prompts -------------------------------------------------------------------------------------------------------
 
-    def _chat(self, session: GatewaySession, position: Position, request: Request) -> Conversation:
+    def _chat(self, session: GatewaySession, position: Position, request: ModelRequest) -> Conversation:
         """Return the conversation that ends with a request's messages."""
         if any(message.images for message in request.messages):
             raise GatewayError("invalid", "the model reads no images; send text only")
@@ -146,7 +143,7 @@ class Policy:
         return chat
 
     def _begin(
-        self, messages: Sequence[tuple[Message, Node | None]], tools: Sequence[Mapping[str, Any]]
+        self, messages: Sequence[tuple[Message, CallNode | None]], tools: Sequence[Mapping[str, Any]]
     ) -> Conversation:
         """Create a conversation whose history is rendered by the template."""
         first = 0
@@ -161,7 +158,7 @@ class Policy:
         chat.extend([self._message(message, node) for message, node in messages[first:]])
         return chat
 
-    def _after_answer(self, session: GatewaySession, node: Node) -> Conversation:
+    def _after_answer(self, session: GatewaySession, node: CallNode) -> Conversation:
         """Return a copy of the conversation up to a node's answer, cached or rebuilt from the tree."""
         kept, tree = self._kept.get(session), session.tree
         chat = kept.get(node.number) if kept else None
@@ -179,7 +176,7 @@ class Policy:
             self._keep(session, node, chat)
         return chat.fork()
 
-    def _message(self, message: Message, node: Node | None = None) -> dict[str, Any]:
+    def _message(self, message: Message, node: CallNode | None = None) -> dict[str, Any]:
         """Convert a message for the template. An answer of a node is shown as it was sampled."""
         if node is not None:
             return self.format.answer_message(node.answer_ids)
@@ -191,7 +188,7 @@ class Policy:
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
-    def _opening(self, request: Request, prompt: Ids) -> Ids:
+    def _opening(self, request: ModelRequest, prompt: Ids) -> Ids:
         """Return the tokens of a call's opening if the answer must be a call and the model does not think before it."""
         chosen = request.tool_choice
         if chosen in ("auto", "none"):
@@ -203,7 +200,7 @@ class Policy:
         opening = self.format.message("assistant", f'<tool_call>\n{{"name":{named}')
         return tuple(self.format.encode(opening["content"], anchored=True))
 
-    def read(self, response: Response, prompt: Ids, request: Request, opening: Ids = ()) -> Answer:
+    def read(self, response: Response, prompt: Ids, request: ModelRequest, opening: Ids = ()) -> ModelAnswer:
         """Parse a response to an answer, without its counts.
 
         Calls of all model families are recognised. Arguments that are not JSON are unchanged, so that the model learns
@@ -216,18 +213,21 @@ class Policy:
         if stop_text:
             whole, finish = whole[: len(whole) - len(sampled) + sampled.find(stop_text)], "stop_text"
         text, _ = after_thoughts(whole, self.text.opens_thought(prompt))
-        thought = whole if not text else whole[: whole.rfind(text)]
-        reasoning = _MARKS.sub("", thought).strip() if text != whole else ""
-        calls: list[Call] = []
+        reasoning = ""
+        if text != whole:
+            thought = whole[: whole.rfind(text)] if text else whole
+            reasoning = _MARKS.sub("", thought).strip()
+        calls: list[FunctionCall] = []
         if request.tools:
             text, calls = _calls(text, request.tools)
-        calls = [] if request.tool_choice == "none" else calls
+        if request.tool_choice == "none":
+            calls = []
         if calls and finish == "stop":
             finish = "tool_calls"
-        return Answer(text, tuple(calls), reasoning, finish, stop_text)
+        return ModelAnswer(text, tuple(calls), reasoning, finish, stop_text)
 
 
-def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Call]]:
+def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[FunctionCall]]:
     """Split a text into its message and its calls."""
     found, around = find_calls(text, "hermes", tools)
     namespaces = {tool["function"]["name"]: tool.get("namespace", "") for tool in tools}
@@ -242,11 +242,13 @@ def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Cal
             name = name or name_match[1]  # type: ignore[index]
             arguments = arguments_match[1].strip() if arguments_match else written.strip()
         begin = call.end
-        calls.append(Call(f"call_{secrets.token_hex(16)}", name, arguments, namespaces.get(name, "")))
-    return (around if calls else text), calls
+        calls.append(FunctionCall(f"call_{secrets.token_hex(16)}", name, arguments, namespaces.get(name, "")))
+    if not calls:
+        return text, calls
+    return around, calls
 
 
-def _call_text(call: Call) -> str:
+def _call_text(call: FunctionCall) -> str:
     try:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):

@@ -19,15 +19,8 @@ from rollenv.core.errors import UsageError
 _BEGINNINGS = (b'{"event":"', b'{"session":"')
 
 
-class Record:
-    """Appends events to a file.
-
-    Args:
-        path: a file, whose contents are kept.
-
-    Raises:
-        UsageError: it cannot be written, or another gateway writes to it.
-    """
+class CallRecord:
+    """Appends events to a file."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -45,11 +38,7 @@ class Record:
             raise UsageError(f"the gateway cannot write to {path}: {error.strerror}; name another file") from error
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events so far, and remove an incomplete last line.
-
-        Raises:
-            ValueError: the file has other contents, which are kept.
-        """
+        """Yield the events so far, and remove an incomplete last line."""
         good = 0
         with open(self.path, "rb") as lines:
             for line in lines:
@@ -63,11 +52,7 @@ class Record:
         self._file.seek(0, os.SEEK_END)
 
     def append(self, event: Mapping[str, Any]) -> None:
-        """Append an event, which then survives the end of this process.
-
-        Raises:
-            GatewayError: it cannot be written; the file is unchanged.
-        """
+        """Append an event, which then survives the end of this process."""
         line = json.dumps(event, separators=(",", ":")).encode() + b"\n"
         with self._lock:
             before = os.fstat(self._file.fileno()).st_size

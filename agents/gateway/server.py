@@ -9,12 +9,13 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollenv.agents.gateway.dialects import DIALECTS, OF_PATHS, Dialect, models
-from rollenv.agents.gateway.messages import GatewayError, Request, ended
+from rollenv.agents.gateway.messages import GatewayError, ModelRequest, ended_error
 from rollenv.agents.gateway.session import GatewaySession
-from rollenv.agents.gateway.tree import Node
+from rollenv.agents.gateway.sessions import GatewaySessions
+from rollenv.agents.gateway.tree import CallNode
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import extra
 
@@ -24,9 +25,6 @@ with extra("serve", "A gateway"):
     from starlette.requests import Request as Http
     from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Route
-
-if TYPE_CHECKING:
-    from rollenv.agents.gateway.gateway import Gateway
 
 #: Seconds before a response starts without its answer, and between keepalives from then on. Two frameworks time out
 #: after 30 seconds of silence.
@@ -39,7 +37,7 @@ _BYTES = 64
 _GONE = 499
 
 
-def agent_app(gateway: Gateway) -> Starlette:
+def agent_app(gateway: GatewaySessions) -> Starlette:
     """Create the app for agents, with model calls only. The session's key is in the path or in a header."""
 
     async def list_models(http: Http) -> Response:
@@ -60,30 +58,30 @@ def agent_app(gateway: Gateway) -> Starlette:
     return Starlette(routes=routes)
 
 
-def _session(gateway: Gateway, http: Http) -> GatewaySession:
+def _session(gateway: GatewaySessions, http: Http) -> GatewaySession:
     """Return the session of a call's key."""
     authorization = http.headers.get("authorization", "")
-    bearer = authorization[7:].strip() if authorization[:7].lower() == "bearer " else ""
-    named = [*map(http.headers.get, ("x-api-key", "x-goog-api-key")), http.query_params.get("key"), bearer]
-    keys = [http.path_params["key"]] if "key" in http.path_params else named
-    for key in filter(None, keys):
+    scheme, _, bearer = authorization.partition(" ")
+    if scheme.lower() != "bearer":
+        bearer = ""
+    headers = map(http.headers.get, ("x-api-key", "x-goog-api-key"))
+    named = [*headers, http.query_params.get("key"), bearer.strip()]
+    if "key" in http.path_params:
+        named = [http.path_params["key"]]
+    for key in filter(None, named):
         session = gateway.find(key)
         if session is not None and not session.over:
             return session
         if session is not None or gateway.was_open(key):
-            raise ended()
+            raise ended_error()
     gateway.refused_keys += 1
     raise GatewayError("auth", "this gateway knows no such session: use the base URL and the key of an open one")
 
 
 async def _body(http: Http, session: GatewaySession) -> bytes:
-    """Read the body of a request.
-
-    Raises:
-        GatewayError: it is too large or too slow, or too many others are being read.
-    """
+    """Read the body of a request."""
     if session.reading >= session.caps.waiting:
-        raise session.crowded()
+        raise session.refuse_crowded()
     context, cap = session.model.max_context, session.caps.body
     most = min(cap, _BYTES * context)
     length = http.headers.get("content-length", "0")
@@ -112,17 +110,17 @@ async def _body(http: Http, session: GatewaySession) -> bytes:
     raise GatewayError("overflow", many, tokens=max(size // 4, context), maximum=context)
 
 
-def _read(body: bytes, session: GatewaySession, dialect: Dialect) -> Request:
+def _read(body: bytes, session: GatewaySession, dialect: Dialect) -> ModelRequest:
     with session.refusals():
         try:
             data = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise GatewayError("invalid", f"the body is not JSON: {error or 'it is nested too deeply'}") from error
-        return session.with_previous(dialect.read(data, session.stored, session.known_in[dialect]))
+        return session.with_previous(dialect.read(data, session.find_answer, session.known_in[dialect]))
 
 
 def _endpoint(
-    gateway: Gateway, dialect: Dialect, work: Callable[[Http, GatewaySession, Dialect], Awaitable[Response]]
+    gateway: GatewaySessions, dialect: Dialect, work: Callable[[Http, GatewaySession, Dialect], Awaitable[Response]]
 ) -> Callable[[Http], Any]:
     """Create an endpoint that converts errors to a dialect."""
 
@@ -163,7 +161,7 @@ async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Resp
         request = replace(request, model=http.path_params["model"], stream=":stream" in http.url.path)
     retry = bool(idempotency) or http.headers.get("x-stainless-retry-count", "0") != "0"
     call = asyncio.ensure_future(session.call(request, key, retry=retry))
-    disconnect = asyncio.ensure_future(_disconnected(http))
+    disconnect = asyncio.ensure_future(_wait_for_disconnect(http))
     try:
         await asyncio.wait((call, disconnect), timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
@@ -185,7 +183,7 @@ async def _answer(http: Http, session: GatewaySession, dialect: Dialect) -> Resp
 
 
 async def _slowly(
-    call: asyncio.Task[Node], session: GatewaySession, dialect: Dialect, request: Request
+    call: asyncio.Task[CallNode], session: GatewaySession, dialect: Dialect, request: ModelRequest
 ) -> AsyncIterator[bytes]:
     """Yield keepalives (white space in JSON), then the answer or an error. The status is already 200."""
     try:
@@ -202,7 +200,7 @@ async def _slowly(
         call.cancel()
 
 
-def _pieces(dialect: Dialect, session: GatewaySession, node: Node, request: Request) -> Iterable[bytes]:
+def _pieces(dialect: Dialect, session: GatewaySession, node: CallNode, request: ModelRequest) -> Iterable[bytes]:
     answer = node.answer
     if request.include_tokens:
         prompt = session.tree.prompt_ids(node)
@@ -212,12 +210,12 @@ def _pieces(dialect: Dialect, session: GatewaySession, node: Node, request: Requ
     return [json.dumps(dialect.whole(answer, request)).encode()]
 
 
-async def _disconnected(http: Http) -> None:
+async def _wait_for_disconnect(http: Http) -> None:
     while (await http.receive())["type"] != "http.disconnect":
         pass
 
 
-def _tools(gateway: Gateway) -> Callable[[Http], Any]:
+def _tools(gateway: GatewaySessions) -> Callable[[Http], Any]:
     """Create the MCP endpoint for the environment's tools of a session."""
 
     async def endpoint(http: Http) -> Response:
@@ -239,12 +237,8 @@ def _tools(gateway: Gateway) -> Callable[[Http], Any]:
 # -- administration ----------------------------------------------------------------------------------------------------
 
 
-def admin_app(gateway: Gateway, key: str) -> Starlette:
-    """Create the app that opens, rewards and finishes sessions. Agents must not have access to it.
-
-    Args:
-        key: the bearer token that every call needs.
-    """
+def admin_app(gateway: GatewaySessions, key: str) -> Starlette:
+    """Create the app that opens, rewards and finishes sessions. Agents must not have access to it."""
 
     def guarded(work: Callable[[Http], Any]) -> Callable[[Http], Any]:
         async def endpoint(http: Http) -> Response:
@@ -326,7 +320,7 @@ async def _object(http: Http, known: dict[str, type]) -> dict[str, Any]:
     return data
 
 
-def metrics_text(gateway: Gateway) -> str:
+def metrics_text(gateway: GatewaySessions) -> str:
     """Return the gateway's counters in Prometheus' text format."""
     counts, matches, tokens = Counter(gateway.past_counts), Counter(gateway.past_matches), gateway.past_tokens
     sessions = list(gateway.sessions.values())  # another thread may open one

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from rollenv.agents.base import Action, AgentFailed, ContextFull, Refused
+from rollenv.agents.base import Action, AgentFailed, ContextFull, EndpointRefused
 from rollenv.agents.engines.base import EngineFailed, Sampling
 from rollenv.agents.gateway.dialects.fields import Known
 from rollenv.agents.gateway.mcp import Tools
-from rollenv.agents.gateway.messages import Answer, GatewayError, Request, as_openai, ended
-from rollenv.agents.gateway.record import Record
-from rollenv.agents.gateway.tree import KINDS, TRAINED, Ids, Kind, Node, Position, Tree, in_lines, kinds
+from rollenv.agents.gateway.messages import GatewayError, ModelAnswer, ModelRequest, as_openai, ended_error
+from rollenv.agents.gateway.record import CallRecord
+from rollenv.agents.gateway.tree import KINDS, TRAINED, CallNode, CallTree, Ids, Kind, Position, in_lines, kinds
 from rollenv.core.errors import RollenvError, UsageError
 
 logger = logging.getLogger(__name__)
@@ -51,12 +51,12 @@ class Caps:
 
 
 @dataclass(slots=True)
-class Drawn:
-    """An answer with the tokens of its call, as fields of :class:`~rollenv.agents.gateway.tree.Node`."""
+class SampledAnswer:
+    """An answer with the tokens of its call, as fields of :class:`~rollenv.agents.gateway.tree.CallNode`."""
 
-    answer: Answer
+    answer: ModelAnswer
     tokens: dict[str, Any]
-    kept: Callable[[Node], None] = lambda node: None
+    kept: Callable[[CallNode], None] = lambda node: None
     """Called with the answer's node."""
 
 
@@ -70,15 +70,11 @@ class Model(Protocol):
         """Maximum number of tokens of a prompt and its answer."""
         ...
 
-    async def draw(self, session: GatewaySession, position: Position, request: Request) -> Drawn:
-        """Sample the answer to a request.
-
-        Raises:
-            GatewayError: there is none.
-        """
+    async def draw(self, session: GatewaySession, position: Position, request: ModelRequest) -> SampledAnswer:
+        """Sample the answer to a request."""
         ...
 
-    def count(self, session: GatewaySession, position: Position, request: Request) -> int:
+    def count(self, session: GatewaySession, position: Position, request: ModelRequest) -> int:
         """Count the tokens of a request's prompt."""
         ...
 
@@ -88,7 +84,7 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class GatewaySample:
     """Consecutive calls whose prompts continue each other, for custom training loops."""
 
     ids: Ids
@@ -103,7 +99,7 @@ class Sample:
 class _Pending:
     """A call in progress, with the number of waiting clients."""
 
-    def __init__(self, task: asyncio.Task[Node]):
+    def __init__(self, task: asyncio.Task[CallNode]):
         self.task, self.waiting = task, 0
 
 
@@ -111,13 +107,7 @@ class GatewaySession:
     """One episode of an external program that calls the model.
 
     Args:
-        task: name of the task, for the record and the report.
-        seed: seed of all sampling.
-        number: the engine's session number.
         key: key for the program's calls; random (256 bits) by default.
-        url: address of the gateway for the program.
-        sampling: sampling settings; by default the model's own.
-        on_finish: called when the session is finished.
     """
 
     def __init__(
@@ -131,7 +121,7 @@ class GatewaySession:
         url: str = "",
         caps: Caps | None = None,
         sampling: Sampling | None = None,
-        record: Record | None = None,
+        record: CallRecord | None = None,
         on_finish: Callable[[GatewaySession], None] = lambda session: None,
     ):
         self.model, self.task, self.number, self.url, self.caps = model, task, number, url.rstrip("/"), caps or Caps()
@@ -139,7 +129,7 @@ class GatewaySession:
         self.key = key or f"rk-{secrets.token_hex(32)}"
         self.id = session_id(self.key)
         self.rng = random.Random(seed)
-        self.tree = Tree()
+        self.tree = CallTree()
         self.tools: Tools | None = None
         """The environment's tools for the program."""
         self.reward: float | None = None
@@ -153,7 +143,7 @@ class GatewaySession:
         """Caches of parsed request items, by dialect."""
         self._slots = asyncio.Semaphore(self.caps.parallel)
         self._pending: dict[str, _Pending] = {}
-        self._known: dict[str, Node] = {}
+        self._known: dict[str, CallNode] = {}
         """The latest answer to each request, by its key."""
         self._record, self._on_finish = record, on_finish
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -170,7 +160,7 @@ class GatewaySession:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    async def call(self, request: Request, key: str = "", *, retry: bool = False) -> Node:
+    async def call(self, request: ModelRequest, key: str = "", *, retry: bool = False) -> CallNode:
         """Answer a request, and record the answer before returning it.
 
         A call is a retry if the client says so, or if the same request was answered but not delivered (:meth:`sent`).
@@ -179,14 +169,13 @@ class GatewaySession:
 
         Args:
             key: key of the request: a hash of its body and an idempotency key.
-            retry: whether the client marks it as a retry.
 
         Raises:
             GatewayError: the session is over, a limit is reached, the prompt is too long, or the engine failed.
         """
         if self.over:
             self.counts["refused_ended"] += 1
-            raise ended()
+            raise ended_error()
         known, pending = self._known.get(key), self._pending.get(key)
         if key and retry and pending is not None:
             self.counts["coalesced"] += 1
@@ -196,7 +185,7 @@ class GatewaySession:
             return known
         self.check_caps("calls")
         if len(self._pending) >= self.caps.parallel + self.caps.waiting:
-            raise self.crowded()
+            raise self.refuse_crowded()
         self.counts["calls"] += 1
         self._loop = asyncio.get_running_loop()
         pending = _Pending(asyncio.ensure_future(self._answer(request, key)))
@@ -208,11 +197,7 @@ class GatewaySession:
         return key in self._known or key in self._pending
 
     def check_caps(self, what: str) -> None:
-        """Check the limits before one more of "calls" or "counts".
-
-        Raises:
-            GatewayError: a limit is reached.
-        """
+        """Check the limits before one more of "calls" or "counts"."""
         for name, used, most in (
             (what, self.counts[what], self.caps.calls),
             ("tokens", self.drawn_tokens, self.caps.tokens),
@@ -222,12 +207,12 @@ class GatewaySession:
                 self.counts[f"refused_{name}"] += 1
                 raise GatewayError("limit", f"this session has used all of its {most} {name}; the agent has to stop")
 
-    def crowded(self) -> GatewayError:
+    def refuse_crowded(self) -> GatewayError:
         """Count a call that is refused because too many others wait, and return its error."""
         self.counts["refused_crowded"] += 1
         return GatewayError("overloaded", f"more than {self.caps.waiting} calls of this session wait; come again")
 
-    async def _wait(self, key: str, pending: _Pending) -> Node:
+    async def _wait(self, key: str, pending: _Pending) -> CallNode:
         pending.waiting += 1
         try:
             return await asyncio.shield(pending.task)
@@ -235,7 +220,7 @@ class GatewaySession:
             if not pending.task.cancelled():
                 raise
             if self.over:
-                raise ended() from None
+                raise ended_error() from None
             raise GatewayError("overloaded", "the gateway stops; come again") from None
         finally:
             pending.waiting -= 1
@@ -245,13 +230,13 @@ class GatewaySession:
                     pending.task.cancel()
                     self.counts["cancelled"] += 1
 
-    async def _answer(self, request: Request, key: str) -> Node:
+    async def _answer(self, request: ModelRequest, key: str) -> CallNode:
         async with self._slots:
             with self.refusals():
                 position = self.tree.locate(request)
                 drawn = await self.model.draw(self, position, request)
                 if self.over:  # another thread has finished the session
-                    raise ended()
+                    raise ended_error()
                 node = self.tree.node(position, drawn.answer, **drawn.tokens)
                 new_tools = position.tools not in self.tree.tools
                 self._note({"event": "call", "key": key, "node": node.to_dict()}, request.tools if new_tools else None)
@@ -282,42 +267,34 @@ class GatewaySession:
                 self.failure = error
             else:
                 logger.exception("a call failed")
-            kind = "invalid" if isinstance(error, Refused) else "failed"  # clients retry after "failed"
+            kind = "invalid" if isinstance(error, EndpointRefused) else "failed"  # clients retry after "failed"
             raise GatewayError(kind, f"the model failed: {error}") from error
 
-    def _append(self, node: Node, key: str, tools: Sequence[Mapping[str, Any]] | None) -> None:
+    def _append(self, node: CallNode, key: str, tools: Sequence[Mapping[str, Any]] | None) -> None:
         self.tree.append(node, tools)
         self.drawn_tokens += len(node.response_ids)
         self.kept_bytes += sum(len(message.text) for message in node.context) + 40 * len(node.tail + node.response_ids)
         if key:
             self._known[key] = node
 
-    def sent(self, node: Node) -> None:
+    def sent(self, node: CallNode) -> None:
         """Record that an answer was delivered."""
         if not node.delivered:
             self._note({"event": "sent", "node": node.number})
             node.delivered = True
 
-    def count(self, request: Request) -> int:
-        """Count the tokens of a request's prompt.
-
-        Raises:
-            GatewayError: the prompt is invalid, or too many counts were requested.
-        """
+    def count(self, request: ModelRequest) -> int:
+        """Count the tokens of a request's prompt."""
         self.check_caps("counts")
         self.counts["counts"] += 1
         with self.refusals():
             return self.model.count(self, self.tree.locate(request), request)
 
-    def with_previous(self, request: Request) -> Request:
-        """Prepend the chat of the previous answer to a request, unless the request contains the chat itself.
-
-        Raises:
-            GatewayError: there is no such answer.
-        """
+    def with_previous(self, request: ModelRequest) -> ModelRequest:
+        """Prepend the chat of the previous answer to a request, unless the request contains the chat itself."""
         if not request.previous or any(message.role == "assistant" for message in request.messages):
             return request
-        node = self.tree.named(request.previous)
+        node = self.tree.find_node(request.previous)
         if node is None:
             raise GatewayError("invalid", "there is no such previous response", param="previous_response_id")
         before = [*(message for message, _ in self.tree.chat(node)), node.answer.message]
@@ -329,9 +306,9 @@ class GatewaySession:
             messages = (*before, *request.messages)
         return dataclasses.replace(request, messages=messages)
 
-    def stored(self, name: str) -> Answer | None:
+    def find_answer(self, name: str) -> ModelAnswer | None:
         """Return the answer with an id, or with a call of that id."""
-        node = self.tree.named(name)
+        node = self.tree.find_node(name)
         return node.answer if node else None
 
     # -- rewards and the end -------------------------------------------------------------------------------------------
@@ -341,31 +318,22 @@ class GatewaySession:
 
         Args:
             call: id of an answer or of a function call in it; or "last".
-
-        Raises:
-            UsageError: there is no such call, or the value is not a number.
         """
         value = _finite(value)
-        bare = call.split("_", 1)[-1] if call.startswith(("resp_", "msg_")) else call.removeprefix("chatcmpl-")
+        bare = call.removeprefix("resp_").removeprefix("msg_").removeprefix("chatcmpl-")
         if call == "last":
             node = self.tree.nodes[-1] if self.tree.nodes else None
         else:
-            node = self.tree.named(bare) or self.tree.named(call)
+            node = self.tree.find_node(bare) or self.tree.find_node(call)
         if node is None:
             raise UsageError(f"the session has no call {call!r}")
         self._note({"event": "reward", "node": node.number, "value": value})
         node.reward = (node.reward or 0.0) + value
 
     def finish(self, reward: float | None = None) -> None:
-        """Finish the session: running calls are cancelled, and later ones are refused with 410.
-
-        Args:
-            reward: reward of the episode. A later call may replace it.
-
-        Raises:
-            UsageError: the reward is not a number.
-        """
-        self.reward = _finite(reward) if reward is not None else self.reward
+        """Finish the session: running calls are cancelled, and later ones are refused with 410."""
+        if reward is not None:
+            self.reward = _finite(reward)
         first, self.over = not self.over, True
         if first and self._loop is not None and not self._loop.is_closed():  # the loop may run in another thread
             self._loop.call_soon_threadsafe(self._end)
@@ -391,12 +359,8 @@ class GatewaySession:
 
     # -- training data -------------------------------------------------------------------------------------------------
 
-    def trained(self, which: Iterable[Kind] = TRAINED) -> list[Node]:
-        """Return the nodes of these kinds, line by line.
-
-        Raises:
-            UsageError: there is no such kind, or the answers have no tokens since they are an upstream endpoint's.
-        """
+    def trained_nodes(self, which: Iterable[Kind] = TRAINED) -> list[CallNode]:
+        """Return the nodes of these kinds, line by line."""
         wanted, each = set(which), kinds(self.tree)
         if unknown := wanted - set(KINDS):
             raise UsageError(f"there are no calls of the kind {min(unknown)!r}; give a list of {', '.join(KINDS)}")
@@ -406,7 +370,7 @@ class GatewaySession:
             raise UsageError("answers of an upstream endpoint have no tokens: they can be evaluated, not trained")
         return nodes
 
-    def action(self, node: Node) -> Action:
+    def action(self, node: CallNode) -> Action:
         """Convert a call to an action, whose turn becomes a sample (:mod:`rollenv.rollout.records.samples`)."""
         answer, versions = node.answer, node.versions
         text = "\n".join(filter(None, (answer.text, *(f"{call.name}({call.arguments})" for call in answer.calls))))
@@ -421,11 +385,11 @@ class GatewaySession:
             reward=node.reward or 0.0,
         )
 
-    def samples(self, which: Iterable[Kind] = TRAINED) -> list[Sample]:
+    def samples(self, which: Iterable[Kind] = TRAINED) -> list[GatewaySample]:
         """Return training samples: one for every line of calls, as long as prompts continue each other."""
         runs: list[tuple[list[int], list[bool], list[float], list[int]]] = []
-        before: Node | None = None
-        for node in self.trained(which):
+        before: CallNode | None = None
+        for node in self.trained_nodes(which):
             if not (node.continues and before is not None and node.parent == before.number):
                 runs.append(([], [], [], []))
             ids, mask, logprobs, versions = runs[-1]
@@ -435,7 +399,7 @@ class GatewaySession:
             logprobs += [0.0] * len(read) + list(node.logprobs)
             versions += [-1] * len(read) + list(node.versions)
             before = node
-        return [Sample(tuple(i), tuple(m), tuple(p), tuple(v)) for i, m, p, v in runs]
+        return [GatewaySample(tuple(i), tuple(m), tuple(p), tuple(v)) for i, m, p, v in runs]
 
     def chats(self, which: Iterable[Kind] = TRAINED) -> list[dict[str, Any]]:
         """Return the longest chats of these kinds, for supervised training, as OpenAI's ``messages`` and ``tools``."""
@@ -457,7 +421,7 @@ class GatewaySession:
         """Apply a recorded event."""
         kind = event["event"]
         if kind == "call":
-            self._append(Node.from_dict(event["node"]), event["key"], event.get("tools"))
+            self._append(CallNode.from_dict(event["node"]), event["key"], event.get("tools"))
             self.counts["calls"] += 1
             self.rng.getrandbits(64)  # the call did this too
         elif kind == "sent":

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rollenv.agents.gateway.messages import Answer, Call, Message, Request, canonical
+from rollenv.agents.gateway.messages import FunctionCall, Message, ModelAnswer, ModelRequest, canonical
 
 Ids = tuple[int, ...]
 
@@ -41,7 +41,7 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 @dataclass(slots=True)
-class Node:
+class CallNode:
     """A call and its answer."""
 
     number: int
@@ -53,7 +53,7 @@ class Node:
     """Hash of the chat before the answer."""
     tools: bytes
     """Hash of the tools."""
-    answer: Answer
+    answer: ModelAnswer
     continues: bool = False
     """True if the prompt begins with the tokens of the parent's prompt and response; ``tail`` is the rest."""
     tail: Ids = ()
@@ -86,28 +86,28 @@ class Node:
         return {**data, **hashes, "context": context, "answer": asdict(self.answer)}
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Node:
+    def from_dict(cls, data: Mapping[str, Any]) -> CallNode:
         """Restore a node from :meth:`to_dict`, also after a JSON round trip."""
-        answer = {**data["answer"], "calls": tuple(Call(**call) for call in data["answer"]["calls"])}
+        answer = {**data["answer"], "calls": tuple(FunctionCall(**call) for call in data["answer"]["calls"])}
         lists = {name: tuple(data[name]) for name in ("tail", "response_ids", "logprobs", "versions")}
         hashes = {name: bytes.fromhex(data[name]) for name in ("state", "tools")}
         context = tuple(
-            Message(**{**m, "calls": tuple(Call(**call) for call in m["calls"]), "images": tuple(m["images"])})
+            Message(**{**m, "calls": tuple(FunctionCall(**call) for call in m["calls"]), "images": tuple(m["images"])})
             for m in data["context"]
         )
         for name in ("prompt_ids", "response_ids", "logprobs"):
             answer[name] = tuple(answer[name])
-        return cls(**{**data, **lists, **hashes, "context": context, "answer": Answer(**answer)})
+        return cls(**{**data, **lists, **hashes, "context": context, "answer": ModelAnswer(**answer)})
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """The position of a request in a tree."""
 
-    parent: Node | None
+    parent: CallNode | None
     context: tuple[Message, ...]
     """The messages after the parent's answer."""
-    chat: tuple[tuple[Message, Node | None], ...]
+    chat: tuple[tuple[Message, CallNode | None], ...]
     """All messages, each with its node if it is an answer."""
     state: bytes
     tools: bytes
@@ -125,30 +125,30 @@ class Walk:
     """The messages in the order they were sent."""
     tools: bytes
     state: bytes = b""
-    parent: Node | None = None
+    parent: CallNode | None = None
     start: int = 0
     """Index in ``chat`` of the first message after the parent's answer."""
-    chat: list[tuple[Message, Node | None]] = field(default_factory=list)
+    chat: list[tuple[Message, CallNode | None]] = field(default_factory=list)
     matches: Counter[str] = field(default_factory=Counter)
     searched: set[bytes] = field(default_factory=set)
     """States after which an answer was searched for."""
 
 
-class Tree:
+class CallTree:
     """The nodes of one session, in the order of their answers."""
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[CallNode] = []
         self.matches: Counter[str] = Counter()
         self.tools: dict[bytes, tuple[Mapping[str, Any], ...]] = {}
         """Schemas by their hash."""
-        self._answers: dict[bytes, list[Node]] = {}
-        self._named: dict[str, Node] = {}
+        self._answers: dict[bytes, list[CallNode]] = {}
+        self._named: dict[str, CallNode] = {}
         self._last_tools: tuple[tuple[Mapping[str, Any], ...], bytes] = ((), digest([]))
         self._walks: list[Walk] = []
         """Cached walks, the latest first; a new answer drops those whose result it may change."""
 
-    def locate(self, request: Request) -> Position:
+    def locate(self, request: ModelRequest) -> Position:
         """Find the deepest answer that a request's chat continues."""
         if request.tools != self._last_tools[0]:
             self._last_tools = request.tools, digest([dict(tool) for tool in request.tools])
@@ -172,7 +172,7 @@ class Tree:
         walk.chat, walk.matches, walk.searched = before.chat.copy(), before.matches.copy(), before.searched.copy()
         order: dict[str, int] = {}
         for message in ordered(messages[len(before.messages) :]):
-            candidates: Sequence[Node] = ()
+            candidates: Sequence[CallNode] = ()
             if message.role == "assistant":
                 order = {call.id: i for i, call in enumerate(message.calls)}
                 candidates = self._answers.get(walk.state, ())
@@ -191,17 +191,13 @@ class Tree:
         self._walks = [walk, *(other for other in self._walks if other is not before)][:_WALKS]
         return walk
 
-    def node(self, position: Position, answer: Answer, **tokens: Any) -> Node:
-        """Create the next node with the answer to a request.
-
-        Args:
-            tokens: the other fields of :class:`Node`.
-        """
+    def node(self, position: Position, answer: ModelAnswer, **tokens: Any) -> CallNode:
+        """Create the next node with the answer to a request."""
         parent = position.parent.number if position.parent else None
         more = {"matches": position.matches, **tokens}
-        return Node(len(self.nodes), parent, position.context, position.state, position.tools, answer, **more)
+        return CallNode(len(self.nodes), parent, position.context, position.state, position.tools, answer, **more)
 
-    def append(self, node: Node, tools: Sequence[Mapping[str, Any]] | None) -> None:
+    def append(self, node: CallNode, tools: Sequence[Mapping[str, Any]] | None) -> None:
         """Append a node.
 
         Args:
@@ -215,31 +211,31 @@ class Tree:
         self._answers.setdefault(node.state, []).append(node)
         self._named |= dict.fromkeys((node.answer.id, *(call.id for call in node.answer.calls)), node)
 
-    def path(self, node: Node) -> list[Node]:
+    def path(self, node: CallNode) -> list[CallNode]:
         """Return the nodes from the root to this one."""
         path = [node]
         while path[-1].parent is not None:
             path.append(self.nodes[path[-1].parent])
         return path[::-1]
 
-    def chat(self, node: Node) -> list[tuple[Message, Node | None]]:
+    def chat(self, node: CallNode) -> list[tuple[Message, CallNode | None]]:
         """Return all messages before a node's answer, each with its node if it is an answer."""
-        chat: list[tuple[Message, Node | None]] = []
+        chat: list[tuple[Message, CallNode | None]] = []
         for each in self.path(node):
             chat += [(message, None) for message in each.context]
             if each is not node:
                 chat.append((each.answer.message, each))
         return chat
 
-    def prompt_ids(self, node: Node) -> Ids:
+    def prompt_ids(self, node: CallNode) -> Ids:
         """Return all prompt tokens of an answer."""
         return tuple(itertools.chain.from_iterable(reversed(self._parts(node))))
 
-    def length(self, node: Node) -> int:
+    def length(self, node: CallNode) -> int:
         """Return the number of tokens of a prompt and its answer."""
         return sum(map(len, self._parts(node))) + len(node.response_ids)
 
-    def _parts(self, node: Node) -> list[Ids]:
+    def _parts(self, node: CallNode) -> list[Ids]:
         run = [node.tail]
         while node.continues:
             assert node.parent is not None
@@ -247,22 +243,19 @@ class Tree:
             run += [node.response_ids, node.tail]
         return run
 
-    def named(self, name: str) -> Node | None:
+    def find_node(self, name: str) -> CallNode | None:
         """Return the node with the answer or call of this id."""
         return self._named.get(name)
 
 
-def match(message: Message, candidates: Sequence[Node], tools: bytes = b"") -> tuple[Node | None, str]:
+def match(message: Message, candidates: Sequence[CallNode], tools: bytes = b"") -> tuple[CallNode | None, str]:
     """Match an assistant's message to an answer to the same chat.
 
     The id of a call decides, also inside the text (smolagents), since ids are random. Of equal answers without
     distinguishing ids, the latest is chosen, preferably with the same tools.
-
-    Returns:
-        The node and the kind of match, or None and "unknown".
     """
     ids = {call.id for call in message.calls} - {""}
-    best: tuple[tuple[bool, int, bool, int], Node, str] | None = None
+    best: tuple[tuple[bool, int, bool, int], CallNode, str] | None = None
     for node in candidates:
         named = any(call.id in ids or call.id in message.text for call in node.answer.calls)
         how = _likeness(message, node.answer.message) or ("by_id" if named else "")
@@ -286,7 +279,7 @@ def _likeness(message: Message, answer: Message) -> str:
     return "exact" if message.reasoning == answer.reasoning else "reasoning_lost"
 
 
-def _same_call(a: Call, b: Call) -> bool:
+def _same_call(a: FunctionCall, b: FunctionCall) -> bool:
     same = a.name == b.name and a.namespace == b.namespace
     return same and (a.arguments == b.arguments or canonical(a.arguments) == canonical(b.arguments))
 
@@ -300,11 +293,12 @@ def ordered(messages: Iterable[Message]) -> list[Message]:
         if message is not None and message.role == "tool":
             run.append(message)
             continue
-        result += sorted(run, key=lambda m: order.get(m.call_id, len(order))) if len(run) > 1 else run
+        result += sorted(run, key=lambda m: order.get(m.call_id, len(order)))
         run = []
         if message is not None:
             result.append(message)
-            order = {call.id: i for i, call in enumerate(message.calls)} if message.role == "assistant" else order
+            if message.role == "assistant":
+                order = {call.id: i for i, call in enumerate(message.calls)}
     return result
 
 
@@ -326,7 +320,7 @@ def digest(value: Any, before: bytes = b"") -> bytes:
 # -- kinds of nodes ----------------------------------------------------------------------------------------------------
 
 
-def kinds(tree: Tree) -> list[Kind]:
+def kinds(tree: CallTree) -> list[Kind]:
     """Classify each node.
 
     Lines begin at nodes without a parent. A line that contains the long answer of an earlier call without tools is the
@@ -355,7 +349,9 @@ def kinds(tree: Tree) -> list[Kind]:
             line[later.number] = line[same]
     sizes = Counter(line[root[node.number]] for node in nodes if not any_tools or node.has_tools)
     heads = [r.number for r in roots if line[r.number] == r.number and sizes[r.number]]
-    main = next(iter(heads), None) if any_tools else max(heads, key=lambda r: (sizes[r], -r), default=None)
+    main = next(iter(heads), None)
+    if not any_tools:
+        main = max(heads, key=lambda r: (sizes[r], -r), default=None)
     children = Counter(node.parent for node in nodes)
     result: list[Kind] = []
     for node in nodes:
@@ -364,7 +360,7 @@ def kinds(tree: Tree) -> list[Kind]:
             result.append("cancelled")
         elif node.number in summaries or _leaves_tools(node, nodes):
             result.append("compaction")
-        elif not children[node.number] and _superseded(node, nodes):
+        elif not children[node.number] and _is_superseded(node, nodes):
             result.append("superseded")
         elif head == main:
             result.append("main")
@@ -373,7 +369,7 @@ def kinds(tree: Tree) -> list[Kind]:
     return result
 
 
-def _summary_in(root: Node, nodes: Sequence[Node]) -> Node | None:
+def _summary_in(root: CallNode, nodes: Sequence[CallNode]) -> CallNode | None:
     """Return the latest recent answer without calls whose long text is in a root's messages."""
     texts = [message.text for message in root.context]
     for node in reversed(nodes[max(0, root.number - _RECENT) : root.number]):
@@ -383,7 +379,7 @@ def _summary_in(root: Node, nodes: Sequence[Node]) -> Node | None:
     return None
 
 
-def _line_of(summary: Node, nodes: Sequence[Node], root: list[int], line: dict[int, int]) -> int:
+def _line_of(summary: CallNode, nodes: Sequence[CallNode], root: list[int], line: dict[int, int]) -> int:
     """Return a summary's line: its own or, for a line of one call, the last one with tools before it."""
     own = line[root[summary.number]]
     if summary.parent is not None:
@@ -392,18 +388,18 @@ def _line_of(summary: Node, nodes: Sequence[Node], root: list[int], line: dict[i
     return before[-1] if before else own
 
 
-def _beginning(root: Node) -> bytes:
+def _beginning(root: CallNode) -> bytes:
     """Hash a root's messages up to the first user message, and its tools; empty without a user message."""
     users = [i for i, message in enumerate(root.context) if message.role == "user"]
     return digest([normal(message) for message in root.context[: users[0] + 1]], root.tools) if users else b""
 
 
-def _leaves_tools(node: Node, nodes: Sequence[Node]) -> bool:
+def _leaves_tools(node: CallNode, nodes: Sequence[CallNode]) -> bool:
     """Return whether a call has no tools but continues one with tools, as requests for summaries do."""
     return node.parent is not None and not node.has_tools and nodes[node.parent].has_tools
 
 
-def _superseded(leaf: Node, nodes: Sequence[Node]) -> bool:
+def _is_superseded(leaf: CallNode, nodes: Sequence[CallNode]) -> bool:
     """Return whether the same request was repeated after the answer, and the later answer was delivered."""
     return any(
         other.state == leaf.state and other.tools == leaf.tools and other.delivered and other.began >= leaf.ended
@@ -411,12 +407,12 @@ def _superseded(leaf: Node, nodes: Sequence[Node]) -> bool:
     )
 
 
-def in_lines(tree: Tree) -> list[Node]:
+def in_lines(tree: CallTree) -> list[CallNode]:
     """Return all nodes line by line: each node directly after the one whose tokens it continues, depth first."""
-    following: dict[int | None, list[Node]] = {}
+    following: dict[int | None, list[CallNode]] = {}
     for node in tree.nodes:
         following.setdefault(node.parent if node.continues else None, []).append(node)
-    order: list[Node] = []
+    order: list[CallNode] = []
     stack = following.get(None, [])[::-1]
     while stack:
         node = stack.pop()

@@ -7,19 +7,19 @@ import contextlib
 import dataclasses
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from rollenv.agents.base import Action, AgentFailed, ContextFull, EnvHandle, Session
-from rollenv.agents.engines.base import OwnsEngine, Sampling
+from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, EnvHandle, OwnsEngine, Session
+from rollenv.agents.engines.base import Sampling
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.mcp import Tools
-from rollenv.agents.gateway.policy import Policy
+from rollenv.agents.gateway.policy import PolicyModel
 from rollenv.agents.gateway.session import Caps, GatewaySession
 from rollenv.agents.gateway.tree import KINDS, TRAINED, Kind
 from rollenv.agents.harness.records import Harness, find_harness
 from rollenv.agents.harness.run import PORT, attached, play, program
-from rollenv.agents.offered_tools import offered
+from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import spec
@@ -35,7 +35,7 @@ def concurrent_plays() -> int:
     return 2 * (os.cpu_count() or 1)
 
 
-class HarnessAgent:
+class HarnessAgent(Agent):
     """Plays with a third-party agent, whose only network access is a gateway to the model.
 
     In an environment with a machine (``shell:*``, ``harbor:*``, ``tb:*``) the harness runs in that machine: one action
@@ -47,11 +47,6 @@ class HarnessAgent:
             :class:`~rollenv.agents.gateway.session.Model`.
         args: additional command line arguments, such as ``["--tools", "bash"]``.
         seconds: deadline of one play; the state at that time is graded.
-        max_turns: maximum number of turns, if the harness has such a limit.
-        kinds: kinds of calls to train on.
-
-    Raises:
-        UsageError: there is no such harness, or kind of call.
     """
 
     def __init__(
@@ -74,12 +69,8 @@ class HarnessAgent:
         self._machines: dict[str, bool] = {}
         """True for ids whose environment is a machine."""
 
-    async def prepare(self, env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return constructor arguments for an environment whose machine has the harness and access to the gateway.
-
-        Raises:
-            UsageError: the environment is not a machine, and the harness does not support MCP.
-        """
+    async def prepare(self, env_id: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return constructor arguments for an environment whose machine has the harness and access to the gateway."""
         if env_id not in self._machines:
             with contextlib.closing(spec(env_id).make(**kwargs)) as env:
                 self._machines[env_id] = isinstance(env.unwrapped, TerminalEnv)
@@ -103,11 +94,7 @@ class HarnessAgent:
         self.gateway.close()
 
     def program(self, calls: GatewaySession, instruction: str, *, tools: bool = False) -> dict[str, Any]:
-        """Return the harness with a task, for :meth:`~rollenv.envs.terminal.base.TerminalEnv.start_program`.
-
-        Args:
-            tools: whether it gets the session's MCP tools.
-        """
+        """Return the harness with a task, for :meth:`~rollenv.envs.terminal.base.TerminalEnv.start_program`."""
         return program(
             self.harness,
             base_url=f"http://127.0.0.1:{PORT}/s/{calls.key}",
@@ -147,19 +134,15 @@ class _Play(Session):
         """Numbers of the calls in actions so far, in the order of the episode's turns."""
 
     def action(self, text: str) -> Action:
-        """Create an action with the calls since the last one.
-
-        Raises:
-            AgentFailed: the model failed, or was never called.
-        """
+        """Create an action with the calls since the last one."""
         calls, name = self.calls, self.agent.harness.name
         if calls.failure is not None:
             raise AgentFailed(f"{name}: {calls.failure}") from calls.failure
         if not calls.tree.nodes:
             raise AgentFailed(f"{name} made no call of the model: {self.ended.get('output', '').strip()[-500:]}")
         new: list[Action] = []
-        if isinstance(self.agent.gateway.model, Policy):
-            nodes = calls.trained(self.agent.kinds)
+        if isinstance(self.agent.gateway.model, PolicyModel):
+            nodes = calls.trained_nodes(self.agent.kinds)
             fresh = [node for node in nodes if node.number not in self._turns]
             new = [calls.action(node) for node in fresh]
             self._turns += [node.number for node in fresh] or [-1]
@@ -188,11 +171,7 @@ class InMachine(_Play):
     replayable = False
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        """Run the harness to its end or deadline, and submit.
-
-        Raises:
-            AgentFailed: the model failed, or the harness never called it.
-        """
+        """Run the harness to its end or deadline, and submit."""
         if "submit" not in info:
             raise AgentFailed(f"{self.env.env_id} has no submit action for a harness to end with")
         await self.env.call("start_program", self.agent.program(self.calls, observation))
@@ -213,14 +192,9 @@ class OverTools(_Play):
     _machine: Machine | None = None
 
     async def act(self, observation: str, info: dict[str, Any]) -> Action:
-        """Answer the harness's last action, and wait for its next.
-
-        Raises:
-            AgentFailed: the model failed, or the harness never called it.
-            ContextFull: the harness has ended before the episode.
-        """
+        """Answer the harness's last action, and wait for its next."""
         if self.calls.tools is None:
-            self.calls.tools = Tools(offered(info), observation)
+            self.calls.tools = Tools(offered_tools(info), observation)
             task = f"{observation}\n\n{shown_tools(self.calls.tools)}"
             self._running = asyncio.create_task(asyncio.to_thread(self._run, task))
         else:

@@ -28,11 +28,7 @@ ARCHITECTURES = {"x86_64": ("x64", "x86_64"), "aarch64": ("arm64", "aarch64"), "
 
 
 def architecture() -> dict[str, str]:
-    """Return the values of ``{arch}`` and ``{machine}``.
-
-    Raises:
-        UsageError: harnesses do not support this processor.
-    """
+    """Return the values of ``{arch}`` and ``{machine}``."""
     if platform.machine() not in ARCHITECTURES:
         raise UsageError(f"no harness runs on a {platform.machine()}: there are {', '.join(ARCHITECTURES)}")
     arch, machine = ARCHITECTURES[platform.machine()]
@@ -40,12 +36,7 @@ def architecture() -> dict[str, str]:
 
 
 def install(harness: Harness) -> Path:
-    """Return the folder of a harness, ``CACHE/harness/NAME-VERSION``; it is installed on first use.
-
-    Raises:
-        MissingExtra: npm, a suitable Python or a registry is missing.
-        UsageError: the cache cannot be written.
-    """
+    """Return the folder of a harness, ``CACHE/harness/NAME-VERSION``; it is installed on first use."""
     name = f"{harness.folder}-{harness.version}"
     folder = cache_folder() / "harness" / name
     if folder.is_dir():

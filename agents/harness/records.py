@@ -80,11 +80,7 @@ class Harness:
 
 
 def filled(template: Any, values: Mapping[str, Any]) -> Any:
-    """Fill a template, or all templates in lists and dicts; a text with only a variable becomes its value.
-
-    Raises:
-        UsageError: a variable is not in ``values``.
-    """
+    """Fill a template, or all templates in lists and dicts; a text with only a variable becomes its value."""
     if isinstance(template, Mapping):
         return {filled(name, values): filled(value, values) for name, value in template.items()}
     if isinstance(template, list | tuple):
@@ -289,9 +285,6 @@ def find_harness(name: str) -> Harness:
 
     The words are templates. The command gets OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL, ANTHROPIC_API_KEY,
     HARNESS_MODEL and, unless the words include it, the task on standard input.
-
-    Raises:
-        UsageError: there is no such harness.
     """
     kind, _, words = name.partition(":")
     if kind == "command" and words.strip():

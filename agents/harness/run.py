@@ -23,9 +23,6 @@ def attached(harness: Harness, gateway: str) -> Attached:
 
     Args:
         gateway: the address of the endpoint, ``HOST:PORT``; in the machine it is ``127.0.0.1:PORT``.
-
-    Raises:
-        MissingExtra: it cannot be installed.
     """
     mounts = {_PROGRAMS: str(Path(__file__).with_name("programs"))}
     if harness.npm or harness.pip:
@@ -49,14 +46,6 @@ def program(
 
     Args:
         base_url: address of the endpoint in the machine without ``/v1``, such as ``http://127.0.0.1:8900/s/1``.
-        model: the model's name in calls.
-        seconds: the deadline.
-        max_turns: maximum number of turns, if the harness has such a limit.
-        context: the model's context length in tokens.
-        tools: whether it gets the session's MCP tools.
-
-    Raises:
-        UsageError: a template has an unknown variable.
     """
     values = {
         "base_url": base_url.rstrip("/"),

@@ -42,11 +42,7 @@ class ChatFormat:
     characters are encoded, not the token. Thread-safe.
 
     Args:
-        tokenizer: a Hugging Face tokenizer with a chat template.
         template_args: arguments of the template, such as ``enable_thinking=False`` or ``date_string="26 Jul 2026"``.
-
-    Raises:
-        UsageError: there is no template, or it cannot render a user's message and an answer.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, **template_args: Any):
@@ -71,11 +67,7 @@ class ChatFormat:
 
     @staticmethod
     def from_settings(tokenizer: PreTrainedTokenizerBase, template_args: Mapping[str, Any]) -> ChatFormat:
-        """Return the format of a tokenizer with arguments from a user's settings, all of which the template must use.
-
-        Raises:
-            UsageError: see :class:`ChatFormat`; or the template does not use an argument, or users may not set it.
-        """
+        """Return a tokenizer's format with a user's arguments, all of which the template must use."""
         ours = {"messages", *inspect.signature(tokenizer.apply_chat_template).parameters}
         for name in template_args if tokenizer.chat_template else ():
             if name in ours:
@@ -139,12 +131,7 @@ class ChatFormat:
         return ids[:-1] if ids and ids[-1] in self.stop_ids else ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Decode tokens; bytes that are not UTF-8 become U+FFFD.
-
-        Args:
-            ids: token ids, which may include unknown ones.
-            skip_special_tokens: whether to leave out special tokens.
-        """
+        """Decode tokens; bytes that are not UTF-8 become U+FFFD."""
         if not ids:
             return ""
         with self._lock:
@@ -262,9 +249,6 @@ class Frame:
     """A chat format with a system prompt and tools, shared by all episodes of an agent.
 
     If the template has no system role, the system prompt is prepended to the first user message.
-
-    Raises:
-        UsageError: there are tools and the template does not render them.
     """
 
     def __init__(self, chat_format: ChatFormat, system: str | None, tools: Sequence[dict[str, Any]] | None):
@@ -289,12 +273,6 @@ class Frame:
         """Find a form of new messages that the template accepts.
 
         Messages are merged if the template requires alternating roles.
-
-        Returns:
-            The messages to append, and the rendered text of the whole conversation.
-
-        Raises:
-            TemplateRefused: the template accepts no form.
         """
         refused: TemplateRefused | None = None
         for form in _forms(new):
@@ -325,9 +303,6 @@ class Frame:
         """Return the frame without system prompt and tools, which is faster, if it renders these messages equally.
 
         The comparison is made once for each kind of messages.
-
-        Raises:
-            TemplateRefused: the template accepts no form of them.
         """
         kind, bare = self.format.kind([answer, *new]), self.format.frame()
         if kind not in self._bare:

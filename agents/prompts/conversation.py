@@ -30,19 +30,13 @@ class Conversation:
     sample there. A turn is compared at the next message and at the next user message, when templates rewrite it.
 
     Args:
-        tokenizer: a Hugging Face tokenizer with a chat template, or its :class:`ChatFormat`.
         system: the system prompt, prepended to the first message if the template has no such role.
         tools: schemas (OpenAI's form) for the template's ``tools``; ``env`` for those of :meth:`offer`.
         max_context: maximum number of tokens of a prompt and ``reserve``; None for no limit.
-        reserve: number of tokens reserved for the answer.
         append_only: keep the history unchanged even if the template changes it, for trainers that need one token
             sequence for a whole chat.
-        examples: user messages and their answers, before all others.
         thoughts: "keep" is ``append_only``; "drop" removes the thoughts of every answer before the next prompt, which
             counts as a split; "template" leaves the choice to the template.
-
-    Raises:
-        UsageError: the template cannot be used, or does not render the tools.
     """
 
     def __init__(
@@ -80,22 +74,11 @@ class Conversation:
         return [{"role": m["role"], "content": self.format.reveal(m["content"])} for m in shown]
 
     def offer(self, tools: Sequence[dict[str, Any]]) -> None:
-        """Set the environment's functions for the template, before the first prompt.
-
-        Args:
-            tools: schemas in the form of OpenAI's ``tools`` parameter.
-
-        Raises:
-            UsageError: the template does not render tools.
-        """
+        """Set the environment's functions for the template, before the first prompt."""
         self._frame, self.wants_tools = self.format.frame(self._system, tools), False
 
     def add(self, role: Literal["user", "tool"], text: str) -> None:
-        """Append a message, as a user message if the template has no tool role.
-
-        Raises:
-            UsageError: the message is invalid at this point of the conversation.
-        """
+        """Append a message, as a user message if the template has no tool role."""
         if role not in ("user", "tool"):
             raise UsageError(f"a message must be from 'user' or 'tool', not {role!r}; responses go to answer()")
         if self._prompt and self._answer is None:
@@ -111,7 +94,6 @@ class Conversation:
 
         Raises:
             ContextFull: the prompt and the reserve do not fit.
-            UsageError: there is no message to answer.
         """
         if self._pending:
             if self._answer is None:
@@ -171,14 +153,14 @@ class Conversation:
         self._messages += messages
         users = [i for i, m in enumerate(messages) if m["role"] == "user"]
         if users or not self._since_user:
-            self._user_at = len(self._messages) - len(messages) + (users[-1] if users else 0)
+            self._user_at = len(self._messages) - len(messages) + max(users, default=0)
             self._since_user = [self._frame.since_user(self._messages[self._user_at + 1 :])]
 
     def _kept(self, frame: Frame, message: Message, new: list[Message], tail: str) -> bool:
         """Return whether the rendered history begins with the model's input and answers."""
         added = squash(message["content"]) + squash(tail)
-        between = self._messages[self._user_at + 1 :] if any(m["role"] == "user" for m in new) else []
-        if between:
+        between = self._messages[self._user_at + 1 :]
+        if between and any(m["role"] == "user" for m in new):
             return self._frame.since_user([*between, message, *new]) == "".join(self._since_user) + added
         return frame.since_user([message, *new]) == frame.since_user() + added
 

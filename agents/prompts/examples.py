@@ -26,14 +26,6 @@ def oracle_examples(
 
     Examples of a chat are the turns of whole episodes. Those of a step prompt are distinct turns of different episodes:
     the first turn of one, the second of the next, and so on.
-
-    Args:
-        env_spec: spec of the environment, with its wrappers.
-        kwargs: constructor arguments of the training environments.
-        options: ``options`` of every reset.
-
-    Raises:
-        UsageError: the environment has no expert, or too few distinct turns.
     """
     plain, steps = dataclasses.replace(prompt, examples=()), isinstance(prompt, StepPrompt)
     examples: list[tuple[str, str]] = []

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from rollenv.agents.base import Action, ContextFull, EnvHandle, Session
+from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session
 from rollenv.agents.engines.base import Engine, Ids, Response, Sampling
-from rollenv.agents.offered_tools import offered
+from rollenv.agents.offered_tools import offered_tools
 from rollenv.agents.pictures import refuse_pictures
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
 from rollenv.agents.prompts.chat_format import ChatFormat
@@ -57,10 +57,7 @@ class TokenSession(Session):
     action's ``finish`` is "unfinished".
 
     Args:
-        engine: samples the responses, and limits the tokens of a prompt and its response.
         play: a prompt of bounded length, rebuilt every turn, or the whole episode as a chat.
-        rng: random numbers of the episode.
-        number: the engine's session number, for its cache.
         max_prompt: maximum number of prompt tokens, 0 for no limit (see
             :class:`~rollenv.agents.prompts.StepPrompt`).
         max_observation: maximum number of characters of an observation, 0 for no limit.
@@ -88,12 +85,7 @@ class TokenSession(Session):
         )
 
     def ask(self, observation: str, info: dict[str, Any]) -> Ids:
-        """Return the prompt of the next turn.
-
-        Raises:
-            ContextFull: there is no room for an answer.
-            UsageError: the observation has pictures.
-        """
+        """Return the prompt of the next turn."""
         refuse_pictures(info, "an agent of token ids")
         prompt = self._prompt(observation, info)
         if self.max_prompt and len(prompt) > self.max_prompt:
@@ -115,7 +107,8 @@ class TokenSession(Session):
         text = decoded
         if self.cut_thoughts:
             text, unfinished = after_thoughts(decoded, self.codec.opens_thought(prompt))
-            finish = "unfinished" if unfinished else finish
+            if unfinished:
+                finish = "unfinished"
         if isinstance(self.play, Conversation):
             self.play.answer(ids)
         elif self.play.history_length:
@@ -143,7 +136,7 @@ class TokenSession(Session):
             observation = cut_middle(observation, self.max_observation)
         if isinstance(self.play, Conversation):
             if self.play.wants_tools:
-                self.play.offer(offered(info))
+                self.play.offer(offered_tools(info))
             self.play.add(role_of(info), shown(observation, info))
             return self.play.prompt()
         if self._instructions is None:
@@ -164,8 +157,8 @@ def role_of(info: dict[str, Any]) -> Literal["user", "tool"]:
 def shown(observation: str, info: dict[str, Any]) -> str:
     """Return the observation with the ``prefix`` and ``suffix`` from the ``info`` of the same reset or step."""
     prefix, suffix = str(info.get("prefix", "")), str(info.get("suffix", ""))
-    parts = [prefix, observation, "" if observation.endswith(suffix) else suffix]
-    return "\n".join(part.removesuffix("\n") for part in parts[:-1] if part) + (f"\n{parts[-1]}" if parts[-1] else "")
+    text = "\n".join(part.removesuffix("\n") for part in (prefix, observation) if part)
+    return text if observation.endswith(suffix) else f"{text}\n{suffix}"
 
 
 class ResponseText:
@@ -212,10 +205,6 @@ class TokenizerCodec(ResponseText):
 
     Args:
         chat: wrap prompts as a user message with the chat template.
-        examples: examples before every prompt.
-
-    Raises:
-        UsageError: ``chat`` without a chat template.
     """
 
     def __init__(
@@ -236,7 +225,6 @@ def stop_ids(tokenizer: PreTrainedTokenizerBase, chat: bool = True) -> frozenset
     """Return the tokens that end a response.
 
     Args:
-        tokenizer: the tokenizer, whose end-of-sequence tokens are included.
         chat: include the token after a turn in the chat template.
     """
     ends = {i for i in (tokenizer.eos_token_id, tokenizer.pad_token_id) if i is not None}
@@ -246,16 +234,12 @@ def stop_ids(tokenizer: PreTrainedTokenizerBase, chat: bool = True) -> frozenset
     return frozenset(ends)
 
 
-class TokenAgent:
+class TokenAgent(Agent):
     """Plays with any engine: with a bounded prompt per turn or, without ``prompt``, with a chat over the whole episode.
 
     Args:
         prompt: the prompt of each turn; None for a chat.
         tools: schemas for the chat template; ``env`` for the environment's.
-        cut_thoughts: leave thoughts out of actions; see :class:`TokenSession`.
-        thoughts: earlier thoughts in a chat; see :class:`~rollenv.agents.prompts.conversation.Conversation`.
-        max_observation: maximum number of characters of an observation, 0 for no limit.
-        examples: examples at the beginning of a chat; a prompt has its own.
         template_args: arguments of the chat template, such as ``enable_thinking=False``, in addition to the prompt's.
     """
 
@@ -313,17 +297,11 @@ class TokenAgent:
 
 
 def saved_format(path: str | Path, **sampling: Any) -> tuple[StepPrompt | ChatPrompt | None, Sampling]:
-    """Load the prompt format and sampling that were saved with a model.
-
-    Args:
-        path: a model's folder or hub name.
-        sampling: fields of :class:`Sampling` that override the saved ones.
-
-    Returns:
-        The prompt format, or None if none was saved, and the sampling.
-    """
+    """Load the prompt format and sampling that were saved with a model."""
     file = Path(path) / AGENT_FILE
     saved = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     form = saved.get("prompt")
-    prompt = None if form is None else ChatPrompt(**form) if "system" in form else StepPrompt(**form)
+    prompt: StepPrompt | ChatPrompt | None = None
+    if form is not None:
+        prompt = ChatPrompt(**form) if "system" in form else StepPrompt(**form)
     return prompt, Sampling(**{**saved.get("sampling", {}), **sampling})

@@ -66,7 +66,6 @@ class StepPrompt:
 
         Args:
             turns: (observation, action) pairs so far.
-            info: ``info`` of the same reset or step.
         """
         used = _fields(self.template)
         shown = instructions if "instructions" in used else None

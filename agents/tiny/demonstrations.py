@@ -42,7 +42,7 @@ RANDOM_ACTIONS = 4
 Chat = tuple[tuple[str, str], ...]
 
 
-class Shown(NamedTuple):
+class DemonstratedTurn(NamedTuple):
     """One turn of a demonstration."""
 
     prompt: str | Chat
@@ -76,13 +76,13 @@ class Lesson:
         """Number of chunks of the episodes."""
         return -(-self.episodes // CHUNK)
 
-    def play(self, env: Env, chunk: int) -> list[Shown]:
+    def play(self, env: Env, chunk: int) -> list[DemonstratedTurn]:
         """Play the demonstrations of one chunk, which depend only on the lesson and the number (from 0)."""
         rng = random.Random(f"{self.seed} {chunk}")
         first, last = chunk * CHUNK, min((chunk + 1) * CHUNK, self.episodes)
         return [turn for _ in range(first, last) for turn in self._episode(env, rng)]
 
-    def _episode(self, env: Env, rng: random.Random) -> Iterator[Shown]:
+    def _episode(self, env: Env, rng: random.Random) -> Iterator[DemonstratedTurn]:
         """Yield the turns of one episode, until the expert cannot finish it."""
         observation, info = env.reset(rng.getrandbits(32), options=self.options or None)
         story = _Chat() if isinstance(self.prompt, ChatPrompt) else _Steps(self.prompt, observation)
@@ -92,7 +92,7 @@ class Lesson:
             except Unsolvable:
                 return
             others = tuple(env.sample_random_action() for _ in range(RANDOM_ACTIONS))
-            yield Shown(story.prompt(observation, info), expert, others)
+            yield DemonstratedTurn(story.prompt(observation, info), expert, others)
             if turn == self.turns:
                 return
             action = rng.choice(others) if rng.random() < self.wandering else expert
@@ -131,13 +131,9 @@ class _Chat:
         self.turns = (*self.turns, ("assistant", action))
 
 
-def demonstrate(lesson: Lesson, report: Callable[[int, int], None] = lambda *_: None) -> list[Shown]:
-    """Return all demonstrations of a lesson, independently of the number of processes.
-
-    Args:
-        report: called with the number of finished and of all episodes.
-    """
-    chunks: dict[int, list[Shown]] = {}
+def demonstrate(lesson: Lesson, report: Callable[[int, int], None] = lambda *_: None) -> list[DemonstratedTurn]:
+    """Return all demonstrations of a lesson, independently of the number of processes."""
+    chunks: dict[int, list[DemonstratedTurn]] = {}
     with contextlib.closing(lesson.spec.make(**lesson.kwargs)) as env, _helper(lesson, chunks):
         for chunk in range(lesson.chunks):
             if chunk not in chunks:  # the helper starts at the other end
@@ -148,7 +144,7 @@ def demonstrate(lesson: Lesson, report: Callable[[int, int], None] = lambda *_: 
 
 
 @contextlib.contextmanager
-def _helper(lesson: Lesson, chunks: dict[int, list[Shown]]) -> Iterator[None]:
+def _helper(lesson: Lesson, chunks: dict[int, list[DemonstratedTurn]]) -> Iterator[None]:
     """Let another process, if possible, fill ``chunks`` from the last one on while the block runs."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
@@ -171,7 +167,7 @@ def _helper(lesson: Lesson, chunks: dict[int, list[Shown]]) -> Iterator[None]:
             reader.join()
 
 
-def _receive(process: subprocess.Popen[bytes], order: bytes, chunks: dict[int, list[Shown]]) -> None:
+def _receive(process: subprocess.Popen[bytes], order: bytes, chunks: dict[int, list[DemonstratedTurn]]) -> None:
     """Send the order and store received chunks until the other process ends."""
     assert process.stdin is not None
     assert process.stdout is not None

@@ -29,10 +29,6 @@ def build_tokenizer(corpus: Iterable[str], vocabulary: int, *, chat: bool = Fals
     """Train a byte-level BPE tokenizer with Qwen2's pre-tokenizer.
 
     The pre-tokenizer is Qwen2's because transformers and vLLM rebuild it from the model type when they load a folder.
-
-    Args:
-        vocabulary: number of tokens, including special ones.
-        chat: add a chat template with its tokens.
     """
     roles = _ROLES if chat else ()
     tokenizer = Qwen2Tokenizer().backend_tokenizer

@@ -18,7 +18,6 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc]
     Args:
         params: the weights, each a matrix (rows, columns).
         lr: learning rate, comparable to AdamW's: steps are scaled to the same size (arXiv 2502.16982, equation 4).
-        weight_decay: decoupled weight decay, as in AdamW.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float, momentum: float = 0.95, weight_decay: float = 0.0):

@@ -23,7 +23,7 @@ from rollenv.agents.engines.base import Ids, Sampling
 from rollenv.agents.engines.scoring import score
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt, StepPrompt
-from rollenv.agents.tiny.demonstrations import Chat, Lesson, Shown, demonstrate
+from rollenv.agents.tiny.demonstrations import Chat, DemonstratedTurn, Lesson, demonstrate
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.muon import Muon
 from rollenv.agents.tiny.settings import TinySize, WarmUp
@@ -76,9 +76,6 @@ def tiny_agent(
     """Build the tiny model and train it on demonstrations, or load it from the cache.
 
     The cache is ``$ROLLENV_CACHE`` or ``~/.cache/rollenv``.
-
-    Args:
-        seed: seed of the weights, demonstrations and batches.
     """
     key = repr((_RECIPE_VERSION, torch.__version__, scenes, prompt, sampling, size, warm_up, seed))
 
@@ -112,7 +109,8 @@ def _imitate(
     corpus = [turn.prompt_text for turn in read] + [each for turn in read for each in (turn.expert, *turn.random)]
     tokenizer = build_tokenizer(corpus, size.vocabulary, chat=isinstance(prompt, ChatPrompt))
     answer = min(len(tokenizer.encode(turn.expert)) for turn in shown[:_LOOKS])
-    shortest = min(len(tokenizer.encode(t.prompt)) if isinstance(t.prompt, str) else 0 for t in shown[:_LOOKS])
+    plain = [turn.prompt for turn in shown[:_LOOKS] if isinstance(turn.prompt, str)]
+    shortest = min((len(tokenizer.encode(text)) for text in plain), default=0)
     if answer > sampling.max_new_tokens:
         raise UsageError(
             f"no answer of the expert fits into rollout.max_new_tokens={sampling.max_new_tokens}: the shortest has "
@@ -128,7 +126,7 @@ def _imitate(
     return agent
 
 
-def _demonstrations(lesson: Lesson, report: Report) -> list[Shown]:
+def _demonstrations(lesson: Lesson, report: Report) -> list[DemonstratedTurn]:
     """Return the demonstrations of a lesson."""
     shown = demonstrate(lesson, lambda done, total: report("demonstrations", done, total, {}))
     if not shown:
@@ -138,7 +136,9 @@ def _demonstrations(lesson: Lesson, report: Report) -> list[Shown]:
     return shown
 
 
-def _fit(agent: LocalAgent, shown: Sequence[Shown], warm_up: WarmUp, rng: random.Random, report: Report) -> None:
+def _fit(
+    agent: LocalAgent, shown: Sequence[DemonstratedTurn], warm_up: WarmUp, rng: random.Random, report: Report
+) -> None:
     """Minimise the cross-entropy with the noisy expert's distribution over actions."""
     with _coarse_products():
         encode = _encoder(agent)
@@ -173,7 +173,7 @@ def _lr_share(steps: int, step: int) -> float:
     return min(1.0, (step + 1) / 30) * (1 - 0.95 * step / max(steps, 1))
 
 
-def _encoder(agent: LocalAgent) -> Callable[[Shown, float, random.Random], list[tuple[Ids, Ids, float]]]:
+def _encoder(agent: LocalAgent) -> Callable[[DemonstratedTurn, float, random.Random], list[tuple[Ids, Ids, float]]]:
     """Return the encoder from turns of a demonstration to (prompt, answer, weight)."""
     one_token = agent.sampling.max_new_tokens == 1
     end = () if one_token else (agent.tokenizer.eos_token_id,)
@@ -182,11 +182,13 @@ def _encoder(agent: LocalAgent) -> Callable[[Shown, float, random.Random], list[
         lambda prompt: agent.encode(prompt) if isinstance(prompt, str) else _chat_ids(agent, prompt, answer_ids)
     )
 
-    def encode(turn: Shown, noise: float, rng: random.Random) -> list[tuple[Ids, Ids, float]]:
+    def encode(turn: DemonstratedTurn, noise: float, rng: random.Random) -> list[tuple[Ids, Ids, float]]:
         if one_token:  # all answers to a prompt need one forward pass; longer ones need one each, so one is sampled
             answers = [(turn.expert, 1 - noise), *((action, noise / len(turn.random)) for action in turn.random)]
         else:
-            answers = [(rng.choice(turn.random) if rng.random() < noise else turn.expert, 1.0)]
+            answers = [(turn.expert, 1.0)]
+            if rng.random() < noise:
+                answers = [(rng.choice(turn.random), 1.0)]
         prompt = prompt_ids(turn.prompt)
         return [(prompt, answer_ids(answer), weight) for answer, weight in answers]
 

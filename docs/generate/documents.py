@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from rollenv.trainers.config import load_config
-from rollenv.trainers.config.tasks import played
+from rollenv.trainers.config.tasks import training_environments
 
 #: Source file of each page.
 SOURCES: dict[str, str] = {}
@@ -34,7 +34,7 @@ def recipes(root: Path) -> dict[str, str]:
     pages = {"recipes/index.md": ""}
     for file in files:
         page, config = f"recipes/{file.stem}.md", load_config(str(file))
-        ids = ", ".join(dict.fromkeys(f"`{env.id}`" for env, _ in played(config.env, config.tasks)))
+        ids = ", ".join(dict.fromkeys(f"`{env.id}`" for env, _ in training_environments(config.env, config.tasks)))
         batch = f"{config.rollout.groups_per_batch} groups of {config.rollout.group_size}"
         rows.append(
             f"| [{file.stem}]({file.stem}.md) | {ids} | {config.algorithm.name} | {config.iterations} | {batch} |"

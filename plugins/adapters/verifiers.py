@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollenv.agents.base import Action, ContextFull, EnvHandle, Session
+from rollenv.agents.base import Action, Agent, ContextFull, EnvHandle, Session
 from rollenv.agents.prompts.session import shown
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import peer
@@ -135,7 +135,7 @@ class RollenvEnv(vf.Env[RollenvEnvConfig]):  # type: ignore[misc]
 
 
 @dataclass(slots=True)
-class _Player(Session):
+class _Player(Session, Agent):
     """verifiers' agent as one of rollenv's."""
 
     talk: Any

@@ -241,7 +241,7 @@ def _chat_agent(name: str, options: AgentOptions, native: bool) -> Agent:
 
 def _harness_agent(name: str, options: AgentOptions) -> Agent:
     from rollenv.agents.gateway.endpoint import Upstream
-    from rollenv.agents.gateway.policy import Policy
+    from rollenv.agents.gateway.policy import PolicyModel
     from rollenv.agents.harness.agent import HarnessAgent
 
     args: list[str] = []
@@ -255,7 +255,7 @@ def _harness_agent(name: str, options: AgentOptions) -> Agent:
         raise UsageError(f"harness:{name} needs --model local:FOLDER, vllm:FOLDER, or chat:MODEL with --base-url")
     agent: Any = make_agent(options.model, dataclasses.replace(options, model=""))
     if kind != "chat":
-        return HarnessAgent(Policy(agent, client_sampling=options.temperature is None), name, args=args)
+        return HarnessAgent(PolicyModel(agent, client_sampling=options.temperature is None), name, args=args)
     keys = ("temperature", "max_tokens")
     body = {key: value for key, value in agent.body.items() if key in keys}
     return HarnessAgent(Upstream(agent.endpoint, model, body=body), name, args=args)

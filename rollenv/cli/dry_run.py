@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,16 +51,11 @@ class ModelPlan:
 
 
 def dry_run(config: TrainConfig) -> None:
-    """Print the settings, the first prompt and what an iteration needs. No weights are loaded, nothing is written.
-
-    Raises:
-        UsageError: the environment cannot be made with these settings, or there is no such model.
-        MissingData, MissingExtra: a requirement of the environment is missing.
-    """
+    """Print the settings, the first prompt and what an iteration needs. No weights are loaded, nothing is written."""
     plan, teacher = model_plan(config), teacher_plan(config)
     try_environments(config)
     trained = config.environments()[0]
-    env = _made(trained)
+    env = _make_env(trained)
     prompt, other = (first_prompt(env, config, plan.tokenizer, config.seed + more) for more in (0, 1))
     turns = most_turns(env)
     env.close()
@@ -71,23 +66,23 @@ def dry_run(config: TrainConfig) -> None:
         console.print(line, markup=False, soft_wrap=True)
     console.print("\n[bold]the first prompt[/]")
     console.print(prompt, markup=False, soft_wrap=True)
-    table = Table(box=None, show_header=False)
-    if teacher:
-        table.add_row("teacher", teacher.about)
+    needs: dict[str, int | str] = {"teacher": teacher.about} if teacher else {}
     if config.algorithm.name in ("gigpo", "hgpo"):
-        table.add_row("states of turns", states_of_turns(trained, config.seed))
-    for name, value in demand(config, plan, prompt, turns).items():
-        table.add_row(name, f"{value:,}" if isinstance(value, int) else value)
-    console.print("\n[bold]what the run needs[/]")
-    console.print(table)
+        needs["states of turns"] = states_of_turns(trained, config.seed)
+    _print_table("[bold]what the run needs[/]", needs | demand(config, plan, prompt, turns))
     if plan.settings is not None:
-        console.print("\n[bold]memory of an update on its device[/] (besides caches while playing)")
-        table = Table(box=None, show_header=False)
         together = tokens_together(config, plan, prompt, other, turns)
-        for name, value in memory_rows(config, plan, teacher, together):
-            table.add_row(name, value)
-        console.print(table)
+        memory = dict(memory_rows(config, plan, teacher, together))
+        _print_table("[bold]memory of an update on its device[/] (besides caches while playing)", memory)
     console.print("nothing was started")
+
+
+def _print_table(title: str, rows: Mapping[str, int | str]) -> None:
+    table = Table(box=None, show_header=False)
+    for name, value in rows.items():
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else value)
+    console.print(f"\n{title}")
+    console.print(table)
 
 
 #: Seeds to reset with; random episodes for the share of recurring states, and their maximum number of turns.
@@ -95,18 +90,12 @@ _TRIED, _LOOKS, _TURNS = 3, 4, 50
 
 
 def try_environments(config: TrainConfig) -> None:
-    """Reset every environment of training and evaluation with several seeds, and make the source of tasks.
-
-    Raises:
-        UsageError: an environment cannot be made or reset with these settings, or they choose no tasks, or more than
-            the data set has.
-        MissingData, MissingExtra: a requirement of an environment is missing.
-    """
-    from rollenv.trainers.config.chosen import naming
+    """Reset every environment of training and evaluation with several seeds, and make the source of tasks."""
+    from rollenv.trainers.chosen_recipe import naming
     from rollenv.trainers.sources.configured import source_of
 
     for one in config.environments():
-        with naming(one.id), contextlib.closing(_made(one)) as env:
+        with naming(one.id), contextlib.closing(_make_env(one)) as env:
             for seed in range(config.seed, config.seed + _TRIED):
                 try:
                     _, info = _reset(env, one, seed)
@@ -123,7 +112,7 @@ def try_environments(config: TrainConfig) -> None:
             raise UsageError(f"{error}: lower the episodes of the evaluation") from error
 
 
-def _made(env: EnvConfig) -> Env:
+def _make_env(env: EnvConfig) -> Env:
     """Make an environment of training or evaluation with its wrappers."""
     return make_env(spec(env.id), Task(env.id, 0, env.kwargs, _without_tokenizer(env.wrappers), env.options))
 
@@ -161,7 +150,7 @@ def differences(config: TrainConfig) -> list[str]:
 
     Keys without effect are left out: a recipe with them is refused.
     """
-    return _differences("", config, None, config.idle_keys())
+    return _differences("", config, None, config.unused_keys())
 
 
 def _differences(key: str, value: Any, default: Any, idle: Collection[str]) -> list[str]:
@@ -195,13 +184,7 @@ def _toml(value: Any) -> str:
 
 
 def tokens_together(config: TrainConfig, plan: ModelPlan, prompt: str, other: str, turns: int | None) -> int:
-    """Return the maximum tokens of a forward pass: a full micro-batch, or the whole batch if that is smaller.
-
-    Args:
-        prompt: first prompt of a task.
-        other: first prompt of another task.
-        turns: maximum turns of an episode.
-    """
+    """Return the maximum tokens of a forward pass: a full micro-batch, or the whole batch if that is smaller."""
     rollout, settings = config.rollout, config.optimizer
     if plan.tokenizer is None or not turns:
         return settings.micro_batch_tokens
@@ -231,7 +214,9 @@ def memory_rows(
     longest = rollout.max_prompt_tokens + rollout.max_new_tokens if rollout.max_prompt_tokens else 0
     dtype = getattr(plan.settings, "dtype", None)
     width = dtype.itemsize if dtype is not None else 4
-    teaching = memory.shape_of(teacher.settings).parameters if teacher and teacher.settings is not None else 0
+    teaching = 0
+    if teacher and teacher.settings is not None:
+        teaching = memory.shape_of(teacher.settings).parameters
     if getattr(config.distill, "decay", 0):
         teaching = memory.shape_of(plan.settings).parameters  # the moving average of the model
     update = memory.update_of(config, longest, player=width, teacher=teaching, together=together)
@@ -252,7 +237,6 @@ def first_prompt(
     """Return the first prompt of a training task as the model reads it.
 
     Args:
-        tokenizer: tokenizer with the chat template to apply, if it has one.
         seed: seed of the task; by default the run's.
     """
     from rollenv.agents.prompts.chat_format import ChatFormat
@@ -262,7 +246,9 @@ def first_prompt(
     trained = config.environments()[0]
     observation, info = _reset(env, trained, config.seed if seed is None else seed)
     prompt = prompt_of(config.prompt, trained, chats=config.templates)
-    form = ChatFormat.from_settings(tokenizer, prompt.template_args) if tokenizer and tokenizer.chat_template else None
+    form = None
+    if tokenizer and tokenizer.chat_template:
+        form = ChatFormat.from_settings(tokenizer, prompt.template_args)
     if isinstance(prompt, StepPrompt):
         text = prompt.render(observation, [], observation, info)
         if form is None or not prompt.chat:
@@ -298,14 +284,17 @@ def most_turns(env: Env) -> int | None:
 
 def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None) -> dict[str, int | str]:
     """Return upper bounds for an iteration and the whole run, by kind."""
-    rollout, unknown = config.rollout, "unlimited by the environment"
+    rollout = config.rollout
     trajectories = rollout.groups_per_batch * rollout.group_size
     out: dict[str, int | str] = {
         "model": plan.about,
         "trajectories an iteration": trajectories,
-        "turns an iteration, at most": trajectories * turns if turns else unknown,
-        "response tokens an iteration, at most": trajectories * turns * rollout.max_new_tokens if turns else unknown,
+        "turns an iteration, at most": "unlimited by the environment",
+        "response tokens an iteration, at most": "unlimited by the environment",
     }
+    if turns:
+        out["turns an iteration, at most"] = trajectories * turns
+        out["response tokens an iteration, at most"] = trajectories * turns * rollout.max_new_tokens
     if plan.tokenizer is not None:
         length = len(plan.tokenizer.encode(prompt, add_special_tokens=False))
         out["tokens of the first prompt"] = length
@@ -322,11 +311,7 @@ def demand(config: TrainConfig, plan: ModelPlan, prompt: str, turns: int | None)
 
 
 def model_plan(config: TrainConfig) -> ModelPlan:
-    """Return the plan of ``model.path``, without loading weights and without a network.
-
-    Raises:
-        UsageError: it is neither a folder with a model nor of the form OWNER/NAME.
-    """
+    """Return the plan of ``model.path``, without loading weights and without a network."""
     path = config.model.path
     if path == "tiny":
         return ModelPlan("tiny: built and warmed up on the spot", config.model.size.context)

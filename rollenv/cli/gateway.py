@@ -73,7 +73,7 @@ def _model(model: str, upstream: str, temperature: float | None, max_tokens: int
     """Make the model of a name, or the upstream endpoint."""
     from rollenv.agents.chat.endpoint import Endpoint
     from rollenv.agents.gateway.endpoint import Upstream
-    from rollenv.agents.gateway.policy import Policy
+    from rollenv.agents.gateway.policy import PolicyModel
 
     if upstream:
         sampling = {"temperature": temperature, "max_tokens": max_tokens}
@@ -82,7 +82,7 @@ def _model(model: str, upstream: str, temperature: float | None, max_tokens: int
     if model.partition(":")[0] not in ("local", "vllm"):
         raise UsageError(f"--model {model} needs --upstream URL, or is local:FOLDER or vllm:FOLDER")
     agent = make_agent(model, AgentOptions(temperature=temperature, max_tokens=max_tokens or 1024))
-    return Policy(agent, client_sampling=temperature is None)
+    return PolicyModel(agent, client_sampling=temperature is None)
 
 
 def _writer(file: Path) -> Any:

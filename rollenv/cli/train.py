@@ -23,7 +23,7 @@ from rollenv.core.needs import Package
 if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
     from rollenv.trainers.run_dir import RunDir
-    from rollenv.trainers.trainer import Result
+    from rollenv.trainers.trainer import TrainingResult
 
 
 def _list_algorithms(wanted: bool) -> None:
@@ -51,7 +51,7 @@ def command(
     resume: bool = typer.Option(False, "--resume", help="Continue the run in run_dir, or the recipe's latest run."),
     accept: bool = typer.Option(False, "--accept-changes", help=ACCEPT_HELP),
     dry_run: bool = typer.Option(
-        False, "--dry-run", "--plan", help="Show settings, first prompt and needs, without starting anything."
+        False, "--dry-run", help="Show settings, first prompt and needs, without starting anything."
     ),
     list_algorithms: bool = typer.Option(
         False, "--list-algorithms", callback=_list_algorithms, is_eager=True, help="List the values of algorithm=NAME."
@@ -174,7 +174,7 @@ def _resume(recipe: str, overrides: Sequence[str], accept: bool) -> tuple[RunDir
     return run, run.extend(started, with_settings(started, overrides), accept)
 
 
-def _train(config: TrainConfig, run: RunDir) -> Result:
+def _train(config: TrainConfig, run: RunDir) -> TrainingResult:
     import transformers
 
     from rollenv.trainers.run_dir import read_rows
@@ -256,7 +256,7 @@ class _Display:
         return " ".join(shown)
 
 
-def _conclude(run: RunDir, result: Result, seconds: float) -> None:
+def _conclude(run: RunDir, result: TrainingResult, seconds: float) -> None:
     from rollenv.cli.view import write_report
     from rollenv.report.summary import domains
 

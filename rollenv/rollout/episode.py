@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session
+from rollenv.agents.base import Action, Agent, AgentFailed, ContextFull, Session, member
 from rollenv.agents.engines.base import EngineFailed, EngineLost
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.remote.replay_log import ReplayDiffers, ReplayLog
@@ -190,7 +190,7 @@ class Episode:
             except BaseException as error:
                 raise self._classify_agent_error("start()", error) from error
             try:
-                self.replayable = getattr(session, "replayable", True)
+                self.replayable = member(session, Session, "replayable")
                 result = await self._take_turns(session, result)
                 break
             except _Lost:
@@ -229,7 +229,7 @@ class Episode:
         """Store the session's record and close the session."""
         for name in ("record", "close"):
             try:
-                returned: Any = getattr(session, name, dict)()
+                returned = member(session, Session, name)()
                 if name == "record":
                     self.trajectory.record = validation.plain(returned, "an agent's record")
             except BaseException as error:
@@ -271,7 +271,7 @@ class Episode:
         return Deadline(self.watchdog, seconds, self._is_intended, self.cancelled)
 
     def _version(self) -> int | None:
-        version = getattr(self.agent, "version", None)
+        version = member(self.agent, Agent, "version")
         return None if version is None else validation.whole(version, "the agent's version")
 
     def _must_stop(self) -> bool:
@@ -338,8 +338,9 @@ class Episode:
         self.enter("waiting")
         alone = {"alone": True} if self.alone else {}
         task = self.trajectory.task
-        if hasattr(self.agent, "prepare"):
-            task = replace(task, kwargs=await self.agent.prepare(task.env_id, task.kwargs))
+        kwargs = await member(self.agent, Agent, "prepare")(task.env_id, task.kwargs)
+        if kwargs is not task.kwargs:  # members of a group share one task, by which workers know its reset
+            task = replace(task, kwargs=kwargs)
         self.env = await self.workers.open(task, views=self.views, avoid=self._avoids, **alone)
         self.trajectory.worker = self.env.worker
         self.records = self.health.env(self.env_id), self.health.worker(self.env.worker)

@@ -62,7 +62,7 @@ class ShardSlot(Slot):
         """Last condition of each shard that was in this slot."""
 
 
-class Fleet(Supervisor[ShardSlot]):
+class Fleet(Supervisor[ShardSlot], Agent):
     """The shards of a rollout.
 
     Args:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
-from rollenv.agents.base import renew
+from rollenv.agents.base import update_weights_of
 from rollenv.core.errors import UsageError
 from rollenv.rollout.filters import Filter
 from rollenv.rollout.group_runner import GroupRunner
@@ -104,7 +104,7 @@ class RolloutStream:
     async def update_weights(self, weights: Any = None) -> None:
         """Give the agent new weights between two tokens; unfinished responses continue after their tokens so far."""
         agent: Any = self.manager.agent
-        await renew(agent, weights)
+        await update_weights_of(agent, weights)
         self.updates += 1
         self.version = agent.version
         for number, (group, playing) in list(self._playing.items()):

@@ -446,6 +446,7 @@ def transfers(monkeypatch):
         module = types.ModuleType(name)
         vars(module).update(dict.fromkeys(members, anything))
         monkeypatch.setitem(sys.modules, name, module)
+    sys.modules[base].HTTPVLLMWeightSyncClient = str
     sys.modules[f"{base}.base"].WeightSource = object
     sys.modules[f"{base}.ipc_engine"].IPCTrainerInitInfo = SimpleNamespace
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -459,7 +460,7 @@ def test_weights_go_to_vllm_from_the_gpu_that_they_are_on_and_anew_after_a_failu
     module, sent, devices = transfers
     where = torch.device("cuda", 3)
     weight = SimpleNamespace(is_cuda=True, device=where, detach=lambda: weight, to=lambda device: (weight, device))
-    transfer = module.Transfer("ipc", SimpleNamespace())
+    transfer = module.Transfer("ipc", "http://here", 1)
     transfer.send([("a", weight)])
     with pytest.raises(UsageError, match="the other side has ended"):
         transfer.send([("a", weight)])

@@ -19,7 +19,7 @@ from rollenv.agents.engine_agent import EngineAgent
 from rollenv.agents.engines.base import Response, Sampling
 from rollenv.agents.gateway.endpoint import Upstream
 from rollenv.agents.gateway.gateway import Gateway
-from rollenv.agents.gateway.messages import GatewayError, Message, Request
+from rollenv.agents.gateway.messages import GatewayError, Message, ModelRequest
 from rollenv.agents.gateway.session import Caps
 from rollenv.agents.local import LocalAgent
 from rollenv.agents.prompts import ChatPrompt
@@ -103,7 +103,7 @@ def test_prompts_go_on_from_the_tokens_before(shape):
         session = gateway.open("a task")
         messages = [Message("system", "Be good."), Message("user", "Say hi.")]
         for number in range(4):
-            node = await session.call(Request(tuple(messages), tools=(BASH,)))
+            node = await session.call(ModelRequest(tuple(messages), tools=(BASH,)))
             session.sent(node)
             said = node.answer.message
             assert [call.name for call in said.calls] == ["bash"]
@@ -132,7 +132,7 @@ def test_a_chat_that_left_the_memory_is_built_again():
         session = gateway.open()
         messages = [Message("system", "Be good."), Message("user", "Say hi.")]
         for number in range(5):
-            node = await session.call(Request(tuple(messages)))
+            node = await session.call(ModelRequest(tuple(messages)))
             messages += [node.answer.message, Message("user", f"more {number}")]
             if not kept:
                 gateway.model._kept.clear()
@@ -304,7 +304,7 @@ def test_a_marked_retry_joins_the_call_that_runs_and_equal_bodies_stay_two():
 def test_an_answer_that_nobody_got_is_given_to_the_same_request_again():
     async def work(gateway, client):
         session = gateway.open()
-        request = Request((Message("user", "hi"),))
+        request = ModelRequest((Message("user", "hi"),))
         lost = await session.call(request, "the body's hash")
         again = await session.call(request, "the body's hash")
         session.sent(again)
@@ -370,7 +370,7 @@ def test_arguments_that_are_no_json_are_passed_on_as_written():
 
     async def play():
         session = Gateway(agent).open()
-        return await session.call(Request((Message("user", "hi"),), tools=(BASH,)))
+        return await session.call(ModelRequest((Message("user", "hi"),), tools=(BASH,)))
 
     answer = asyncio.run(play()).answer
     assert [(call.name, call.arguments) for call in answer.calls] == [("bash", '{"command": "echo un')]
@@ -402,12 +402,12 @@ def test_a_call_that_is_asked_for_is_opened_and_the_opening_is_not_trained(shape
         gateway = Gateway(agent)
         session = gateway.open()
         asked = (Message("user", "hi"),)
-        first = (await session.call(Request(asked, tools=tools, tool_choice=choice))).answer
+        first = (await session.call(ModelRequest(asked, tools=tools, tool_choice=choice))).answer
         if not kept:
             gateway.model._kept.clear()
         chat = (*asked, first.message, Message("user", "on"))
-        await session.call(Request(chat, tools=tools))
-        await session.call(Request(chat, tools=(*tools, OTHER)))
+        await session.call(ModelRequest(chat, tools=tools))
+        await session.call(ModelRequest(chat, tools=(*tools, OTHER)))
         for node in session.tree.nodes:
             session.sent(node)
         return first, session
@@ -491,7 +491,7 @@ def test_a_stop_text_cuts_what_the_client_sees_and_not_the_tokens():
 
     async def play():
         session = Gateway(agent).open()
-        return await session.call(Request((Message("user", "hi"),), stop=("STOP",)))
+        return await session.call(ModelRequest((Message("user", "hi"),), stop=("STOP",)))
 
     node = asyncio.run(play())
     assert (node.answer.text, node.answer.finish, node.answer.stop_text) == ("one ", "stop_text", "STOP")
@@ -502,7 +502,7 @@ def test_a_stop_text_is_not_looked_for_in_the_opening_of_a_call():
     agent = scripted([' {"command": "ls STOP"}}'])
 
     async def play():
-        request = Request((Message("user", "hi"),), tools=(BASH,), tool_choice="bash", stop=("tool", "\n", "STOP"))
+        request = ModelRequest((Message("user", "hi"),), tools=(BASH,), tool_choice="bash", stop=("tool", "\n", "STOP"))
         return await Gateway(agent).open().call(request)
 
     answer = asyncio.run(play()).answer

@@ -20,7 +20,7 @@ from rollenv.agents.gateway import http, server
 from rollenv.agents.gateway.dialects import DIALECTS, Known
 from rollenv.agents.gateway.gateway import Gateway
 from rollenv.agents.gateway.http import HttpServer
-from rollenv.agents.gateway.messages import GatewayError, Message, Request
+from rollenv.agents.gateway.messages import GatewayError, Message, ModelRequest
 from rollenv.agents.gateway.server import admin_app
 from rollenv.agents.gateway.session import Caps
 from rollenv.agents.gateway.tree import KINDS
@@ -302,12 +302,12 @@ def test_an_answer_whose_client_left_while_it_was_recorded_is_sent_to_the_next_t
     async def work(gateway, client):
         session, synced = gateway.open(), asyncio.Event()
         gateway._record.sync = synced.wait
-        call = asyncio.ensure_future(session.call(Request((Message("user", "hi"),)), "key"))
+        call = asyncio.ensure_future(session.call(ModelRequest((Message("user", "hi"),)), "key"))
         await until(lambda: session.tree.nodes)
         call.cancel()
         await asyncio.wait([call])
         synced.set()
-        node = await session.call(Request((Message("user", "hi"),)), "key")
+        node = await session.call(ModelRequest((Message("user", "hi"),)), "key")
         return node is session.tree.nodes[0], len(session.tree.nodes), session.counts["sent_again"]
 
     assert call_over_http(work, agent, record=tmp_path / "record") == (True, 1, 1)
@@ -318,7 +318,7 @@ def test_calls_of_a_gateway_that_stops_are_told_to_come_again():
 
     async def work(gateway, client):
         session = gateway.open()
-        call = asyncio.ensure_future(session.call(Request((Message("user", "hi"),))))
+        call = asyncio.ensure_future(session.call(ModelRequest((Message("user", "hi"),))))
         await until(lambda: agent.engine.running)
         session.cancel()
         with pytest.raises(GatewayError) as error:
@@ -401,7 +401,7 @@ def test_lines_that_left_the_memory_go_on_from_their_tokens(monkeypatch):
         chats = [(Message("user", f"line {n}"),) for n in range(5)]
         for _ in range(3):
             for n, chat in enumerate(chats):
-                session.sent(node := await session.call(Request(chat)))
+                session.sent(node := await session.call(ModelRequest(chat)))
                 chats[n] = (*chat, node.answer.message, Message("user", "on"))
         return session
 

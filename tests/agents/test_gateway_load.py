@@ -25,7 +25,7 @@ from test_gateway import ScriptEngine, body, call_over_http, local, post, script
 
 from rollenv.agents.engine_agent import EngineAgent
 from rollenv.agents.gateway.gateway import Gateway
-from rollenv.agents.gateway.messages import Message, Request
+from rollenv.agents.gateway.messages import Message, ModelRequest
 from rollenv.agents.gateway.session import Caps
 
 pytestmark = pytest.mark.integration
@@ -165,7 +165,7 @@ def test_a_long_session_takes_less_than_two_megabytes():
         session = Gateway(agent, record=None).open()
         chat = (Message("user", "a text of the task " * 1200),)
         for _ in range(100):
-            node = await session.call(Request(chat))
+            node = await session.call(ModelRequest(chat))
             agent.engine.prompts = [None]
             chat = (*chat, node.answer.message, Message("user", "some output " * 5))
         return session

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from rollenv.agents.gateway.messages import Answer, Call, Message, Request
-from rollenv.agents.gateway.tree import Node, Tree, digest, in_lines, kinds
+from rollenv.agents.gateway.messages import FunctionCall, Message, ModelAnswer, ModelRequest
+from rollenv.agents.gateway.tree import CallNode, CallTree, digest, in_lines, kinds
 
 BASH = {"type": "function", "function": {"name": "bash", "description": "", "parameters": {"type": "object"}}}
-SAID = Answer(
+SAID = ModelAnswer(
     "\n I look now. \n",
-    tuple(Call(f"call_{i:032x}", "bash", '{ "command" :  "echo caf\\u00e9 1" }') for i in (1, 2)),
+    tuple(FunctionCall(f"call_{i:032x}", "bash", '{ "command" :  "echo caf\\u00e9 1" }') for i in (1, 2)),
     " Let me think.\n\nThen act. ",
 )
 FIRST = (Message("system", "Be good."), Message("user", "Say hi."))
@@ -69,7 +69,7 @@ ECHOES = {
 
 
 def add(tree, messages, answer, tools=(BASH,), **tokens):
-    request = Request(tuple(messages), tools=tuple(tools))
+    request = ModelRequest(tuple(messages), tools=tuple(tools))
     position = tree.locate(request)
     tokens = {"delivered": True, "has_tools": bool(tools), "tail": (1,), "response_ids": (2,)} | tokens
     node = tree.node(position, answer, continues=position.extends, **tokens)
@@ -80,20 +80,20 @@ def add(tree, messages, answer, tools=(BASH,), **tokens):
 @pytest.mark.parametrize("client", ECHOES)
 def test_what_a_client_sends_back_is_found_again(client):
     echo, order, how = ECHOES[client]
-    tree = Tree()
+    tree = CallTree()
     first = add(tree, FIRST, SAID)
     chat = (*FIRST, echo, *results(*order), *(() if order else (Message("user", "on"),)))
-    second = add(tree, chat, Answer("Done."))
+    second = add(tree, chat, ModelAnswer("Done."))
     assert (second.parent, second.continues, dict(tree.matches)) == (first.number, True, {how: 1})
-    third = tree.locate(Request((*chat, Message("assistant", "Done."), Message("user", "More")), tools=(BASH,)))
+    third = tree.locate(ModelRequest((*chat, Message("assistant", "Done."), Message("user", "More")), tools=(BASH,)))
     assert third.parent is second
     assert kinds(tree) == ["main", "main"]
 
 
 def test_results_stand_in_the_order_of_their_calls():
-    tree = Tree()
+    tree = CallTree()
     add(tree, FIRST, SAID)
-    position = tree.locate(Request((*FIRST, VERBATIM, *results(1, 0)), tools=(BASH,)))
+    position = tree.locate(ModelRequest((*FIRST, VERBATIM, *results(1, 0)), tools=(BASH,)))
     assert [message.text for message in position.context] == ["result 0", "result 1"]
 
 
@@ -109,24 +109,24 @@ def test_results_stand_in_the_order_of_their_calls():
     ],
 )
 def test_an_edited_history_is_a_new_prompt(chat):
-    tree = Tree()
+    tree = CallTree()
     add(tree, FIRST, SAID)
-    position = tree.locate(Request(tuple(chat), tools=(BASH,)))
+    position = tree.locate(ModelRequest(tuple(chat), tools=(BASH,)))
     assert (position.parent, position.extends) == (None, False)
 
 
 def test_other_tools_are_another_prompt_of_the_same_line():
-    tree = Tree()
+    tree = CallTree()
     first = add(tree, FIRST, SAID)
     chat = (*FIRST, VERBATIM, *results(0, 1), Message("user", "Summarise."))
-    position = tree.locate(Request(chat))
+    position = tree.locate(ModelRequest(chat))
     assert position.parent is first
     assert not position.extends
 
 
 def test_a_foreign_answer_is_context():
-    tree = Tree()
-    first = add(tree, FIRST, Answer("Mine."))
+    tree = CallTree()
+    first = add(tree, FIRST, ModelAnswer("Mine."))
     chat = (
         *FIRST,
         Message("assistant", "Mine."),
@@ -134,9 +134,9 @@ def test_a_foreign_answer_is_context():
         Message("assistant", "Not mine."),
         Message("user", "b"),
     )
-    second = add(tree, chat, Answer("Yes."))
+    second = add(tree, chat, ModelAnswer("Yes."))
     assert (second.parent, second.continues) == (first.number, False)
-    third = tree.locate(Request((*chat, Message("assistant", "Yes."), Message("user", "c")), tools=(BASH,)))
+    third = tree.locate(ModelRequest((*chat, Message("assistant", "Yes."), Message("user", "c")), tools=(BASH,)))
     assert third.parent is second
     assert third.extends
 
@@ -145,14 +145,14 @@ def test_random_trees_have_no_false_merges():
     """Clients fork, ask the same twice, get equal answers, drop reasoning and reorder results."""
     for seed in range(500):
         rng = random.Random(seed)
-        tree, chats = Tree(), [(FIRST, None)]
+        tree, chats = CallTree(), [(FIRST, None)]
         for number in range(rng.randrange(2, 14)):
             chat, parent = chats[rng.randrange(len(chats))]
             calls = tuple(
-                Call(f"call_{rng.getrandbits(128):032x}", "bash", rng.choice(['{"a": 1}', '{"a":1 }', "{bad"]))
+                FunctionCall(f"call_{rng.getrandbits(128):032x}", "bash", rng.choice(['{"a": 1}', '{"a":1 }', "{bad"]))
                 for _ in range(rng.randrange(3))
             )
-            answer = Answer(
+            answer = ModelAnswer(
                 rng.choice(["", "yes", "no"]) if calls else f"{rng.choice('xy')} {number}",
                 calls,
                 rng.choice(["", "hm"]),
@@ -171,25 +171,25 @@ def test_random_trees_have_no_false_merges():
             behind = results(*order, calls=calls) if calls else (Message("user", rng.choice(["on", "next"])),)
             chats.append(((*chat, echo, *behind), node.number))
         assert "unknown" not in tree.matches
-        again = Tree()
+        again = CallTree()
         for node in tree.nodes:
-            again.append(Node.from_dict(json.loads(json.dumps(node.to_dict()))), [BASH])
+            again.append(CallNode.from_dict(json.loads(json.dumps(node.to_dict()))), [BASH])
         assert again.nodes == tree.nodes
         assert sorted(node.number for node in in_lines(tree)) == list(range(len(tree.nodes)))
 
 
 def test_lines_have_their_kinds():
-    tree = Tree()
-    title = add(tree, (Message("system", "Write a title."), Message("user", "Say hi.")), Answer("Hi"), tools=())
+    tree = CallTree()
+    title = add(tree, (Message("system", "Write a title."), Message("user", "Say hi.")), ModelAnswer("Hi"), tools=())
     main = add(tree, FIRST, SAID, began=0.0, ended=1.0)
-    child = add(tree, (Message("system", "You are a helper."), Message("user", "Count.")), Answer("3"))
-    lost = add(tree, (*FIRST, VERBATIM, *results(0, 1)), Answer("cut off"), delivered=False)
-    retried = add(tree, (*FIRST, VERBATIM, *results(0, 1)), Answer("bad"), began=2.0, ended=3.0)
-    taken = add(tree, (*FIRST, VERBATIM, *results(0, 1)), Answer("good"), began=4.0, ended=5.0)
+    child = add(tree, (Message("system", "You are a helper."), Message("user", "Count.")), ModelAnswer("3"))
+    lost = add(tree, (*FIRST, VERBATIM, *results(0, 1)), ModelAnswer("cut off"), delivered=False)
+    retried = add(tree, (*FIRST, VERBATIM, *results(0, 1)), ModelAnswer("bad"), began=2.0, ended=3.0)
+    taken = add(tree, (*FIRST, VERBATIM, *results(0, 1)), ModelAnswer("good"), began=4.0, ended=5.0)
     goes_on = (*FIRST, VERBATIM, *results(0, 1), Message("assistant", "good"), Message("user", "Summarise all of it."))
     summary = "The user wants a greeting, and two calls were made."
-    compaction = add(tree, goes_on, Answer(summary), tools=())
-    after = add(tree, (FIRST[0], Message("user", f"So far: {summary}")), Answer("Going on."))
+    compaction = add(tree, goes_on, ModelAnswer(summary), tools=())
+    after = add(tree, (FIRST[0], Message("user", f"So far: {summary}")), ModelAnswer("Going on."))
     nodes = [title, main, child, lost, retried, taken, compaction, after]
     assert [kinds(tree)[node.number] for node in nodes] == [
         "aside", "main", "subagent", "cancelled", "superseded", "main", "compaction", "main",
@@ -198,23 +198,23 @@ def test_lines_have_their_kinds():
 
 def test_a_summary_in_a_call_of_its_own_joins_two_lines():
     """opencode and pi ask for the summary under another system prompt."""
-    tree = Tree()
+    tree = CallTree()
     add(tree, FIRST, SAID)
     summary = "A long summary of all that has happened up to now."
-    add(tree, (Message("system", "Summarise."), Message("user", "The whole chat.")), Answer(summary), tools=())
+    add(tree, (Message("system", "Summarise."), Message("user", "The whole chat.")), ModelAnswer(summary), tools=())
     add(
         tree,
         (*FIRST[:1], Message("user", "What did we do?"), Message("assistant", summary), Message("user", "Go on.")),
-        Answer("ok"),
+        ModelAnswer("ok"),
     )
     assert kinds(tree) == ["main", "compaction", "main"]
 
 
 def test_without_tools_the_longest_line_is_the_main_one_and_no_other_is_an_aside():
-    tree = Tree()
-    add(tree, (Message("user", "title?"),), Answer("t"), tools=())
-    first = add(tree, FIRST, Answer("ls"), tools=())
-    add(tree, (*FIRST, first.answer.message, Message("user", "files")), Answer("done"), tools=())
+    tree = CallTree()
+    add(tree, (Message("user", "title?"),), ModelAnswer("t"), tools=())
+    first = add(tree, FIRST, ModelAnswer("ls"), tools=())
+    add(tree, (*FIRST, first.answer.message, Message("user", "files")), ModelAnswer("done"), tools=())
     assert kinds(tree) == ["subagent", "main", "main"]
 
 

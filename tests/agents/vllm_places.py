@@ -1,4 +1,4 @@
-"""Where vLLM can be in tests: in this process, in a Ray actor, and behind a server that is started here."""
+"""Where vLLM can be in tests: in this process, and behind a server that is started here."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from rollenv.agents.prompts import StepPrompt
 from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 
-PLACES = ("process", "actors", "server")
+PLACES = ("process", "server")
 PROMPT = StepPrompt("{state}", chat=False)
 OPTIONS = {"dtype": "float32", "enforce_eager": True, "block_size": 32, "max_num_seqs": 8, "max_model_len": 512}
 LORA = {"enable_lora": True, "max_lora_rank": 8}
@@ -83,13 +83,6 @@ def engine_in(place, folder, log):
 
         engine = load_engine(folder, chat=False, **OPTIONS, **LORA)[0]
         yield engine, engine.close
-        engine.close()
-    elif place == "actors":
-        ray = pytest.importorskip("ray")
-        from rollenv.agents.engines.vllm_actors import VLLMActors
-
-        engine = VLLMActors(1, folder, {"chat": False, **OPTIONS, **LORA})
-        yield engine, lambda: ray.kill(engine.engines[0].actor)
         engine.close()
     else:
         server = Server(folder, log, **LORA)

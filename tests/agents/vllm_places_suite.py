@@ -1,4 +1,4 @@
-"""vLLM in this process, in Ray actors and behind a server: the same tokens, versions and log-probabilities everywhere.
+"""vLLM in this process and behind a server: the same tokens, versions and log-probabilities everywhere.
 
 Not collected by itself: ``test_vllm.py`` runs it in an interpreter that has vLLM.
 """

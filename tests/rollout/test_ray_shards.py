@@ -18,7 +18,7 @@ from rollenv.agents.tiny.settings import TinySize
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.ray_shards import RayShards
 from rollenv.rollout.shards import ShardedManager
-from rollenv.rollout.stream import RolloutStream, renew
+from rollenv.rollout.stream import RolloutStream, update_weights_of
 from rollenv.rollout.types import Task
 from rollenv.rollout.workers.processes import ProcessWorkers
 
@@ -108,13 +108,13 @@ def test_weights_reach_all_shards_and_those_that_start_later(cluster):
     other = model(seed=1)[0]
     tasks = [Task(LEVEL, seed, {"max_turns": 3}) for seed in range(4)]
     mine = local()
-    mine.run(renew(mine.agent, other.state_dict().items()))
+    mine.run(update_weights_of(mine.agent, other.state_dict().items()))
     expected = mine.collect(tasks, 2)
     fleet = RayShards(2, local, capacity=2, actor_options=OPTIONS, backoff=0.1)
     with ShardedManager(fleet) as manager:
         manager.run(fleet.ready())
         before = manager.collect(tasks, 2)
-        manager.run(renew(manager.agent, other.state_dict().items()))
+        manager.run(update_weights_of(manager.agent, other.state_dict().items()))
         assert drawn(manager.collect(tasks, 2)) == drawn(expected) != drawn(before)
         ray.kill(fleet.slots[0].shard.actor)
         assert drawn(manager.collect(tasks, 2)) == drawn(expected)

@@ -11,7 +11,7 @@ from test_stream import Policy, tasks
 from troubled import ID, Echo, register
 
 from rollenv import UsageError
-from rollenv.agents.base import OracleAgent, renew
+from rollenv.agents.base import OracleAgent, update_weights_of
 from rollenv.rollout.clock import Clock
 from rollenv.rollout.group_runner import RolloutBroken
 from rollenv.rollout.manager import RolloutManager
@@ -195,11 +195,11 @@ def test_a_shard_that_hangs_at_its_first_weights_does_not_hold_the_next_update(d
 
     async def main():
         await fleet.ready()
-        await renew(fleet)
+        await update_weights_of(fleet)
         made[0].kill()
         fleet.lost(fleet.slots[0], made[0], ShardLost("ended"))
         await asyncio.sleep(2.0)  # the next one takes its first weights
-        await asyncio.wait_for(renew(fleet), 1e5)
+        await asyncio.wait_for(update_weights_of(fleet), 1e5)
         await fleet.ready()
         assert fleet.slots[0].shard is made[-1]
         assert (len(made), fleet.slots[0].losses) == ((3, 2) if deaf else (2, 1))
@@ -261,7 +261,7 @@ def test_a_shard_that_never_plays_is_closed(fails):
 
     async def main():
         await fleet.ready()
-        await renew(fleet)
+        await update_weights_of(fleet)
         shards[0].kill()
         await fleet.suspend()  # which notices
         await asyncio.sleep(3.0)

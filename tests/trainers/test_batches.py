@@ -15,7 +15,7 @@ from rollenv.core import registry
 from rollenv.core.errors import UsageError
 from rollenv.trainers.config import load_config
 from rollenv.trainers.run_dir import RunDir
-from rollenv.trainers.sources import Drawn
+from rollenv.trainers.sources import SourcedTask
 from rollenv.trainers.trainer import Trainer
 
 SLOW = "test:SlowWords-v0"
@@ -153,7 +153,7 @@ def test_a_resumed_run_goes_on_with_the_tasks_that_were_begun(tmp_path, kind):
             trainer.fit()
             seen += [group.task.origin for batch in taken for group in batch]
             state = trainer.batches.state()
-    waiting = [Drawn(**plain).origin for plain in state["pending"]]
+    waiting = [SourcedTask(**plain).origin for plain in state["pending"]]
     assert Counter(seen + waiting) == Counter((number,) for number in range(state["source"]["drawn"]))
 
 

@@ -16,12 +16,12 @@ from rollenv.agents.tiny.model import build_model, build_tokenizer
 from rollenv.agents.tiny.settings import TinySize
 from rollenv.trainers import checkpoint
 from rollenv.trainers.checkpoint import CheckpointError
-from rollenv.trainers.policies.attention import Row
+from rollenv.trainers.policies.attention import PackedRow
 from rollenv.trainers.policies.local import LocalPolicy
 
 SIZE = TinySize(hidden=32, layers=1, heads=2, intermediate=64)
 #: One sequence of two tokens, for a model that reads packed ones.
-ALONE = {"packed_row": Row.of(2)}
+ALONE = {"packed_row": PackedRow.of(2)}
 
 
 @pytest.fixture(scope="module")

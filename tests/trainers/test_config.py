@@ -4,6 +4,7 @@ import pytest
 
 from rollenv import UsageError
 from rollenv.trainers.config import changed_keys, load_config, recipes
+from rollenv.trainers.run_dir import RunDir
 
 
 @pytest.mark.parametrize("recipe", recipes())
@@ -73,3 +74,27 @@ def test_a_recipe_can_be_a_file(tmp_path):
     file.write_text("iterations = 3\n")
     with pytest.raises(UsageError, match="env: field required"):
         load_config(str(file))
+
+
+@pytest.mark.parametrize("key", ["gamma=0.9", "step_weight=0.5"])
+def test_a_key_that_does_nothing_is_refused(key, tmp_path, small):
+    with pytest.raises(UsageError, match=f"algorithm.{key.partition('=')[0]} does nothing under .*'grpo'"):
+        load_config("sokoban", [f"algorithm.{key}"])
+    load_config("sokoban", [f"algorithm.{key}", "algorithm.name=gigpo"])
+    config = load_config("sokoban", small)
+    assert RunDir.resume(RunDir.create(config.model_copy(update={"run_dir": str(tmp_path / "r")}), "x").path)[1]
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "rollout.workers=0", "rollout.workers=-1", "rollout.workers=ray:0", "rollout.workers='2 '",
+        "rollout.workers='²'", "rollout.workers=nine", "env.wrappers=['concat', 3]", "env.wrappers=3",
+        "env.wrappers={concat=3}",
+        "optimizer.betas=[2, 3]", "optimizer.lr=inf", "loss.entropy=inf", "rollout.temperature=inf",
+        "threads=1000000",
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_work_is_refused_before_anything_begins(override):
+    with pytest.raises(UsageError, match=override.partition("=")[0]):
+        load_config("sokoban", [override])

@@ -50,7 +50,7 @@ NO_DIFFERENCE = {
     "batches.colocated": "a matter of time; test_batches.py",
     "player.kind": "another engine, in its own environment; test_vllm.py",
     "player.options": "of that engine",
-    **{f"player.{key}": "of that engine" for key in ("actors", "actor_options", "url", "patience", "sleep", "lora")},
+    **{f"player.{key}": "of that engine" for key in ("url", "patience", "sleep", "lora")},
     "model.size.context": "a limit that short prompts do not reach",
     "model.gradient_checkpointing": "memory",
     "prompt.thoughts": "for models that think; test_conversation.py",

@@ -422,7 +422,7 @@ def test_repetition_and_gibberish_are_found_in_the_response_that_has_them(data, 
         turn.logprobs = tuple(rng.choice([0.0, -0.005, -0.02, -4.9, -5.1]) for _ in turn.response_ids)
     data.columns["behavior"] = np.array([p for turn in data.turns for p in turn.logprobs])
     least, rare = rng.randint(1, LIMIT), rng.randint(1, vocabulary - 1)
-    found = credit.dropped(data, RewardsConfig(drop_repetition=least, drop_gibberish=rare), vocabulary)
+    found = credit.find_dropped(data, RewardsConfig(drop_repetition=least, drop_gibberish=rare), vocabulary)
 
     def repeats(turn: Turn) -> bool:
         return "s" * least in "".join("s" if p > math.log(0.99) else "-" for p in turn.logprobs)
@@ -434,4 +434,4 @@ def test_repetition_and_gibberish_are_found_in_the_response_that_has_them(data, 
     assert list(found) == ["repetition", "gibberish"]
     assert found["repetition"].tolist() == [any(map(repeats, t.turns)) for t in data.trajectories]
     assert found["gibberish"].tolist() == [any(map(is_gibberish, t.turns)) for t in data.trajectories]
-    assert credit.dropped(data, RewardsConfig(), vocabulary) == {}
+    assert credit.find_dropped(data, RewardsConfig(), vocabulary) == {}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rollenv.report.summary import CURVES
 from rollenv.trainers import diagnostics as D
-from rollenv.trainers.alarms import Limits, alarms
+from rollenv.trainers.alarms import AlarmLimits, alarms
 
 quick = settings(max_examples=40, deadline=None)
 FLOATS = st.lists(st.floats(-5, 5), min_size=2, max_size=12)
@@ -164,4 +164,4 @@ def test_alarms_change_nothing_and_follow_their_limits():
     rows = [dict(GOOD), dict(GOOD)]
     alarms(rows[1], rows[:1])
     assert rows == [GOOD, GOOD]
-    assert [a.name for a in alarms(GOOD, [], Limits(ratio=1.001))] == ["ratio_far"]
+    assert [a.name for a in alarms(GOOD, [], AlarmLimits(ratio=1.001))] == ["ratio_far"]

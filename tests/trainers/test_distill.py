@@ -18,7 +18,7 @@ from rollenv.core import registry
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.config import load_config
 from rollenv.trainers.experience import experience, with_successful_sibling
-from rollenv.trainers.policies.attention import Row
+from rollenv.trainers.policies.attention import PackedRow
 from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.packed import pack
@@ -229,6 +229,6 @@ def test_a_sibling_changes_what_the_model_says_as_its_tokens_before_the_prompt_d
         expected = []
         for i in taught:
             ids = torch.tensor(shown.samples[i].ids)
-            scores = policy.model(input_ids=ids[None], packed_row=Row.of(len(ids))).logits[0].log_softmax(-1)
+            scores = policy.model(input_ids=ids[None], packed_row=PackedRow.of(len(ids))).logits[0].log_softmax(-1)
             expected += [float(scores[p - 1, ids[p]]) for p in np.flatnonzero(shown.samples[i].mask)]
     np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -13,7 +13,7 @@ from rollenv import MissingExtra, UsageError
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.core import registry
 from rollenv.trainers.config import load_config
-from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged, without
+from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged_weights, without
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 from rollenv.trainers.training_state import begin
@@ -119,7 +119,7 @@ def test_adapters_of_a_stream_and_of_half_precision_learn(tmp_path):
     frozen = {p.dtype for n, p in trainer.state.policy.model.named_parameters() if ".lora_" not in n}
     assert frozen == {torch.bfloat16}
     assert adapter_of(trainer.state.policy.model).tensors
-    assert all(torch.isfinite(w).all() for _, w in merged(trainer.state.policy.model))
+    assert all(torch.isfinite(w).all() for _, w in merged_weights(trainer.state.policy.model))
 
 
 def test_what_cannot_work_is_said(monkeypatch):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ragged_batches import quick
 
-from rollenv.trainers.prefixes import LEAST_SHARED, depth_first, path_to, shared, tokens_in, tree
+from rollenv.trainers.prefixes import LEAST_SHARED, common_length, depth_first, path_to, tokens_in, tree
 
 WORDS = st.lists(st.integers(0, 2), max_size=4)
 LONG = st.sampled_from([[], [7] * (LEAST_SHARED - 1), [8] * LEAST_SHARED, [9] * (3 * LEAST_SHARED)])
@@ -69,7 +69,7 @@ def test_long_common_beginnings_are_there_once(inputs):
             if one < other and not (one.startswith(other) or other.startswith(one)):
                 both = set(path_to(segments, leaf_of[one])) & set(path_to(segments, leaf_of[other]))
                 held = max((segments[number].end for number in both), default=0)
-                assert held <= shared(one, other) < held + LEAST_SHARED
+                assert held <= common_length(one, other) < held + LEAST_SHARED
 
 
 @quick

@@ -178,10 +178,7 @@ def test_shares_are_even_and_whole_and_equal_inputs_stay_together():
         (["rollout.shard_options={num_cpus=2}"], "rollout.shard_options does nothing here"),
         *(
             ([*whose, f"{key}={{{option}}}"], said)
-            for whose, key in (
-                (["rollout.shards=2"], "rollout.shard_options"),
-                (["player.kind=vllm", "player.actors=2"], "player.actor_options"),
-            )
+            for whose, key in ((["rollout.shards=2"], "rollout.shard_options"),)
             for option, said in (
                 ("num_cpus=nan", "num_cpus must be a finite number of at least 0, not nan"),
                 ("num_gpus=inf", "num_gpus must be a finite number"),
@@ -196,7 +193,9 @@ def test_shares_are_even_and_whole_and_equal_inputs_stay_together():
         ),
         (["rollout.shards=2", "rollout.processes=2"], "rollout.processes does nothing here"),
         (["rollout.shards=2", "rollout.workers=ray:2"], "rollout.workers cannot be actors of their own"),
-        (["rollout.shards=2", "player.kind=vllm", "player.actors=2"], "leave out player.url"),
+        (["rollout.shards=2", "player.kind=vllm", "player.sleep=1"], "leave out player.url"),
+        (["player.kind=vllm", "player.actors=2"], "rollout.shards"),
+        (["player.kind=vllm", "player.actor_options={num_gpus=1}"], "rollout.shard_options"),
         (["rollout.shards=2", "rewards.domains=[{name='format', pattern='a', domain='test'}]"], "rewards.domains"),
     ],
 )

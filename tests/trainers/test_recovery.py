@@ -24,7 +24,7 @@ from rollenv.core import registry
 from rollenv.trainers import checkpoint
 from rollenv.trainers.config import load_config, with_settings
 from rollenv.trainers.config.section import union_of
-from rollenv.trainers.learner import Totals, TrainingError
+from rollenv.trainers.learner import StepTotals, TrainingError
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 
@@ -344,7 +344,7 @@ def test_policy_and_critic_step_together_or_not_at_all(tmp_path, where, kind):
         poisoned(run, where, 1)
         for samples in (list(range(steps)), list(range(steps, len(data.samples)))):
             before = weights_of(parts.policy), weights_of(parts.critic)
-            totals = Totals()
+            totals = StepTotals()
             learner._step(data, samples, 2, totals)
             after = weights_of(parts.policy), weights_of(parts.critic)
             moved = [not torch.equal(a, b) for a, b in zip(before, after, strict=True)]

@@ -25,8 +25,8 @@ from rollenv.trainers.config import load_config, recipes
 from rollenv.trainers.experience import experience
 from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.run_dir import RunDir, read_rows
-from rollenv.trainers.sources import Drawn
-from rollenv.trainers.trainer import Result, Trainer
+from rollenv.trainers.sources import SourcedTask
+from rollenv.trainers.trainer import Trainer, TrainingResult
 
 SIZE = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "context": 640, "vocabulary": 330}
 SMALL = [
@@ -111,7 +111,7 @@ def test_a_reward_that_others_leave_nothing_for_is_refused(tmp_path):
 
 
 def said(text: str, env_id: str, *origin: str) -> Trajectory:
-    task: Task = Drawn(env_id, 1, origin=origin) if origin else Task(env_id, 1)
+    task: Task = SourcedTask(env_id, 1, origin=origin) if origin else Task(env_id, 1)
     return Trajectory(task, [Turn((1,), (2, 3, 4), (0.0,) * 3, 0.0, text, "")], "terminated")
 
 
@@ -272,7 +272,7 @@ def test_the_page_and_the_last_lines_tell_domains_apart(tmp_path, capsys):
     assert [row[0] for row in table["rows"]] == ["domain", "math:Arithmetic-v0-digit", "code"]
     assert [row[2] for row in table["rows"][1:]] == ["50.0 % (40 to 60)", "70.0 % (60 to 80)"]
     assert not {"eval/code/low", "eval/code/high"} & {chart["title"] for chart in summary.curves(run.metrics)}
-    _conclude(RunDir(tmp_path), Result(rows[0], rows[1], 1.0, tmp_path), 2.0)
+    _conclude(RunDir(tmp_path), TrainingResult(rows[0], rows[1], 1.0, tmp_path), 2.0)
     assert "of code" in capsys.readouterr().out
 
 

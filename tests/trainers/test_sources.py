@@ -23,11 +23,11 @@ from rollenv.rollout.types import Group, Task, Trajectory, Turn
 from rollenv.trainers.sources import (
     CurriculumSource,
     DatasetSource,
-    Drawn,
     MixtureSource,
     Rows,
     Seeds,
     SeedSource,
+    SourcedTask,
     SuccessAware,
     TaskTemplate,
     task_seed,
@@ -196,7 +196,7 @@ def test_sources_are_endless_iterators_of_tasks_that_can_be_told_apart(shape, n)
     tasks = draw(source, n)
     assert all(isinstance(task, Task) for task in tasks)
     other = next(SeedSource(LAKE))
-    stranger = Drawn.of(other, ("nobody",))
+    stranger = SourcedTask.of(other, ("nobody",))
     for task in (Task(other.env_id, 0), stranger):
         with pytest.raises(UsageError):
             source.record(task, played(task, True))
@@ -207,7 +207,7 @@ def test_sources_are_endless_iterators_of_tasks_that_can_be_told_apart(shape, n)
 
 def test_a_drawn_task_is_a_task_apart_from_its_origin():
     task = Task("math:GSM8K", 3, {"a": 1}, {"w": {}}, {"index": 2})
-    one, two = Drawn.of(task, (1,)), Drawn.of(task, ("m", 2))
+    one, two = SourcedTask.of(task, (1,)), SourcedTask.of(task, ("m", 2))
     assert one == two == task
     assert task == one
     assert one.origin != two.origin

@@ -20,7 +20,7 @@ from rollenv.trainers.config import load_config
 from rollenv.trainers.experience import Experience, experience, micro_batches
 from rollenv.trainers.objective import Objective
 from rollenv.trainers.policies import attention
-from rollenv.trainers.policies.attention import Row, bounds, by_shape
+from rollenv.trainers.policies.attention import PackedRow, bounds, by_shape
 from rollenv.trainers.policies.base import Outputs
 from rollenv.trainers.policies.critic import Critic
 from rollenv.trainers.policies.local import LocalPolicy
@@ -327,4 +327,4 @@ def test_layers_that_cannot_share_are_reported_and_read_samples_one_by_one(confi
 
 
 def test_whole_sequences_of_a_row_are_where_their_lengths_say():
-    assert Row.of(3, 3, 2).positions().tolist() == [0, 1, 2, 0, 1, 2, 0, 1]
+    assert PackedRow.of(3, 3, 2).positions().tolist() == [0, 1, 2, 0, 1, 2, 0, 1]

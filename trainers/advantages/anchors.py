@@ -12,7 +12,7 @@ from rollenv.core.errors import UsageError
 from rollenv.trainers.advantages.moments import Ints
 
 
-def numbered(keys: Iterable[Hashable]) -> Ints:
+def number_keys(keys: Iterable[Hashable]) -> Ints:
     """Number keys from 0 in the order of their first occurrence; equal keys share a number."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
@@ -30,20 +30,17 @@ def anchors(tasks: ArrayLike, states: Sequence[str], *, similarity: float | None
 
     Returns:
         (T,)
-
-    Raises:
-        UsageError: for a similarity outside of that range.
     """
     if similarity is not None and not 0 < similarity <= 1:
         raise UsageError(f"The similarity of states must be above 0 and at most 1, not {similarity}.")
     pairs = list(zip(np.asarray(tasks).tolist(), states, strict=True))
     if similarity is None:
-        return numbered(pairs)
+        return number_keys(pairs)
     clusters: dict[int, list[SequenceMatcher[str]]] = {}
     labels: dict[tuple[int, str], tuple[int, int]] = {}
     for task, key in dict.fromkeys(pairs):  # equal keys join the same cluster: new ones are only appended
         labels[task, key] = (task, _join(clusters.setdefault(task, []), key, similarity))
-    return numbered(labels[pair] for pair in pairs)
+    return number_keys(labels[pair] for pair in pairs)
 
 
 def _join(clusters: list[SequenceMatcher[str]], key: str, similarity: float) -> int:

@@ -33,9 +33,6 @@ def empg(
 
     Returns:
         (T,)
-
-    Raises:
-        UsageError: for numbers that are not finite.
     """
     plain, entropy = finite(advantages, "advantage", "turn"), finite(entropies, "entropy", "turn")
     if not plain.size:

@@ -44,9 +44,6 @@ def token_gae(
 
     Returns:
         (n,) each.
-
-    Raises:
-        UsageError: for numbers that are not finite, or a trajectory whose rewards and values differ in number.
     """
     return _gae(rewards, values, gamma, lam, bootstrap, "token")
 
@@ -66,9 +63,6 @@ def turn_gae(
 
     Returns:
         (T,) each.
-
-    Raises:
-        UsageError: as in :func:`token_gae`.
     """
     return _gae(rewards, values, gamma, lam, bootstrap, "turn")
 
@@ -101,9 +95,6 @@ def bi_level_gae(
 
     Returns:
         (n,) each.
-
-    Raises:
-        UsageError: for numbers that are not finite, a turn without tokens, or lengths that do not fit.
     """
     same_sizes(rewards, lengths, "lengths of turns")
     plain = parts(ragged(values, "value", "token"), sizes(values))

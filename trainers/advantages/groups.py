@@ -16,9 +16,6 @@ def group_normalize(values: ArrayLike, groups: ArrayLike, *, std: bool) -> Float
 
     Returns:
         (N,)
-
-    Raises:
-        UsageError: for a number that is not finite.
     """
     moments = group_moments(finite(values, "value"), groups)
     scaled = moments.centred / (moments.spread + EPSILON) if std else moments.centred
@@ -33,13 +30,9 @@ def grpo(rewards: ArrayLike, groups: ArrayLike, *, std: bool = True) -> Floats:
     Args:
         rewards: (N,) return of each trajectory.
         groups: (N,) the task each trajectory belongs to.
-        std: whether to divide by the standard deviation.
 
     Returns:
         (N,)
-
-    Raises:
-        UsageError: for a return that is not finite.
     """
     return group_normalize(finite(rewards, "return"), groups, std=std)
 
@@ -53,9 +46,6 @@ def rloo(rewards: ArrayLike, groups: ArrayLike) -> Floats:
 
     Returns:
         (N,)
-
-    Raises:
-        UsageError: for a return that is not finite.
     """
     moments = group_moments(finite(rewards, "return"), groups)
     return moments.centred * moments.count / np.maximum(moments.count - 1, 1)
@@ -69,9 +59,6 @@ def reinforce(rewards: ArrayLike) -> Floats:
 
     Returns:
         (N,)
-
-    Raises:
-        UsageError: for a return that is not finite.
     """
     return finite(rewards, "return").copy()
 
@@ -87,13 +74,9 @@ def reinforce_pp(rewards: ArrayLike, groups: ArrayLike, lengths: ArrayLike, *, b
         rewards: (N,) return of each trajectory.
         groups: (N,) the task each trajectory belongs to; only read with ``baseline``.
         lengths: (N,) number of sampled tokens of each trajectory.
-        baseline: whether to subtract the group's mean (REINFORCE++-baseline).
 
     Returns:
         (N,)
-
-    Raises:
-        UsageError: for a return that is not finite.
     """
     returns = finite(rewards, "return")
     return whiten(group_moments(returns, groups).centred if baseline else returns, lengths)
@@ -111,9 +94,6 @@ def maxrl(rewards: ArrayLike, groups: ArrayLike) -> Floats:
 
     Returns:
         (N,)
-
-    Raises:
-        UsageError: for a return that is not finite.
     """
     returns = finite(rewards, "return")
     centred = group_moments(returns, groups).centred

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rollenv.trainers.advantages.anchors import numbered
+from rollenv.trainers.advantages.anchors import number_keys
 from rollenv.trainers.advantages.moments import EPSILON, Floats, group_moments, sizes
 from rollenv.trainers.advantages.turns import Rewards, discounted_returns, episode_advantages, turn_penalties
 
@@ -38,15 +38,11 @@ def hgpo(
         gamma: discount per turn, 0 to 1.
         history: number of earlier turns in the prompt (K in the paper).
         alpha: exponent of the weights; larger values favour longer histories.
-        std: whether to divide by standard deviations.
         base: include the episode's advantage, over rows as in :func:`episode_advantages`, as k = 0.
         penalties: for each trajectory, for each turn, 0 or more; see :func:`gigpo`.
 
     Returns:
         (T,)
-
-    Raises:
-        UsageError: for numbers that are not finite, or a penalty below 0.
     """
     fines = turn_penalties(rewards, penalties)
     returns = discounted_returns(rewards, gamma) - fines
@@ -67,7 +63,9 @@ def _level(returns: Floats, rewards: Rewards, groups: ArrayLike, states: Sequenc
     task = np.repeat(np.asarray(groups), lengths).tolist()
     turn = np.concatenate([np.arange(size) for size in lengths]) if len(lengths) else np.zeros(0, dtype=np.int64)
     far = np.flatnonzero(turn >= k - 1)
-    moments = group_moments(returns[far], numbered((task[t], *states[t - k + 1 : t + 1]) for t in far.tolist()), ddof=0)
+    moments = group_moments(
+        returns[far], number_keys((task[t], *states[t - k + 1 : t + 1]) for t in far.tolist()), ddof=0
+    )
     scaled = moments.centred / (moments.spread + EPSILON) if std else moments.centred
     level = np.zeros_like(returns)
     level[far] = np.where(moments.alike, 0.0, scaled)

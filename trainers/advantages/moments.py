@@ -23,31 +23,14 @@ LARGEST = 1e100
 
 
 def finite(values: ArrayLike, what: str, holder: str = "trajectory") -> Floats:
-    """Convert to an array and check that every number is finite.
-
-    Args:
-        what: name of a value, for the error.
-        holder: what a value belongs to, such as "group", for the error.
-
-    Raises:
-        UsageError: for a number that is not finite or beyond 1e100.
-    """
+    """Convert to an array and check that every number is finite."""
     array = np.asarray(values, dtype=np.float64)
     _refuse(array, lambda bad: f"{holder} {bad}", what)
     return array
 
 
 def ragged(values: Sequence[Sequence[float]], what: str, part: str = "turn") -> Floats:
-    """Concatenate the numbers of all trajectories and check that they are finite.
-
-    Args:
-        values: for each of N trajectories one number for each of its parts.
-        what: name of a value, for the error.
-        part: name of a part, for the error.
-
-    Raises:
-        UsageError: for a number that is not finite or beyond 1e100.
-    """
+    """Concatenate the numbers of all trajectories and check that they are finite."""
     ends = np.cumsum([len(v) for v in values], dtype=np.int64)
 
     def where(bad: int) -> str:
@@ -64,7 +47,6 @@ def parts(flat: Floats, lengths: Iterable[int]) -> list[list[float]]:
 
     Args:
         flat: (P,) the numbers of all trajectories, concatenated.
-        lengths: the number of parts of each of N trajectories; they add up to P.
     """
     ends = np.cumsum([0, *lengths])
     return [flat[start:end].tolist() for start, end in pairwise(ends.tolist())]
@@ -76,15 +58,7 @@ def sizes(values: Iterable[Sequence[object]]) -> Ints:
 
 
 def same_sizes(values: Sequence[Sequence[object]], others: Sequence[Sequence[object]], what: str) -> None:
-    """Check that each trajectory has as many ``others`` as rewards.
-
-    Args:
-        values: for each of N trajectories its rewards.
-        what: plural name of ``others``, for the error.
-
-    Raises:
-        UsageError: naming the first trajectory where the numbers differ.
-    """
+    """Check that each trajectory has as many ``others`` as rewards."""
     for trajectory, (some, more) in enumerate(zip(values, others, strict=True)):
         if len(some) != len(more):
             raise UsageError(
@@ -148,11 +122,7 @@ class RunningMoments:
         return math.sqrt(self._squares / (self.count - 1)) if self.count > 1 else 0.0
 
     def update(self, values: ArrayLike) -> None:
-        """Add values, shape (N,).
-
-        Raises:
-            UsageError: for a number that is not finite or beyond 1e100. Nothing is added then.
-        """
+        """Add values, shape (N,)."""
         new = finite(values, "value", "entry")
         if not new.size:
             return
@@ -167,11 +137,7 @@ class RunningMoments:
         return {"count": self.count, "mean": self.mean, "squares": self._squares}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Restore a state of :meth:`state_dict`.
-
-        Raises:
-            UsageError: for missing or unknown keys.
-        """
+        """Restore a state of :meth:`state_dict`."""
         if set(state) != set(self.state_dict()):
             raise UsageError(f"The state of running moments has the keys count, mean and squares, not {sorted(state)}.")
         self.count, self.mean, self._squares = int(state["count"]), float(state["mean"]), float(state["squares"])

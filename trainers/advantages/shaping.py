@@ -33,10 +33,6 @@ def normalize(
 
     Returns:
         (N,)
-
-    Raises:
-        UsageError: for an unknown scope, for "running" without moments or with empty ones, or a value that is not
-            finite.
     """
     for scope in (mean, std):
         if scope not in get_args(Scope):
@@ -74,9 +70,6 @@ def whiten(values: ArrayLike, weights: ArrayLike | None = None) -> Floats:
 
     Returns:
         (N,)
-
-    Raises:
-        UsageError: for a value or weight that is not finite, or a weight below 0.
     """
     array = finite(values, "value", "entry")
     counts = np.ones_like(array) if weights is None else finite(weights, "weight", "entry")
@@ -103,9 +96,6 @@ def overlong_penalty(lengths: ArrayLike, *, limit: int, buffer: int) -> Floats:
 
     Returns:
         (N,)
-
-    Raises:
-        UsageError: if the buffer is not from 1 to the limit.
     """
     if not 1 <= buffer <= limit:
         raise UsageError(f"The overlong buffer of {buffer} tokens must be from 1 to the limit of {limit}.")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rollenv.core.errors import UsageError
-from rollenv.trainers.advantages.anchors import anchors, numbered
+from rollenv.trainers.advantages.anchors import anchors, number_keys
 from rollenv.trainers.advantages.groups import group_normalize
 from rollenv.trainers.advantages.moments import (
     EPSILON,
@@ -37,9 +37,6 @@ def discounted_returns(rewards: Rewards, gamma: float) -> Floats:
 
     Returns:
         (T,)
-
-    Raises:
-        UsageError: for a reward that is not finite.
     """
     out: list[float] = []
     for trajectory in parts(ragged(rewards, "reward"), sizes(rewards)):
@@ -62,13 +59,9 @@ def mt_grpo(rewards: Rewards, groups: ArrayLike, *, weight: float = 0.5, std: bo
         rewards: for each of N trajectories the rewards of its turns.
         groups: (N,) the task each trajectory belongs to.
         weight: lambda in the paper; weight of a turn's own reward relative to the outcome.
-        std: whether to divide by standard deviations.
 
     Returns:
         (T,)
-
-    Raises:
-        UsageError: for a reward that is not finite.
     """
     paid, lengths = ragged(rewards, "reward"), sizes(rewards)
     outcome = group_normalize([row[-1] if len(row) else 0.0 for row in rewards], groups, std=std)
@@ -77,7 +70,7 @@ def mt_grpo(rewards: Rewards, groups: ArrayLike, *, weight: float = 0.5, std: bo
     early = np.flatnonzero(left > 1)
     task = np.repeat(np.asarray(groups), lengths)
     advantages = np.repeat(outcome, lengths)
-    labels = numbered(zip(task[early].tolist(), numbers[early].tolist(), strict=True))
+    labels = number_keys(zip(task[early].tolist(), numbers[early].tolist(), strict=True))
     advantages[early] += weight * group_normalize(paid[early], labels, std=std)
     return advantages
 
@@ -93,9 +86,6 @@ def rebn(rewards: Rewards, *, gamma: float = 0.9) -> Floats:
 
     Returns:
         (T,)
-
-    Raises:
-        UsageError: for a reward that is not finite.
     """
     returns = discounted_returns(rewards, gamma)
     return group_normalize(returns, np.zeros(len(returns), dtype=np.int64), std=True)
@@ -122,9 +112,6 @@ def step_reinforce(
 
     Returns:
         (T,)
-
-    Raises:
-        UsageError: for a reward that is not finite.
     """
     task = np.repeat(np.asarray(groups), sizes(rewards))
     return normalize(discounted_returns(rewards, gamma), task, mean=mean, std=std, running=running)
@@ -155,7 +142,6 @@ def gigpo(
             anchors of different tasks are not compared.
         gamma: discount per turn, 0 to 1.
         step_weight: weight of the step-level advantage (omega in the paper).
-        std: whether to divide by standard deviations.
         statistics: population of the episode level's mean and standard deviation.
         penalties: for each trajectory, for each turn, 0 or more, as for an invalid action. It is subtracted from the
             return and the discounted return of its own turn only, not of earlier ones.
@@ -164,9 +150,6 @@ def gigpo(
 
     Returns:
         (T,)
-
-    Raises:
-        UsageError: for numbers that are not finite, a penalty below 0, and unknown or impossible settings.
     """
     task = np.repeat(np.asarray(groups), sizes(rewards))
     fines = turn_penalties(rewards, penalties)
@@ -191,14 +174,10 @@ def episode_advantages(
     Args:
         rewards: for each of N trajectories the rewards of its turns.
         groups: (N,) the task each trajectory belongs to.
-        std: whether to divide by standard deviations.
         statistics: population of the mean and standard deviation.
 
     Returns:
         (T,)
-
-    Raises:
-        UsageError: for numbers that are not finite, or an unknown ``statistics``.
     """
     if statistics not in get_args(Statistics):
         raise UsageError(f"{statistics!r} are not statistics of GiGPO. Use one of {', '.join(get_args(Statistics))}.")
@@ -220,9 +199,6 @@ def turn_penalties(rewards: Rewards, penalties: Rewards | None) -> Floats:
     Args:
         rewards: for each of N trajectories the rewards of its turns; only their number counts.
         penalties: for each trajectory, for each turn, 0 or more; None for no penalties.
-
-    Raises:
-        UsageError: a penalty is not finite or below 0, or a trajectory does not have one for each turn.
     """
     if penalties is None:
         return np.zeros(int(sizes(rewards).sum()))

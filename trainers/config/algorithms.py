@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rollenv.trainers.config.section import Discount, Positive, Scope, Section, Share, Weight, union
+from rollenv.trainers.config.section import Discount, Positive, Scope, Section, Share, Weight, union, unless
 
 
 class Algorithm(Section):
@@ -115,6 +115,9 @@ class Empg(Algorithm):
     future_scale: Weight = 1.0
     """Weight of the next turn's entropy, which lowers the bonus."""
 
+    def unused(self, run: Any) -> dict[str, str]:
+        return unless(self.bonus, "algorithm.bonus above 0", "algorithm.future_scale")
+
 
 class MtGrpo(Algorithm):
     """A trajectory's last reward, and that of each earlier turn, against the same turn of its group (MT-GRPO)."""
@@ -150,6 +153,12 @@ class Ppo(Algorithm):
     """Discount per turn, with ``credit`` turn or bi_level."""
     turn_lam: Share = 0.9
     critic: CriticConfig = CriticConfig()
+
+    def unused(self, run: Any) -> dict[str, str]:
+        by_token, by_turn = ("gamma", "lam"), ("turn_gamma", "turn_lam")
+        return unless(self.credit != "turn", "algorithm.credit other than turn", "algorithm", *by_token) | unless(
+            self.credit != "token", "algorithm.credit=turn", "algorithm", *by_turn
+        )
 
 
 _Algorithm = (

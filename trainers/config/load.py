@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import tomllib
 from collections.abc import Iterator, Sequence
 from importlib import resources
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from rollenv.trainers.config.tasks import pattern_of, task_domains
 
 logger = logging.getLogger(__name__)
 
+#: Keys of earlier versions, and those that do the same now.
+_REPLACED = {"player.actors": "rollout.shards", "player.actor_options": "rollout.shard_options"}
+
 
 def recipes() -> dict[str, Path]:
     """Return the bundled recipes by name."""
@@ -36,21 +39,18 @@ def load_config(recipe: str, overrides: Sequence[str] = ()) -> TrainConfig:
     Args:
         recipe: name of a bundled recipe, path of a TOML file, or an environment's id, for which settings are chosen.
         overrides: ``key=value``; keys are dotted, values are TOML.
-
-    Raises:
-        UsageError: the recipe or a key is unknown (the message names similar ones), or a value has the wrong type.
     """
     data = _read_recipe(recipe, overrides)
     written = data.get("env", {}).get("id")
-    _apply(data, overrides)
+    keys = _apply(data, overrides)
     config = parse_config(data, overrides)
     if written and config.env.id != written:
-        config = _without_refused_arguments(config, written, overrides)
+        config = _without_refused_arguments(config, written, keys)
     if config.rewards.domains:
         _check_domains(config)
     if config.rewards.group:
         group_function(config.rewards.group)
-    _refuse_idle_keys(config, _keys(overrides) if overrides else list(_flat(data)))
+    _refuse_unused_keys(config, keys if overrides else list(_flat(data)))
     return config
 
 
@@ -65,9 +65,10 @@ def load_prompt(settings: Sequence[str]) -> AnyPrompt:
     Args:
         settings: optionally a recipe, then ``key=value`` settings of its prompt, such as ``examples=5``.
     """
-    recipe, *more = ["", *settings] if "=" in settings[0] else settings
-    data = _read_recipe(recipe) if recipe else {}
-    plain = {"env": {"id": ""}, "model": {"path": ""}, "prompt": data.get("prompt", {})}
+    plain: dict[str, Any] = {"env": {"id": ""}, "model": {"path": ""}}
+    more = [*settings]
+    if "=" not in more[0]:
+        plain["prompt"] = _read_recipe(more.pop(0)).get("prompt", {})
     overrides = [f"prompt.{setting}" for setting in more]
     _apply(plain, overrides)
     return parse_config(plain, overrides).prompt
@@ -78,7 +79,7 @@ def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     if path.is_file():
         return _read(path)
     if is_env_id(recipe):
-        from rollenv.trainers.config.chosen import choose_recipe
+        from rollenv.trainers.chosen_recipe import choose_recipe
 
         own: dict[str, Any] = {"model": {"path": "tiny"}, "env": {"kwargs": {}}}
         _apply(own, [o for o in overrides if o.startswith(("model=", "model.path=", "env.kwargs=", "env.kwargs."))])
@@ -91,11 +92,7 @@ def _read_recipe(recipe: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _check_domains(config: TrainConfig) -> None:
-    """Refuse entries of ``rewards.domains`` without an effect.
-
-    Raises:
-        UsageError: an entry matches no task.
-    """
+    """Refuse entries of ``rewards.domains`` without an effect."""
     patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
     paths = [path for path, _ in task_domains(config.env, config.tasks)]
     reached = {pattern_of(patterns, path) for path in paths}
@@ -108,16 +105,15 @@ def _check_domains(config: TrainConfig) -> None:
             )
 
 
-def _without_refused_arguments(config: TrainConfig, written: str, overrides: Sequence[str]) -> TrainConfig:
-    """Drop a recipe's constructor arguments that another environment does not accept; the user's own stay.
+def _without_refused_arguments(config: TrainConfig, written: str, own: Sequence[str]) -> TrainConfig:
+    """Drop a recipe's constructor arguments that another environment does not accept.
 
     Args:
-        written: the id in the recipe.
+        own: keys that the user set; these stay.
     """
-    own = {".".join(_split(o)[0]) for o in overrides}
     for name in ("env", "eval"):
         section = getattr(config, name)
-        from_recipe = {k for k in section.kwargs if not own & {f"{name}.kwargs", f"{name}.kwargs.{k}"}}
+        from_recipe = {k for k in section.kwargs if not {f"{name}.kwargs", f"{name}.kwargs.{k}"} & {*own}}
         refused = {k for k in from_recipe if not spec(config.env.id).accepts({k: section.kwargs[k]})}
         if refused:
             logger.warning(
@@ -139,7 +135,9 @@ def _read(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
     if isinstance(data.get("model"), str):
         data["model"] = {"path": data["model"]}
     if isinstance(data.get("algorithm"), str):
-        data = _merged(preset(data.pop("algorithm")), data)
+        chosen = preset(data.pop("algorithm"))
+        _merge(chosen, data)
+        data = chosen
     if "extends" not in data:
         return data
     name = data.pop("extends")
@@ -148,77 +146,73 @@ def _read(path: Path, children: tuple[Path, ...] = ()) -> dict[str, Any]:
     parent = recipes().get(name, path.parent / name)
     if not parent.is_file():
         raise UsageError(f"{path} extends {name!r}, which is neither a bundled recipe nor a file beside it")
-    return _merged(_read(parent, (*children, path)), data)
+    extended = _read(parent, (*children, path))
+    _merge(extended, data)
+    return extended
 
 
-def _merged(below: dict[str, Any], above: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    out = dict(below)
-    if (union := union_of(prefix)) and union.tag in above:
-        _choose(out, union, above[union.tag])
+def _merge(below: dict[str, Any], above: dict[str, Any], section: str = "") -> None:
+    """Merge a table into the one below it. A key that chooses a section's variant drops the keys of another one."""
+    union = union_of(section)
+    if union and union.tag in above and above[union.tag] != below.get(union.tag, union.default):
+        for key in below.keys() - union.common:
+            del below[key]
     for key, value in above.items():
-        name = f"{prefix}.{key}" if prefix else key
-        known = out.get(key)
-        out[key] = _merged(known, value, name) if isinstance(value, dict) and isinstance(known, dict) else value
-    return out
+        if isinstance(value, dict) and isinstance(below.get(key), dict):
+            _merge(below[key], value, f"{section}.{key}")
+        else:
+            below[key] = value
 
 
-def _apply(data: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Apply settings in order, but presets and keys that choose a variant first."""
-    split = [_split(override) for override in overrides]
-    for path, value in split:
-        if _is_preset(path, value):
-            data.update(_merged(data, preset(value)))
-    split = [(path, value) for path, value in split if not _is_preset(path, value)]
-    for path, value in sorted(split, key=lambda item: not _is_tag(item[0])):
-        _set(data, path, value)
+def _set(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key. A table replaces the one that is there."""
+    *sections, name = key.split(".")
+    for i, section in enumerate(sections):
+        data = data.setdefault(section, {})
+        if not isinstance(data, dict):
+            raise UsageError(f"{'.'.join(sections[: i + 1])} is a value, not a section; {key} cannot be set")
+    if isinstance(value, dict):
+        data.pop(name, None)
+    _merge(data, {name: value}, ".".join(sections))
 
 
-def _is_preset(path: Sequence[str], value: Any) -> bool:
-    return list(path) == ["algorithm"] and isinstance(value, str)
-
-
-def _is_tag(path: Sequence[str]) -> bool:
-    union = union_of(".".join(path[:-1]))
-    return union is not None and path[-1] == union.tag
-
-
-def _choose(section: dict[str, Any], union: Union, tag: Any) -> None:
-    """Delete the keys of the previous variant if another one is chosen."""
-    if section.get(union.tag, union.default) != tag:
-        for key in [k for k in section if k not in union.common]:
-            del section[key]
+def _apply(data: dict[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Apply presets, then keys that choose a variant, then others; return the keys that are set, without presets."""
+    settings = []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{override!r} is not of the form key=value")
+        value = value_of(text)
+        if key == "algorithm" and isinstance(value, str):
+            _merge(data, preset(value))
+            continue
+        key = {"model": "model.path"}.get(key, key)
+        section, _, name = key.rpartition(".")
+        union = union_of(section)
+        settings.append((union is None or name != union.tag, key, value))
+    for _, key, value in sorted(settings, key=itemgetter(0)):
+        _set(data, key, value)
+    return [key for _, key, _ in settings]
 
 
 def with_settings(config: TrainConfig, overrides: Sequence[str]) -> TrainConfig:
-    """Return a configuration with ``key=value`` settings applied.
-
-    Args:
-        overrides: settings such as ``optimizer.lr=1e-5``, applied in order.
-
-    Raises:
-        UsageError: for an unknown key (the message names the nearest ones), a value of the wrong type, or a key that
-            does nothing with the other settings.
-    """
+    """Return a configuration with ``key=value`` settings applied."""
     data = config.model_dump(mode="json")
-    _apply(data, overrides)
+    keys = _apply(data, overrides)
     changed = parse_config(data, overrides)
-    _refuse_idle_keys(changed, _keys(overrides))
+    _refuse_unused_keys(changed, keys)
     return changed
 
 
-def _keys(overrides: Sequence[str]) -> list[str]:
-    """Return the keys that settings name, without presets."""
-    return [".".join(path) for path, value in map(_split, overrides) if not _is_preset(path, value)]
-
-
-def _refuse_idle_keys(config: TrainConfig, keys: Sequence[str]) -> None:
+def _refuse_unused_keys(config: TrainConfig, keys: Sequence[str]) -> None:
     """Raise UsageError for a key that was set and does nothing under the other settings.
 
     Args:
         keys: the user's keys, or all keys of a recipe that is loaded without overrides. A recipe's key for a choice
             that the user overrides is not an error.
     """
-    for key, when in config.idle_keys().items():
+    for key, when in config.unused_keys().items():
         if any(k == key or k.startswith(key + ".") for k in keys):
             raise UsageError(f"{key} does nothing here, only with {when}; leave it out")
 
@@ -229,9 +223,6 @@ def parse_config(data: dict[str, Any], overrides: Sequence[str] = ()) -> TrainCo
     Args:
         overrides: settings that are in ``data`` already; they are parsed again as text or None where the schema wants
             that.
-
-    Raises:
-        UsageError: naming every bad key or value, or settings that exclude each other.
     """
     try:
         return TrainConfig.model_validate(data)
@@ -249,7 +240,7 @@ def _parse_again(data: dict[str, Any], overrides: Sequence[str], error: Validati
     for key, _, text in (override.partition("=") for override in overrides):
         value = text if wrong.get(key) == "string_type" else None
         if key in wrong and (value or text.lower() in NOTHING):
-            _set(data, key.split("."), value)
+            _set(data, key, value)
             changed = True
     return changed
 
@@ -260,46 +251,34 @@ def changed_keys(old: TrainConfig, new: TrainConfig) -> list[str]:
     return [f"{k}: {a.get(k)!r} -> {b.get(k)!r}" for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
 
 
-def _split(override: str) -> tuple[list[str], Any]:
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise UsageError(f"{override!r} is not of the form key=value")
-    return ["model", "path"] if key == "model" else key.split("."), value_of(value)
-
-
-def _set(data: dict[str, Any], path: list[str], value: Any) -> None:
-    for i, name in enumerate(path[:-1]):
-        data = data.setdefault(name, {})
-        if not isinstance(data, dict):
-            raise UsageError(f"{'.'.join(path[: i + 1])} is a value, not a section; {'.'.join(path)} cannot be set")
-    if (union := union_of(".".join(path[:-1]))) and path[-1] == union.tag:
-        _choose(data, union, value)
-    data[path[-1]] = value
-
-
 def _explain(location: tuple[int | str, ...], kind: str, message: str, value: Any) -> str:
     keys, tag = _plain_location(location)
     key = ".".join(map(str, keys))
     if kind == "union_tag_invalid" and (union := _union_above(keys)):
         given = value.get(union.tag) if isinstance(value, dict) else value
         hint = did_you_mean(str(given), union.variants, form=repr)
-        return f"{key}.{union.tag} is one of {', '.join(union.variants)}, not {given!r}" + (f"; {hint}" if hint else "")
+        text = f"{key}.{union.tag} is one of {', '.join(union.variants)}, not {given!r}; {hint}"
+        return text.removesuffix("; ")
     if kind in ("model_type", "model_attributes_type") and key:
         return f"{key} is a section, not {value!r}: set {_first_keys(keys, key)}"
     if kind == "value_error":
         text = message.removeprefix("Value error, ")
-        return f"{key}: {text}" if key else text
+        return f"{key}: {text}".removeprefix(": ")
     if kind != "extra_forbidden":
-        return f"{key}: {message[:1].lower()}{message[1:]}" + ("" if kind == "missing" else f", got {value!r}")
+        text = f"{key}: {message[:1].lower()}{message[1:]}"
+        return text if kind == "missing" else f"{text}, got {value!r}"
     union = _union_above(keys[:-1])
     if union and (readers := [name for name, model in union.variants.items() if keys[-1] in model.model_fields]):
         return (
             f"{key} does nothing under {'.'.join(map(str, keys[:-1]))}.{union.tag}={tag!r}, "
             f"only under {', '.join(readers)}; leave it out"
         )
-    return f"there is no key {key!r}" + (
-        f"; did you mean {' or '.join(map(repr, near))}?" if (near := _near(key)) else ""
-    )
+    known = all_keys()
+    same_name = sorted((k for k in known if k.rpartition(".")[2] == keys[-1]), key=lambda k: k.count("."))
+    if key in _REPLACED or same_name:
+        near = [_REPLACED[key]] if key in _REPLACED else same_name[:3]
+        return f"there is no key {key!r}; did you mean {' or '.join(map(repr, near))}?"
+    return f"there is no key {key!r}; {did_you_mean(key, known, most=2, form=repr)}".removesuffix("; ")
 
 
 def _plain_location(location: Sequence[int | str]) -> tuple[list[int | str], str]:
@@ -325,23 +304,10 @@ def _first_keys(keys: Sequence[int | str], key: str) -> str:
     """Describe the keys of a section: the key that chooses its variant, or all of them."""
     if union := _union_above(keys):
         return f"{key}.{union.tag}, which is one of {', '.join(union.variants)}"
-    return ", ".join(k for k in _all_keys() if k.rpartition(".")[0] == key)
+    return ", ".join(k for k in all_keys() if k.rpartition(".")[0] == key)
 
 
-def _near(key: str) -> list[str]:
-    """Return the most likely intended keys: the same name elsewhere, then the same section, then similar names."""
-    keys = _all_keys()
-    section, _, name = key.rpartition(".")
-    siblings = [k for k in keys if k.rpartition(".")[0] == section]
-    named = sorted((k for k in keys if k.rpartition(".")[2] == name), key=lambda k: k.count("."))
-    close = difflib.get_close_matches
-    if near := named[:3] or close(key, siblings, n=2) or close(key, keys, n=2):
-        return near
-    names = close(name, {k.rpartition(".")[2] for k in keys}, n=2)
-    return [k for near_name in names for k in keys if k.rpartition(".")[2] == near_name][:3]
-
-
-def _all_keys() -> list[str]:
+def all_keys() -> list[str]:
     """List the keys of all variants, once each."""
     return list(dict.fromkeys(_walk_keys(TrainConfig, "")))
 

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, model_validator
 
-from rollenv.trainers.config.section import HomePath, Positive, Section, Share, Weight, union
+from rollenv.trainers.config.section import HomePath, Positive, Section, Share, Weight, union, unless
 
 # -- losses ------------------------------------------------------------------------------------------------------------
 
@@ -42,6 +43,21 @@ class Loss(Section):
     routing: Literal["own", "replay"] = "own"
     """The experts of tokens in an update: the trained model's own choice; or those used during sampling, weighted by
     the trained model (rollout routing replay, R3)."""
+
+    def problems(self, run: Any) -> Iterator[str]:
+        if self.routing != "replay":
+            return
+        if run.player.kind != "local" or run.harness.name:
+            why = "only player.kind=local reports the experts of every token, and no harness does"
+            yield f"loss.routing cannot be replay: {why}"
+        if run.distill.name == "sibling":
+            yield "loss.routing cannot be replay with distill.name=sibling: a sibling's prompt was never sampled"
+
+    def unused(self, run: Any) -> dict[str, str]:
+        whole = run.samples == "trajectory" or not self.observations
+        return unless(self.entropy, "loss.entropy above 0", "loss", "entropy_samples", "final_entropy") | unless(
+            whole, "rollout.samples=trajectory", "loss.observations"
+        )
 
 
 class PpoClip(Loss):
@@ -215,6 +231,15 @@ class KlReward(Section):
     horizon: Positive = 10_000.0
     """Number of trajectories over which the coefficient adapts."""
 
+    def problems(self, run: Any) -> Iterator[str]:
+        rollout = run.rollout
+        trajectories = rollout.groups_per_batch * (rollout.group_size + rollout.extra_members)
+        if self.target > 0 and 0.2 * trajectories >= self.horizon:
+            yield "kl.horizon is too short for so many trajectories per batch: its coefficient could fall to 0"
+
+    def unused(self, run: Any) -> dict[str, str]:
+        return unless(self.target, "kl.target above 0", "kl.horizon")
+
 
 _Kl = NoKl | KlLoss | KlReward
 AnyKl = Annotated[_Kl, Field(discriminator="name"), union("kl", "name", _Kl)]
@@ -238,6 +263,21 @@ class Distill(Section):
     """Maximum decrease of a token's probability since sampling; other tokens are left out."""
     square: Weight = 1e-3
     """Coefficient of the squared log-ratio to the sampler."""
+
+    def problems(self, run: Any) -> Iterator[str]:
+        if self.alone and (run.algorithm.name == "ppo" or run.kl.name == "reward"):
+            yield (
+                "distill.alone uses neither a critic nor a penalty in rewards; take another algorithm.name, "
+                "and kl.name=loss or none"
+            )
+
+    def unused(self, run: Any) -> dict[str, str]:
+        """Return what shapes rewards and advantages, if only the teacher is learned from."""
+        shaping = ("scale", "shift", "clip", "mean", "std", "success_only", "invalid_penalty", "overlong", "group")
+        own = {key for loss in get_args(_Loss) for key in loss.model_fields} - Loss.model_fields.keys()
+        unread = ("algorithm", "correction", *(f"rewards.{key}" for key in shaping))
+        unread += ("loss.name", *(f"loss.{key}" for key in own))
+        return dict.fromkeys(unread, "distill.alone=false") if self.alone else {}
 
 
 def _lasting(path: str) -> str:

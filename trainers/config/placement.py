@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from rollenv.trainers.config.section import Section
+from rollenv.trainers.config.section import Section, unless
 
 
 class RoleConfig(Section):
@@ -38,6 +39,21 @@ class RolesConfig(Section):
         if isinstance(data, dict) and (learn := {"critic", "policy"} & data.keys()):
             raise ValueError(f"{learn.pop()} is trained, in the trainer's process: only models that are not have roles")
         return data
+
+    def problems(self, run: Any) -> Iterator[str]:
+        actors = max(self.reference.actors, self.teacher.actors)
+        if actors and run.placement.ranks > 1:
+            yield "placement.roles.reference and teacher are for placement.ranks=1: ranks share these models"
+        if actors > 1:
+            yield "placement.roles.reference and teacher have one actor each: give it more cpus or gpus"
+
+    def unused(self, run: Any) -> dict[str, str]:
+        compared, taught = run.kl.name != "none" and not run.model.lora.rank, run.distill.name == "teacher"
+        return {
+            **unless(compared, "kl and no adapters", "placement.roles.reference"),
+            **unless(taught, "distill.name=teacher", "placement.roles.teacher"),
+            **unless(run.rewards.domains, "rewards.domains", "placement.roles.rewards"),
+        }
 
     @property
     def all_cpus(self) -> float:
@@ -91,6 +107,13 @@ class PlacementConfig(Section):
         if backend == "nccl" and info.data.get("devices") == "cpu":
             raise ValueError("cannot be nccl for CPUs; use gloo")
         return backend
+
+    def unused(self, run: Any) -> dict[str, str]:
+        by_ray = ("devices", "cpus", "gpus", "max_failures", "wait")
+        return {
+            **unless(self.by_ray, "placement.ranks above 1 or a placement.address", "placement", *by_ray),
+            **unless(self.ranks > 1, "placement.ranks above 1", "placement", "min_ranks", "backend", "gradients"),
+        }
 
     @property
     def by_ray(self) -> bool:

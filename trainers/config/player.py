@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from rollenv.agents.gateway.tree import Kind
-from rollenv.trainers.config.section import ActorOptions, Positive, Section, union
+from rollenv.trainers.config.section import Positive, Section, union, unless
 
 #: The largest adapter rank that vLLM supports.
 MAX_LORA_RANK = 512
@@ -20,16 +21,12 @@ class LocalPlayer(Section):
 
 
 class VllmPlayer(Section):
-    """vLLM: in this process, in Ray actors, or behind servers. It gets the trainer's weights or adapter after every
-    update."""
+    """vLLM: in this process, one in each of ``rollout.shards``, or behind servers. It gets the trainer's weights or
+    adapter after every update."""
 
     kind: Literal["vllm"] = "vllm"
     options: dict[str, Any] = Field(default_factory=dict)
     """Arguments of ``vllm.EngineArgs``, such as ``{ gpu_memory_utilization = 0.4, max_model_len = 4096 }``."""
-    actors: int = Field(0, ge=0)
-    """Number of Ray actors with one engine each; 0 for one engine in this process."""
-    actor_options: ActorOptions = Field(default_factory=dict)
-    """Options of ``ray.remote``, such as ``{ num_gpus = 1 }``, which is the default if the cluster has GPUs."""
     url: str = ""
     """Addresses of vLLM servers, separated by commas; each needs access to the run folder."""
     patience: Positive = 20.0
@@ -51,11 +48,19 @@ class VllmPlayer(Section):
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        if self.url and (self.actors or self.options):
-            raise ValueError("a server is started with its own options: give url, or actors and options")
-        if self.actor_options and not self.actors:
-            raise ValueError("actor_options are for actors: set their number with actors=N")
+        if self.url and self.options:
+            raise ValueError("a server is started with its own options: give url, or options")
         return self
+
+    def problems(self, run: Any) -> Iterator[str]:
+        if run.played_rank > MAX_LORA_RANK:
+            yield f"model.lora.rank is above {MAX_LORA_RANK}, vLLM's maximum; take player.lora=merged"
+        if run.played_rank and self.sleep == 2:
+            why = "as the base model is dropped then; take 1, or player.lora=merged"
+            yield f"player.sleep cannot be 2 with player.lora=adapter, {why}"
+
+    def unused(self, run: Any) -> dict[str, str]:
+        return unless(run.model.lora.rank, "model.lora.rank above 0", "player.lora")
 
 
 class HarnessConfig(Section):
@@ -74,6 +79,15 @@ class HarnessConfig(Section):
     """Maximum number of model calls in an episode; later calls are refused."""
     train: list[Kind] = ["main", "subagent", "compaction"]
     """The kinds of calls to train on: main, subagent, compaction, aside (titles and probes), superseded, cancelled."""
+
+    def problems(self, run: Any) -> Iterator[str]:
+        if self.name and run.model.path == "tiny":
+            yield "model.path must be a model with a chat template for a harness; the tiny one has none"
+        if self.name and run.rollout.shards:
+            yield "harness.name needs an engine in this process, or servers: leave out rollout.shards"
+
+    def unused(self, run: Any) -> dict[str, str]:
+        return unless(self.name, "harness.name", "harness", "args", "seconds", "max_turns", "calls", "train")
 
 
 class SglangPlayer(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 from rollenv.core.errors import UsageError
@@ -118,11 +119,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Return the sections that a method sets.
-
-    Raises:
-        UsageError: there is no such preset.
-    """
+    """Return the sections that a method sets."""
     if name not in PRESETS:
         raise UsageError(f"algorithm={name!r} is not a preset: take one of {', '.join(PRESETS)}, or set algorithm.name")
-    return PRESETS[name].settings
+    return deepcopy(PRESETS[name].settings)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from rollenv.core.errors import UsageError
-from rollenv.trainers.config.section import Section, Weight, union
+from rollenv.trainers.config.section import Section, Weight, union, unless
 
 
 def _expression(pattern: str) -> str:
@@ -19,7 +20,7 @@ def _expression(pattern: str) -> str:
     return pattern
 
 
-def _known(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _check_known(checks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     from rollenv.trainers.rewards.instructions import CHECKS, follows
 
     for one in checks:
@@ -83,7 +84,7 @@ class InstructionsReward(DomainReward):
     """A reward for a last response that follows verifiable instructions (IFEval's)."""
 
     kind: Literal["instructions"] = "instructions"
-    checks: Annotated[list[dict[str, Any]], AfterValidator(_known)] = Field(default_factory=list)
+    checks: Annotated[list[dict[str, Any]], AfterValidator(_check_known)] = Field(default_factory=list)
     """Instructions of every task, each with its ``id`` and arguments (see rollenv.trainers.rewards.CHECKS)."""
     column: str = ""
     """Instead of ``checks``: the data set's column with the ids of each row's instructions (IFEval's
@@ -165,3 +166,11 @@ class RewardsConfig(Section):
     """Weights from 1.5 for the shortest trajectory of the batch to 0.5 for the longest."""
     difficulty_weight: bool = False
     """Weights from 0.5 for tasks that always succeed to 2 for tasks that never do."""
+
+    def problems(self, run: Any) -> Iterator[str]:
+        for name in ("overlong", "drop_repetition"):
+            if getattr(self, name) > run.rollout.max_new_tokens:
+                yield f"rewards.{name} is more tokens than rollout.max_new_tokens"
+
+    def unused(self, run: Any) -> dict[str, str]:
+        return unless(not self.success_only, "rewards.success_only=false", "rewards.group")

@@ -12,15 +12,12 @@ from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.core.errors import UsageError
 from rollenv.core.plugins import entry_points
 from rollenv.rollout.workers.factory import workers_of
-from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo, Ppo
+from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo
 from rollenv.trainers.config.losses import (
     AnyCorrection,
     AnyDistill,
     AnyKl,
     AnyLoss,
-    Distill,
-    KlReward,
-    Loss,
     NoCorrection,
     NoDistill,
     NoKl,
@@ -28,17 +25,15 @@ from rollenv.trainers.config.losses import (
 )
 from rollenv.trainers.config.placement import PlacementConfig
 from rollenv.trainers.config.player import (
-    MAX_LORA_RANK,
     AnyPlayer,
     HarnessConfig,
     LocalPlayer,
-    SglangPlayer,
-    VllmPlayer,
 )
 from rollenv.trainers.config.rewards import RewardsConfig
-from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Union, Weight, union, union_of
-from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, Seeds, distinct, played
+from rollenv.trainers.config.section import ActorOptions, HomePath, Positive, Section, Weight, union, unless
+from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, SeedsConfig, distinct, training_environments
 
+WeightForm = Literal["shared", "adapter", "copy"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -59,6 +54,9 @@ class LoraConfig(Section):
         if not targets or "" in [*targets]:
             raise ValueError('no layer is named; use "all-linear", or names such as ["q_proj", "v_proj"]')
         return targets
+
+    def unused(self, run: Any) -> dict[str, str]:
+        return unless(self.rank, "model.lora.rank above 0", "model.lora", "alpha", "targets")
 
 
 class ModelConfig(Section):
@@ -81,6 +79,27 @@ class ModelConfig(Section):
     sync: Literal["auto", "in_place", "copy"] = "auto"
     """Share the trained weights with the player, or copy them; auto shares the tiny model's, unless it plays during
     updates (``batches.kind=stream``)."""
+
+    @property
+    def tokenizer(self) -> str:
+        """Path of the tokenizer; empty for the tiny model, which has none before it is built."""
+        return "" if self.path == "tiny" else self.path
+
+    def problems(self, run: Any) -> Iterator[str]:
+        if self.sync != "in_place":
+            return
+        if run.batches.kind == "stream" and run.plays_here:
+            change = "weights that change while it samples; take auto or copy, or batches.kind=collect"
+            yield f"model.sync gives the player {change}"
+        if run.placement.ranks > 1:
+            why = "as no process has all weights; take copy"
+            yield f"model.sync cannot be in_place with placement.ranks above 1, {why}"
+        if self.lora.rank > 0:
+            why = "as the player needs the adapters merged into the model; take copy"
+            yield f"model.sync cannot be in_place with model.lora.rank above 0, {why}"
+
+    def unused(self, run: Any) -> dict[str, str]:
+        return unless(self.path == "tiny", "model.path='tiny'", "model", "size", "warm_up")
 
 
 class Example(Section):
@@ -114,6 +133,12 @@ class PromptConfig(Section):
             return value
         pairs = 'a list such as [{ user = "2 + 2 =", assistant = "4" }]'
         raise ValueError(f"must be a number from 0 to 1000, or {pairs}, not {value!r}")
+
+    def unused(self, run: Any) -> dict[str, str]:
+        pretrained = "a model.path other than tiny"
+        return unless(run.model.path != "tiny", pretrained, "prompt.examples") | unless(
+            run.templates, f"{pretrained}, and prompt.chat=true", "prompt.template_args"
+        )
 
 
 class StepPromptConfig(PromptConfig):
@@ -230,14 +255,42 @@ class RolloutConfig(Section):
             raise ValueError(str(error)) from error
         return value
 
+    def problems(self, run: Any) -> Iterator[str]:
+        if not self.shards:
+            return
+        if run.rewards.domains:
+            yield "rollout.shards cannot play with rewards.domains, which are computed in this process; leave it out"
+        if workers_of(self.workers)[0] == "ray":
+            instead = "take a number of processes, which each shard has"
+            yield f"rollout.workers cannot be actors of their own with rollout.shards; {instead}"
+        if run.player.kind == "sglang":
+            yield "rollout.shards need an engine each, not an SGLang server; take player.kind=vllm or local"
+        if run.player.kind == "vllm" and (run.player.url or run.player.sleep):
+            yield "rollout.shards have an engine each: leave out player.url and player.sleep"
+        if run.played_rank:
+            yield "rollout.shards get whole weights; take player.lora=merged"
 
-class Collect(Section):
+    def unused(self, run: Any) -> dict[str, str]:
+        together = (
+            "rollout.workers=inline, player.kind=local, batches.kind other than stream, and without rewards.domains, "
+            "rollout.shards, rollout.max_concurrent, rollout.extra_groups and rollout.extra_members"
+        )
+        deadlines = ("reset_deadline", "step_deadline")
+        return {
+            **unless(self.workers != "inline", "rollout.workers other than inline", "rollout", *deadlines),
+            **unless(self.processes == 1 or run.plays_by_processes, together, "rollout.processes"),
+            **unless(self.refill, "rollout.refill above 0", "rollout.keep"),
+            **unless(self.shards, "rollout.shards", "rollout", "shard_options", "shard_losses"),
+        }
+
+
+class CollectConfig(Section):
     """Play a batch, train on it, play the next."""
 
     kind: Literal["collect"] = "collect"
 
 
-class Stream(Section):
+class StreamConfig(Section):
     """Play while training. The order of episodes then depends on timing: a resumed run continues with its unfinished
     tasks, but does not give the same numbers."""
 
@@ -248,14 +301,18 @@ class Stream(Section):
     """Player and trainer share a device: sampling pauses during an update."""
 
 
-class Tail(Section):
+class TailConfig(Section):
     """Set aside tasks that are too slow for a batch, and play them together once there are enough of them. Needs
     ``rollout.extra_groups``."""
 
     kind: Literal["tail"] = "tail"
 
+    def problems(self, run: Any) -> Iterator[str]:
+        if not run.rollout.extra_groups:
+            yield "batches.kind=tail needs more groups than a batch has; set rollout.extra_groups"
 
-_Batches = Collect | Stream | Tail
+
+_Batches = CollectConfig | StreamConfig | TailConfig
 AnyBatches = Annotated[_Batches, Field(discriminator="kind"), union("batches", "kind", _Batches)]
 
 
@@ -287,6 +344,12 @@ class OptimizerConfig(Section):
     on_nonfinite: Literal["skip", "stop"] = "skip"
     """Reaction to a loss or gradient that is not finite: skip the optimizer step, or stop the run. The run also stops
     if all steps of an iteration are skipped, or a weight is not finite."""
+
+    def problems(self, run: Any) -> Iterator[str]:
+        if self.offload and run.model.precision == "float16":
+            yield "optimizer.offload cannot scale the loss of model.precision=float16; take bfloat16"
+        if run.placement.ranks > 1 and (self.offload or self.kind != "adamw"):
+            yield "optimizer.offload and optimizer.kind=adamw8bit are for placement.ranks=1: ranks share AdamW"
 
 
 class EvalPart(Section):
@@ -338,6 +401,9 @@ class TrackersConfig(Section):
                 raise ValueError(f"there is no tracker {name!r}; choose from {', '.join(sorted(known))}")
         return use
 
+    def unused(self, run: Any) -> dict[str, str]:
+        return unless({*self.use} - {"tensorboard"}, "trackers.use=['wandb'], swanlab or mlflow", "trackers.project")
+
 
 class TrainConfig(Section):
     """A whole run."""
@@ -353,12 +419,12 @@ class TrainConfig(Section):
     threads: int = Field(0, ge=0, le=1024)
     """CPU threads for the model; 0 for the number of idle cores, measured every few seconds."""
     env: EnvConfig
-    tasks: AnyTasks = Seeds()
+    tasks: AnyTasks = SeedsConfig()
     model: ModelConfig = ModelConfig()
     placement: PlacementConfig = PlacementConfig()
     prompt: AnyPrompt = StepPromptConfig()
     rollout: RolloutConfig = RolloutConfig()
-    batches: AnyBatches = Collect()
+    batches: AnyBatches = CollectConfig()
     player: AnyPlayer = LocalPlayer()
     harness: HarnessConfig = HarnessConfig()
     rewards: RewardsConfig = RewardsConfig()
@@ -380,129 +446,14 @@ class TrainConfig(Section):
 
     @model_validator(mode="after")
     def _work_together(self) -> Self:
-        """Refuse settings that exclude each other, with the key to change and the reason."""
-        if wrong := [*self._problems()]:
+        """Refuse settings that exclude each other; every section has its rules."""
+        if wrong := [problem for section in self.sections() for problem in section.problems(self)]:
             raise ValueError("; ".join(wrong))
         return self
 
-    def _problems(self) -> Iterator[str]:
-        rollout, model, player, many = self.rollout, self.model, self.player, self.rollout.shards > 0
-        trajectories = rollout.groups_per_batch * (rollout.group_size + rollout.extra_members)
-        if self.rewards.overlong > rollout.max_new_tokens:
-            yield "rewards.overlong is more tokens than rollout.max_new_tokens"
-        if self.rewards.drop_repetition > rollout.max_new_tokens:
-            yield "rewards.drop_repetition is more tokens than rollout.max_new_tokens"
-        if isinstance(self.kl, KlReward) and self.kl.target > 0 and 0.2 * trajectories >= self.kl.horizon:
-            yield "kl.horizon is too short for so many trajectories per batch: its coefficient could fall to 0"
-        if self.harness.name and model.path == "tiny":
-            yield "model.path must be a model with a chat template for a harness; the tiny one has none"
-        if self.harness.name and (many or (isinstance(player, VllmPlayer) and player.actors)):
-            yield "harness.name needs an engine in this process, or servers: leave out rollout.shards and player.actors"
-        critic = isinstance(self.algorithm, Ppo) or isinstance(self.kl, KlReward)
-        if isinstance(self.distill, Distill) and self.distill.alone and critic:
-            yield (
-                "distill.alone uses neither a critic nor a penalty in rewards; take another algorithm.name, "
-                "and kl.name=loss or none"
-            )
-        if self.loss.routing == "replay":
-            if not isinstance(player, LocalPlayer) or self.harness.name:
-                why = "only player.kind=local reports the experts of every token, and no harness does"
-                yield f"loss.routing cannot be replay: {why}"
-            if self.distill.name == "sibling":
-                yield "loss.routing cannot be replay with distill.name=sibling: a sibling's prompt was never sampled"
-        if self.optimizer.offload and model.precision == "float16":
-            yield "optimizer.offload cannot scale the loss of model.precision=float16; take bfloat16"
-        if self.placement.ranks > 1 and (self.optimizer.offload or self.optimizer.kind != "adamw"):
-            yield "optimizer.offload and optimizer.kind=adamw8bit are for placement.ranks=1: ranks share AdamW"
-        readers = {name: getattr(self.placement.roles, name).actors for name in ("reference", "teacher")}
-        if any(readers.values()) and self.placement.ranks > 1:
-            yield "placement.roles.reference and teacher are for placement.ranks=1: ranks share these models"
-        if max(readers.values()) > 1:
-            yield "placement.roles.reference and teacher have one actor each: give it more cpus or gpus"
-        if self.batches.kind == "tail" and not rollout.extra_groups:
-            yield "batches.kind=tail needs more groups than a batch has; set rollout.extra_groups"
-        if model.sync == "in_place":
-            if self.batches.kind == "stream" and self.plays_here:
-                change = "weights that change while it samples; take auto or copy, or batches.kind=collect"
-                yield f"model.sync gives the player {change}"
-            if self.placement.ranks > 1:
-                why = "as no process has all weights; take copy"
-                yield f"model.sync cannot be in_place with placement.ranks above 1, {why}"
-            if model.lora.rank > 0:
-                why = "as the player needs the adapters merged into the model; take copy"
-                yield f"model.sync cannot be in_place with model.lora.rank above 0, {why}"
-        if self.played_rank > MAX_LORA_RANK:
-            yield f"model.lora.rank is above {MAX_LORA_RANK}, vLLM's maximum; take player.lora=merged"
-        if self.played_rank and isinstance(player, VllmPlayer) and player.sleep == 2:
-            why = "as the base model is dropped then; take 1, or player.lora=merged"
-            yield f"player.sleep cannot be 2 with player.lora=adapter, {why}"
-        if many and self.rewards.domains:
-            yield "rollout.shards cannot play with rewards.domains, which are computed in this process; leave it out"
-        if many and workers_of(rollout.workers)[0] == "ray":
-            instead = "take a number of processes, which each shard has"
-            yield f"rollout.workers cannot be actors of their own with rollout.shards; {instead}"
-        if many and isinstance(player, SglangPlayer):
-            yield "rollout.shards need an engine each, not an SGLang server; take player.kind=vllm or local"
-        if many and isinstance(player, VllmPlayer) and (player.url or player.actors or player.sleep):
-            yield "rollout.shards have an engine each: leave out player.url, player.actors and player.sleep"
-        if many and self.played_rank:
-            yield "rollout.shards get whole weights; take player.lora=merged"
-
-    def idle_keys(self) -> dict[str, str]:
+    def unused_keys(self) -> dict[str, str]:
         """Return the keys without effect under the other settings, and what they need."""
-        idle: dict[str, str] = {}
-
-        def need(works: Any, when: str, section: str, *keys: str) -> None:
-            if not works:
-                idle.update(dict.fromkeys((f"{section}.{key}" for key in keys), when) if keys else {section: when})
-
-        rollout, placement, tiny = self.rollout, self.placement, self.model.path == "tiny"
-        need(self.harness.name, "harness.name", "harness", "args", "seconds", "max_turns", "calls", "train")
-        credit = getattr(self.algorithm, "credit", "")
-        mixture = "tasks.kind other than mixture, whose parts have their own"
-        need(tiny, "model.path='tiny'", "model", "size", "warm_up")
-        need(self.model.lora.rank, "model.lora.rank above 0", "model.lora", "alpha", "targets")
-        need(self.model.lora.rank, "model.lora.rank above 0", "player.lora")
-        need(not self.rewards.success_only, "rewards.success_only=false", "rewards.group")
-        need(self.loss.entropy, "loss.entropy above 0", "loss", "entropy_samples", "final_entropy")
-        deadlines = ("reset_deadline", "step_deadline")
-        need(rollout.workers != "inline", "rollout.workers other than inline", "rollout", *deadlines)
-        need(credit != "turn", "algorithm.credit other than turn", "algorithm", "gamma", "lam")
-        need(credit != "token", "algorithm.credit=turn", "algorithm", "turn_gamma", "turn_lam")
-        whole = self.samples == "trajectory"
-        need(whole or not self.loss.observations, "rollout.samples=trajectory", "loss.observations")
-        need(
-            rollout.processes == 1 or self.plays_by_processes,
-            "rollout.workers=inline, player.kind=local, batches.kind other than stream, and without rewards.domains, "
-            "rollout.shards, rollout.max_concurrent, rollout.extra_groups and rollout.extra_members",
-            "rollout.processes",
-        )
-        need(rollout.refill, "rollout.refill above 0", "rollout.keep")
-        need(rollout.shards, "rollout.shards", "rollout", "shard_options", "shard_losses")
-        need(getattr(self.kl, "target", 1), "kl.target above 0", "kl.horizon")
-        need(getattr(self.algorithm, "bonus", 1), "algorithm.bonus above 0", "algorithm.future_scale")
-        if getattr(self.distill, "alone", False):  # no rewards, filters or advantages
-            shaping = ("scale", "shift", "clip", "mean", "std", "success_only", "invalid_penalty", "overlong", "group")
-            losses = (union_of("loss") or Union("", {}, frozenset())).variants.values()
-            own = dict.fromkeys(key for loss in losses for key in loss.model_fields if key not in Loss.model_fields)
-            need(False, "distill.alone=false", "algorithm")
-            need(False, "distill.alone=false", "correction")
-            need(False, "distill.alone=false", "rewards", *shaping)
-            need(False, "distill.alone=false", "loss", "name", *own)
-        need(not tiny, "a model.path other than tiny", "prompt.examples")
-        need(self.templates, "a model.path other than tiny, and prompt.chat=true", "prompt.template_args")
-        named = set(self.trackers.use) - {"tensorboard"}
-        need(named, "trackers.use=['wandb'], swanlab or mlflow", "trackers.project")
-        # the tiny model is warmed up on the environment itself
-        need(self.tasks.kind != "mixture" or tiny, mixture, "env.kwargs")
-        need(self.tasks.kind != "mixture", mixture, "env.options")
-        by_ray = ("devices", "cpus", "gpus", "max_failures", "wait")
-        need(self.kl.name != "none" and not self.model.lora.rank, "kl and no adapters", "placement.roles.reference")
-        need(self.distill.name == "teacher", "distill.name=teacher", "placement.roles.teacher")
-        need(self.rewards.domains, "rewards.domains", "placement.roles.rewards")
-        need(placement.by_ray, "placement.ranks above 1 or a placement.address", "placement", *by_ray)
-        need(placement.ranks > 1, "placement.ranks above 1", "placement", "min_ranks", "backend", "gradients")
-        return idle
+        return {key: needed for section in self.sections() for key, needed in section.unused(self).items()}
 
     @property
     def actor_cpus(self) -> float:
@@ -542,6 +493,14 @@ class TrainConfig(Section):
         return self.model.sync == "in_place" or (self.model.sync == "auto" and self.model.path == "tiny")
 
     @property
+    def weight_form(self) -> WeightForm:
+        """The weights that a player gets after an update: none if ``shared``, as it plays with the trained tensors; the
+        trained ``adapter``, if it holds the base model; or a ``copy`` of all weights."""
+        if self.played_rank:
+            return "adapter"
+        return "shared" if self.shares_weights and self.plays_here else "copy"
+
+    @property
     def played_rank(self) -> int:
         """The rank of the adapters that the player gets after updates; 0 if it gets all weights."""
         return self.model.lora.rank if getattr(self.player, "lora", "") == "adapter" else 0
@@ -554,4 +513,8 @@ class TrainConfig(Section):
     def environments(self) -> list[EnvConfig]:
         """Return all environments of training and evaluation."""
         evaluated = self.env.model_copy(update={"kwargs": self.eval.kwargs, "options": {}})
-        return [*(env for env, _ in played(self.env, self.tasks)), evaluated, *(part.env for part in self.eval.parts)]
+        return [
+            *(env for env, _ in training_environments(self.env, self.tasks)),
+            evaluated,
+            *(part.env for part in self.eval.parts),
+        ]

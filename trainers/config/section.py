@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
@@ -45,6 +45,32 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
+    def problems(self, run: Any) -> Iterator[str]:
+        """Yield texts about settings that exclude others of the run, with the key to change and the reason.
+
+        Args:
+            run: the whole :class:`~rollenv.trainers.config.run.TrainConfig`.
+        """
+        yield from ()
+
+    def unused(self, run: Any) -> dict[str, str]:
+        """Return keys of the run that do nothing under its settings, each with what it needs."""
+        return {}
+
+    def sections(self) -> Iterator[Section]:
+        """Yield this section and all below it, except those in lists."""
+        yield self
+        for name in type(self).model_fields:
+            if isinstance(value := getattr(self, name), Section):
+                yield from value.sections()
+
+
+def unless(works: Any, needed: str, section: str, *keys: str) -> dict[str, str]:
+    """Return what the keys of a section, or the section itself, need, unless they work."""
+    if works:
+        return {}
+    return dict.fromkeys((f"{section}.{key}" for key in keys), needed) if keys else {section: needed}
+
 
 @dataclass(frozen=True, slots=True)
 class Union:
@@ -66,14 +92,10 @@ _UNIONS: dict[str, Union] = {}
 
 
 def union(section: str, tag: str, models: Any, base: type[Section] = Section) -> BeforeValidator:
-    """Register a section's variants, the default one first.
+    """Register a section's variants, the default one first, and return a validator that adds the default tag.
 
     Args:
-        models: a union of sections, each with its tag as a Literal.
         base: the section with the common keys of all variants.
-
-    Returns:
-        A validator that adds the default tag if there is none.
     """
     variants = {
         str(value): model for model in get_args(models) for value in get_args(model.model_fields[tag].annotation)

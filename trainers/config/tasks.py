@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from rollenv.core.errors import UsageError
 from rollenv.core.registry import named_wrappers
-from rollenv.trainers.config.section import Positive, Section, union
+from rollenv.trainers.config.section import Positive, Section, union, unless
 
 
 class EnvConfig(Section):
@@ -36,20 +36,20 @@ class EnvConfig(Section):
 # -- which tasks -------------------------------------------------------------------------------------------------------
 
 
-class Seeds(Section):
+class SeedsConfig(Section):
     """An endless sequence of new seeds."""
 
     kind: Literal["seeds"] = "seeds"
 
 
-class Rows(Section):
+class RowsConfig(Section):
     """The rows of a data set, each once per epoch, shuffled anew in every epoch."""
 
     kind: Literal["rows"] = "rows"
     shuffle: bool = True
 
 
-class Levels(Section):
+class LevelsConfig(Section):
     """A curriculum: the level follows the success rate (see rollenv.core.curriculum); evaluation does not change."""
 
     kind: Literal["curriculum"] = "curriculum"
@@ -70,7 +70,7 @@ class Levels(Section):
         return down
 
 
-class Pool(Section):
+class PoolConfig(Section):
     """Tasks of a pool; those with an estimated success rate near one half are sampled more often."""
 
     kind: Literal["success_aware"] = "success_aware"
@@ -102,14 +102,7 @@ P = TypeVar("P", bound=Named)
 
 
 def distinct(parts: list[P], taken: Collection[str] = ()) -> list[P]:
-    """Check that parts have distinct names, by default the ids of their environments.
-
-    Args:
-        taken: prefixes of other metrics.
-
-    Raises:
-        ValueError: two have the same name, or a name is taken.
-    """
+    """Check that parts have distinct names, by default the ids of their environments."""
     names = [part.name or part.env.id for part in parts]
     for name in names:
         if names.count(name) > 1:
@@ -119,57 +112,50 @@ def distinct(parts: list[P], taken: Collection[str] = ()) -> list[P]:
     return parts
 
 
-class Part(Section):
+class MixturePart(Section):
     """One environment of a mixture."""
 
     name: str = ""
     """Name in metrics, unique in the mixture; by default the environment's id."""
     ratio: Positive = 1.0
     env: EnvConfig
-    tasks: AnyTasks = Seeds()
+    tasks: AnyTasks = SeedsConfig()
 
 
-class Mixture(Section):
+class MixtureConfig(Section):
     """A mixture of environments or domains with ratios; ``env`` is used for evaluation."""
 
     kind: Literal["mixture"] = "mixture"
-    parts: list[Part] = Field(min_length=1)
+    parts: list[MixturePart] = Field(min_length=1)
 
     @field_validator("parts")
     @classmethod
-    def _names(cls, parts: list[Part]) -> list[Part]:
+    def _names(cls, parts: list[MixturePart]) -> list[MixturePart]:
         return distinct(parts, {"eval", "time", "cpu", "added", "judge", "advantage", "return"})
 
+    def unused(self, run: Any) -> dict[str, str]:
+        others = "tasks.kind other than mixture, whose parts have their own"
+        warms_up = run.model.path == "tiny"  # on the environment itself
+        return {"env.options": others} | unless(warms_up, others, "env.kwargs")
 
-_Tasks = Seeds | Rows | Levels | Pool | Mixture
+
+_Tasks = SeedsConfig | RowsConfig | LevelsConfig | PoolConfig | MixtureConfig
 AnyTasks = Annotated[_Tasks, Field(discriminator="kind"), union("tasks", "kind", _Tasks)]
 
 
-def played(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tuple[EnvConfig, float]]:
-    """Yield the training environments and their shares of the tasks, in the order of the recipe.
-
-    Args:
-        env: the environment of the run, or of a part of a mixture.
-        share: the sum of all shares.
-
-    Returns:
-        Environments and their shares, which add up to ``share``.
-    """
-    if not isinstance(tasks, Mixture):
+def training_environments(env: EnvConfig, tasks: AnyTasks, share: float = 1.0) -> Iterator[tuple[EnvConfig, float]]:
+    """Yield the training environments in the order of the recipe, and their shares of the tasks, ``share`` in sum."""
+    if not isinstance(tasks, MixtureConfig):
         yield env, share
         return
     whole = sum(part.ratio for part in tasks.parts)
     for part in tasks.parts:
-        yield from played(part.env, part.tasks, share * part.ratio / whole)
+        yield from training_environments(part.env, part.tasks, share * part.ratio / whole)
 
 
 def task_domains(env: EnvConfig, tasks: AnyTasks) -> Iterator[tuple[tuple[str, ...], EnvConfig]]:
-    """Yield the domains of every kind of training task and its environment.
-
-    Returns:
-        Pairs of domains, the outermost first, and environment.
-    """
-    if not isinstance(tasks, Mixture):
+    """Yield the domains of every kind of training task and its environment."""
+    if not isinstance(tasks, MixtureConfig):
         yield (env.id,), env
         return
     for part in tasks.parts:
@@ -191,5 +177,5 @@ def pattern_of(patterns: Iterable[str], names: Sequence[str]) -> str | None:
     return "*" if "*" in candidates else None
 
 
-Part.model_rebuild()
-Mixture.model_rebuild()
+MixturePart.model_rebuild()
+MixtureConfig.model_rebuild()

@@ -42,9 +42,6 @@ def tis(x: LossInput, *, cap: float | None = 2.0, floor: float = 0.0, policy: Po
     Args:
         cap: largest weight, above ``floor``; None for no limit.
         floor: smallest weight, at least 0.
-
-    Raises:
-        UsageError: a setting is out of range.
     """
     require(cap is None or 0 <= floor < cap, f"tis needs 0 <= floor < cap, not {floor} and {cap}")
     log_ratio = _log_ratio(x, policy)
@@ -58,9 +55,6 @@ def seq_tis(x: LossInput, *, cap: float = 2.0, policy: Policy = "proximal") -> C
 
     Args:
         cap: largest weight of a sample, above 0.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     require(cap > 0, f"seq_tis needs a cap above 0, not {cap}")
     log_ratio = _log_ratio(x, policy)
@@ -76,9 +70,6 @@ def mis(
     Args:
         cap: the largest ρ that is not masked, above 0.
         level: "token" for the ρ of each token, "sequence" for the product over its sample.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     require(cap > 0, f"mis needs a cap above 0, not {cap}")
     require(level in ("token", "sequence"), f"mis is by token or sequence, not {level!r}")
@@ -96,9 +87,6 @@ def geo(x: LossInput, *, band: float = 1e-3, policy: Policy = "proximal") -> Cor
 
     Args:
         band: maximum distance of a sample's mean ratio from 1, above 0.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     require(band > 0, f"geo needs a band above 0, not {band}")
     log_ratio = _log_ratio(x, policy)
@@ -112,9 +100,6 @@ def icepop(x: LossInput, *, low: float = 0.5, high: float = 5.0, policy: Policy 
     Args:
         low: the smallest ρ that is not masked, at least 0.
         high: the largest ρ that is not masked, above ``low``.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     require(0 <= low < high, f"icepop needs 0 <= low < high, not {low} and {high}")
     log_ratio = _log_ratio(x, policy)
@@ -130,9 +115,6 @@ def opsm(x: LossInput, *, delta: float = 1e-4, policy: Policy = "current") -> Co
 
     Args:
         delta: maximum mean of log μ - log π of a sample, at least 0.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     require(delta >= 0, f"opsm needs a delta of at least 0, not {delta}")
     log_ratio = _log_ratio(x, policy)

@@ -18,9 +18,6 @@ def distill(x: LossInput, teacher: Tensor, *, low: float | None = 0.2, square: f
         x: the tokens; the advantages are not used.
         teacher: (n,) log-probabilities of the same tokens in the teacher.
         low: drop tokens where π - μ is below -``low``; None drops none.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     require(low is None or low >= 0, f"distill's low is at least 0, not {low}")
     require(square >= 0, f"distill's square is at least 0, not {square}")

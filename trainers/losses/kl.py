@@ -25,9 +25,6 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, kind: Kind = "k3") -> Tenso
 
     Returns:
         (n,)
-
-    Raises:
-        UsageError: there is no such kind.
     """
     require(kind in ("k1", "k2", "k3"), f"KL estimates are k1, k2 and k3, not {kind!r}")
     d = logprobs - reference
@@ -47,13 +44,7 @@ def kl_loss(
     With ``gradient="k2"`` the value is that of ``kind`` and the gradient that of k2: the KL's, without clipping.
 
     Args:
-        x: the tokens, with ``reference``.
-        coefficient: beta, the weight of the KL.
-        kind: the estimate; see :func:`kl_estimate`.
         gradient: "own" for the gradient of the estimate, "k2" for that of k2.
-
-    Raises:
-        UsageError: the input has no reference, or there is no such kind or gradient.
     """
     require(x.reference is not None, "a KL loss needs log-probabilities of a reference policy: configure one")
     assert x.reference is not None
@@ -87,11 +78,7 @@ class AdaptiveKL:
         """Adapt the coefficient to a batch. A mean KL that is not finite is ignored.
 
         Args:
-            kl: mean KL of the batch.
             n: trajectories in the batch, fewer than five times the horizon.
-
-        Raises:
-            UsageError: the batch is so large that the coefficient could fall to 0.
         """
         if self.target is None or not math.isfinite(kl):
             return

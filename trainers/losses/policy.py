@@ -35,9 +35,6 @@ def ppo_clip(
         high: the ratio is clipped above at 1 + ``high``.
         dual: bound c of the dual clip, above 1; None for no dual clip.
         ratio: "token", "turn" or "sequence", the unit of the ratio.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     return _clipped(x, level_mean(x.logprobs - x.proximal, x, ratio), low, high, dual)
 
@@ -50,9 +47,6 @@ def gspo(x: LossInput, *, low: float = 3e-4, high: float = 4e-4) -> TokenLoss:
     Args:
         low: s is clipped below at 1 - ``low``, 0 to 1.
         high: s is clipped above at 1 + ``high``, at least 0.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     return ppo_clip(x, low=low, high=high, ratio="sequence")
 
@@ -65,9 +59,6 @@ def gspo_token(x: LossInput, *, low: float = 3e-4, high: float = 4e-4) -> TokenL
     Args:
         low: s is clipped below at 1 - ``low``, 0 to 1.
         high: s is clipped above at 1 + ``high``, at least 0.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     log_ratio = segment_mean((x.logprobs - x.proximal).detach(), x.sequences)
     return _clipped(x, log_ratio + x.logprobs - x.logprobs.detach(), low, high, None)
@@ -82,9 +73,6 @@ def gmpo(x: LossInput, *, low: float = 0.4, high: float = 0.4) -> TokenLoss:
     Args:
         low: log-ratios are clipped below at -``low``, at least 0.
         high: log-ratios are clipped above at ``high``, at least 0.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     require(low >= 0 and high >= 0, f"gmpo clips log-ratios to -low .. high, both at least 0, not {low} and {high}")
     log_ratio, sign = x.logprobs - x.proximal, x.advantages.sign()
@@ -103,9 +91,6 @@ def sapo(x: LossInput, *, positive: float = 1.0, negative: float = 1.05) -> Toke
     Args:
         positive: τ for positive advantages, above 0. The larger τ, the narrower the gate.
         negative: τ for other advantages, above 0.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     require(positive > 0 and negative > 0, f"sapo's temperatures are above 0, not {positive} and {negative}")
     tau = torch.full_like(x.logprobs, negative).masked_fill(x.advantages > 0, positive)
@@ -119,11 +104,7 @@ def entropy_bonus(x: LossInput, coefficient: float) -> TokenLoss:
     """-``coefficient`` H, to be added to a policy loss.
 
     Args:
-        x: the tokens, with ``entropy``.
         coefficient: weight of the entropy H; negative values penalise entropy.
-
-    Raises:
-        UsageError: the input has no entropy.
     """
     entropy = x.entropy
     require(entropy is not None, "an entropy bonus needs the policy's entropy: compute it with the log-probabilities")

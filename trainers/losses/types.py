@@ -88,9 +88,6 @@ def level_mean(values: Tensor, x: LossInput, level: Level) -> Tensor:
 
     Returns:
         (n,)
-
-    Raises:
-        UsageError: there is no such level.
     """
     require(level in ("token", "turn", "sequence"), f"ratios are per token, turn or sequence, not {level!r}")
     if level == "token":
@@ -127,16 +124,15 @@ def token_weights(kind: Aggregation, sequences: Any, prompts: Any = None, *, len
 
     Returns:
         (n,) float64, NumPy or torch and on the device of ``sequences``. All but "fixed" sum to 1.
-
-    Raises:
-        UsageError: there is no such kind, or an argument is missing.
     """
     require(kind in ("token", "sequence", "prompt", "fixed"), f"{kind!r} is not token, sequence, prompt or fixed")
     require(kind != "prompt" or prompts is not None, "a mean over prompts needs each token's prompt")
     require((kind == "fixed") == (length is not None), "'fixed' needs length, and only 'fixed'")
     require(length is None or length > 0, f"length is at least 1, not {length}")
     weights = _weights(kind, _array(sequences), _array(prompts) if kind == "prompt" else None, length)
-    return torch.from_numpy(weights).to(sequences.device) if isinstance(sequences, torch.Tensor) else weights
+    if isinstance(sequences, torch.Tensor):
+        return torch.from_numpy(weights).to(sequences.device)
+    return weights
 
 
 def _weights(kind: str, sequences: Any, prompts: Any, length: int | None) -> Any:
@@ -154,10 +150,6 @@ def _array(labels: Any) -> Any:
 
 
 def require(condition: bool, message: str) -> None:
-    """Check a setting.
-
-    Raises:
-        UsageError: ``condition`` is false.
-    """
+    """Check a setting."""
     if not condition:
         raise UsageError(message)

@@ -17,9 +17,6 @@ def value_loss(values: Tensor, returns: Tensor, *, old: Tensor | None = None, cl
         values: (n,) the critic's values, with a gradient.
         old: (n,) the critic's values at the start of the update.
         clip: largest change of a value, above 0; None for no clip.
-
-    Raises:
-        UsageError: ``clip`` is not above 0, or ``old`` is missing.
     """
     error = (values - returns) ** 2
     clipped = torch.zeros_like(error)

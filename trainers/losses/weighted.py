@@ -24,9 +24,6 @@ def cispo(x: LossInput, *, floor: float = 0.0, cap: float = 5.0) -> TokenLoss:
     Args:
         floor: smallest weight, at least 0.
         cap: largest weight of a token, above ``floor``.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     require(0 <= floor < cap, f"cispo needs 0 <= floor < cap, not {floor} and {cap}")
     log_ratio = (x.logprobs - x.proximal).detach()
@@ -48,9 +45,6 @@ def topr(
         positive: weight for positive advantages, at least 0.
         negative: weight for negative advantages, at least 0.
         level: "sequence" for the ρ of the whole sample, "token" for that of the token.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     require(level in ("token", "sequence"), f"topr's ratio is per token or sequence, not {level!r}")
     require(positive >= 0 and negative >= 0, f"topr's weights are at least 0, not {positive} and {negative}")
@@ -84,9 +78,6 @@ def dppo(
         variant: "ratio" is prime-rl's, -A ρ + ``square`` (log ρ)² with ρ = π / μ, the square for dropped tokens too;
             "truncated" is verl's, -A sg(min(ρ, ``cap``)) log π.
         square: weight of (log ρ)² in "ratio", at least 0.
-
-    Raises:
-        UsageError: a setting is out of its range.
     """
     require(variant in ("ratio", "truncated"), f"dppo's variants are ratio and truncated, not {variant!r}")
     require(

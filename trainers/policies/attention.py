@@ -25,7 +25,7 @@ Runs = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PackedRow:
     """The segments of a row, and the tokens that each of them attends to."""
 
     runs: Runs
@@ -35,7 +35,7 @@ class Row:
     """The attention layers that have read this row."""
 
     @classmethod
-    def of(cls, *lengths: int) -> Row:
+    def of(cls, *lengths: int) -> PackedRow:
         """Create a row of whole sequences without shared prefixes."""
         return cls(tuple((len(list(same)), 0, length) for length, same in itertools.groupby(lengths)))
 
@@ -64,7 +64,6 @@ def packed_attention(
         query: (1, heads, L, size).
         key: (1, key heads, L, size).
         value: (1, key heads, L, size).
-        kwargs: ``packed_row``, the :class:`Row` with its segments; others are not used.
 
     Returns:
         (1, L, heads, size), and no weights.
@@ -74,7 +73,7 @@ def packed_attention(
     """
     if unsupported := [name for name in ("sliding_window", "softcap", "s_aux") if kwargs.get(name) is not None]:
         raise NotImplementedError(f"packed attention has no {', '.join(unsupported)}")
-    row: Row = kwargs["packed_row"]
+    row: PackedRow = kwargs["packed_row"]
     row.readers.append(type(module).__name__)
     kind = query.device.type
     if torch.is_autocast_enabled(kind):  # rotated queries and keys are float32 there; fast kernels need the lower type
@@ -162,12 +161,7 @@ def bounds(runs: Runs, device: torch.device | str = "cpu") -> tuple[Tensor, Tens
 
 @functools.cache
 def varlen_works(device: torch.device, dtype: torch.dtype, size: int, grouped: bool = False) -> bool:
-    """Return whether :func:`by_one_kernel` works and equals :func:`by_shape`, gradients included.
-
-    Args:
-        dtype: type of queries, keys and values.
-        grouped: whether several queries share a key.
-    """
+    """Return whether :func:`by_one_kernel` works and equals :func:`by_shape`, gradients included."""
     if dtype not in (torch.float16, torch.bfloat16):
         return False
     runs, results = ((1, 0, 9), (2, 9, 3)), []

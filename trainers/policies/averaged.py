@@ -48,11 +48,7 @@ class Averaged:
         return self.tensors()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved average.
-
-        Raises:
-            ValueError: it belongs to another model.
-        """
+        """Restore a saved average."""
         own = self.tensors()
         if {name: t.shape for name, t in own.items()} != {name: t.shape for name, t in state.items()}:
             raise ValueError("the averaged teacher belongs to another model")

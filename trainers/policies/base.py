@@ -33,7 +33,7 @@ class Outputs:
     """(4,) see :func:`~rollenv.trainers.policies.routing.balance`; None for a model without routers."""
 
 
-class Reader(Protocol):
+class LogprobReader(Protocol):
     """A model that computes log-probabilities of tokens."""
 
     packs: bool
@@ -51,7 +51,7 @@ class Reader(Protocol):
         ...
 
 
-class Policy(Reader, Protocol):
+class Policy(LogprobReader, Protocol):
     """A model that is trained."""
 
     overflowed: bool
@@ -66,13 +66,10 @@ class Policy(Reader, Protocol):
         ...
 
     def step(self, lr: float, *, hold: bool = False) -> float:
-        """Take an optimizer step with the accumulated gradients, unless they are not finite.
+        """Take an optimizer step with finite gradients, and return their norm before clipping.
 
         Args:
             hold: take no step, only drop the gradients.
-
-        Returns:
-            The norm of the gradients before clipping.
         """
         ...
 

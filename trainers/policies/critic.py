@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,7 @@ from rollenv.trainers.policies.state import all_finite, moments_as, tensors_of, 
 
 
 class Valuer(nn.Module):  # type: ignore[misc]
-    """A linear value head on hidden states, with its own model for the kind "model".
-
-    Args:
-        model: the policy's model, set up for training.
-        kind: the weights to train; see :class:`Critic`.
-        packs: whether the model reads packed sequences.
-    """
+    """A linear value head on hidden states, with its own model for the kind "model"."""
 
     def __init__(self, model: PreTrainedModel, kind: Literal["model", "head"], *, packs: bool = True):
         super().__init__()
@@ -36,14 +30,7 @@ class Valuer(nn.Module):  # type: ignore[misc]
         self.model = copy.deepcopy(model) if kind == "model" else None
 
     def forward(self, batch: Packed, hidden: Tensor | None) -> Tensor:
-        """Return the predicted returns, (n,) float32.
-
-        Args:
-            hidden: (n, width) the policy's hidden states, for a head.
-
-        Returns:
-            (n,) float32
-        """
+        """Return the predicted returns, (n,) float32, for a head from the policy's hidden states (n, width)."""
         if self.model is not None:
             hidden = hidden_states(self.model, batch, packs=self.packs)[0][batch.drawn.of]
         assert hidden is not None
@@ -55,13 +42,8 @@ class Critic:
     """Predicts the return before each response token.
 
     Args:
-        model: the policy's model at the start of the run; None on ranks that get it from the first.
         kind: "model" trains a copy of the model with a value head; "head" a head on the policy's hidden states, without
             gradients to the policy.
-        clip: clip range of the value loss; 0 for no limit.
-        max_grad_norm: gradients are clipped to this norm.
-        packs: whether the model reads packed sequences.
-        distribute: shards the module over the ranks; by default it is unchanged.
     """
 
     def __init__(
@@ -73,10 +55,11 @@ class Critic:
         clip: float = 0.2,
         max_grad_norm: float = 1.0,
         packs: bool = True,
-        distribute: Callable[[Valuer | None], Valuer] = lambda valuer: cast(Valuer, valuer),
+        distribute: Callable[[Valuer | None], Valuer] | None = None,
     ):
         self.kind, self.clip, self.max_grad_norm = kind, clip, max_grad_norm
-        self.module = distribute(Valuer(model, kind, packs=packs) if model is not None else None)
+        valuer: Any = None if model is None else Valuer(model, kind, packs=packs)
+        self.module: Valuer = distribute(valuer) if distribute else valuer
         self.adam = torch.optim.AdamW(self.module.parameters(), lr=lr, weight_decay=0.0)
 
     @property
@@ -85,14 +68,7 @@ class Critic:
         return self.module.head
 
     def values(self, batch: Packed, hidden: Tensor | None = None) -> Tensor:
-        """Return the predicted returns, (n,) float32, with gradients if they are enabled.
-
-        Args:
-            hidden: (n, width) the policy's hidden states, for a head.
-
-        Returns:
-            (n,) float32, with gradients if they are enabled.
-        """
+        """Return the predicted returns, (n,) float32, with gradients if they are enabled."""
         out: Tensor = self.module(batch, hidden)
         return out
 
@@ -101,11 +77,7 @@ class Critic:
 
         Args:
             batch: a batch with the columns "returns" (NaN for tokens without a target) and "values" before the update.
-            hidden: (n, width) the policy's hidden states, for a head.
             share: 1 / (number of targets in the step).
-
-        Returns:
-            (n,) metrics.
         """
         returns = batch.columns["returns"]
         targets = ~returns.isnan()
@@ -150,11 +122,7 @@ class Critic:
         return {"module": self.module.state_dict(), "adam": self.adam.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state.
-
-        Raises:
-            ValueError: the state belongs to another model.
-        """
+        """Restore a saved state."""
         try:
             self.module.load_state_dict(weights_as(self.module.state_dict(), state["module"]))
         except RuntimeError as error:

@@ -34,8 +34,6 @@ def token_logprobs(
         hidden: (n, width) the states that predict the tokens.
         targets: (n,) int64 ids of the tokens.
         head: maps states to logits (n, vocabulary).
-        vocabulary: number of logits per token.
-        most_logits: maximum number of logits in memory at a time.
 
     Returns:
         (n,) log-probabilities in float32 (float64 for float64 states), and (n,) entropies or None.

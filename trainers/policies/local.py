@@ -17,10 +17,10 @@ from transformers import PreTrainedModel
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.agents.engines.routing import Routing
 from rollenv.core.errors import UsageError
-from rollenv.trainers.policies.attention import ATTENTION, Row
+from rollenv.trainers.policies.attention import ATTENTION, PackedRow
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
 from rollenv.trainers.policies.head import MOST_LOGITS, token_logprobs
-from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged
+from rollenv.trainers.policies.lora import Lora, adapt, adapter_of, merged_weights
 from rollenv.trainers.policies.optimizers import Kind, make_optimizer
 from rollenv.trainers.policies.packed import Labels, Packed
 from rollenv.trainers.policies.routing import balance, experts_per_token
@@ -43,13 +43,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
     """A causal language model with the computation of log-probabilities, as one module with one forward pass.
 
     Args:
-        model: the model, which is set up for training.
         temperature: sampling temperature; divides the logits.
-        most_logits: maximum number of logits at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
-        lora: adapters to train instead of the model.
-
-    Raises:
-        UsageError: the model's logits are not its head's output, or it has no layers for adapters.
     """
 
     def __init__(
@@ -72,10 +66,6 @@ class Scorer(nn.Module):  # type: ignore[misc]
         self, batch: Packed, outputs: Collection[Output], entropy_gradient: bool = False
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         """Return the fields of :class:`~rollenv.trainers.policies.base.Outputs`; None for those not computed.
-
-        Args:
-            outputs: the outputs to compute. Log-probabilities are included, unless only "hidden" is named.
-            entropy_gradient: whether the entropy has gradients as well.
 
         Returns:
             (n,) log-probabilities, (n,) entropies, (n, width) states, (m,) log-probabilities of observations, (4,) the
@@ -106,7 +96,9 @@ class Scorer(nn.Module):  # type: ignore[misc]
         router = None
         if routed and routed[0]:  # some mixtures of experts do not return router logits
             router = balance([torch.cat(layer) for layer in zip(*routed, strict=True)], self.experts_per_token)
-        return chosen[drawn.of], None if entropy is None else entropy[drawn.of], states, observations, router
+        if entropy is not None:
+            entropy = entropy[drawn.of]
+        return chosen[drawn.of], entropy, states, observations, router
 
 
 class LocalPolicy:
@@ -117,16 +109,8 @@ class LocalPolicy:
         share: train the weights of ``model`` in place; otherwise a float32 copy.
         lora: adapters to train instead; the copy then has the type of ``precision``.
         precision: type of the forward and backward pass: float32, bfloat16 or float16 (with loss scaling).
-        temperature: sampling temperature; divides the logits.
         betas: AdamW's decay rates of its two moments (arXiv 1711.05101).
         optimizer: AdamW, or with 8-bit moments (arXiv 2110.02861).
-        offload: keep the optimizer's state in main memory, and take steps there.
-        max_grad_norm: gradients are clipped to this norm.
-        gradient_checkpointing: recompute activations in the backward pass to save memory.
-        most_logits: maximum number of logits at a time; see :func:`~rollenv.trainers.policies.head.token_logprobs`.
-
-    Raises:
-        UsageError: shared weights have less precision than float32, or the model's logits are not its head's output.
     """
 
     def __init__(
@@ -214,7 +198,7 @@ class LocalPolicy:
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all weights under the model's own names, with adapters merged."""
-        return merged(self.model)
+        return merged_weights(self.model)
 
     def adapter(self) -> Adapter | None:
         """Return the trained adapter; None if the model itself is trained."""
@@ -226,18 +210,19 @@ class LocalPolicy:
 
     def state_dict(self) -> dict[str, Any]:
         """Return Adam's moments, the loss scale, and the float32 weights unless they are shared with the player."""
-        masters = {} if self.shares else {name: weight.detach() for name, weight in self.weights.items()}
+        masters = {name: weight.detach() for name, weight in self._masters.items()}
         return {"adam": self.adam.state_dict(), "scaler": self.scaler.state_dict(), "masters": masters}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state; its tensors may be on any device.
+    @property
+    def _masters(self) -> dict[str, Tensor]:
+        """The float32 weights that the player does not have."""
+        return {} if self.shares else self.weights
 
-        Raises:
-            ValueError: the state belongs to another model; nothing was changed.
-        """
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a saved state; its tensors may be on any device."""
         if not isinstance(state, dict) or not {"masters", "adam"} <= state.keys():
             raise ValueError("its optimizer state has no float32 master weights: an older version wrote it")
-        own = {} if self.shares else {name: weight.shape for name, weight in self.weights.items()}
+        own = {name: weight.shape for name, weight in self._masters.items()}
         saved = {name: weight.shape for name, weight in state["masters"].items()}
         if own != saved:
             wrong = sorted(name for name in own.keys() | saved.keys() if own.get(name) != saved.get(name))
@@ -311,7 +296,9 @@ def hidden_states(
     base, row = body(model), batch.row
 
     def read(ids: Tensor, **how: Any) -> Tensor:
-        out = base(input_ids=ids, use_cache=False, **how, **({} if routed is None else {"output_router_logits": True}))
+        if routed is not None:
+            how["output_router_logits"] = True
+        out = base(input_ids=ids, use_cache=False, **how)
         if routed is not None:
             routed.append(out.router_logits)
         last: Tensor = out.last_hidden_state
@@ -332,11 +319,7 @@ def hidden_states(
 
 
 def body(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model without its head.
-
-    Raises:
-        UsageError: it is not found.
-    """
+    """Return the model without its head."""
     for part in (model.base_model, model.get_decoder(), getattr(model, "model", None)):
         if isinstance(part, PreTrainedModel) and part is not model:
             return part
@@ -366,16 +349,16 @@ def _packs_wrongly(model: PreTrainedModel) -> str:
     """Return the reason why the model cannot read packed segments; empty if it can."""
     ids = torch.tensor([3, 1, 2, 1, 1, 3, 2, 2, 1, 3], device=next(model.parameters()).device)
     same = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8, 5, 6, 7, 9], device=ids.device)  # the last two share three tokens
-    row = Row(((1, 0, 2), (2, 0, 3), (2, 3, 1)), torch.cat([same[:8], same[5:]]))
+    row = PackedRow(((1, 0, 2), (2, 0, 3), (2, 3, 1)), torch.cat([same[:8], same[5:]]))
     no_labels = Labels(ids[:0], ids[:0], ids[:0])
 
-    def states(tokens: Tensor, row: Row, at: Tensor, packs: bool) -> Tensor:
+    def states(tokens: Tensor, row: PackedRow, at: Tensor, packs: bool) -> Tensor:
         batch = Packed(tokens, row, Labels(at, at, at), no_labels, at, at, {})
         return hidden_states(model, batch, packs=packs)[0]
 
     model.eval()
     with torch.no_grad():
-        expected = states(ids[same], Row.of(2, 3, 4, 4), torch.arange(13, device=ids.device), False)
+        expected = states(ids[same], PackedRow.of(2, 3, 4, 4), torch.arange(13, device=ids.device), False)
         try:
             model.set_attn_implementation(ATTENTION)
             same_states = alike(states(ids, row, same, True), expected)
@@ -406,19 +389,20 @@ class _Head:
 
     def __call__(self, states: Tensor) -> Tensor:
         logits: Tensor = self.layer(states)
-        logits = logits if self.scale == 1 else logits * self.scale
-        return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
+        if self.scale != 1:
+            logits = logits * self.scale
+        if self.cap:
+            logits = torch.tanh(logits / self.cap) * self.cap
+        return logits
 
 
 def head_of(model: PreTrainedModel) -> _Head:
-    """Return the model's head, which maps the last layer's states to logits.
-
-    Raises:
-        UsageError: the model computes its logits differently.
-    """
+    """Return the model's head, which maps the last layer's states to logits."""
     head = _Head(model)
     ids = torch.tensor([[1, 2, 3, 1]], device=next(model.parameters()).device)
-    how = {"packed_row": Row.of(4)} if model.config._attn_implementation == ATTENTION else {}
+    how = {}
+    if model.config._attn_implementation == ATTENTION:
+        how["packed_row"] = PackedRow.of(4)
     with torch.no_grad():
         expected = model(input_ids=ids, use_cache=False, **how).logits
         logits = head(body(model)(input_ids=ids, use_cache=False, **how).last_hidden_state)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,9 @@ from transformers import PreTrainedModel
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
-from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
+from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs, Policy
 from rollenv.trainers.policies.packed import Packed
 from rollenv.trainers.policies.state import whole
-
-if TYPE_CHECKING:
-    from rollenv.trainers.policies.local import LocalPolicy
 
 #: peft's name for the adapter.
 _NAME = "default"
@@ -39,18 +36,12 @@ class Lora:
 
     rank: int
     alpha: float = 32.0
-    targets: str | tuple[str, ...] = "all-linear"
+    targets: str | Sequence[str] = "all-linear"
     seed: int = 0
 
 
 def adapt(model: PreTrainedModel, lora: Lora) -> None:
-    """Add adapters in float32 to a model, and freeze its other weights.
-
-    Raises:
-        MissingExtra: peft is not installed.
-        UsageError: the rank is too high for every layer, the model has no such layers, or their adapters could not be
-            merged.
-    """
+    """Add adapters in float32 to a model, and freeze its other weights."""
     with extra("lora", "Training with LoRA"):
         from peft import LoraConfig
 
@@ -91,7 +82,7 @@ def _check(model: nn.Module, targets: Collection[str]) -> None:
         raise ValueError(f"{others[0]} is not a linear layer; leave it out")
 
 
-def merged(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield all weights, unsharded and with adapters merged, under their names without adapters.
 
     If the model is sharded, all ranks call this together.
@@ -135,12 +126,12 @@ def without(model: nn.Module) -> Iterator[None]:
 class Unadapted:
     """The policy without its adapters: a reference that needs no copy of the model."""
 
-    def __init__(self, policy: LocalPolicy):
-        self.policy, self.packs = policy, policy.packs
+    def __init__(self, policy: Policy, model: PreTrainedModel):
+        self.policy, self.model, self.packs = policy, model, policy.packs
 
     def logprobs(
         self, batch: Packed, outputs: Collection[Output] = LOGPROBS, *, entropy_gradient: bool = False
     ) -> Outputs:
         """See :class:`~rollenv.trainers.policies.base.Policy`."""
-        with without(self.policy.model):
+        with without(self.model):
             return self.policy.logprobs(batch, outputs, entropy_gradient=entropy_gradient)

@@ -17,16 +17,7 @@ Kind = Literal["adamw", "adamw8bit"]
 
 
 def make_optimizer(weights: Iterable[Tensor], kind: Kind, *, offload: bool, fusible: bool, **how: Any) -> Any:
-    """Create the optimizer of a policy; its learning rate is 0 until one is set.
-
-    Args:
-        offload: keep its state in main memory; see :class:`Offloaded`.
-        fusible: whether torch may fuse the step.
-        how: further arguments of AdamW: ``betas`` and ``weight_decay``.
-
-    Raises:
-        MissingExtra: bitsandbytes, required for "adamw8bit", is not installed.
-    """
+    """Create the optimizer of a policy; its learning rate is 0 until one is set."""
 
     def make(weights: list[Tensor]) -> Any:
         if kind == "adamw8bit":
@@ -41,12 +32,7 @@ def make_optimizer(weights: Iterable[Tensor], kind: Kind, *, offload: bool, fusi
 
 
 class Offloaded:
-    """An optimizer in main memory: a step copies gradients there and updated weights back.
-
-    Args:
-        weights: the trained weights, on any device.
-        make: creates the optimizer of their copies.
-    """
+    """An optimizer in main memory: a step copies gradients there and updated weights back."""
 
     def __init__(self, weights: Iterable[Tensor], make: Callable[[list[Tensor]], Any]):
         self.weights = list(weights)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rollenv.trainers.experience import Experience, Ints
-from rollenv.trainers.policies.attention import Row
+from rollenv.trainers.policies.attention import PackedRow
 from rollenv.trainers.prefixes import tree
 
 V = TypeVar("V")
@@ -36,7 +36,7 @@ class Packed:
 
     ids: Tensor
     """(L,) int64"""
-    row: Row
+    row: PackedRow
     drawn: Labels
     """The response tokens."""
     observed: Labels
@@ -103,7 +103,7 @@ def pack(
     _, turns = np.unique(data.turn[rows], return_inverse=True)
     return Packed(
         tensor(read),
-        Row(layout.runs, None if layout.paths is None else tensor(layout.paths)),
+        PackedRow(layout.runs, None if layout.paths is None else tensor(layout.paths)),
         labels(drawn),
         labels([data.between(i) for i in numbers]) if observations else Labels(*[tensor([])] * 3),
         tensor(np.repeat(np.arange(len(samples)), [len(positions) for positions in drawn])),
@@ -127,7 +127,6 @@ class _Layout:
 
     Args:
         inputs: token ids of each input, by their bytes.
-        share: compute common prefixes once; see :func:`pack`.
     """
 
     def __init__(self, inputs: dict[bytes, Ints], *, share: bool):

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player, twin
-from rollenv.trainers.policies.lora import adapter_of, merged
+from rollenv.trainers.policies.lora import adapter_of, merged_weights
 from rollenv.trainers.policies.state import moments_as, weights_as
 from rollenv.trainers.ranks import Ranks
 
@@ -33,11 +33,6 @@ class ShardedPolicy(LocalPolicy):
         model: the initial model, on the first rank; it is not changed. The others get it from there.
         defer: accumulate the gradients of a step before they are summed over the ranks. This sends less, but needs
             memory for all gradients on every rank.
-        how: further arguments of :class:`~rollenv.trainers.policies.local.Scorer`; the others are those of
-            :class:`~rollenv.trainers.policies.local.LocalPolicy`.
-
-    Raises:
-        UsageError: the model's logits are not its head's output.
     """
 
     def __init__(
@@ -71,7 +66,7 @@ class ShardedPolicy(LocalPolicy):
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all weights, unsharded, under the model's own names; called by the first rank."""
         self.ranks.send_command("weights")
-        yield from merged(self.model)
+        yield from merged_weights(self.model)
 
     def adapter(self) -> Adapter | None:
         """See :class:`~rollenv.trainers.policies.local.LocalPolicy`; called by the first rank."""
@@ -79,11 +74,7 @@ class ShardedPolicy(LocalPolicy):
         return adapter_of(self.model)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of a policy on one device; each rank takes its shares.
-
-        Raises:
-            ValueError: the state belongs to another model; nothing was changed.
-        """
+        """Restore the state of a policy on one device; each rank takes its shares."""
         if isinstance(state, dict) and {"masters", "adam"} <= state.keys():
             masters = state["masters"] or {name: weight.detach() for name, weight in self.weights.items()}
             adam = moments_as(list(self.weights.values()), state["adam"])

@@ -27,9 +27,6 @@ def tensors_of(weights: Mapping[str, Tensor], adam: torch.optim.AdamW) -> dict[s
     """Return weights, moments and step counts (0 before the first step) as ``KIND/NAME``.
 
     They are not copies: training continues with values written into them.
-
-    Returns:
-        Each as ``KIND/NAME``.
     """
     out: dict[str, Tensor] = {}
     for name, weight in weights.items():
@@ -43,11 +40,7 @@ def tensors_of(weights: Mapping[str, Tensor], adam: torch.optim.AdamW) -> dict[s
 
 
 def weights_as(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return saved weights, sharded like a model's own; those of other names or shapes are unchanged.
-
-    Returns:
-        Weights by name: shares of this rank where the model is sharded.
-    """
+    """Return saved weights, sharded like a model's own; those of other names or shapes are unchanged."""
     return {name: _as(own[name], values) if name in own else values for name, values in saved.items()}
 
 

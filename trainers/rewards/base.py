@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Trajectory
 from rollenv.trainers.config.tasks import pattern_of
-from rollenv.trainers.sources.base import Drawn
+from rollenv.trainers.sources.base import SourcedTask
 
 Reward = Callable[[Trajectory], Awaitable[float]]
 
@@ -22,9 +22,6 @@ class ByDomain:
 
     Args:
         routes: reward functions by pattern, such as ``math:*``, with the wildcards of file names.
-
-    Raises:
-        UsageError: there are no routes, or, when called, none matches.
     """
 
     def __init__(self, routes: Mapping[str, Reward]):
@@ -36,11 +33,7 @@ class ByDomain:
         return await self.route(trajectory)(trajectory)
 
     def route(self, trajectory: Trajectory) -> Reward:
-        """Return the reward function of a trajectory.
-
-        Raises:
-            UsageError: there is none.
-        """
+        """Return the reward function of a trajectory."""
         names = list(domains(trajectory))
         pattern = pattern_of(self.routes, names)
         if pattern is None:
@@ -50,17 +43,13 @@ class ByDomain:
 
 def domains(trajectory: Trajectory) -> Iterator[str]:
     """Yield the names of a task's sources in mixtures, and its environment's id."""
-    if isinstance(trajectory.task, Drawn):
+    if isinstance(trajectory.task, SourcedTask):
         yield from (part for part in trajectory.task.origin if isinstance(part, str))
     yield trajectory.task.env_id
 
 
 class Sum:
-    """A weighted sum of reward functions, which are called concurrently.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """A weighted sum of reward functions, which are called concurrently."""
 
     def __init__(self, parts: Sequence[tuple[float, Reward]]):
         if not parts:

@@ -17,11 +17,7 @@ from rollenv.trainers.rewards.shape import Format, Overlong
 
 
 class DomainRewards:
-    """The rewards of ``rewards.domains``, which are added to the environments' own; 0 for domains without an entry.
-
-    Raises:
-        UsageError: an entry is invalid.
-    """
+    """The rewards of ``rewards.domains``, which are added to the environments' own; 0 for domains without an entry."""
 
     def __init__(self, config: TrainConfig):
         parts: dict[str, list[tuple[float, Reward]]] = {}

@@ -125,10 +125,6 @@ def follows(text: str, instruction: Instruction) -> bool:
 
     Args:
         instruction: its ``id`` in :data:`CHECKS`, and its arguments; None and NaN are ignored.
-
-    Raises:
-        UsageError: the id is unknown, or the arguments are wrong, such as an empty text or list, which every response
-            would satisfy.
     """
     # Tables fill missing values with None, or with NaN in columns of numbers.
     arguments = {name: v for name, v in instruction.items() if name != "id" and v is not None and v == v}
@@ -165,9 +161,6 @@ class Instructions:
         instructions: the instructions of every task, or a function from a task to its own, such as
             :class:`RowInstructions`.
         partial: reward the share that is followed; otherwise 1 if all are, else 0 (IFEval's prompt-level accuracy).
-
-    Raises:
-        UsageError: when called, for unknown instructions.
     """
 
     def __init__(
@@ -189,7 +182,6 @@ class RowInstructions:
     The environment is made once and reset as for the task, which selects the row.
 
     Args:
-        column: name of the column with the list of ids.
         arguments: name of the column with a mapping for each id; without it, instructions have no arguments.
     """
 
@@ -198,21 +190,13 @@ class RowInstructions:
         self._envs: list[tuple[str, dict[str, Any], Any]] = []
 
     def __call__(self, task: Task) -> list[Instruction]:
-        """Return the task's instructions.
-
-        Raises:
-            UsageError: its environment has no rows, or the row is malformed.
-        """
+        """Return the task's instructions."""
         env = self._env(task.env_id, task.kwargs)
         env.reset(seed=task.seed, options=task.options or None)
         return self.read(env.row)
 
     def check(self, env_id: str, kwargs: dict[str, Any]) -> None:
-        """Validate the instructions of all rows of an environment.
-
-        Raises:
-            UsageError: one is invalid, or no row has any.
-        """
+        """Validate the instructions of all rows of an environment."""
         rows = self._env(env_id, kwargs).rows
         count = 0
         for number, row in enumerate(rows):
@@ -226,15 +210,11 @@ class RowInstructions:
             raise UsageError(f"no row of {env_id} has instructions in its column {self.column!r}")
 
     def read(self, row: Mapping[str, Any]) -> list[Instruction]:
-        """Return the instructions of a row.
-
-        Raises:
-            UsageError: there is no such column, or it is malformed.
-        """
+        """Return the instructions of a row."""
         if self.column not in row:
             raise UsageError(f"there is no column {self.column!r} with instructions; there are {', '.join(row)}")
-        ids = _listed(row[self.column])
-        arguments = _listed(row.get(self.arguments)) or [{}] * len(ids)
+        ids = _as_list(row[self.column])
+        arguments = _as_list(row.get(self.arguments)) or [{}] * len(ids)
         if len(arguments) != len(ids) or not all(isinstance(one, Mapping | None) for one in arguments):
             raise UsageError(f"{self.arguments!r} must have a mapping for each of the {len(ids)} instructions")
         return [{**(one or {}), "id": name} for name, one in zip(ids, arguments, strict=True)]
@@ -250,7 +230,7 @@ class RowInstructions:
         return made
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     """Convert a cell to a list: it may be a list, JSON text, an array, or a single value."""
     if isinstance(value, str):
         try:
@@ -258,4 +238,6 @@ def _listed(value: Any) -> list[Any]:
         except ValueError:
             value = [value]
     value = value.tolist() if hasattr(value, "tolist") else value
-    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]

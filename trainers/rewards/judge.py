@@ -44,12 +44,7 @@ class Judge:
     Args:
         endpoint: an :class:`~rollenv.agents.chat.endpoint.Endpoint` or its URL, such as ``http://127.0.0.1:8000/v1``.
         template: the prompt, with ``{task}`` (the first observation) and ``{answer}`` (the last response).
-        attempts: maximum number of replies for a verdict.
         temperature: sampling temperature of the judge; above 0 if attempts should differ.
-        extra_body: further keys of the request.
-
-    Raises:
-        UsageError: the template lacks a field, or ``attempts`` is below 1.
     """
 
     def __init__(

@@ -23,11 +23,6 @@ class Format:
     Args:
         pattern: a regular expression for the whole response; ``.`` matches line ends too, and white space around the
             response does not count. A match that takes longer than :data:`PATIENCE` counts as none, with a warning.
-        matched: reward of a turn that matches.
-        missed: reward of a turn that does not.
-
-    Raises:
-        UsageError: the pattern is not a regular expression, or both rewards are equal.
     """
 
     def __init__(self, pattern: str, *, matched: float = 0.0, missed: float = -1.0):
@@ -62,9 +57,6 @@ class Overlong:
     Args:
         longest: number of response tokens in an episode at which the punishment is complete.
         buffer: number of tokens before that over which it grows.
-
-    Raises:
-        UsageError: unless ``0 < buffer <= longest`` and ``penalty > 0``.
     """
 
     def __init__(self, longest: int, buffer: int, penalty: float = 1.0):

@@ -8,7 +8,7 @@
 ['math', 'roll', 'math', 'math', 'math', 'roll', 'math', 'math']
 """
 
-from rollenv.trainers.sources.base import Drawn, TaskSource, TaskTemplate, task_seed
+from rollenv.trainers.sources.base import SourcedTask, TaskSource, TaskTemplate, task_seed
 from rollenv.trainers.sources.mixture import MixtureSource
 from rollenv.trainers.sources.success_aware import SuccessAware
 from rollenv.trainers.sources.task_lists import CurriculumSource, DatasetSource, Items, Rows, Seeds, SeedSource
@@ -16,12 +16,12 @@ from rollenv.trainers.sources.task_lists import CurriculumSource, DatasetSource,
 __all__ = [
     "CurriculumSource",
     "DatasetSource",
-    "Drawn",
     "Items",
     "MixtureSource",
     "Rows",
     "SeedSource",
     "Seeds",
+    "SourcedTask",
     "SuccessAware",
     "TaskSource",
     "TaskTemplate",

@@ -34,15 +34,7 @@ class TaskSource(Protocol):
         ...
 
     def record(self, task: Task, group: Group) -> None:
-        """Record the outcome of a task, once.
-
-        Args:
-            task: a task of this source, also from before it was restored.
-            group: the trajectories of the task. Failed ones do not count.
-
-        Raises:
-            UsageError: the task is not from this source.
-        """
+        """Record the outcome of a task, once. Failed trajectories do not count."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -50,11 +42,7 @@ class TaskSource(Protocol):
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the :meth:`state_dict` of a source with the same settings.
-
-        Raises:
-            UsageError: it is the state of another source; nothing has changed.
-        """
+        """Restore the :meth:`state_dict` of a source with the same settings."""
         ...
 
     def metrics(self) -> dict[str, float]:
@@ -62,14 +50,11 @@ class TaskSource(Protocol):
         ...
 
 
-class Drawn(Task):
+class SourcedTask(Task):
     """A task from a source.
 
     It equals any task with the same fields. ``origin`` is not compared; it distinguishes two samples of one task in a
     batch.
-
-    Args:
-        origin: see :data:`Origin`.
     """
 
     __slots__ = ("origin",)
@@ -89,7 +74,7 @@ class Drawn(Task):
         object.__setattr__(self, "origin", tuple(origin))
 
     @classmethod
-    def of(cls, task: Task, origin: Origin) -> Drawn:
+    def of(cls, task: Task, origin: Origin) -> SourcedTask:
         """Copy a task with another origin."""
         return cls(**_values(task), origin=origin)
 
@@ -107,12 +92,8 @@ def _values(task: Task) -> dict[str, Any]:
 
 
 def origin_of(task: Task, source: object) -> Origin:
-    """Return the origin of a task.
-
-    Raises:
-        UsageError: it has none.
-    """
-    if not isinstance(task, Drawn) or not task.origin:
+    """Return the origin of a task."""
+    if not isinstance(task, SourcedTask) or not task.origin:
         raise UsageError(
             f"this {task.env_id} task is not from {type(source).__name__}; record only tasks of the source"
         )
@@ -120,14 +101,7 @@ def origin_of(task: Task, source: object) -> Origin:
 
 
 def own_part(task: Task, source: object, known: Callable[[int], bool]) -> int:
-    """Return a source's own part of a task's origin.
-
-    Args:
-        known: checks whether a number belongs to the source.
-
-    Raises:
-        UsageError: the task is not from this source.
-    """
+    """Return a source's own part of a task's origin."""
     origin = origin_of(task, source)
     if len(origin) != 1 or not isinstance(origin[0], int) or not known(origin[0]):
         raise UsageError(f"a task of origin {origin!r} is not from this {type(source).__name__}")
@@ -152,16 +126,16 @@ class TaskTemplate:
         kwargs: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         agent_seed: int | None = None,
-    ) -> Drawn:
+    ) -> SourcedTask:
         """Create a task.
 
         Args:
-            origin: see :data:`Origin`.
-            kwargs: constructor arguments that are merged into those of the template.
             agent_seed: seed of the agent's random numbers, for tasks that are sampled more than once.
         """
         more = {**self.options, **(options or {})}
-        return Drawn(self.env_id, seed, {**self.kwargs, **(kwargs or {})}, self.wrappers, more, agent_seed, origin)
+        return SourcedTask(
+            self.env_id, seed, {**self.kwargs, **(kwargs or {})}, self.wrappers, more, agent_seed, origin
+        )
 
 
 def task_seed(*parts: int | str) -> int:
@@ -173,11 +147,7 @@ def read_state(source: object, state: Mapping[str, Any], read: Callable[[Mapping
     """Read values from a saved state.
 
     Args:
-        source: the source that the state should belong to, for the error message.
         read: reads the values; any error in it means that the state belongs to another source.
-
-    Raises:
-        UsageError: the state belongs to another source.
     """
     try:
         return read(state)
@@ -188,11 +158,7 @@ def read_state(source: object, state: Mapping[str, Any], read: Callable[[Mapping
 
 
 def count(value: Any) -> int:
-    """Check that a value of a saved state is a count.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Check that a value of a saved state is a count."""
     if type(value) is not int or value < 0:
         raise ValueError(f"expected a whole number from 0, got {value!r:.80}")
     return value

@@ -6,8 +6,7 @@ from rollenv.core.curriculum import Curriculum, Schedule
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.wrappers.factory import with_tokenizer
 from rollenv.trainers.config import TrainConfig
-from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, Levels, Mixture, Pool
-from rollenv.trainers.config.tasks import Rows as RowsConfig
+from rollenv.trainers.config.tasks import AnyTasks, EnvConfig, LevelsConfig, MixtureConfig, PoolConfig, RowsConfig
 from rollenv.trainers.sources.base import TaskSource, TaskTemplate, task_seed
 from rollenv.trainers.sources.mixture import MixtureSource
 from rollenv.trainers.sources.success_aware import SuccessAware
@@ -15,32 +14,25 @@ from rollenv.trainers.sources.task_lists import CurriculumSource, DatasetSource,
 
 
 def source_of(config: TrainConfig, wrappers: Wrappers) -> TaskSource:
-    """Create the task source of a run.
-
-    Args:
-        wrappers: wrappers of the environment, with the tokenizer's settings filled in.
-
-    Raises:
-        UsageError: the environment has no rows or levels, or other settings do not fit it.
-    """
-    tokenizer = "" if config.model.path == "tiny" else config.model.path
-    return _source(config.env.model_copy(update={"wrappers": wrappers}), config.tasks, config.seed, tokenizer)
+    """Create the task source of a run."""
+    env = config.env.model_copy(update={"wrappers": wrappers})
+    return _source(env, config.tasks, config.seed, config.model.tokenizer)
 
 
 def _source(env: EnvConfig, tasks: AnyTasks, seed: int, tokenizer: str) -> TaskSource:
     template = TaskTemplate(env.id, env.kwargs, env.wrappers, env.options)
     if isinstance(tasks, RowsConfig):
         return DatasetSource(Rows(template), seed=seed, shuffle=tasks.shuffle)
-    if isinstance(tasks, Pool):
+    if isinstance(tasks, PoolConfig):
         items = Seeds(template, tasks.pool, seed=seed, distinct=tasks.distinct) if tasks.pool else Rows(template)
         return SuccessAware(items, seed=seed, explore=tasks.explore, half_life=tasks.half_life)
-    if isinstance(tasks, Levels):
+    if isinstance(tasks, LevelsConfig):
         curriculum = Curriculum(env.id, tasks.levels) if tasks.levels else Curriculum.for_env(env.id)
         schedule = Schedule(
             len(curriculum), seed=seed, window=tasks.window, up=tasks.up, down=tasks.down, review=tasks.review
         )
         return CurriculumSource(template, curriculum, schedule, seed=seed)
-    if isinstance(tasks, Mixture):
+    if isinstance(tasks, MixtureConfig):
         parts = {}
         for number, part in enumerate(tasks.parts):
             wrapped = part.env.model_copy(update={"wrappers": with_tokenizer(part.env.wrappers, tokenizer)})

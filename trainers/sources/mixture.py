@@ -8,7 +8,7 @@ from typing import Any
 
 from rollenv.core.errors import UsageError
 from rollenv.rollout.types import Group, Task
-from rollenv.trainers.sources.base import Drawn, TaskSource, count, origin_of, read_state
+from rollenv.trainers.sources.base import SourcedTask, TaskSource, count, origin_of, read_state
 
 
 class MixtureSource(Iterator[Task]):
@@ -21,10 +21,6 @@ class MixtureSource(Iterator[Task]):
 
     Args:
         sources: the ratio, above 0, and the source, by name. The name is the prefix of that source's metrics.
-
-    Raises:
-        UsageError: there are no sources, a source is included twice, a ratio is not above 0, or a name is empty or has
-            a slash.
     """
 
     def __init__(self, sources: Mapping[str, tuple[float, TaskSource]]):
@@ -43,7 +39,7 @@ class MixtureSource(Iterator[Task]):
         name = self._next()
         task = next(self.sources[name])
         self.drawn[name] += 1
-        return Drawn.of(task, (name, *getattr(task, "origin", ())))
+        return SourcedTask.of(task, (name, *getattr(task, "origin", ())))
 
     def _next(self) -> str:
         draw, n = sum(self.drawn.values()) + 1, len(self.shares)
@@ -58,7 +54,7 @@ class MixtureSource(Iterator[Task]):
         name, *rest = origin_of(task, self)
         if name not in self.sources:
             raise UsageError(f"the mixture has no source {name!r}; it has {', '.join(self.sources)}")
-        self.sources[str(name)].record(Drawn.of(task, tuple(rest)), group)
+        self.sources[str(name)].record(SourcedTask.of(task, tuple(rest)), group)
         self._outcomes[str(name)].add(group)
 
     def state_dict(self) -> dict[str, Any]:

@@ -28,14 +28,9 @@ class SuccessAware(Iterator[Task]):
     proportional to ``p_i (1 - p_i)``.
 
     Args:
-        items: the tasks: :class:`~rollenv.trainers.sources.Rows` or :class:`~rollenv.trainers.sources.Seeds`.
-        explore: the share of uniform choices, from 0 to 1.
         half_life: number of recorded groups, of all items, after which a record counts half; None for no decay.
         apart: number of choices in which an item is not repeated (at most half the number of items), so that the tasks
             of a batch differ.
-
-    Raises:
-        UsageError: for arguments outside these ranges.
     """
 
     def __init__(
@@ -73,18 +68,18 @@ class SuccessAware(Iterator[Task]):
 
     def predicted(self) -> NDArray[np.float64]:
         """(items,) the predicted success of each item."""
-        kept = self._kept(self._when)
+        kept = self._record_weight(self._when)
         won, lost = _PRIOR + kept * self._won, _PRIOR + kept * self._lost
         return np.asarray(won / (won + lost))
 
-    def _kept(self, when: Any) -> Any:
+    def _record_weight(self, when: Any) -> Any:
         """Return the current weight of records made at a time."""
         return 1.0 if self.half_life is None else 0.5 ** ((self.recorded - when) / self.half_life)
 
     def record(self, task: Task, group: Group) -> None:
         item = own_part(task, self, range(len(self.items)).__contains__)
         won = sum(t.success for t in group.complete)
-        kept = self._kept(self._when[item])
+        kept = self._record_weight(self._when[item])
         self._won[item] = kept * self._won[item] + won
         self._lost[item] = kept * self._lost[item] + len(group.complete) - won
         self._when[item] = self.recorded

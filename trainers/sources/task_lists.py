@@ -14,7 +14,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.registry import spec
 from rollenv.rollout.types import Group, Task
 from rollenv.rollout.workers.base import make_env
-from rollenv.trainers.sources.base import DataChanged, Drawn, TaskTemplate, count, own_part, read_state, task_seed
+from rollenv.trainers.sources.base import DataChanged, SourcedTask, TaskTemplate, count, own_part, read_state, task_seed
 
 
 class SeedSource(Iterator[Task]):
@@ -50,7 +50,7 @@ class Items(Protocol):
 
     def __len__(self) -> int: ...
 
-    def task(self, item: int, seed: int) -> Drawn:
+    def task(self, item: int, seed: int) -> SourcedTask:
         """Return a task, with the item's number as its origin.
 
         Args:
@@ -65,9 +65,6 @@ class Rows:
     Args:
         template: a template with an environment that is registered as ``indexed``.
         size: number of tasks; by default the environment is made once and its ``num_tasks()`` called.
-
-    Raises:
-        UsageError: its tasks are not numbered, the template sets the index, or there are none.
     """
 
     def __init__(self, template: TaskTemplate, *, size: int | None = None):
@@ -86,7 +83,7 @@ class Rows:
     def __len__(self) -> int:
         return self.size
 
-    def task(self, item: int, seed: int) -> Drawn:
+    def task(self, item: int, seed: int) -> SourcedTask:
         return self.template.task(seed, (item,), options={"index": item})
 
 
@@ -95,13 +92,9 @@ class Seeds:
 
     Args:
         size: the number of tasks; with ``distinct`` the maximum.
-        seed: determines the seeds of tasks.
         distinct: keep only one of the seeds with the same first observation, so that a pool of an environment with few
             tasks has each of them once, with one record. The environment is made once, and reset for up to ten seeds
             per task.
-
-    Raises:
-        UsageError: ``size`` is below 1, or ``distinct`` leaves a single task of several.
     """
 
     def __init__(self, template: TaskTemplate, size: int, *, seed: int = 0, distinct: bool = False):
@@ -131,17 +124,12 @@ class Seeds:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def task(self, item: int, seed: int) -> Drawn:
+    def task(self, item: int, seed: int) -> SourcedTask:
         return self.template.task(self._seed(self.numbers[item]), (item,), agent_seed=seed)
 
 
 class DatasetSource(Iterator[Task]):
-    """Every item once per epoch, in an order that depends on the seed and the epoch.
-
-    Args:
-        items: the tasks of an epoch: :class:`Rows` or :class:`Seeds`.
-        shuffle: False keeps the order of the items.
-    """
+    """Every item once per epoch, in an order that depends on the seed and the epoch."""
 
     def __init__(self, items: Items, *, seed: int = 0, shuffle: bool = True):
         self.items, self.seed, self.shuffle = items, seed, shuffle
@@ -194,10 +182,6 @@ class CurriculumSource(Iterator[Task]):
     Args:
         template: wrappers and options of the tasks, and the common constructor arguments of all levels; the environment
             must be the curriculum's.
-        schedule: chooses levels; by default with default settings and ``seed``.
-
-    Raises:
-        UsageError: the template names another environment, or the schedule has another number of levels.
     """
 
     def __init__(

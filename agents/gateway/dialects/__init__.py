@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from rollenv.agents.gateway.dialects import anthropic_messages, chat, gemini, responses
 from rollenv.agents.gateway.dialects.fields import Known
-from rollenv.agents.gateway.messages import Answer, GatewayError, Request, Stored
+from rollenv.agents.gateway.messages import GatewayError, ModelAnswer, ModelRequest, Stored
 
 __all__ = ["DIALECTS", "OF_PATHS", "Dialect", "Known", "models"]
 
@@ -18,17 +18,13 @@ class Dialect(Protocol):
     keepalive: bytes
     """A keepalive message of a stream, which may be sent repeatedly before the answer."""
 
-    def read(self, body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-        """Parse the request in a body; ``known`` caches parsed items of the same session and dialect.
+    def read(self, body: dict[str, Any], stored: Stored, known: Known | None = None) -> ModelRequest:
+        """Parse the request in a body; ``known`` caches parsed items of the same session and dialect."""
 
-        Raises:
-            GatewayError: the body is invalid, or refers to an unknown answer.
-        """
-
-    def whole(self, answer: Answer, request: Request) -> dict[str, Any]:
+    def whole(self, answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
 
-    def events(self, answer: Answer, request: Request) -> Iterator[bytes]:
+    def events(self, answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
         """Yield the complete stream of an answer."""
 
     def status(self, problem: GatewayError) -> int:
@@ -59,5 +55,6 @@ def models(names: Iterable[str]) -> dict[str, Any]:
         {"id": name, "object": "model", "created": 0, "owned_by": "rollenv", "display_name": name, **of_anthropic}
         for name in names
     ]
-    ends = {"first_id": names[0] if names else None, "last_id": names[-1] if names else None, "has_more": False}
+    first, last = (names[0], names[-1]) if names else (None, None)
+    ends = {"first_id": first, "last_id": last, "has_more": False}
     return {"object": "list", "data": data, **ends, "models": []}

@@ -7,7 +7,7 @@ from typing import Any
 
 from rollenv.agents.gateway.dialects import fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
-from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
+from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Stored
 
 keepalive = b'event: ping\ndata: {"type": "ping"}\n\n'
 
@@ -21,15 +21,11 @@ _ERROR_TYPES = {
 }
 
 
-def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """Parse the request in a body, also for counting tokens; ``stored`` is not used.
-
-    Raises:
-        GatewayError: the body is invalid.
-    """
+def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> ModelRequest:
+    """Parse the request in a body, also for counting tokens; ``stored`` is not used."""
     body, items = fields.lists(body, known, needed="messages", messages=_messages, tools=_tool)
     messages = [*fields.system(body, "system"), *items["messages"]]
-    return Request(tuple(messages), **fields.common(body, items["tools"], "stop_sequences", "max_tokens"))
+    return ModelRequest(tuple(messages), **fields.common(body, items["tools"], "stop_sequences", "max_tokens"))
 
 
 def _tool(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
@@ -41,7 +37,7 @@ def _messages(of: dict[str, Any], where: str) -> list[Message]:
     content = fields.blocks(of, "content", where)
     match of.get("role"):
         case "system":
-            text, images = fields.joined(content)
+            text, images = fields.join_blocks(content)
             return [Message("system", text, images=images)]
         case "assistant":
             return [_assistant(content)]
@@ -58,10 +54,12 @@ def _assistant(content: list[tuple[dict[str, Any], str]]) -> Message:
             reasoning += fields.text(block, "thinking", where)
         elif kind == "tool_use":
             arguments = fields.arguments(block, "input", where)
-            calls.append(Call(fields.required(block, "id", where), fields.required(block, "name", where), arguments))
+            calls.append(
+                FunctionCall(fields.required(block, "id", where), fields.required(block, "name", where), arguments)
+            )
         elif kind != "redacted_thinking":
             blocks.append((block, where))
-    text, images = fields.joined(blocks)
+    text, images = fields.join_blocks(blocks)
     return Message("assistant", text, tuple(calls), reasoning=reasoning, images=images)
 
 
@@ -75,12 +73,12 @@ def _user(content: list[tuple[dict[str, Any], str]]) -> list[Message]:
         else:
             blocks.append((block, where))
     if blocks or not messages:
-        text, images = fields.joined(blocks)
+        text, images = fields.join_blocks(blocks)
         messages.append(Message("user", text, images=images))
     return messages
 
 
-def whole(answer: Answer, request: Request) -> dict[str, Any]:
+def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
     content: list[dict[str, Any]] = []
     if answer.reasoning:  # clients require a signature and send it back unchanged
@@ -107,7 +105,7 @@ def whole(answer: Answer, request: Request) -> dict[str, Any]:
     }
 
 
-def events(answer: Answer, request: Request) -> Iterator[bytes]:
+def events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
     """Yield the stream of an answer."""
     for data in _events(whole(answer, request)):
         yield event(data, data["type"])
@@ -141,7 +139,7 @@ def _events(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def status(problem: GatewayError) -> int:
     """Return the HTTP status of an error."""
-    return 529 if problem.kind == "overloaded" else problem.status
+    return {"overloaded": 529}.get(problem.kind, problem.status)
 
 
 def error(problem: GatewayError) -> dict[str, Any]:

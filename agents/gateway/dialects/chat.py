@@ -7,7 +7,7 @@ from typing import Any
 
 from rollenv.agents.gateway.dialects import fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
-from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
+from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Stored
 
 keepalive = b": keepalive\n\n"
 
@@ -15,17 +15,13 @@ _FINISH = {"stop": "stop", "stop_text": "stop", "length": "length", "tool_calls"
 _CODES = {"overflow": "context_length_exceeded", "auth": "invalid_api_key"}
 
 
-def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """Parse the request in a body; ``stored`` is not used, as this dialect does not refer to earlier answers.
-
-    Raises:
-        GatewayError: the body is invalid.
-    """
+def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> ModelRequest:
+    """Parse the request in a body; ``stored`` is not used, as this dialect does not refer to earlier answers."""
     body, items = fields.lists(body, known, needed="messages", messages=_message, tools=_tool)
     if isinstance(body.get("n"), bool) or body.get("n") not in (None, 1):
         raise invalid("must be 1; send a request for each answer", "n")
     options = fields.field(body, "stream_options", dict) or {}
-    return Request(
+    return ModelRequest(
         tuple(items["messages"]),
         **fields.common(body, items["tools"], "stop", "max_completion_tokens", "max_tokens"),
         include_usage=fields.field(options, "include_usage", bool, "stream_options") or False,
@@ -56,15 +52,17 @@ def _message(of: dict[str, Any], where: str) -> Iterator[Message]:
             raise invalid("must be system, developer, user, assistant or tool", f"{where}.role")
 
 
-def _call(of: dict[str, Any], where: str) -> Call:
+def _call(of: dict[str, Any], where: str) -> FunctionCall:
     named = fields.field(of, "function", dict, where) or {}
     arguments = named.get("arguments")
     if not isinstance(arguments, str):
         arguments = fields.compact({} if arguments is None else arguments)
-    return Call(fields.required(of, "id", where), fields.required(named, "name", f"{where}.function"), arguments)
+    return FunctionCall(
+        fields.required(of, "id", where), fields.required(named, "name", f"{where}.function"), arguments
+    )
 
 
-def whole(answer: Answer, request: Request) -> dict[str, Any]:
+def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
     message: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
     if answer.reasoning:
@@ -76,7 +74,7 @@ def whole(answer: Answer, request: Request) -> dict[str, Any]:
     return {**_head(answer, request, "chat.completion"), "choices": [choice], "usage": _usage(answer), **ids}
 
 
-def events(answer: Answer, request: Request) -> Iterator[bytes]:
+def events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
     """Yield the stream of an answer."""
     head = _head(answer, request, "chat.completion.chunk")
 
@@ -98,15 +96,15 @@ def events(answer: Answer, request: Request) -> Iterator[bytes]:
     yield b"data: [DONE]\n\n"
 
 
-def _head(answer: Answer, request: Request, kind: str) -> dict[str, Any]:
+def _head(answer: ModelAnswer, request: ModelRequest, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.created, "model": request.model}
 
 
-def _written(call: Call, arguments: str) -> dict[str, Any]:
+def _written(call: FunctionCall, arguments: str) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
+def _usage(answer: ModelAnswer) -> dict[str, Any]:
     return {
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
@@ -115,7 +113,7 @@ def _usage(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _tokens(answer: Answer, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
+def _tokens(answer: ModelAnswer, request: ModelRequest) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return token fields by vLLM's names, for the answer and for its choice."""
     if not request.include_tokens or not answer.response_ids:  # an upstream endpoint's answer has none
         return {}, {}

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from rollenv.agents.gateway.messages import Call, GatewayError, Message
+from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message
 from rollenv.core.parsing import well_formed
 
 T = TypeVar("T")
@@ -26,15 +26,12 @@ _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 
 def invalid(message: str, param: str | None = None) -> GatewayError:
     """Create the error for an invalid request."""
-    return GatewayError("invalid", f"{param}: {message}" if param else message, param=param)
+    where = f"{param}: " if param else ""
+    return GatewayError("invalid", where + message, param=param)
 
 
 def readable(body: Any) -> dict[str, Any]:
-    """Validate a body; return a copy if it has lone surrogates, which no tokenizer accepts and which are replaced.
-
-    Raises:
-        GatewayError: it is not an object, is nested deeper than 100 levels, or has NaN or Infinity.
-    """
+    """Validate a body; return a copy if it has lone surrogates, which no tokenizer accepts and which are replaced."""
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
     level: list[Any] = [body]
@@ -79,15 +76,10 @@ def lists(
     """Parse the objects in lists of a body, each once in a session.
 
     Args:
-        known: the session's cache of parsed items.
-        needed: the list that must not be empty.
         readers: parsers by the name of the list, called with an object and its path ("messages[3]").
 
     Returns:
         The body (see :func:`readable`), whose lists have only new items, and the parsed items of each list.
-
-    Raises:
-        GatewayError: an item is invalid.
     """
     if not isinstance(body, dict):
         raise invalid("the body must be a JSON object")
@@ -125,44 +117,28 @@ def _too_deep() -> GatewayError:
 
 
 def field(of: Mapping[str, Any], key: str, kind: type[T], where: str = "") -> T | None:
-    """Return the value of a key; None if it is absent or null.
-
-    Raises:
-        GatewayError: it has another type.
-    """
+    """Return the value of a key; None if it is absent or null."""
     value = of.get(key)
     if value is None or isinstance(value, kind):
         return value
-    raise invalid(f"must be {_KINDS[kind]}, not {json.dumps(value)[:80]}", f"{where}.{key}" if where else key)
+    raise invalid(f"must be {_KINDS[kind]}, not {json.dumps(value)[:80]}", f"{where}.{key}".lstrip("."))
 
 
 def text(of: Mapping[str, Any], key: str, where: str = "") -> str:
     """Return a text; empty if it is absent or null."""
-    value = of.get(key)
-    return value if isinstance(value, str) else field(of, key, str, where) or ""
+    return field(of, key, str, where) or ""
 
 
 def required(of: Mapping[str, Any], key: str, where: str) -> str:
-    """Return a required text.
-
-    Raises:
-        GatewayError: it is absent, empty or not a string.
-    """
+    """Return a required text."""
     if value := text(of, key, where):
         return value
     raise invalid("is missing; it must be a string with at least a character", f"{where}.{key}")
 
 
 def objects(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
-    """Return pairs of an object of a list and its path ("messages[3]"); none if the list is absent or null.
-
-    Returns:
-        Pairs of an object and its path, which errors name.
-
-    Raises:
-        GatewayError: it is not a list of objects.
-    """
-    path = f"{where}.{key}" if where else key
+    """Return pairs of an object of a list and its path ("messages[3]"); none if the list is absent or null."""
+    path = f"{where}.{key}".lstrip(".")
     pairs = []
     for index, value in enumerate(field(of, key, list, where) or []):
         if not isinstance(value, dict):
@@ -172,23 +148,15 @@ def objects(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict
 
 
 def blocks(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
-    """Return pairs of a content block and its path; a string is one block of text, null is none.
-
-    Returns:
-        Pairs of a block and its path.
-    """
+    """Return pairs of a content block and its path; a string is one block of text, null is none."""
     value = of.get(key)
     if isinstance(value, str):
         return [({"type": "text", "text": value}, f"{where}.{key}")]
     return objects(of, key, where)
 
 
-def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...]]:
-    """Return the joined text of blocks, and the URLs of their images.
-
-    Raises:
-        GatewayError: there is a block of another type, or an image without a URL.
-    """
+def join_blocks(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...]]:
+    """Return the joined text of blocks, and the URLs of their images."""
     texts, images = [], []
     for block, where in found:
         kind = field(block, "type", str, where) or "text"
@@ -204,13 +172,10 @@ def joined(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...
 
 
 def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tuple[str, ...]]:
-    """Read a content.
-
-    Returns:
-        The joined text, and the URLs of the images.
-    """
-    value = of.get(key)
-    return (value, ()) if isinstance(value, str) else joined(blocks(of, key, where))
+    """Read a content."""
+    if isinstance(value := of.get(key), str):
+        return value, ()
+    return join_blocks(blocks(of, key, where))
 
 
 def system(of: Mapping[str, Any], key: str) -> list[Message]:
@@ -234,15 +199,18 @@ def _url(block: Mapping[str, Any], where: str) -> str:
 
 def function(of: Mapping[str, Any], where: str, schema: str = "parameters", namespace: str = "") -> dict[str, Any]:
     """Convert a client's function to the form of ``Request.tools``."""
-    described = {
+    described: dict[str, Any] = {
         "name": required(of, "name", where),
         "description": text(of, "description", where),
         "parameters": field(of, schema, dict, where) or {"type": "object", "properties": {}},
     }
-    return {"type": "function", "function": described, **({"namespace": namespace} if namespace else {})}
+    described = {"type": "function", "function": described}
+    if namespace:
+        described["namespace"] = namespace
+    return described
 
 
-def as_object(call: Call) -> dict[str, Any]:
+def as_object(call: FunctionCall) -> dict[str, Any]:
     """Return a call's arguments as an object, for dialects that require one.
 
     Other arguments are stored under Claude Code's own key. Unchanged, Anthropic's Python SDK would silently convert an
@@ -258,19 +226,16 @@ def arguments(of: Mapping[str, Any], key: str, where: str) -> str:
     """Return the arguments before :func:`as_object`."""
     value = field(of, key, dict, where) or {}
     unparsed = value.get(_UNPARSED)
-    raw = unparsed.get("raw") if isinstance(unparsed, dict) else None
-    return raw if isinstance(raw, str) else compact(value)
+    if isinstance(unparsed, dict) and isinstance(unparsed.get("raw"), str):
+        return str(unparsed["raw"])
+    return compact(value)
 
 
 def common(body: Mapping[str, Any], tools: list[dict[str, Any]], stop: str, *limits: str) -> dict[str, Any]:
     """Return the arguments of ``Request`` that all dialects have.
 
     Args:
-        stop: the dialect's name for stop texts.
         limits: its names for the maximum number of answer tokens, the preferred one first.
-
-    Raises:
-        GatewayError: a type or range is wrong.
     """
     stops = [body[stop]] if isinstance(body.get(stop), str) else field(body, stop, list) or []
     if len(stops) > _STOPS or not all(isinstance(one, str) and one for one in stops):

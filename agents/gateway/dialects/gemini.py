@@ -10,7 +10,7 @@ from typing import Any
 
 from rollenv.agents.gateway.dialects import chat, fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
-from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Role, Stored
+from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Role, Stored
 
 #: An empty line: SDKs treat any other line that does not begin with "data:" as an error.
 keepalive = b"\n"
@@ -23,12 +23,8 @@ _ROLES: dict[str, Role] = {"user": "user", "function": "user", "model": "assista
 _FREE = ("args", "response", "parameters", "parametersJsonSchema")
 
 
-def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """Parse the request in a body, also for counting tokens; ``stored`` is not used.
-
-    Raises:
-        GatewayError: the body is invalid.
-    """
+def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> ModelRequest:
+    """Parse the request in a body, also for counting tokens; ``stored`` is not used."""
     body, items = fields.lists(body, known, needed="contents", contents=_messages, tools=_tools)
     body = _camel(body)
     config = fields.field(body, "generationConfig", dict) or {}
@@ -38,7 +34,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
     prompt = _messages({**(fields.field(body, "systemInstruction", dict) or {}), "role": "user"}, "systemInstruction")
     system = [replace(message, role="system") for message in prompt if message.text or message.images]
     settings = fields.common(config, items["tools"], "stopSequences", "maxOutputTokens")
-    return Request((*system, *_named(items["contents"])), **settings)
+    return ModelRequest((*system, *_match_by_name(items["contents"])), **settings)
 
 
 def _camel(of: Any) -> Any:
@@ -78,7 +74,7 @@ def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
     for part, at in fields.objects(of, "parts", where):
         if call := fields.field(part, "functionCall", dict, at):
             arguments = fields.arguments(call, "args", at)
-            calls.append(Call(fields.text(call, "id", at), fields.required(call, "name", at), arguments))
+            calls.append(FunctionCall(fields.text(call, "id", at), fields.required(call, "name", at), arguments))
         elif result := fields.field(part, "functionResponse", dict, at):
             response = fields.field(result, "response", dict, at) or {}
             only = response.get("output", response.get("result")) if len(response) == 1 else None
@@ -95,13 +91,13 @@ def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
             other = next((key for key in part if key not in ("text", "thought", "thoughtSignature")), "text")
             blocks.append(({"type": other, "text": part.get("text")}, at))
     if blocks or calls or not results:
-        text, images = fields.joined(blocks)
+        text, images = fields.join_blocks(blocks)
         yield Message(_ROLES[role], text, tuple(calls), reasoning=reasoning, images=images)
 
 
-def _named(messages: list[Message]) -> Iterator[Message]:
+def _match_by_name(messages: list[Message]) -> Iterator[Message]:
     """Match tool results without an id to the first unanswered call of the same name."""
-    waiting: list[Call] = []
+    waiting: list[FunctionCall] = []
     for number, message in enumerate(messages):
         if message.calls:
             waiting = [replace(c, id=c.id or f"call_{number}_{i}") for i, c in enumerate(message.calls)]
@@ -114,10 +110,13 @@ def _named(messages: list[Message]) -> Iterator[Message]:
         yield message
 
 
-def whole(answer: Answer, request: Request) -> dict[str, Any]:
+def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
-    parts: list[dict[str, Any]] = [{"text": answer.reasoning, "thought": True}] if answer.reasoning else []
-    parts += [{"text": answer.text}] if answer.text or not answer.calls else []
+    parts: list[dict[str, Any]] = []
+    if answer.reasoning:
+        parts.append({"text": answer.reasoning, "thought": True})
+    if answer.text or not answer.calls:
+        parts.append({"text": answer.text})
     for call in answer.calls:
         parts.append({"functionCall": {"id": call.id, "name": call.name, "args": fields.as_object(call)}})
     finish = "MAX_TOKENS" if answer.finish == "length" else "STOP"
@@ -131,7 +130,7 @@ def whole(answer: Answer, request: Request) -> dict[str, Any]:
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": request.model, "responseId": answer.id}
 
 
-def events(answer: Answer, request: Request) -> Iterator[bytes]:
+def events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
     """Yield the stream of an answer, a single event."""
     yield event(whole(answer, request))
 

@@ -8,22 +8,15 @@ from typing import Any
 
 from rollenv.agents.gateway.dialects import chat, fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
-from rollenv.agents.gateway.messages import Answer, Call, GatewayError, Message, Request, Stored
+from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Stored
 
 keepalive = chat.keepalive
 status = chat.status
 error = chat.error
 
 
-def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Request:
-    """Parse the request in a body.
-
-    Args:
-        stored: looks up the answers of ``previous_response_id`` and of items of type ``item_reference``.
-
-    Raises:
-        GatewayError: the body is invalid, or refers to an unknown answer.
-    """
+def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> ModelRequest:
+    """Parse the request in a body."""
     if isinstance(body, dict) and isinstance(body.get("input"), str):
         body = {**body, "input": [{"role": "user", "content": body["input"]}]}
     body, items = fields.lists(body, known, input=lambda item, at: [_message(item, at, stored)], tools=_tools)
@@ -48,7 +41,7 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Re
         raise _not_found(previous, "previous_response_id")
     if not messages and not previous:
         raise invalid("must hold at least an item", "input")
-    return Request(
+    return ModelRequest(
         tuple(messages), **fields.common(body, items["tools"], "stop", "max_output_tokens"), previous=previous
     )
 
@@ -69,19 +62,22 @@ def _message(item: dict[str, Any], where: str, stored: Stored) -> Message:
         case "function_call":
             arguments = fields.text(item, "arguments", where)
             namespace = fields.text(item, "namespace", where)
-            call = Call(
-                fields.required(item, "call_id", where), fields.required(item, "name", where), arguments, namespace
+            call = FunctionCall(
+                fields.required(item, "call_id", where),
+                fields.required(item, "name", where),
+                arguments,
+                namespace,
             )
             return Message("assistant", calls=(call,))
         case "function_call_output":
             text, images = fields.content(item, "output", where)
             return Message("tool", text, call_id=fields.required(item, "call_id", where), images=images)
         case "item_reference":
-            return _referred(fields.required(item, "id", where), where, stored)
+            return _find_referred(fields.required(item, "id", where), where, stored)
     raise invalid(f"an item of type {kind!r} cannot be read here; leave it out", where)
 
 
-def _referred(reference: str, where: str, stored: Stored) -> Message:
+def _find_referred(reference: str, where: str, stored: Stored) -> Message:
     """Return the part of an answer that an item's id refers to."""
     prefix, _, id_ = reference.partition("_")
     answer = stored(id_)
@@ -112,7 +108,7 @@ def _tools(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
                 yield fields.function(one, at, namespace=name)
 
 
-def whole(answer: Answer, request: Request) -> dict[str, Any]:
+def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     """Return the body of an answer that is not streamed."""
     cut = answer.finish == "length"
     state = "incomplete" if cut else "completed"
@@ -156,7 +152,7 @@ def whole(answer: Answer, request: Request) -> dict[str, Any]:
     }
 
 
-def events(answer: Answer, request: Request) -> Iterator[bytes]:
+def events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
     """Yield the stream of an answer."""
     for number, (name, data) in enumerate(_events(whole(answer, request))):
         yield event({"type": name, "sequence_number": number, **data}, name)
@@ -193,7 +189,7 @@ def error_event(problem: GatewayError) -> bytes:
     details = body["error"]
     # Codex does not retry these codes.
     code = details["code"] or ("invalid_prompt" if problem.status < 500 else "server_error")
-    failed = {**whole(Answer(""), Request(())), "status": "failed", "output": [], "usage": None}
+    failed = {**whole(ModelAnswer(""), ModelRequest(())), "status": "failed", "output": [], "usage": None}
     failed["error"] = {"code": code, "message": details["message"]}
     error_fields = {"code": code, "message": details["message"], "param": details["param"], **body}
     return event({"type": "error", "sequence_number": 0, **error_fields}, "error") + event(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_dialects import ANSWERS, ASKED, CHAT, IDS, RESPONSES, every_dialect, nothing_stored
 
 from rollenv.agents.gateway.dialects import DIALECTS
-from rollenv.agents.gateway.messages import Call, GatewayError, Message, Request
+from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelRequest
 
 texts = st.sampled_from(["", "a", " \n b ", "caf\u00e9\u2028", "\U0001f642", '{"x": 1}', "<think>", "\x00\x1b["])
 urls = st.sampled_from(["https://a/b.png", "data:image/png;base64,AAAA", "http://a"])
@@ -35,7 +35,7 @@ systems = st.builds(Message, st.just("system"), texts.filter(bool))
 def turns(draw):
     """An assistant's message with the results of its calls."""
     ids = draw(st.permutations(["call_1", "call_2", "call_3"]))[: draw(st.integers(0, 3))]
-    calls = tuple(Call(id_, "bash", draw(arguments)) for id_ in ids)
+    calls = tuple(FunctionCall(id_, "bash", draw(arguments)) for id_ in ids)
     results = [Message("tool", draw(texts), call_id=id_, images=draw(images)) for id_ in draw(st.permutations(ids))]
     return [Message("assistant", draw(texts), calls, reasoning=draw(texts)), *results]
 
@@ -205,7 +205,7 @@ def test_functions_in_namespaces_keep_them():
     call = {"type": "function_call", "call_id": "call_1", "name": "bash", "namespace": "agents", "arguments": "{}"}
     request = RESPONSES.read({"input": [*ASKED, call], "tools": [inner]}, nothing_stored)
     assert request.tools == ({**FUNCTION, "namespace": "agents"},)
-    assert request.messages[1].calls == (Call("call_1", "bash", "{}", "agents"),)
+    assert request.messages[1].calls == (FunctionCall("call_1", "bash", "{}", "agents"),)
 
 
 SETTINGS = {
@@ -224,7 +224,7 @@ def test_settings_are_read_and_unknown_keys_ignored(path):
     nothing = dict.fromkeys([*sent, *SETTINGS[path]])
     request = DIALECTS[path].read({"messages": ASKED, "input": ASKED, **nothing}, nothing_stored)
     assert request == dataclasses.replace(
-        Request((Message("user", "Look."),)), include_usage=path != "chat/completions"
+        ModelRequest((Message("user", "Look."),)), include_usage=path != "chat/completions"
     )
 
 
@@ -352,7 +352,7 @@ def test_any_json_is_read_or_refused(dialect, body):
 def test_references_lead_back_to_the_answer():
     answer = ANSWERS["all"]
     stored = {answer.id: answer, "call_1": answer, "call_2": answer}.get
-    items = RESPONSES.whole(answer, Request(()))["output"]
+    items = RESPONSES.whole(answer, ModelRequest(()))["output"]
     for typed in ({"type": "item_reference"}, {}):
         references = [{**typed, "id": item["id"]} for item in items]
         assert RESPONSES.read({"input": [*ASKED, *references]}, stored).messages[1] == answer.message

@@ -16,24 +16,28 @@ from openai.types.responses import Response, ResponseErrorEvent, ResponseStreamE
 from pydantic import TypeAdapter
 
 from rollenv.agents.gateway.dialects import DIALECTS, OF_PATHS, models
-from rollenv.agents.gateway.messages import ERRORS, Answer, Call, GatewayError, Message, Request
+from rollenv.agents.gateway.messages import ERRORS, FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest
 
 CHAT, RESPONSES, MESSAGES = OF_PATHS.values()
 IDS = list(OF_PATHS)
-CALLS = (Call("call_1", "bash", '{ "command" :  "echo caf\\u00e9 1" }'), Call("call_2", "stop", "{}"))
+CALLS = (FunctionCall("call_1", "bash", '{ "command" :  "echo caf\\u00e9 1" }'), FunctionCall("call_2", "stop", "{}"))
 NUMBERS = {"prompt_tokens": 20, "cached_tokens": 8, "completion_tokens": 5, "created": 1_700_000_000}
 ANSWERS = {
-    "text": Answer("\n I look\u2028now. \n", **NUMBERS),
-    "empty": Answer("", **NUMBERS),
-    "reasoned": Answer("Yes.", reasoning=" Let me think.\n\nThen act. ", **NUMBERS),
-    "calls": Answer("", CALLS, finish="tool_calls", **NUMBERS),
-    "all": Answer("I look.", CALLS, "Hm.", "tool_calls", **NUMBERS),
-    "cut": Answer("I lo", finish="length", **NUMBERS),
-    "stopped": Answer("I look. ", finish="stop_text", stop_text="Observation:", **NUMBERS),
-    "truncated call": Answer("", (Call("call_3", "bash", '{"command": "echo un'),), finish="tool_calls", **NUMBERS),
-    "malformed call": Answer("", (Call("call_3", "bash", "{command: ls}"),), finish="tool_calls", **NUMBERS),
-    "call of a list": Answer("", (Call("call_3", "bash", "[1]"),), finish="tool_calls", **NUMBERS),
-    "call with NaN": Answer("", (Call("call_3", "bash", '{"n": NaN}'),), finish="tool_calls", **NUMBERS),
+    "text": ModelAnswer("\n I look\u2028now. \n", **NUMBERS),
+    "empty": ModelAnswer("", **NUMBERS),
+    "reasoned": ModelAnswer("Yes.", reasoning=" Let me think.\n\nThen act. ", **NUMBERS),
+    "calls": ModelAnswer("", CALLS, finish="tool_calls", **NUMBERS),
+    "all": ModelAnswer("I look.", CALLS, "Hm.", "tool_calls", **NUMBERS),
+    "cut": ModelAnswer("I lo", finish="length", **NUMBERS),
+    "stopped": ModelAnswer("I look. ", finish="stop_text", stop_text="Observation:", **NUMBERS),
+    "truncated call": ModelAnswer(
+        "", (FunctionCall("call_3", "bash", '{"command": "echo un'),), finish="tool_calls", **NUMBERS
+    ),
+    "malformed call": ModelAnswer(
+        "", (FunctionCall("call_3", "bash", "{command: ls}"),), finish="tool_calls", **NUMBERS
+    ),
+    "call of a list": ModelAnswer("", (FunctionCall("call_3", "bash", "[1]"),), finish="tool_calls", **NUMBERS),
+    "call with NaN": ModelAnswer("", (FunctionCall("call_3", "bash", '{"n": NaN}'),), finish="tool_calls", **NUMBERS),
 }
 every_answer = pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 every_dialect = pytest.mark.parametrize("dialect", OF_PATHS.values(), ids=OF_PATHS)
@@ -48,7 +52,7 @@ class Gateway:
 
     def __init__(self, answer=None, error=None, begun=False):
         self.answer, self.error, self.begun = answer, error, begun
-        self.requests: list[Request] = []
+        self.requests: list[ModelRequest] = []
         http = httpx2.Client(transport=httpx2.MockTransport(self._respond))
         self.openai = openai.OpenAI(base_url="http://gateway/v1", api_key="k", http_client=http, max_retries=0)
         self.anthropic = anthropic.Anthropic(base_url="http://gateway", api_key="k", http_client=http, max_retries=0)
@@ -205,7 +209,7 @@ TYPES = (
 
 @every_answer
 def test_answers_and_events_are_of_the_vendors_types(answer):
-    request = Request((Message("user", "Look."),), model="m")
+    request = ModelRequest((Message("user", "Look."),), model="m")
     for dialect, whole, event in TYPES:
         whole.model_validate(dialect.whole(answer, request))
         for one in parsed(dialect.events(answer, request)):
@@ -221,8 +225,8 @@ def test_arguments_that_are_no_object_reach_a_messages_client_where_claude_code_
 
 
 def test_responses_events_come_in_order_and_count_up():
-    answer = Answer("I look.", (dataclasses.replace(CALLS[0], namespace="shell"),), "Hm.", "tool_calls")
-    events = parsed(RESPONSES.events(answer, Request(())))
+    answer = ModelAnswer("I look.", (dataclasses.replace(CALLS[0], namespace="shell"),), "Hm.", "tool_calls")
+    events = parsed(RESPONSES.events(answer, ModelRequest(())))
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert [event["type"].removeprefix("response.") for event in events] == [
         "created",
@@ -253,7 +257,7 @@ def test_a_chat_stream_ends_with_usage_only_where_it_is_asked_for():
 
 @pytest.mark.parametrize("field", ["return_token_ids", "logprobs"])
 def test_tokens_go_into_a_chat_answer_where_they_are_asked_for(field):
-    answer = Answer("Hé", prompt_ids=(1, 2), response_ids=(3, 4), logprobs=(-0.5, -0.25))
+    answer = ModelAnswer("Hé", prompt_ids=(1, 2), response_ids=(3, 4), logprobs=(-0.5, -0.25))
     request = CHAT.read({"messages": ASKED, field: True}, nothing_stored)
     whole, first = CHAT.whole(answer, request), parsed(CHAT.events(answer, request))[0]
     ChatCompletion.model_validate(whole)
@@ -265,8 +269,8 @@ def test_tokens_go_into_a_chat_answer_where_they_are_asked_for(field):
             ("token_id:3", -0.5),
             ("token_id:4", -0.25),
         ]
-    assert CHAT.whole(Answer("of an endpoint"), request)["choices"][0]["logprobs"] is None
-    assert "token_ids" not in json.dumps(CHAT.whole(answer, Request(())))
+    assert CHAT.whole(ModelAnswer("of an endpoint"), request)["choices"][0]["logprobs"] is None
+    assert "token_ids" not in json.dumps(CHAT.whole(answer, ModelRequest(())))
 
 
 # -- errors and the rest -----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from test_dialect_requests import TOOL, chats, junk
 from test_dialects import every_answer, nothing_stored, parsed, same
 
 from rollenv.agents.gateway.dialects import DIALECTS, Known
-from rollenv.agents.gateway.messages import GatewayError, Request
+from rollenv.agents.gateway.messages import GatewayError, ModelRequest
 
 genai = pytest.importorskip("google.genai", reason="google-genai is not installed (the extra dev has it)")
 types, errors = genai.types, genai.errors
@@ -84,7 +84,7 @@ def test_results_without_ids_answer_the_calls_of_their_names_in_order():
 
 @every_answer
 def test_answers_are_of_googles_types_and_come_back_as_they_were(answer):
-    request = Request((), model="m")
+    request = ModelRequest((), model="m")
     (event,) = parsed(GEMINI.events(answer, request))
     assert event == GEMINI.whole(answer, request)
     whole = types.GenerateContentResponse.model_validate(event)

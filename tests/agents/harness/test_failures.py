@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from rollenv.agents.gateway.messages import Answer, Call
-from rollenv.agents.gateway.session import Drawn
+from rollenv.agents.gateway.messages import FunctionCall, ModelAnswer
+from rollenv.agents.gateway.session import SampledAnswer
 from rollenv.agents.harness.agent import HarnessAgent
 from rollenv.agents.harness.run import attached
 from rollenv.core.errors import MissingExtra
@@ -38,12 +38,12 @@ class Says:
         shell = next(t["function"] for t in request.tools if t["function"]["name"] in SHELLS)
         argument = "cmd" if "cmd" in shell["parameters"]["properties"] else "command"
         said = sum(message.role == "assistant" for message in request.messages)
-        answer = Answer("Done.")
+        answer = ModelAnswer("Done.")
         if said < len(COMMANDS):
             number = len(session.tree.nodes)
-            call = Call(f"call_{number:032x}", shell["name"], json.dumps({argument: COMMANDS[said]}))
-            answer = Answer("", (call,), finish="tool_calls")
-        return Drawn(answer, {"began": time.time(), "ended": time.time(), "has_tools": True})
+            call = FunctionCall(f"call_{number:032x}", shell["name"], json.dumps({argument: COMMANDS[said]}))
+            answer = ModelAnswer("", (call,), finish="tool_calls")
+        return SampledAnswer(answer, {"began": time.time(), "ended": time.time(), "has_tools": True})
 
     def count(self, session, place, request):
         return 100

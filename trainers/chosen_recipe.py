@@ -42,7 +42,7 @@ _TINY = {"hidden": 64, "layers": 2, "heads": 2, "intermediate": 160, "vocabulary
 
 
 @dataclass
-class Played:
+class ExpertEpisodes:
     """Success rate, prompts and actions of some episodes of a noisy expert."""
 
     success: float = 0.0
@@ -58,18 +58,6 @@ def choose_recipe(env_id: str, model: str = "tiny", kwargs: dict[str, Any] | Non
     The tiny model imitates the id's expert with the largest share of random actions that still succeeds in 20 % of its
     episodes; lengths follow from the texts of those episodes. Another model gets the default prompt, with answers of
     the expert as examples if there is one.
-
-    Args:
-        model: ``tiny``, or another value of ``model.path``.
-        kwargs: constructor arguments of the environment, in training and evaluation.
-
-    Returns:
-        A recipe as plain data.
-
-    Raises:
-        UnknownEnv: the id is not registered.
-        UsageError: there is nothing for the tiny model to imitate, or the answers are too long.
-        MissingData, MissingExtra: the environment needs data or packages that are not installed.
     """
     env_spec = spec(env_id)
     expert = {"oracle", "random_action"} <= env_spec.abilities
@@ -139,7 +127,7 @@ def _splits(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[dict[str, Any], 
     return (kwargs, kwargs) if prompts[1] <= prompts[0] else splits
 
 
-def _tiny(noise: float, played: Played) -> dict[str, Any]:
+def _tiny(noise: float, played: ExpertEpisodes) -> dict[str, Any]:
     from rollenv.agents.tiny.model import build_tokenizer
 
     tokenizer = build_tokenizer(played.prompts + played.actions, _TINY["vocabulary"])
@@ -167,13 +155,13 @@ def _tiny(noise: float, played: Played) -> dict[str, Any]:
         },
         "prompt": {"template": "{state}", "chat": False},
         # an answer of several tokens is followed by an end token
-        "rollout": {"groups_per_batch": 32, "group_size": 8, "max_new_tokens": 1 if answer == 1 else 2 * answer},
+        "rollout": {"groups_per_batch": 32, "group_size": 8, "max_new_tokens": {1: 1}.get(answer, 2 * answer)},
         "loss": {"entropy": 0.01, "final_entropy": 0.1},
         "optimizer": {"lr": 1e-3, "final_lr": 0.2, "minibatch_sequences": 64, "epochs": 2},
     }
 
 
-def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
+def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, ExpertEpisodes]:
     """Return the largest share of random actions at which the expert succeeds often enough, and its episodes."""
     with naming(env_spec.id), contextlib.closing(env_spec.make(**kwargs)) as env:
         for noise in NOISES:
@@ -195,8 +183,8 @@ def _weakest(env_spec: EnvSpec, kwargs: dict[str, Any]) -> tuple[float, Played]:
     )
 
 
-def _play(env: Env, noise: float) -> Played:
-    played, prompt = Played(), StepPrompt("{state}", chat=False)
+def _play(env: Env, noise: float) -> ExpertEpisodes:
+    played, prompt = ExpertEpisodes(), StepPrompt("{state}", chat=False)
     console, doing = Console(stderr=True), f"{env}: expert with {noise:.0%} random actions"
     for seed in track(range(EPISODES), doing, console=console, transient=True, disable=not console.is_terminal):
         rng = random.Random(seed)

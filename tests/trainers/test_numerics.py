@@ -1,0 +1,198 @@
+"""Numbers of an update: rounding, values that are not finite, dropped episodes, weights of tokens."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_runs import policy_of, start, trained
+
+from rollenv import UsageError
+from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.trainers import checkpoint
+from rollenv.trainers.experience import experience, micro_batches, minibatches
+from rollenv.trainers.learner import TrainingError
+from rollenv.trainers.objective import POLICY_LOSSES
+from rollenv.trainers.run_dir import read_rows
+
+
+def test_episodes_that_repeat_themselves_change_no_weight_and_are_counted(tmp_path, small, caplog):
+    with start(tmp_path / "run", [*small, "rewards.drop_repetition=1"]) as trainer:
+        learner = trainer.learner
+        before = {name: w.clone() for name, w in learner.state.policy.named_weights()}
+        data = learner.compute_advantages(trainer._collect({}), {})
+        data.columns["advantages"][:] = 1.0
+        data.columns["behavior"][:] = 0.0
+        metrics = learner.update(data)
+        assert metrics["dropped/repetition"] == len(data.trajectories)
+        assert (metrics["trained_samples"], metrics["optimizer_steps"]) == (0, 0)
+        assert all(torch.equal(w, before[name]) for name, w in learner.state.policy.named_weights())
+        assert f"{len(data.trajectories)} by rewards.drop_repetition" in caplog.text
+        data.columns["behavior"][data.trajectory == 0] = -0.5
+        metrics = learner.update(data)
+        assert metrics["dropped/repetition"] == len(data.trajectories) - 1
+        assert metrics["trained_samples"] == sum(s.trajectory == 0 for s in data.samples)
+
+
+def test_gibberish_beyond_the_vocabulary_is_reported(tmp_path, small):
+    with pytest.raises(UsageError, match=r"drop_gibberish=100000 drops nothing"):
+        start(tmp_path / "run", [*small, "rewards.drop_gibberish=100000"])
+
+
+@pytest.mark.integration
+def test_at_small_steps_bfloat16_weights_move_as_float32_ones_do():
+    exact, rounded = trained(torch.float32)[0], trained(torch.bfloat16)[0]
+    plain = trained(torch.bfloat16, masters=False)[0]
+    real = exact.abs() > 1e-6
+    assert (plain[real] != 0).float().mean() < 0.2, "what is mended: nearly no weight moved"
+    assert (rounded[real] != 0).float().mean() > 0.95
+    assert torch.corrcoef(torch.stack([exact[real], rounded[real]]))[0, 1] > 0.9
+    assert rounded[real].abs().mean().item() == pytest.approx(exact[real].abs().mean().item(), rel=0.1)
+
+
+@pytest.mark.slow
+def test_the_players_weights_are_the_rounded_trained_ones_and_keep_their_type():
+    _, model, policy = trained(torch.bfloat16, lr=1e-2, steps=3)
+    assert {weight.dtype for weight in policy.weights.values()} == {torch.float32}
+    for name, weight in model.named_parameters():
+        assert weight.dtype == torch.bfloat16
+        assert torch.equal(weight, policy.weights[name].bfloat16())
+    model, policy = policy_of(torch.float32, share=True)
+    assert all(policy.weights[name] is weight for name, weight in model.named_parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_that_would_round_small_steps_away_are_not_trained_in_place(dtype):
+    with pytest.raises(UsageError, match=r"float32.*model\.sync"):
+        policy_of(dtype, share=True)
+
+
+def poison(monkeypatch, times, value=float("nan")):
+    """Have the loss of the steps with these numbers be no number."""
+    real, calls = POLICY_LOSSES["ppo_clip"], iter(range(10**6))
+
+    def loss(x, settings):
+        result = real(x, settings)
+        return replace(result, values=result.values * value) if next(calls) in times else result
+
+    monkeypatch.setitem(POLICY_LOSSES, "ppo_clip", loss)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_step_that_is_not_finite_is_left_out_and_counted(tmp_path, small, monkeypatch, caplog, value):
+    poison(monkeypatch, {1}, value)
+    with start(tmp_path / "run", [*small, "iterations=2", "optimizer.minibatch_sequences=4"]) as run:
+        run.fit()
+        assert all(torch.isfinite(p).all() for p in run.state.player.model.parameters())
+    rows = read_rows(run.run.metrics_file)
+    assert sum(row.get("skipped_steps", 0) for row in rows) == 1
+    assert "was skipped" in caplog.text
+
+
+@pytest.mark.integration
+def test_the_run_stops_where_asked_to_or_where_nothing_is_left(tmp_path, small, monkeypatch):
+    poison(monkeypatch, {0})
+    with (
+        start(tmp_path / "asked", [*small, "optimizer.on_nonfinite=stop"]) as run,
+        pytest.raises(TrainingError, match=r"iteration 1: the loss is nan.*no checkpoint yet"),
+    ):
+        run.fit()
+    poison(monkeypatch, range(3, 10**6))
+    overrides = [*small, "checkpoint_every=1", "keep_checkpoints=1", "optimizer.minibatch_sequences=1000"]
+    with start(tmp_path / "left", overrides) as run, pytest.raises(TrainingError, match="no loss"):
+        run.fit()
+    (saved,) = checkpoint.checkpoints(run.run.checkpoints)
+    agent, *_ = checkpoint.load(saved)
+    assert all(torch.isfinite(p).all() for p in agent.model.parameters()), "the last finite one was kept"
+
+
+@pytest.mark.integration
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, small):
+    with start(tmp_path / "run", [*small, "checkpoint_every=1", "keep_checkpoints=1"]) as run:
+        real = run.learner._step
+
+        def overflow(*args):
+            done = real(*args)
+            if run.state.iteration == 2:
+                next(iter(run.state.policy.weights.values())).data.view(-1)[0] = float("inf")
+            return done
+
+        run.learner._step = overflow
+        with pytest.raises(TrainingError, match=r"a weight is no longer.*step-000002, is intact"):
+            run.fit()
+    assert [p.name for p in checkpoint.checkpoints(run.run.checkpoints)] == ["step-000002"]
+
+
+def turn(prompt, response):
+    return Turn(prompt, response, (-1.0,) * len(response), 0.0, "", "")
+
+
+def batch_of(turns):
+    """Each turn as a trajectory."""
+    task = Task("test:Any-v0", 0)
+    return experience([Group(task, [Trajectory(task, [one], "terminated") for one in turns])], "turn")
+
+
+TURN = st.builds(
+    turn,
+    st.lists(st.integers(0, 3), min_size=1, max_size=1).map(tuple),
+    st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple),
+)
+
+
+@pytest.mark.integration
+@given(st.lists(TURN, min_size=1, max_size=60), st.integers(1, 20), st.integers(0, 5), st.data())
+@settings(max_examples=200)
+def test_every_token_weighs_the_same_in_whichever_minibatch(turns, sequences, seed, data):
+    made = batch_of(turns)
+    useful = np.array(data.draw(st.lists(st.booleans(), min_size=len(turns), max_size=len(turns))))
+    steps = minibatches(made, sequences, random.Random(seed), useful=useful)
+    whole = minibatches(made, sequences, random.Random(seed))
+    assert sorted(i for step in steps for i in step) == np.flatnonzero(useful).tolist()
+    assert [set(step) for step in steps] == [{i for i in step if useful[i]} for step in whole], "the same steps"
+    different = len({one.prompt_ids + one.response_ids[:-1] for one in turns})
+    assert len(whole) == max(1, round(different / sequences)), "the factor that makes a step's weights add up to 1"
+    loads = [sum(len(turns[i].response_ids) for i in step) for step in whole]
+    assert max(loads) <= 2 * sum(loads) / len(loads) + max(len(one.response_ids) for one in turns), "no giant"
+
+
+def test_a_last_minibatch_is_no_smaller_than_the_others():
+    made = batch_of([turn((i,), (1, 2)) for i in range(101)])
+    assert sorted(len(step) for step in minibatches(made, 25, random.Random(0))) == [25, 25, 25, 26]
+
+
+@given(st.lists(TURN, min_size=1, max_size=30), st.integers(1, 40))
+@settings(max_examples=100)
+def test_a_micro_batch_has_no_more_tokens_than_allowed(turns, most):
+    made = batch_of(turns)
+    pieces = micro_batches(made, range(len(turns)), most)
+    assert sorted(i for piece in pieces for i in piece) == list(range(len(turns)))
+    for piece in pieces:
+        inputs = {turns[i].prompt_ids + turns[i].response_ids[:-1] for i in piece}
+        assert len(inputs) == 1 or sum(map(len, inputs)) <= most
+
+
+@pytest.mark.slow
+def test_the_scale_of_the_loss_does_not_follow_the_share_of_informative_groups(tmp_path, small):
+    """A batch whose other half teaches nothing moves the weights half as far as one of the first half alone."""
+    with start(tmp_path / "run", [*small, "loss.entropy=0", "optimizer.lr=1e-12"]) as run:
+        moved = []
+        for groups in ([(1.0, 0.0)], [(1.0, 0.0), (0.0, 0.0)]):
+            played = [
+                Group(
+                    Task("test:Any-v0", 0),
+                    [
+                        Trajectory(Task("test:Any-v0", 0), [replace(turn((1, 2), (k,)), reward=r)], "terminated")
+                        for k, r in enumerate(rewards)
+                    ],
+                )
+                for rewards in groups
+            ]
+            moved.append(run.learner.update(run.learner.compute_advantages(played, {}))["grad_norm"])
+    assert moved[0] == pytest.approx(2 * moved[1], rel=1e-4)

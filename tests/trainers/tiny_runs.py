@@ -1,0 +1,63 @@
+"""Runs and policies that are small enough to be made many times."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from rollenv.agents.engines.local import load_weights
+from rollenv.agents.tiny.model import build_model, build_tokenizer
+from rollenv.agents.tiny.settings import TinySize
+from rollenv.trainers.batches import weights_for_player
+from rollenv.trainers.config import load_config
+from rollenv.trainers.policies.attention import PackedRow
+from rollenv.trainers.policies.local import LocalPolicy
+from rollenv.trainers.run_dir import RunDir
+from rollenv.trainers.trainer import Trainer
+
+SIZE = TinySize(hidden=32, layers=1, heads=2, intermediate=64)
+IDS = torch.randint(0, 200, (8, 12), generator=torch.Generator().manual_seed(0))
+
+
+def start(path, overrides, recipe="sokoban"):
+    config = load_config(recipe, [*overrides, f"run_dir={path}"])
+    return Trainer(config, RunDir.create(config, recipe))
+
+
+def numbers(run):
+    rows = [json.loads(line) for line in run.run.metrics_file.read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "cpu/", "tokens_per_s"))} for row in rows]
+
+
+def policy_of(dtype, seed=0, **settings):
+    model = build_model(SIZE, build_tokenizer(["up down"], 300), seed).to(dtype)
+    return model, LocalPolicy(model, betas=(0.9, 0.999), max_grad_norm=1e9, **settings)
+
+
+def towards_texts(policy, lr, steps=1):
+    """Steps towards fixed texts."""
+    for _ in range(steps):
+        for row in IDS:
+            out = policy.model(input_ids=row[None], packed_row=PackedRow.of(len(row))).logits[0, :-1]
+            policy.backward(torch.nn.functional.cross_entropy(out, row[1:]) / len(IDS))
+        policy.step(lr)
+
+
+def trained(dtype, *, masters=True, lr=1e-6, steps=20):
+    """How far the trained weights moved in some steps; the player's model, which got them, and the policy."""
+    model, policy = policy_of(dtype)
+    before = {n: p.detach().float().clone() for n, p in model.named_parameters()}
+    if masters:
+        towards_texts(policy, lr, steps)
+        load_weights(model, weights_for_player(policy, "copy"))
+        after = policy.weights
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.999), weight_decay=0.0)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(input_ids=IDS, labels=IDS).loss.backward()
+            optimizer.step()
+        after = dict(model.named_parameters())
+    moved = torch.cat([(after[n].detach().float() - before[n]).flatten() for n in before])
+    return moved, model, policy
