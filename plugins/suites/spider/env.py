@@ -22,7 +22,7 @@ from rollenv.core.tools.backend import ToolError, tool
 from rollenv.core.tools.calls import write_calls
 from rollenv.envs.tools.base import Judgement, Problem, Reminder, ToolEnv
 from rollenv.envs.tools.sql.database import Result, SqlBackend, quoted, random_query
-from rollenv.plugins.suites.mysql import MySql, Token, closing, tokens
+from rollenv.plugins.suites.mysql import MySql, read
 from rollenv.plugins.suites.mysql_functions import PAD, prepare
 from rollenv.plugins.suites.spider import NEED
 
@@ -34,48 +34,21 @@ def row_texts(result: Result, query: str, floats: Collection[str] = ()) -> list[
         query: query of the result, whose sums and averages of whole numbers are decimals in MySQL.
         floats: lower-case names of columns of floating point numbers and of texts.
     """
-    items = _items(tokens(query))
-    kinds = ["" if any(token.text.lower() in floats for token in item) else _kind(item) for item in items]
+    kinds = ["" if names & set(floats) else call for call, names in read(query).items]
     if len(kinds) != len(result.columns):
         kinds = [""] * len(result.columns)
     return [str(tuple(map(_typed, row, kinds))) for row in result.rows]
 
 
 def _typed(value: Any, kind: str) -> Any:
-    """Convert a value of a column that is a ``sum`` or ``avg`` of whole numbers, or neither."""
-    if value is None or not kind:
+    """Convert a value of a column that is a ``sum`` or ``avg`` of whole numbers, or another one."""
+    if value is None or kind not in ("sum", "avg"):
         return value
     if isinstance(value, int):
         return Decimal(value) if kind == "sum" else Decimal(value).quantize(Decimal("0.0001"))
     if isinstance(value, float) and kind == "avg" and round(value, 4) == value:  # an average of whole numbers
         return Decimal(repr(value)).quantize(Decimal("0.0001"), ROUND_HALF_UP)
     return value
-
-
-def _items(found: list[Token]) -> list[list[Token]]:
-    """Return the items of the outermost select list."""
-    if not found or found[0].word != "select":
-        return []
-    items: list[list[Token]] = [[]]
-    depth = 0
-    for token in found[1:]:
-        sign = token.text if token.kind == "sign" else ""
-        depth += (sign == "(") - (sign == ")")
-        if depth == 0 and token.word == "from":
-            break
-        if depth == 0 and sign == ",":
-            items.append([])
-        else:
-            items[-1].append(token)
-    return items
-
-
-def _kind(item: Sequence[Token]) -> str:
-    """Return ``sum`` or ``avg`` if an item is one call of it, with or without an alias."""
-    if len(item) < 3 or item[0].word not in ("sum", "avg") or item[1].text != "(":
-        return ""
-    rest = item[closing(item, 1) + 1 :]
-    return item[0].word if len(rest) < 2 or rest[0].word == "as" else ""
 
 
 def intercode_reward(given: Sequence[str], wanted: Sequence[str], ordered: bool = False) -> float:
