@@ -15,17 +15,13 @@ import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rollenv.core.errors import UsageError
 from rollenv.sandbox.errors import SandboxError
+from rollenv.sandbox.filesystem import Files
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.worker import Stream
-
-if TYPE_CHECKING:
-    from rollenv.sandbox.sandbox import BaseSandbox
-
 
 #: Maximum concurrent connections of a machine.
 MAX_CONNECTIONS = 64
@@ -332,18 +328,18 @@ _TO_A_PORT = 16
 class Forward(ConnectionServer):
     """A port of this machine's loopback, open to all its users, that is forwarded to a port in the sandbox."""
 
-    def __init__(self, sandbox: BaseSandbox, port: int):
-        self.port, self._sandbox = port, sandbox
+    def __init__(self, files: Files, port: int):
+        self.port, self._files = port, files
         self._streams: set[Stream] = set()
         listening = socket.create_server(("127.0.0.1", 0))
         self.address: str = f"127.0.0.1:{listening.getsockname()[1]}"
         super().__init__(listening, _TO_A_PORT)
 
     def carry(self, client: socket.socket) -> None:
-        request = self._sandbox.files._limited(protocol.Connect(port=self.port), 1 << 50, seconds=0)
+        request = self._files._limited(protocol.Connect(port=self.port), 1 << 50, seconds=0)
         request.quiet, request.last = True, False
         with contextlib.suppress(SandboxError):  # the client's connection is closed
-            stream = Stream(self._sandbox._worker, request)
+            stream = Stream(self._files._worker, request)
             self._streams.add(stream)
             sender = threading.Thread(target=self._send, args=(client, stream), name="sandbox-sender", daemon=True)
             sender.start()
@@ -381,8 +377,8 @@ class Forward(ConnectionServer):
 class Ports:
     """The ports of a sandbox."""
 
-    def __init__(self, sandbox: BaseSandbox):
-        self._sandbox = sandbox
+    def __init__(self, files: Files):
+        self._files = files
         self._forwards: dict[int, Forward] = {}
         self._lock = threading.Lock()
 
@@ -396,7 +392,7 @@ class Ports:
             raise UsageError(f"a port must be from 1 to 65535, got {port!r}")
         with self._lock:
             if port not in self._forwards:
-                self._forwards[port] = Forward(self._sandbox, port)
+                self._forwards[port] = Forward(self._files, port)
             return self._forwards[port]
 
     def close(self) -> None:

@@ -217,7 +217,7 @@ def _describe(error: BaseException) -> tuple[str, str, str]:
         while inner is not None:
             inner.stack = traceback.StackSummary.from_list([f for f in inner.stack if f.filename not in _OWN])
             inner = inner.__cause__ or inner.__context__
-        value = str(error)[: protocol.MAX_MESSAGE].encode("utf-8", "backslashreplace")[: protocol.MAX_MESSAGE]
+        value = str(error)[: protocol.MAX_ERROR_TEXT].encode("utf-8", "backslashreplace")[: protocol.MAX_ERROR_TEXT]
         return name, value.decode("utf-8", "ignore"), "".join(trace.format())[-100_000:]
     return name, "", f"{name}\n"
 

@@ -447,7 +447,7 @@ class FrameKind(enum.IntEnum):
 #: Maximum bytes and frames of one report.
 MAX_BYTES, MAX_FRAMES = 16 << 20, 10_000
 #: Maximum bytes of an exception's message, which agents use for answers.
-MAX_MESSAGE = 1 << 20
+MAX_ERROR_TEXT = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_.+/-]{1,100}")
 
 
@@ -530,7 +530,7 @@ class Report:
             self.whole = len(self.results)
         elif kind == FrameKind.ERROR:
             name, value, trace = [*text.split("\0", 2), "", ""][:3]
-            self.error = {"name": name[:200], "value": value[:MAX_MESSAGE], "traceback": trace[:200_000]}
+            self.error = {"name": name[:200], "value": value[:MAX_ERROR_TEXT], "traceback": trace[:200_000]}
         elif kind == FrameKind.DONE:
             self.done = _number(text)
         else:
