@@ -164,9 +164,13 @@ def compare(gold: str, answer: str) -> bool | None:
     Units after a number, currency signs, thousands separators and variants of LaTeX are ignored, but two units must
     agree. A percentage equals its number with or without the sign, and its hundredth.
 
+    Each kind of comparison decides what it recognises, so those that read a text most narrowly come first: literal
+    equality (the only one for texts of any length), two numerals, units, then, in normal form, choices (``B`` is a
+    letter, not a variable), numerals with a base (``10_2`` is not a product), numbers, words. At last, other words or
+    relations than the gold answer's are wrong, before algebra could accept them.
+
     Args:
-        gold: the correct answer, without a box.
-        answer: the answer to check, without a box.
+        gold, answer: without a box.
     """
     if gold.strip() == answer.strip():
         return bool(gold.strip())
@@ -185,27 +189,32 @@ def compare(gold: str, answer: str) -> bool | None:
     ours, theirs = without_names(gold, answer)
     if ours == theirs:
         return True
-    if (choice := _GOLD_CHOICE.fullmatch(ours)) and (choice[2] or "\\text" in gold or "\\mbox" in gold):
-        picked = _CHOICE.fullmatch(_spelled(answer))
-        return bool(
-            picked
-            and picked[1].lower() == (choice[1] or choice[2]).lower()
-            and not (picked[2] and _OTHER_CHOICE.search(picked[2]))
-        )
+    in_text = "\\text" in gold or "\\mbox" in gold
+    if (choice := _GOLD_CHOICE.fullmatch(ours)) and (choice[2] or in_text):
+        return _picks(choice[1] or choice[2], answer)
     if (based := _BASED.fullmatch(ours)) and (digits := _BASED.fullmatch(theirs)):
         return based.groups() == digits.groups()
     if based and theirs.isdecimal():
         return based[1] == theirs
-    theirs = theirs if "_" in ours else re.sub(r"_(?:10|\{10\})$", "", theirs)
+    if "_" not in ours:
+        theirs = re.sub(r"_(?:10|\{10\})$", "", theirs)
     wanted, got = _plain(ours), _plain(theirs)
     if wanted and got:
         return _equal(wanted, got)
-    in_text = "\\text" in gold or "\\mbox" in gold
-    if _PLAIN_WORDS.fullmatch(ours) and (in_text or _LONG_WORD.search(ours)):
-        return ours.lower().rstrip(".") == theirs.lower().rstrip(".")
-    if _WORDS_AND_NUMBERS.fullmatch(ours) and (in_text or _LONG_WORD.search(ours)) and ours.lower() == theirs.lower():
-        return True
+    if in_text or _LONG_WORD.search(ours):
+        if _PLAIN_WORDS.fullmatch(ours):
+            return ours.lower().rstrip(".") == theirs.lower().rstrip(".")
+        if _WORDS_AND_NUMBERS.fullmatch(ours) and ours.lower() == theirs.lower():
+            return True
     return False if _says_other(ours, theirs, bool(wanted)) else None
+
+
+def _picks(letter: str, answer: str) -> bool:
+    """Return whether an answer is this letter of a choice, with no other one behind it."""
+    picked = _CHOICE.fullmatch(_spelled(answer))
+    if picked is None or picked[1].lower() != letter.lower():
+        return False
+    return not (picked[2] and _OTHER_CHOICE.search(picked[2]))
 
 
 @functools.lru_cache(maxsize=4096)

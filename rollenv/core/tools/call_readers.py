@@ -99,7 +99,13 @@ def marked_calls(text: str, functions: Functions) -> tuple[list[ToolCall], str]:
 
 
 def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[list[ToolCall], int]:
-    """Read the calls behind a mark; return them and the index behind them."""
+    """Read the calls behind a mark; return them and the index behind them.
+
+    The form is told by how the text begins, and the more special beginning is tried first: elements, GEM's and GLM's
+    elements, a list of Python calls, a name before JSON, and JSON, which also says what is wrong with anything else.
+    A form that begins but fails ends at the closing mark, so that the words of a malformed call are never read again
+    as calls.
+    """
     start = _LEADING.match(text, mark.end()).end()  # type: ignore[union-attr]  # it matches nothing too
     if mark[0].startswith(("<function=", "<invoke", "<｜DSML｜invoke")):
         start = mark.start()
@@ -199,7 +205,12 @@ def _from_json(text: str, start: int) -> tuple[list[ToolCall], int]:
 
 
 def _shaped(data: Any, end: int) -> list[ToolCall]:
-    """Return the calls in decoded JSON; none if it has another form."""
+    """Return the calls in decoded JSON; none if it has another form.
+
+    Unwraps lists, messages with ``tool_calls``, and an inner object ``function``, in this order. What is left needs one
+    name and at most one object of arguments: a further key is an argument in the wrong place, which is said to the
+    agent, because a call without it would do something else.
+    """
     if isinstance(data, list):
         each = [_shaped(item, end) for item in data]
         return [call for calls in each for call in calls] if all(each) else []
