@@ -52,7 +52,7 @@ def names(env_id: str, split: str, count: int) -> set[str]:
     found = set()
     for seed in range(count):
         env.reset(seed)
-        found.add(env.current.named())
+        found.add(env.current.task_id())
     return found
 
 
@@ -61,7 +61,7 @@ def row(env_id: str, args: argparse.Namespace) -> list[object]:
     shares = [share(env, args.seeds, noisy(noise)) for noise in NOISE]
     shares += [share(env, args.seeds, lambda env, rng, text=text: text) for text in CONSTANT]  # type: ignore[misc]
     began = time.perf_counter()
-    made = {env.problem(key).named() for key in range(args.tasks)}
+    made = {env.problem(key).task_id() for key in range(args.tasks)}
     rate = args.tasks / (time.perf_counter() - began)
     base = env_id.endswith("-v0")  # the variants split their tasks in the same way
     shared: object = len(names(env_id, "train", args.names) & names(env_id, "test", args.names)) if base else ""

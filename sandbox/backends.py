@@ -15,9 +15,9 @@ from typing import Any
 from rollenv.core.errors import UsageError
 from rollenv.sandbox import docker, local
 from rollenv.sandbox.errors import IsolationError
-from rollenv.sandbox.inside.protocol import Cell, GetMemory, OpenContext, Run, Signal
+from rollenv.sandbox.inside.protocol import GetMemory, OpenContext, RunCell, RunProgram, Signal
 from rollenv.sandbox.types import Limits, Output
-from rollenv.sandbox.worker import Worker
+from rollenv.sandbox.worker import SandboxWorker
 
 #: All isolation properties with their meaning.
 PROPERTIES = {
@@ -131,7 +131,7 @@ print(json.dumps(answers))
 """
 
 
-def prove(worker: Worker) -> dict[str, bool]:
+def prove(worker: SandboxWorker) -> dict[str, bool]:
     """Run the isolation probes in a worker, against an existing server, file and process.
 
     Raises:
@@ -159,7 +159,7 @@ def prove(worker: Worker) -> dict[str, bool]:
         }
         code = _PROGRAM.replace("VALUES", repr(json.dumps(values)))
         output = Output()
-        done = worker.run(Run(**worker.limits_of(30), code=code), wait=60, on_bytes=output.take)
+        done = worker.run(RunProgram(**worker.limits_of(30), code=code), wait=60, on_bytes=output.take)
     try:
         answers = json.loads(output.text("stdout"))
     except ValueError:
@@ -175,7 +175,7 @@ def prove(worker: Worker) -> dict[str, bool]:
     }.items():
         worker.run(OpenContext(**limits, key=key))
         printed = output.text("stdout").strip()
-        worker.run(Cell(key, code.replace("PID", printed), 10), on_bytes=output.take)
+        worker.run(RunCell(key, code.replace("PID", printed), 10), on_bytes=output.take)
     for key in ("probe-1", "probe-2"):
         worker.ask(Signal(key, 9))
     answers["contexts_apart"] = output.text("stdout").split()[1:] == ["closed"]
@@ -200,7 +200,7 @@ time.sleep(20)
 """
 
 
-def _counts_memory(worker: Worker) -> bool:
+def _counts_memory(worker: SandboxWorker) -> bool:
     """Return whether the sandbox's kernel counts three kinds of memory that are easily missed."""
     samples: list[int] = []
 
@@ -209,7 +209,7 @@ def _counts_memory(worker: Worker) -> bool:
             samples.append(worker.ask(GetMemory())["used"])
             worker.ask(Signal("probe", 9))
 
-    worker.run(Run(**worker.limits_of(20), code=_HOLD, key="probe"), wait=60, on_bytes=on_bytes)
+    worker.run(RunProgram(**worker.limits_of(20), code=_HOLD, key="probe"), wait=60, on_bytes=on_bytes)
     return bool(samples) and samples[0] >= 3 * (8 << 20)
 
 
@@ -221,7 +221,7 @@ _proving = threading.Lock()
 
 def start(
     backend: str, limits: Limits, packages: Sequence[str] = (), *, require: Sequence[str] = (), **settings: Any
-) -> Worker:
+) -> SandboxWorker:
     """Start a worker and verify its isolation. The first worker of each kind in a process is probed.
 
     Args:

@@ -14,7 +14,7 @@ from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxError, SandboxF
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.protocol import Finished
 from rollenv.sandbox.types import CommandResult, OnText, Output, Process, command_result, died, no_process
-from rollenv.sandbox.worker import Inbox, Json, Stream, Worker
+from rollenv.sandbox.worker import Inbox, Json, RequestStream, SandboxWorker
 
 #: Seconds after a run's timeout until the sandbox counts as failed.
 _GRACE = 10.0
@@ -23,13 +23,13 @@ _GRACE = 10.0
 class ProgramRunner:
     """A sandbox, as its commands and terminals use it."""
 
-    def __init__(self, worker: Worker, env: Mapping[str, str] | None):
+    def __init__(self, worker: SandboxWorker, env: Mapping[str, str] | None):
         self._worker, self._env = worker, dict(env or {})
         self._shell: Sequence[str] = ("/bin/sh", "-c")
         self._killed = False
 
     def _run(
-        self, request: protocol.Start | protocol.Cell, seconds: float, output: Output, data: bytes = b""
+        self, request: protocol.Start | protocol.RunCell, seconds: float, output: Output, data: bytes = b""
     ) -> Finished:
         """Send a request that runs code. Code that kills its sandbox, or for which there is no process, has failed."""
         if not self._worker.alive:
@@ -276,7 +276,7 @@ KEPT = 1 << 20
 class Terminal:
     """A program in a terminal, in the background."""
 
-    def __init__(self, sandbox: ProgramRunner, stream: Stream, on_data: OnData | None):
+    def __init__(self, sandbox: ProgramRunner, stream: RequestStream, on_data: OnData | None):
         self._sandbox, self._stream, self._on_data = sandbox, stream, on_data
         self._shown = bytearray()
         self._failure: SandboxError | None = None
@@ -366,5 +366,5 @@ class Terminals:
         variables = {"TERM": "xterm-256color", **sandbox._env, **(env or {})}
         fields = sandbox._worker.limits_of(sandbox._seconds(timeout), variables) | sandbox._cwd_and_user(cwd, user)
         fields |= {"memory_bytes": None, "output_bytes": 1 << 50, "size": [rows, columns]}
-        stream = Stream(sandbox._worker, protocol.Terminal(**fields, command=list(command), last=False))
+        stream = RequestStream(sandbox._worker, protocol.StartTerminal(**fields, command=list(command), last=False))
         return Terminal(sandbox, stream, on_data)

@@ -24,7 +24,7 @@ from rollenv.sandbox.images import Image
 from rollenv.sandbox.layers import made, store, unpack, whole
 from rollenv.sandbox.local import start_time
 from rollenv.sandbox.types import Limits
-from rollenv.sandbox.worker import Worker
+from rollenv.sandbox.worker import SandboxWorker
 
 #: Label of rollenv's containers: "host:pid:start time of that process".
 LABEL = "rollenv.sandbox.owner"
@@ -107,7 +107,7 @@ def start(
     python: str = "python3",
     runtime: str | None = None,
     base_url: str | None = None,
-) -> Worker:
+) -> SandboxWorker:
     """Start a container.
 
     Args:
@@ -157,7 +157,7 @@ def start(
             opened.callback(channel.close)
             client.start(container)
             connection.settimeout(None)
-            worker = Worker(channel, limits)
+            worker = SandboxWorker(channel, limits)
             memory_group = bool(client.info().get("MemoryLimit"))
         except Exception as error:
             raise SandboxError(f"the container did not start: {error}") from error

@@ -109,7 +109,7 @@ def build(
         raise BuildError(f"{folder / dockerfile}: {error}") from error
     offline = offline or Offline()
     offline.prepare(with_files(text, [folder]))
-    files = image_copy.Context(folder, dockerfile, hidden, ignored)
+    files = image_copy.BuildContext(folder, dockerfile, hidden, ignored)
     builder = _Builder(files, dockerfile, base, dict(args or {}), offline, limits, timeout)
     return builder.run(instructions)
 
@@ -117,7 +117,7 @@ def build(
 class _Builder:
     def __init__(
         self,
-        context: image_copy.Context,
+        context: image_copy.BuildContext,
         name: str,
         base: Base | None,
         args: dict[str, str],

@@ -38,7 +38,7 @@ class Source:
     host: bool = True
 
 
-class Context:
+class BuildContext:
     """A build context: a folder without the files that ``.dockerignore`` and ``hidden`` exclude.
 
     Args:

@@ -21,7 +21,7 @@ from rollenv.core.errors import UsageError
 from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.filesystem import Files
 from rollenv.sandbox.inside import protocol
-from rollenv.sandbox.worker import Stream
+from rollenv.sandbox.worker import RequestStream
 
 #: Maximum concurrent connections of a machine.
 MAX_CONNECTIONS = 64
@@ -97,7 +97,7 @@ _EMBEDDED = {
 _OWN = (b"proxy-", b"connection:", b"keep-alive:", b"host:")
 
 
-class Refused(Exception):
+class HostRefused(Exception):
     """A refused request, with the status and the reason."""
 
     def __init__(self, status: str, why: str):
@@ -152,18 +152,18 @@ class AllowList:
         """
         literal = _address(host)
         if literal is None and not any(entry.allows(host.lower().rstrip("."), port) for entry in self.names):
-            raise Refused("403 Forbidden", f"{host}:{port} is not on this machine's list: {', '.join(self.hosts)}")
+            raise HostRefused("403 Forbidden", f"{host}:{port} is not on this machine's list: {', '.join(self.hosts)}")
         addresses = [host]
         if literal is None:
             try:
                 answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError) as error:
-                raise Refused("502 Bad Gateway", f"{host} has no address: {error}") from error
+                raise HostRefused("502 Bad Gateway", f"{host} has no address: {error}") from error
             addresses = list(dict.fromkeys(str(each[4][0]) for each in answers))
         allowed = [address for address in addresses if self._reachable(address, port, literal is None)]
         if not allowed:
             text = f"{host}:{port} is at {', '.join(addresses)}, which this machine may not reach"
-            raise Refused("403 Forbidden", text)
+            raise HostRefused("403 Forbidden", text)
         return allowed
 
     def _reachable(self, address: str, port: int, named: bool) -> bool:
@@ -237,7 +237,7 @@ class Tunnel(_Outbound):
         self._relay(client, socket.create_connection(self._address, _PATIENCE))
 
 
-class Gateway(_Outbound):
+class NetworkGateway(_Outbound):
     """An HTTP proxy."""
 
     def __init__(self, listening: socket.socket, allowed: AllowList):
@@ -258,15 +258,15 @@ class Gateway(_Outbound):
             data = b""
             while b"\r\n\r\n" not in data:
                 if len(data) > _HEAD:
-                    raise Refused("431 Request Header Fields Too Large", f"a request's head has at most {_HEAD} bytes")
+                    raise HostRefused("431 Request Header Fields Too Large", f"a request's head is above {_HEAD} bytes")
                 more = client.recv(1 << 14)
                 if not more:
-                    raise Refused("400 Bad Request", "the request has no end")
+                    raise HostRefused("400 Bad Request", "the request has no end")
                 data += more
             head, _, rest = data.partition(b"\r\n\r\n")
             host, port, first = _parse_request(head)
             server = self._connected(host, port)
-        except Refused as refused:
+        except HostRefused as refused:
             logger.info("a machine was refused: %s", refused)
             text = f"{refused}\n".encode()
             answer = f"HTTP/1.1 {refused.status}\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n"
@@ -283,7 +283,7 @@ class Gateway(_Outbound):
                 return socket.create_connection((address, port), _PATIENCE)
             except OSError as error:
                 why = error
-        raise Refused("502 Bad Gateway", f"{host}:{port} could not be reached: {why}")
+        raise HostRefused("502 Bad Gateway", f"{host}:{port} could not be reached: {why}")
 
 
 def _parse_request(head: bytes) -> tuple[str, int, bytes]:
@@ -291,17 +291,17 @@ def _parse_request(head: bytes) -> tuple[str, int, bytes]:
     first, *lines = head.split(b"\r\n")
     words = _REQUEST.fullmatch(first)
     if words is None:
-        raise Refused("400 Bad Request", f"{first[:200]!r} is not a request")
+        raise HostRefused("400 Bad Request", f"{first[:200]!r} is not a request")
     if odd := [line for line in lines if not _HEADER.fullmatch(line)]:
-        raise Refused("400 Bad Request", f"{odd[0][:200]!r} is not a header line")
+        raise HostRefused("400 Bad Request", f"{odd[0][:200]!r} is not a header line")
     method, target, version = (word.decode("ascii") for word in words.groups())
     try:
         split = urlsplit(f"//{target}" if method == "CONNECT" else target)
         host, port = split.hostname, split.port
     except ValueError as error:
-        raise Refused("400 Bad Request", f"{first[:200]!r} is not a request: {error}") from error
+        raise HostRefused("400 Bad Request", f"{first[:200]!r} is not a request: {error}") from error
     if not host or (method == "CONNECT" and not port) or (method != "CONNECT" and split.scheme != "http"):
-        raise Refused(
+        raise HostRefused(
             "400 Bad Request", f"{first[:200]!r} is not a request to a proxy: http://HOST/ or CONNECT HOST:PORT"
         )
     if method == "CONNECT":
@@ -330,7 +330,7 @@ class Forward(ConnectionServer):
 
     def __init__(self, files: Files, port: int):
         self.port, self._files = port, files
-        self._streams: set[Stream] = set()
+        self._streams: set[RequestStream] = set()
         listening = socket.create_server(("127.0.0.1", 0))
         self.address: str = f"127.0.0.1:{listening.getsockname()[1]}"
         super().__init__(listening, _TO_A_PORT)
@@ -339,7 +339,7 @@ class Forward(ConnectionServer):
         request = self._files._limited(protocol.Connect(port=self.port), 1 << 50, seconds=0)
         request.quiet, request.last = True, False
         with contextlib.suppress(SandboxError):  # the client's connection is closed
-            stream = Stream(self._files._worker, request)
+            stream = RequestStream(self._files._worker, request)
             self._streams.add(stream)
             sender = threading.Thread(target=self._send, args=(client, stream), name="sandbox-sender", daemon=True)
             sender.start()
@@ -355,7 +355,7 @@ class Forward(ConnectionServer):
                 sender.join()
 
     @staticmethod
-    def _send(client: socket.socket, stream: Stream) -> None:
+    def _send(client: socket.socket, stream: RequestStream) -> None:
         with contextlib.suppress(OSError, SandboxError):
             while data := client.recv(1 << 16):
                 stream.send(data)

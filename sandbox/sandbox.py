@@ -36,7 +36,7 @@ from rollenv.sandbox.types import (
     execution,
     no_process,
 )
-from rollenv.sandbox.worker import Worker
+from rollenv.sandbox.worker import SandboxWorker
 
 #: The default context for Python; other languages have their own.
 DEFAULT = "default"
@@ -56,7 +56,7 @@ def default_name(language: str) -> str:
 class BaseSandbox(ProgramRunner):
     """Files, programs, terminals and ports of a :class:`Sandbox` or :class:`~rollenv.sandbox.machine.Machine`."""
 
-    def __init__(self, worker: Worker, backend: str, env: Mapping[str, str] | None = None):
+    def __init__(self, worker: SandboxWorker, backend: str, env: Mapping[str, str] | None = None):
         super().__init__(worker, env)
         self.backend, self.files = backend, Files(worker)
         self.commands, self.terminals, self.ports = Commands(self), Terminals(self), Ports(self.files)
@@ -149,7 +149,7 @@ class Sandbox(BaseSandbox):
     Create one with :meth:`create`, and end it with :meth:`kill` or a ``with`` block.
     """
 
-    def __init__(self, worker: Worker, backend: str, env: Mapping[str, str] | None = None):
+    def __init__(self, worker: SandboxWorker, backend: str, env: Mapping[str, str] | None = None):
         super().__init__(worker, backend, env)
         self._contexts: dict[str, Context] = {}
         self._contexts_lock = threading.Lock()
@@ -248,7 +248,7 @@ class Sandbox(BaseSandbox):
 
     def _run_cell(self, context: Context, code: str, seconds: float, output: Output, env: dict[str, str]) -> Finished:
         limit = self._worker.limits.output_bytes
-        cell = protocol.Cell(f"context-{context.name}", code, seconds, limit, env)
+        cell = protocol.RunCell(f"context-{context.name}", code, seconds, limit, env)
         for attempt in range(_REOPENED):
             with contextlib.suppress(NotFound):
                 return self._run(cell, seconds, output)

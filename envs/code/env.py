@@ -13,7 +13,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.parsing import last_code_block
 from rollenv.envs.code.tests import AssertTests, StdioTests, Tests, count, parse_tests, run_tests
 from rollenv.envs.data.rows import Row
-from rollenv.envs.data.task import RowEnv, Verdict
+from rollenv.envs.data.task import RowEnv, RowVerdict
 from rollenv.sandbox import Pool, Runner, RunResult, shared_pool
 from rollenv.sandbox.pool import AdaptiveTimeout
 
@@ -161,17 +161,17 @@ class CodeEnv(RowEnv):
             return f"{question}\nThe program has to pass tests such as these:\n{shown}\n\n{block}."
         return f"{question}\n\n{block} that defines {tests.function}."
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         code = last_code_block(action)
         if code is None:
-            return Verdict(0.0, "There is no ```python code block.", valid=False)
+            return RowVerdict(0.0, "There is no ```python code block.", valid=False)
         tests = self._tests()
         total = count(tests)
         passed = 0
         if len(code) <= MAX_CHARACTERS:
             passed = self._run(self._program(code), tests, total)
         score = passed / total if self.partial else float(passed == total)
-        return Verdict(score, "All tests pass." if passed == total else "Not all tests pass.")
+        return RowVerdict(score, "All tests pass." if passed == total else "Not all tests pass.")
 
     def _run(self, program: str, tests: Tests, total: int) -> int:
         """Return the number of passed tests; the adaptive timeout learns from programs that pass all."""

@@ -213,7 +213,7 @@ class Remote:
     Its own equality and truth value are not trusted.
     """
 
-    def __init__(self, judge: Judge, number: int, named: bool):
+    def __init__(self, judge: JudgeProcess, number: int, named: bool):
         self._judge, self._number, self._named = judge, number, named
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -274,7 +274,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Asserts(ast.NodeTransformer):
-    """Turns ``assert x`` into a call of :meth:`Judge.check`, and method calls into calls of :meth:`Judge.method`."""
+    """Turns ``assert x`` into a call of the judge's ``check``, and method calls into calls of its ``method``."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
@@ -291,7 +291,7 @@ class _Asserts(ast.NodeTransformer):
         return ast.copy_location(check, node)
 
 
-class Judge:
+class JudgeProcess:
     """The stubs of functions, and the calls of them.
 
     Args:
@@ -371,7 +371,7 @@ def main() -> None:
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     random.seed(job["seed"])
-    judge = Judge(job["known"])
+    judge = JudgeProcess(job["known"])
     scope: dict[str, Any] = {"__name__": "tests", "check assert": judge.check, "call method": judge.method}
     for module in job["modules"]:
         scope[module] = importlib.import_module(module)

@@ -10,7 +10,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.tools import calculator
 from rollenv.envs.code.tests import CallTests, run_tests
 from rollenv.envs.data.procedural import ProceduralEnv, span
-from rollenv.envs.data.task import Verdict
+from rollenv.envs.data.task import RowVerdict
 from rollenv.sandbox import Runner, shared_pool
 
 #: Results of functions, in words and in Python, easy ones first; A and B are replaced by numbers.
@@ -119,17 +119,17 @@ class OneLine(ProceduralEnv):
     def _brief(self) -> str:
         return f"f({', '.join(self.parameters)}) is {self._filled(0)}{self.hint}"
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         text = self._extract(action)
         if text is None:
-            return Verdict(0.0, "There is no program in the required form.", valid=False)
+            return RowVerdict(0.0, "There is no program in the required form.", valid=False)
         passed = self._judge_by_tree(text) if self.sandbox == "ast" else self._judge_by_runner(text)
         if isinstance(passed, str):
-            return Verdict(0.0, f"This is not such a program: {passed}.", valid=False)
+            return RowVerdict(0.0, f"This is not such a program: {passed}.", valid=False)
         if passed == self.count:
-            return Verdict(1.0, "All tests pass.")
+            return RowVerdict(1.0, "All tests pass.")
         feedback = "Not all tests pass" + (f":{self.hint}." if self.hint else ".")
-        return Verdict(passed / self.count if self.partial else 0.0, feedback)
+        return RowVerdict(passed / self.count if self.partial else 0.0, feedback)
 
     def _judge_by_runner(self, text: str) -> int | str:
         if len(text) > calculator.MAX_CHARACTERS:

@@ -29,7 +29,7 @@ _checked: dict[tuple[int, type, str, str], Rows] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RowVerdict:
     """The grade of an answer."""
 
     score: float
@@ -78,7 +78,7 @@ class AnswerEnv(Env):
         """Return a short form of the task for short prompts; empty if there is none."""
         return ""
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         raise NotImplementedError(f"{type(self).__name__} has no _judge()")
 
     # -- the episode -------------------------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ from typing import Any
 from rollenv.core.needs import extra
 from rollenv.envs.terminal.folder import (
     Artifact,
-    Collect,
+    CollectStep,
     Fields,
     Healthcheck,
-    Step,
     TaskFolder,
     TaskFolderError,
+    TaskStep,
     Verifier,
     read_text,
 )
@@ -118,7 +118,7 @@ def _network(environment: Fields, agent: Fields) -> dict[str, Any]:
     return {"network_mode": mode, "allowed_hosts": tuple(hosts)}
 
 
-def _steps(path: Path, fields: Fields) -> Iterable[Step]:
+def _steps(path: Path, fields: Fields) -> Iterable[TaskStep]:
     listed = fields.tables("steps")
     if not listed:
         yield _step(path, fields, fields, "")
@@ -130,9 +130,9 @@ def _steps(path: Path, fields: Fields) -> Iterable[Step]:
         yield _step(path / "steps" / name, fields, each, name)
 
 
-def _step(folder: Path, task: Fields, own: Fields, name: str) -> Step:
+def _step(folder: Path, task: Fields, own: Fields, name: str) -> TaskStep:
     solutions, setup = (folder / "solution", task.file.parent / "solution"), folder / "workdir"
-    return Step(
+    return TaskStep(
         name=name,
         instruction=read_text(folder / "instruction.md"),
         verifier=_verifier(folder, task, own),
@@ -154,7 +154,7 @@ def _levels(task: Fields, step: Fields) -> tuple[Fields, ...]:
 def _verifier(folder: Path, task: Fields, own: Fields) -> Verifier:
     """Read a verifier; a step's settings are added to the task's or override them."""
     tables = [each.table("verifier") for each in _levels(task, own)]
-    mode, image, env, collect = "shared", "", dict[str, str](), list[Collect]()
+    mode, image, env, collect = "shared", "", dict[str, str](), list[CollectStep]()
     for table in tables:
         mode = table.text("environment_mode") or ("separate" if "environment" in table.data else mode)
         if mode not in ("shared", "separate"):
@@ -162,7 +162,7 @@ def _verifier(folder: Path, task: Fields, own: Fields) -> Verifier:
         env |= table.variables("env")
         image = table.table("environment").text("docker_image") or image
         collect += [
-            Collect(_command(each), each.some_seconds("timeout_sec", 60.0), _user(each))
+            CollectStep(_command(each), each.some_seconds("timeout_sec", 60.0), _user(each))
             for each in table.tables("collect")
             if each.text("service", "main") == "main"
         ]
@@ -266,7 +266,7 @@ def read_terminal_bench(path: Path) -> TaskFolder:
         writes_reward=False,
     )
     solution = path / "solution.sh"
-    step = Step(
+    step = TaskStep(
         name="",
         instruction=instruction,
         verifier=verifier,

@@ -8,7 +8,7 @@ from typing import Any
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import last_boxed
 from rollenv.envs.data.rows import Row
-from rollenv.envs.data.task import RowEnv, Verdict, listed, no_answer
+from rollenv.envs.data.task import RowEnv, RowVerdict, listed, no_answer
 from rollenv.envs.math.compare import gold_answer
 from rollenv.envs.math.grade import SECONDS, check_installed, grade
 
@@ -71,12 +71,12 @@ class MathEnv(RowEnv):
         question = str(self.row[self.question_key])
         return f"{question}\n\nGive the final answer in \\boxed{{}}." if self.instruct else question
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         answer = last_boxed(action)
         if answer is None:
-            return Verdict(0.0, "There is no answer in \\boxed{}.", valid=False)
+            return RowVerdict(0.0, "There is no answer in \\boxed{}.", valid=False)
         right = any(grade(gold, answer, self.seconds) for gold in self.accepted)
-        return Verdict(float(right), "That is right." if right else "That is wrong.")
+        return RowVerdict(float(right), "That is right." if right else "That is wrong.")
 
     def sample_random_action(self) -> str:
         return f"\\boxed{{{self.action_rng.randrange(1000)}}}"

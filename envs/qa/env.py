@@ -13,7 +13,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.envs.data.characters import plain_characters
 from rollenv.envs.data.rows import Row
-from rollenv.envs.data.task import RowEnv, Verdict, listed
+from rollenv.envs.data.task import RowEnv, RowVerdict, listed
 
 METRICS = ("em", "f1")
 
@@ -124,13 +124,13 @@ class QaEnv(RowEnv):
             return question
         return f"{question}\n\nThink first. Then give a short answer in the form {self._template % '...'}"
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         answer = last_boxed(action) if self.extract_boxed else last_tagged(action)
         if answer is None:
-            return Verdict(0.0, f"There is no answer in the form {self._template % '...'}", valid=False)
+            return RowVerdict(0.0, f"There is no answer in the form {self._template % '...'}", valid=False)
         measure = exact_match if self.metric == "em" else f1
         score = measure(answer, self.accepted) if len(answer) <= MAX_CHARACTERS else 0.0
-        return Verdict(score, "That is right." if score >= 1 else "That is wrong.")
+        return RowVerdict(score, "That is right." if score >= 1 else "That is wrong.")
 
     def sample_random_action(self) -> str:
         return self._template % self.action_rng.choice(("yes", "no", "True", "False"))

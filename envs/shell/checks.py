@@ -120,7 +120,7 @@ def _same_cell(actual: str, wanted: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Json:
+class HoldsJson:
     """Checks that a file contains this JSON value, with any order of keys and any layout."""
 
     path: str
@@ -148,7 +148,7 @@ def _same_json(actual: Any, wanted: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Content:
+class Holds:
     """Checks that a file contains these bytes; with ``loose``, spaces and empty lines at the end are ignored."""
 
     path: str
@@ -164,7 +164,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Tree:
+class HoldsTree:
     """Checks that a folder has exactly these files below it, and, if set, exactly these ``folders``."""
 
     path: str
@@ -180,7 +180,7 @@ class Tree:
             return f"{self.path} has other files"
         if self.folders is not None and folders != self.folders:
             return f"{self.path} has other folders"
-        faults = (Content(f"{self.path}/{name}", data, loose=False)(workspace) for name, data in self.files.items())
+        faults = (Holds(f"{self.path}/{name}", data, loose=False)(workspace) for name, data in self.files.items())
         return next((fault for fault in faults if fault), "")
 
 
@@ -245,7 +245,7 @@ class Modes:
         return ""
 
 
-def unchanged(files: Mapping[str, bytes | str], *paths: str) -> tuple[Content, ...]:
+def unchanged(files: Mapping[str, bytes | str], *paths: str) -> tuple[Holds, ...]:
     """Make checks that files are unchanged.
 
     Args:
@@ -255,4 +255,4 @@ def unchanged(files: Mapping[str, bytes | str], *paths: str) -> tuple[Content, .
         One check for each path.
     """
     kept = ((path, files[path]) for path in paths or files)
-    return tuple(Content(path, data.encode() if isinstance(data, str) else data, loose=False) for path, data in kept)
+    return tuple(Holds(path, data.encode() if isinstance(data, str) else data, loose=False) for path, data in kept)

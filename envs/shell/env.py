@@ -10,7 +10,7 @@ from rollenv.envs.data.procedural import span
 from rollenv.envs.shell.generate import MIX, SPLITS, generate, split_of
 from rollenv.envs.shell.task import SIZES, ShellTask
 from rollenv.envs.shell.workspace import MachineWorkspace
-from rollenv.envs.terminal.base import Graded, Started, TerminalEnv
+from rollenv.envs.terminal.base import Graded, StartedTask, TerminalEnv
 from rollenv.envs.terminal.guard import tampered
 from rollenv.sandbox import Image, Machine
 
@@ -76,7 +76,7 @@ class ShellEnv(TerminalEnv):
                 return task
         raise UsageError(f"{self}: its settings leave no tasks in the split {self.split!r}")
 
-    def start(self, options: dict[str, Any]) -> Started:
+    def start(self, options: dict[str, Any]) -> StartedTask:
         self._task = task = self.draw()
         machine = Machine.create(self.image, **self.attached.settings)
         try:
@@ -84,7 +84,7 @@ class ShellEnv(TerminalEnv):
         except BaseException:
             machine.kill()
             raise
-        return Started(f"{task.instruction}\n\n{_WHERE}", machine, _HOME)
+        return StartedTask(f"{task.instruction}\n\n{_WHERE}", machine, _HOME)
 
     def grade(self) -> Graded:
         about = {"family": self.task.family, "template": self.task.template, "size": self.task.size}

@@ -86,7 +86,7 @@ class Repository:
         return files | {f".git/objects/{name[:2]}/{name[2:]}": data for name, data in self.objects.items()}
 
 
-class Reader:
+class GitReader:
     """A reader of the repository in a machine's working folder. Damaged objects count as missing."""
 
     def __init__(self, workspace: Workspace):
@@ -265,7 +265,7 @@ class Tip:
     """Name of the commit."""
 
     def __call__(self, workspace: Workspace) -> str:
-        reader = Reader(workspace)
+        reader = GitReader(workspace)
         found = reader.commit(reader.ref(self.ref) or "")
         if found is None:
             return f"there is no {self.ref}"
@@ -279,14 +279,14 @@ class Tip:
 
 
 @dataclass(frozen=True)
-class Subject:
+class LastSubject:
     """Checks the first line of the message of a branch's last commit."""
 
     ref: str
     subject: str
 
     def __call__(self, workspace: Workspace) -> str:
-        reader = Reader(workspace)
+        reader = GitReader(workspace)
         found = reader.commit(reader.ref(self.ref) or "")
         right = found is not None and found[2].partition("\n")[0].strip() == self.subject
         return "" if right else f"the last commit of {self.ref} has another subject"
@@ -299,7 +299,7 @@ class CheckedOut:
     branch: str
 
     def __call__(self, workspace: Workspace) -> str:
-        current = Reader(workspace).branch()
+        current = GitReader(workspace).branch()
         return "" if current == self.branch else f"{current} is checked out"
 
 
@@ -310,7 +310,7 @@ class NoRef:
     ref: str
 
     def __call__(self, workspace: Workspace) -> str:
-        return f"{self.ref} still exists" if Reader(workspace).ref(self.ref) else ""
+        return f"{self.ref} still exists" if GitReader(workspace).ref(self.ref) else ""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def processes(workspace: Workspace) -> list[tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class Running:
+class Runs:
     """Checks the number of Python processes with these consecutive words in their command."""
 
     words: tuple[str, ...]

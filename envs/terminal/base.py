@@ -55,7 +55,7 @@ _NO_CALL = "No call was found. Call bash with a command, or submit once the task
 
 
 @dataclass
-class Started:
+class StartedTask:
     """A task with its machine, ready for the agent."""
 
     instruction: str
@@ -122,12 +122,12 @@ class TerminalEnv(Env):
         self.max_turns, self.calls, self.output_chars = max_turns, calls, output_chars
         self.command_seconds, self.max_seconds = command_seconds, max_seconds
         self.attached = attached or Attached()
-        self._started: Started | None = None
+        self._started: StartedTask | None = None
         self._begin_again()
 
     # -- what an author defines ----------------------------------------------------------------------------------------
 
-    def start(self, options: dict[str, Any]) -> Started:
+    def start(self, options: dict[str, Any]) -> StartedTask:
         """Choose a task with :attr:`np_random` or ``options``, and start its machine."""
         raise NotImplementedError(f"{type(self).__name__} has no start()")
 
@@ -166,7 +166,7 @@ class TerminalEnv(Env):
         return self._begun_task.user
 
     @property
-    def _begun_task(self) -> Started:
+    def _begun_task(self) -> StartedTask:
         if self._started is None:
             raise EpisodeOver(f"{self}: call reset() to start an episode")
         return self._started

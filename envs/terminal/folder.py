@@ -34,7 +34,7 @@ class Healthcheck:
 
 
 @dataclass(frozen=True)
-class Collect:
+class CollectStep:
     """A command that collects results before the agent's processes are killed."""
 
     command: str
@@ -66,7 +66,7 @@ class Verifier:
     user: str = ""
     separate: bool = False
     image: str = ""
-    collect: tuple[Collect, ...] = ()
+    collect: tuple[CollectStep, ...] = ()
     writes_reward: bool = True
 
     def find(self, name: str) -> Path | None:
@@ -90,7 +90,7 @@ class Artifact:
 
 
 @dataclass(frozen=True)
-class Step:
+class TaskStep:
     """A step of a task, with its own instruction and grading."""
 
     name: str
@@ -131,7 +131,7 @@ class TaskFolder:
     path: Path
     name: str
     kind: str
-    steps: tuple[Step, ...]
+    steps: tuple[TaskStep, ...]
     context: Path
     dockerfile: str
     ignored: tuple[str, ...] = ()

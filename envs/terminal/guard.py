@@ -58,7 +58,7 @@ _PROJECT = frozenset({"pyproject.toml", "uv.lock", "uv.toml", ".python-version"}
 _MOST = 1 << 20
 
 
-class Guard:
+class FileGuard:
     """The filter for :meth:`Machine.commit`.
 
     Args:
@@ -234,7 +234,7 @@ def tampered(machine: Machine) -> list[str]:
 
     Compiled Python modules are ignored: set ``PYTHONPYCACHEPREFIX`` for graders to a folder without any.
     """
-    guard, found = Guard(machine.image), []
+    guard, found = FileGuard(machine.image), []
     with tempfile.TemporaryFile() as file:
         machine.pack(file)
         file.seek(0)

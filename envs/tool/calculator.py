@@ -10,7 +10,7 @@ from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import EpisodeOver
 from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.core.tools.calculator import MAX_CHARACTERS, evaluate
-from rollenv.envs.data.task import Verdict
+from rollenv.envs.data.task import RowVerdict
 from rollenv.envs.math.arithmetic import INTEGER, OPERATORS, Arithmetic
 
 #: The calculator's schema for function-calling models.
@@ -75,26 +75,26 @@ class CalculatorTask(Arithmetic):
             f"Then give just the number, as in \\boxed{{408}}. You have {self.max_turns} turns, including the answer."
         )
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         call = last_tagged(action, "tool_call")
         if call is not None:
             self.calls += 1
             try:
                 expression = _expression(call)
             except ValueError as error:
-                return Verdict(0.0, f"The call was not understood: {error}.", valid=False)
+                return RowVerdict(0.0, f"The call was not understood: {error}.", valid=False)
             try:
                 result = str(evaluate(expression))
                 self.results += 1
             except ValueError as error:
                 result = f"error: {error}"
             self.hint += f"\n{expression} = {result}"
-            return Verdict(0.0, f"<tool_response>\n{result}\n</tool_response>")
+            return RowVerdict(0.0, f"<tool_response>\n{result}\n</tool_response>")
         answer = last_boxed(action)
         if answer is None:
-            return Verdict(0.0, "This is neither a <tool_call> nor an answer in \\boxed{}.", valid=False)
+            return RowVerdict(0.0, "This is neither a <tool_call> nor an answer in \\boxed{}.", valid=False)
         right = bool(INTEGER.fullmatch(answer)) and int(answer) == self.gold
-        return Verdict(float(right), "That is right." if right else "That is wrong.", final=True)
+        return RowVerdict(float(right), "That is right." if right else "That is wrong.", final=True)
 
     def render(self) -> str:
         return f"{super().render()}, {self.calls} calls, {self.results} results"

@@ -15,14 +15,14 @@ from typing import Any, Self
 from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.errors import EpisodeOver, UsageError
 from rollenv.core.parsing import well_formed
-from rollenv.core.tools.backend import Answer, Backend, Change, differences
+from rollenv.core.tools.backend import Backend, CallAnswer, Change, differences
 from rollenv.core.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, write_calls
 from rollenv.envs.numbered import checked_index
 from rollenv.envs.splits import check_split, in_split
 
 
 @dataclass(frozen=True)
-class Reply:
+class UserReply:
     """A user's reply to a message."""
 
     text: str
@@ -35,9 +35,9 @@ class User:
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
 
-    def reply(self, message: str) -> Reply:
+    def reply(self, message: str) -> UserReply:
         """Answer a message of the agent."""
-        return Reply("", ends=True)
+        return UserReply("", ends=True)
 
 
 class Informant(User):
@@ -57,13 +57,13 @@ class Informant(User):
         super().__init__()
         self.facts, self.ignorant = facts, ignorant
 
-    def reply(self, message: str) -> Reply:
+    def reply(self, message: str) -> UserReply:
         if "?" not in message:
-            return Reply("", ends=True)
+            return UserReply("", ends=True)
         asked = message.lower()
         known = [fact for words, fact in self.facts if any(word in asked for word in words)]
         self.state["questions"] = self.state.get("questions", 0) + 1
-        return Reply(" ".join(known) or self.ignorant)
+        return UserReply(" ".join(known) or self.ignorant)
 
 
 class Reminder(User):
@@ -73,8 +73,8 @@ class Reminder(User):
         super().__init__()
         self.text = text
 
-    def reply(self, message: str) -> Reply:
-        return Reply(self.text)
+    def reply(self, message: str) -> UserReply:
+        return UserReply(self.text)
 
 
 #: A function's name and its arguments.
@@ -141,7 +141,7 @@ class Problem:
             twin.call(name, arguments)
         return twin.data()
 
-    def named(self) -> str:
+    def task_id(self) -> str:
         """Return the name, or a hash of the task."""
         if self.name:
             return self.name
@@ -288,7 +288,7 @@ class ToolEnv(Env):
         for _ in range(1000):
             self.key = int(self.np_random.integers(2**62))
             problem = self.problem(self.key)
-            if in_split(problem.named(), self.split, _TEST_SHARE):
+            if in_split(problem.task_id(), self.split, _TEST_SHARE):
                 return problem
         raise UsageError(f"{self}: its settings leave no tasks in the split {self.split!r}")
 
@@ -301,11 +301,12 @@ class ToolEnv(Env):
         self.turn += 1
         schemas = self.current.backend.schemas(self.current.tools)
         found, message = find_calls(action, self.calls, schemas)
-        answers: list[Answer] = []
+        answers: list[CallAnswer] = []
         for call in found:
-            answers.append(
-                Answer(f"error: {call.problem}", failed=True) if call.problem else self._call(call.name, call.arguments)
-            )
+            if call.problem:
+                answers.append(CallAnswer(f"error: {call.problem}", failed=True))
+            else:
+                answers.append(self._call(call.name, call.arguments))
         if answers:
             self.called += len(answers)
             self.failed += sum(answer.failed for answer in answers)
@@ -320,9 +321,9 @@ class ToolEnv(Env):
         self.last = reply.text
         return self._after(ended=reply.ends, valid=True, info={})
 
-    def _call(self, name: str, arguments: dict[str, Any]) -> Answer:
+    def _call(self, name: str, arguments: dict[str, Any]) -> CallAnswer:
         if self.errors and self.np_random.random() < self.errors:
-            return Answer(_UNAVAILABLE, failed=True)
+            return CallAnswer(_UNAVAILABLE, failed=True)
         answer = self.current.backend.call(name, arguments, self.current.tools)
         if not answer.failed:
             self._advance((name, arguments))

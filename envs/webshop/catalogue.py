@@ -36,7 +36,7 @@ _DECODED = 2048
 Ints = NDArray[np.int32]
 
 
-class Catalogue:
+class Products:
     """The products in a folder from :func:`write_catalogue`, numbered in the order of the shop's files.
 
     Raises:

@@ -17,15 +17,11 @@ import importlib.util
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.envs.webshop.analysis import package
-from rollenv.envs.webshop.product import Product
-
-if TYPE_CHECKING:
-    from rollenv.envs.webshop.goals import Goal
-
+from rollenv.envs.webshop.product import Product, ShopGoal
 
 _WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|['’-](?=[^\W\d_]))*")
 _DESCRIBING = """
@@ -168,7 +164,7 @@ def _wanted(option: str | tuple[str, str], rules: RewardRules) -> str:
     return next((colour for colour in COLOURS if colour in option), None) or repr(option)
 
 
-def _type_reward(product: Product, goal: Goal, rules: RewardRules = PUBLISHED) -> dict[str, Any]:
+def _type_reward(product: Product, goal: ShopGoal, rules: RewardRules = PUBLISHED) -> dict[str, Any]:
     """Score the match of the kind of product: ``r_type`` and its parts."""
     nouns = nouns_from(rules.nouns)
     had, wanted = nouns(product.title), nouns(goal.name)
@@ -189,7 +185,7 @@ def _levels(category: str) -> set[str]:
 
 
 def purchase_reward(
-    product: Product, goal: Goal, price: float, options: Mapping[str, str], rules: RewardRules = PUBLISHED
+    product: Product, goal: ShopGoal, price: float, options: Mapping[str, str], rules: RewardRules = PUBLISHED
 ) -> tuple[float, dict[str, Any]]:
     """Score a purchase.
 

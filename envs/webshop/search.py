@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollenv.envs.webshop.analysis import package, term, tokens
-from rollenv.envs.webshop.catalogue import Catalogue
+from rollenv.envs.webshop.catalogue import Products
 
 #: Numbers of products, best first.
 Results = NDArray[np.int32]
@@ -41,7 +41,7 @@ class SearchEngine:
         MissingExtra: bm25s, PyStemmer or regex is not installed.
     """
 
-    def __init__(self, catalogue: Catalogue, folder: Path):
+    def __init__(self, catalogue: Products, folder: Path):
         self.catalogue = catalogue
         self._bm25 = package("bm25s").BM25.load(folder, mmap=True, load_vocab=False, show_progress=False)
         for name in ("data", "indices", "indptr"):  # plain arrays are much faster to slice than mapped ones
@@ -141,7 +141,7 @@ def _to_four_bits(number: int) -> int:
     return (number >> shift) & 7 | (shift + 1) << 3
 
 
-def write_index(catalogue: Catalogue, folder: Path) -> None:
+def write_index(catalogue: Products, folder: Path) -> None:
     """Write the search index of a catalogue to an existing folder."""
     counts = _count(catalogue, folder / "postings.bin")
     # Words are sorted by their bytes, for a binary search.
@@ -174,7 +174,7 @@ class _Counts:
         """Number of documents with each word."""
 
 
-def _count(catalogue: Catalogue, path: Path) -> _Counts:
+def _count(catalogue: Products, path: Path) -> _Counts:
     """Write the postings (word, document, count) in batches, and count."""
     counts = _Counts(len(catalogue))
     position = np.empty(len(catalogue), np.int32)
@@ -214,7 +214,7 @@ class _Numbers(dict[str, int]):
         return number
 
 
-def _batches(catalogue: Catalogue, numbers: _Numbers) -> Iterator[tuple[int, NDArray[np.int32], NDArray[np.int64]]]:
+def _batches(catalogue: Products, numbers: _Numbers) -> Iterator[tuple[int, NDArray[np.int32], NDArray[np.int64]]]:
     """Yield batches of documents: the first product, the words, and the number of words of each."""
     words: list[int] = []
     lengths: list[int] = []

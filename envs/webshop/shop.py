@@ -11,10 +11,10 @@ import numpy as np
 from rollenv.cache import cached
 from rollenv.core.errors import MissingData
 from rollenv.core.needs import data_root
-from rollenv.envs.webshop.catalogue import Catalogue, build_catalogue
+from rollenv.envs.webshop.catalogue import Products, build_catalogue
 from rollenv.envs.webshop.files import ShopFiles
 from rollenv.envs.webshop.goals import Goals
-from rollenv.envs.webshop.pages import Content, View
+from rollenv.envs.webshop.pages import PageContent, View
 from rollenv.envs.webshop.product import Product
 from rollenv.envs.webshop.reward import RewardRules
 from rollenv.envs.webshop.search import INDEX_FORMAT, SearchEngine, rank_in, write_index
@@ -31,7 +31,7 @@ class Shop:
         window: number of products on a page of results.
     """
 
-    def __init__(self, catalogue: Catalogue, index: Path, window: int = 10):
+    def __init__(self, catalogue: Products, index: Path, window: int = 10):
         self.catalogue, self.window = catalogue, window
         self.engine = SearchEngine(catalogue, index)
         self.goals = functools.cache(self._goals)
@@ -40,10 +40,10 @@ class Shop:
     def _goals(self, kind: str, price_seed: int, rules: RewardRules) -> Goals:
         return Goals(self.catalogue, kind, price_seed, rules)
 
-    def content(self, view: View, instruction: str, reward: float = 0.0) -> Content:
+    def content(self, view: View, instruction: str, reward: float = 0.0) -> PageContent:
         """Collect the content of a page; the reward, in [0, 1], is shown on the last page."""
         results = self.engine.search(view.keywords) if view.page == "results" else _NONE
-        return Content(instruction, results, self.catalogue.product, self.window, reward)
+        return PageContent(instruction, results, self.catalogue.product, self.window, reward)
 
     def _best_search(self, number: int) -> str | None:
         """Return the expert's best keywords for a product; None if no search finds it."""
@@ -113,6 +113,6 @@ def shop_from(folder: Path, window: int = 10, kind: type[AnyShop] = Shop) -> Any
         window: number of products on a page of results.
         kind: the class of the shop.
     """
-    catalogue = Catalogue(folder)
+    catalogue = Products(folder)
     index = cached("webshop", f"{folder.name}-index{INDEX_FORMAT}", lambda new: write_index(catalogue, new))
     return kind(catalogue, index, window)

@@ -14,7 +14,7 @@ from sqlglot.dialects.mysql import MySQL
 from sqlglot.errors import SqlglotError
 from sqlglot.parsers.mysql import MySQLParser
 
-from rollenv.envs.tools.sql.database import LIMITS, STEPS, Database, Result, SqlError, quoted
+from rollenv.envs.tools.sql.database import LIMITS, STEPS, Database, SqlError, SqlResult, quoted
 from rollenv.plugins.suites.mysql_functions import prepare
 
 _TABLES = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite%' ORDER BY 1"
@@ -55,20 +55,20 @@ class MySql(Database):
         super().__init__(image, prepare, steps)
         self.text_columns = frozenset(text_columns)
 
-    def execute(self, query: str, values: Sequence[Any] = ()) -> Result:
+    def execute(self, query: str, values: Sequence[Any] = ()) -> SqlResult:
         statement = read(query, self.text_columns)
         if not statement.shows:
             return super().execute(statement.sql, values)
         if statement.shows == "TABLES":
-            return Result(("Tables",), super().execute(_TABLES).rows)
+            return SqlResult(("Tables",), super().execute(_TABLES).rows)
         if statement.shows == "CREATE TABLE":
             definition = "SELECT name, sql FROM sqlite_schema WHERE lower(name) = ?"
-            return Result(("Table", "Create Table"), super().execute(definition, [statement.table.lower()]).rows)
+            return SqlResult(("Table", "Create Table"), super().execute(definition, [statement.table.lower()]).rows)
         if statement.shows == "COLUMNS":
             return self._columns(statement.table)
         raise SqlError("of the statements that show something there are SHOW TABLES, SHOW COLUMNS FROM and DESCRIBE")
 
-    def _columns(self, table: str) -> Result:
+    def _columns(self, table: str) -> SqlResult:
         rows = super().execute(f"PRAGMA table_info({quoted(table)})").rows
         if not rows:
             raise SqlError(f"Table {table[:100]!r} doesn't exist")
@@ -76,7 +76,7 @@ class MySql(Database):
             (field, kind.lower().encode(), "NO" if required or key else "YES", "PRI" if key else "", default, "")
             for _, field, kind, required, default, key in rows
         ]
-        return Result(("Field", "Type", "Null", "Key", "Default", "Extra"), shown)
+        return SqlResult(("Field", "Type", "Null", "Key", "Default", "Extra"), shown)
 
 
 class Statement(NamedTuple):

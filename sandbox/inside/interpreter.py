@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from rollenv.sandbox.inside import charts, magics, protocol
-from rollenv.sandbox.inside.protocol import Cell, FrameKind, frame, from_json
-from rollenv.sandbox.inside.sessions import Session
+from rollenv.sandbox.inside.protocol import FrameKind, RunCell, frame, from_json
+from rollenv.sandbox.inside.sessions import LanguageSession
 
 Json = dict[str, Any]
 
@@ -222,20 +222,20 @@ def _describe(error: BaseException) -> tuple[str, str, str]:
     return name, "", f"{name}\n"
 
 
-def runner(language: str | None, reports: int) -> Interpreter | Session:
+def runner(language: str | None, reports: int) -> Interpreter | LanguageSession:
     """Return an object that runs cells of a language."""
-    return Interpreter(reports, notebook=True) if language in (None, "python") else Session(reports, language)
+    return Interpreter(reports, notebook=True) if language in (None, "python") else LanguageSession(reports, language)
 
 
-def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int) -> NoReturn:
+def serve_cells(interpreter: Interpreter | LanguageSession, requests: int, reports: int) -> NoReturn:
     """Run cells one after another, and report the end of each with its number."""
     signal.signal(signal.SIGINT, _nothing)
     while line := protocol.read_message(requests):
-        cell: Cell = from_json(json.loads(line))
+        cell: RunCell = from_json(json.loads(line))
         try:
             with _environment(cell.env):
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-                if isinstance(interpreter, Session):
+                if isinstance(interpreter, LanguageSession):
                     interpreter.run(cell.code, cell.env)
                 else:
                     interpreter.run(cell.code)

@@ -121,7 +121,7 @@ def _can_map_users() -> bool:
 def _refuse(channel: int, error: OSError) -> None:
     """Report what is missing, and exit."""
     with contextlib.suppress(OSError):
-        os.write(channel, protocol.encode(0, protocol.Refused(str(error))))
+        os.write(channel, protocol.encode(0, protocol.SandboxStartRefused(str(error))))
     os._exit(1)
 
 

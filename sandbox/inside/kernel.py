@@ -64,7 +64,7 @@ class Kernel:
         self.named: dict[str, Child] = {}
         self.inbox = bytearray()
         self._handlers: dict[type, Callable[[int, Any], Any]] = {
-            protocol.Cell: self._cell,
+            protocol.RunCell: self._cell,
             protocol.Signal: self._signal,
             protocol.Acknowledge: self._acknowledge,
             protocol.Resize: self._resize,
@@ -127,8 +127,8 @@ class Kernel:
         """
         answer: Any = None
         try:
-            # Packing a machine works during a pause, and is not measured.
-            if isinstance(request, (protocol.Start, protocol.Cell)) and not isinstance(request, protocol.PackMachine):
+            starting = isinstance(request, (protocol.Start, protocol.RunCell))
+            if starting and not isinstance(request, protocol.PackMachine):  # which works during a pause
                 self.limits.on_request_start()
                 if self.namespaces.paused_at is not None:
                     raise OSError(errno.ESHUTDOWN, "the sandbox is paused; resume() it first")
@@ -160,8 +160,8 @@ class Kernel:
             raise FileExistsError(errno.EEXIST, "there is a context of this name", request.key)
         if isinstance(request, protocol.PackMachine):
             child = self._fork(self._shared_namespace(), trusted=True)
-        elif not isinstance(request, protocol.Run):
-            child = self._fork(self._shared_namespace(), terminal=isinstance(request, protocol.Terminal))
+        elif not isinstance(request, protocol.RunProgram):
+            child = self._fork(self._shared_namespace(), terminal=isinstance(request, protocol.StartTerminal))
         elif self.new_namespace is None:
             child = self._take_waiting(self._shared_namespace(), once=False)
         else:
@@ -193,7 +193,7 @@ class Kernel:
                 self.spare = self._new_namespace()
                 self.spare.waiting = self._fork(self.spare, once=True)
 
-    def _cell(self, number: int, request: protocol.Cell) -> None:
+    def _cell(self, number: int, request: protocol.RunCell) -> None:
         child = self._find(request.key)
         if child.job is not None:
             raise BlockingIOError(errno.EBUSY, "the context is running other code", request.key)
@@ -223,7 +223,7 @@ class Kernel:
 
     def _resize(self, number: int, request: protocol.Resize) -> Value:
         child = self._find(request.key)
-        if child.job is None or not isinstance(child.job.request, protocol.Terminal):
+        if child.job is None or not isinstance(child.job.request, protocol.StartTerminal):
             raise ProcessLookupError(errno.ESRCH, "it is at no terminal", request.key)
         child.tell(number, request)
         return Value()
@@ -354,7 +354,7 @@ class Kernel:
     def _ended(self, child: Child, status: int) -> None:
         """Handle the end of a process. A run ends with its whole namespace."""
         child.status = status
-        if child.job is None or not isinstance(child.job.request, protocol.Run):
+        if child.job is None or not isinstance(child.job.request, protocol.RunProgram):
             self._finish(child)
         elif child.namespace.pidfd is None:
             child.namespace.order(clear=True)
@@ -375,7 +375,7 @@ class Kernel:
         self.namespaces.all.remove(namespace)
         self.monitor.own.discard(namespace.pid)
         again = any(
-            child.job and isinstance(child.job.request, protocol.Run) and child.job.request.again
+            child.job and isinstance(child.job.request, protocol.RunProgram) and child.job.request.again
             for child in namespace.children.values()
         )
         for child in list(namespace.children.values()):
@@ -417,7 +417,7 @@ class Kernel:
             if job is None or job.violation:
                 raise Violation("no request was running")
             report.take(data)
-            if report.done is not None and (not isinstance(job.request, protocol.Cell) or report.done != job.number):
+            if report.done is not None and (not isinstance(job.request, protocol.RunCell) or report.done != job.number):
                 raise Violation("it is of another cell")
         except Violation as error:
             if job is not None:
@@ -429,7 +429,7 @@ class Kernel:
             for fd in [fd for fd in child.fds if child.fds[fd] != "reports"]:
                 self._on_output(child, fd)
             for result in report.results[job.shown : report.whole]:
-                self.send(job.number, protocol.Shown(result))
+                self.send(job.number, protocol.ShownResult(result))
             job.shown = report.whole
         if isinstance(job.request, protocol.OpenContext) and report.ready:
             self._answer(child, job)
@@ -455,7 +455,7 @@ class Kernel:
     def _send_held(self, job: Job, name: str) -> None:
         if data := bytes(job.held[name]):
             job.held[name].clear()
-            self.send(job.number, protocol.Output(name), data)
+            self.send(job.number, protocol.OutputPiece(name), data)
 
     def _drain(self, child: Child) -> None:
         """Read output from before the end; other processes may hold the pipes open and continue to write."""
@@ -492,7 +492,7 @@ class Kernel:
             self.limits.out_of_memory()
         for name in job.held:
             self._send_held(job, name)
-        if report.failed is not None and not report.ready and not isinstance(job.request, protocol.Cell):
+        if report.failed is not None and not report.ready and not isinstance(job.request, protocol.RunCell):
             self.send(job.number, report.failed)
             return
         code = None if status is None else os.waitstatus_to_exitcode(status)

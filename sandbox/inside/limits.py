@@ -7,7 +7,7 @@ import time
 
 from rollenv.sandbox.inside.monitor import ResourceMonitor
 from rollenv.sandbox.inside.processes import Namespaces
-from rollenv.sandbox.inside.protocol import Cell
+from rollenv.sandbox.inside.protocol import RunCell
 
 #: Seconds between checks of running requests, and of background work.
 _WATCH_INTERVAL, _IDLE_INTERVAL = 0.02, 1.0
@@ -101,7 +101,7 @@ class LimitEnforcer:
                 oldest = min(oldest, child.job.started)
                 if now < child.job.deadline:
                     continue
-                if isinstance(child.job.request, Cell) and not child.job.flags["timed_out"]:
+                if isinstance(child.job.request, RunCell) and not child.job.flags["timed_out"]:
                     child.job.deadline = now + _GRACE  # so that a context can react and keep its state
                     child.namespace.signal(child, signal.SIGINT, False)
                 else:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rollenv.sandbox.inside.protocol import Cell, Report, Resize, Run, Start, encode
+from rollenv.sandbox.inside.protocol import Report, Resize, RunCell, RunProgram, Start, encode
 
 Json = dict[str, Any]
 
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 HIGH_WATER = 1 << 20
 
 
-class Feed:
+class InputFeed:
     """Writes to a pipe without blocking."""
 
     def __init__(self, selector: selectors.BaseSelector, fd: int):
@@ -78,7 +78,7 @@ class Feed:
 class Job:
     """A request that a process is serving."""
 
-    def __init__(self, number: int, request: Start | Cell):
+    def __init__(self, number: int, request: Start | RunCell):
         self.number, self.request = number, request
         self.window = request.window if isinstance(request, Start) else 0
         self.quiet = isinstance(request, Start) and request.quiet
@@ -97,7 +97,7 @@ class Child:
 
     def __init__(self, namespace: Namespace, number: int, selector: selectors.BaseSelector, pipes: dict[str, int]):
         self.namespace, self.number, self.key = namespace, number, ""
-        self.stdin, self.requests = Feed(selector, pipes["stdin"]), Feed(selector, pipes["requests"])
+        self.stdin, self.requests = InputFeed(selector, pipes["stdin"]), InputFeed(selector, pipes["requests"])
         self.fds = {pipes[name]: name for name in ("stdout", "stderr", "reports")}
         self.report = Report()
         self.job: Job | None = None  # the current request; a context has none between cells
@@ -109,13 +109,13 @@ class Child:
         self.pid_requests: list[int] = []  # requests that wait for its pid
         self.status: int | None = None
 
-    def tell(self, number: int, message: Start | Cell | Resize) -> None:
+    def tell(self, number: int, message: Start | RunCell | Resize) -> None:
         """Send a request to the process."""
         self.requests.put(encode(number, message))
 
     def stop(self) -> None:
         """Kill the process and its session, or the whole namespace of a run."""
-        if self.job is not None and isinstance(self.job.request, Run):
+        if self.job is not None and isinstance(self.job.request, RunProgram):
             self.namespace.end()
         else:
             self.namespace.signal(self, signal.SIGKILL, True)

@@ -1,8 +1,8 @@
 """The messages between a host and the kernel in a sandbox, and their encoding.
 
 A message on the channel is four bytes of length, a JSON object, and ``bytes`` bytes of data. The answer to a request is
-any number of :class:`Output` and :class:`Shown`, followed by one :class:`Finished`, :class:`Value` or :class:`Failed`.
-The kernel forwards a :class:`Start` or :class:`Cell` to the process that serves it.
+any number of :class:`OutputPiece` and :class:`ShownResult`, followed by a :class:`Finished`, :class:`Value` or
+:class:`Failed`. The kernel forwards a :class:`Start` or :class:`RunCell` to the process that serves it.
 
 That process reports to the kernel in frames on a pipe, each with a byte of kind and four of length. Untrusted code may
 control it, so the kernel only copies bytes and bounds their sizes and number.
@@ -77,7 +77,7 @@ class Start:
 
 
 @dataclass(eq=False)
-class Run(Start):
+class RunProgram(Start):
     """Run a Python program in a namespace of its own; ``again``: prepare a namespace for the next run."""
 
     code: str = ""
@@ -92,7 +92,7 @@ class Command(Start):
 
 
 @dataclass(eq=False)
-class Terminal(Command):
+class StartTerminal(Command):
     """Run a program in a terminal of ``size`` (rows, columns)."""
 
     size: list[int] = field(default_factory=list)
@@ -208,7 +208,7 @@ class Connect(FileOperation):
 
 
 @dataclass(eq=False)
-class Cell:
+class RunCell:
     """Run a cell in the context with a key."""
 
     key: str
@@ -301,21 +301,21 @@ class Ready:
 
 
 @dataclass(eq=False)
-class Refused:
+class SandboxStartRefused:
     """The sandbox cannot start."""
 
     reason: str
 
 
 @dataclass(eq=False)
-class Output:
+class OutputPiece:
     """Data of ``stdout`` or ``stderr``."""
 
     stream: str
 
 
 @dataclass(eq=False)
-class Shown:
+class ShownResult:
     """A result, as representations by name."""
 
     result: Json
@@ -365,8 +365,9 @@ def _subclasses(base: Any) -> list[Any]:
 _TYPES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *_subclasses(Start), Cell, Signal, WriteInput, Acknowledge, Resize, GetPid, GetMemory, GetMetrics,
-        ListProcesses, Pause, Resume, EndAll, Ready, Refused, Output, Shown, Value, Failed, Finished,
+        *_subclasses(Start), RunCell, Signal, WriteInput, Acknowledge, Resize, GetPid, GetMemory, GetMetrics,
+        ListProcesses, Pause, Resume, EndAll, Ready, SandboxStartRefused, OutputPiece, ShownResult, Value, Failed,
+        Finished,
     )
 }  # fmt: skip
 
@@ -425,8 +426,8 @@ def _is_finished(done: Finished) -> bool:
 
 _CHECKS: dict[Any, Callable[[Any], bool]] = {
     Finished: _is_finished,
-    Output: lambda output: output.stream in ("stdout", "stderr"),
-    Shown: lambda shown: _is_result(shown.result),
+    OutputPiece: lambda output: output.stream in ("stdout", "stderr"),
+    ShownResult: lambda shown: _is_result(shown.result),
     Value: lambda value: isinstance(value.value, dict),
     Failed: lambda failed: _is_number(failed.errno) and isinstance(failed.message, str),
 }

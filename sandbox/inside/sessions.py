@@ -72,7 +72,7 @@ _MAX_LINE = 8 << 20
 _GRACE = 0.3
 
 
-class Session:
+class LanguageSession:
     """Runs cells of one language.
 
     Args:

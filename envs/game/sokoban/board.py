@@ -16,7 +16,7 @@ WALL, FLOOR, PLAYER, BOX, TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET = "#", " ", "@
 DIRECTIONS = ("up", "down", "left", "right")
 
 
-class State(NamedTuple):
+class BoardState(NamedTuple):
     """The changing part of a level: the player's cell and the set of boxes."""
 
     player: int
@@ -37,7 +37,7 @@ class Board:
         """Index offsets of :data:`DIRECTIONS`."""
         return (-self.width, self.width, -1, 1)
 
-    def move(self, state: State, step: int) -> State | None:
+    def move(self, state: BoardState, step: int) -> BoardState | None:
         """Move the player.
 
         Args:
@@ -50,15 +50,15 @@ class Board:
         if self.walls >> cell & 1:
             return None
         if not state.boxes >> cell & 1:
-            return State(cell, state.boxes)
+            return BoardState(cell, state.boxes)
         if (self.walls | state.boxes) >> (cell + step) & 1:
             return None
-        return State(cell, state.boxes ^ (1 << cell) ^ (1 << (cell + step)))
+        return BoardState(cell, state.boxes ^ (1 << cell) ^ (1 << (cell + step)))
 
-    def solved(self, state: State) -> bool:
+    def solved(self, state: BoardState) -> bool:
         return state.boxes == self.targets
 
-    def rows(self, state: State, symbols: dict[str, str] | None = None) -> list[list[str]]:
+    def rows(self, state: BoardState, symbols: dict[str, str] | None = None) -> list[list[str]]:
         """Draw the board as rows of cells.
 
         Args:
@@ -136,7 +136,7 @@ def bits(cells: int) -> Iterator[int]:
         cells ^= low
 
 
-def parse_level(text: str) -> tuple[Board, State]:
+def parse_level(text: str) -> tuple[Board, BoardState]:
     """Parse one level in XSB format. Rows may have different lengths; a missing outer wall is added.
 
     Raises:
@@ -165,4 +165,4 @@ def parse_level(text: str) -> tuple[Board, State]:
             f"a level needs as many boxes as targets; this one has {boxes.bit_count()} and {targets.bit_count()}"
         )
     board = Board(len(lines), len(lines[0]), cells(WALL), targets)
-    return board, State(players.bit_length() - 1, boxes)
+    return board, BoardState(players.bit_length() - 1, boxes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollenv.core.errors import UsageError
-from rollenv.envs.game.sokoban.board import Board, State, bits, parse_level, reached
+from rollenv.envs.game.sokoban.board import Board, BoardState, bits, parse_level, reached
 from rollenv.envs.game.sokoban.solver import solve
 from rollenv.envs.splits import in_split
 
@@ -27,7 +27,7 @@ class Level:
     """A room with the initial player and boxes."""
 
     board: Board
-    start: State
+    start: BoardState
     solution_bound: int
     """Upper bound on the moves of the shortest solution; 0 if none is known."""
 
@@ -178,7 +178,7 @@ def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -
         return None
     found.sort()
     total, start = found[int(len(found) * (1 + random()) / 2)]
-    return Level(board, _wander(board, State(*start), wander, random), total + wander)
+    return Level(board, _wander(board, BoardState(*start), wander, random), total + wander)
 
 
 @functools.lru_cache(4096)
@@ -188,12 +188,12 @@ def _apart(height: int, width: int, cell: int) -> tuple[int, ...]:
     return tuple(abs(r - row) + abs(c - column) for r in range(height) for c in range(width))
 
 
-def _wander(board: Board, state: State, steps: int, random: Random) -> State:
+def _wander(board: Board, state: BoardState, steps: int, random: Random) -> BoardState:
     """Take up to ``steps`` random steps that push nothing."""
     for _ in range(steps):
         around = [state.player + s for s in board.steps if not (board.walls | state.boxes) >> (state.player + s) & 1]
         if around:
-            state = State(around[int(random() * len(around))], state.boxes)
+            state = BoardState(around[int(random() * len(around))], state.boxes)
     return state
 
 

@@ -68,7 +68,7 @@ def parse(formula: str) -> ast.expr:
         raise FormulaError(f"{formula[:60]!r} is not a formula") from None
 
 
-class Evaluation:
+class SheetValues:
     """The values of a sheet's cells, each computed once."""
 
     def __init__(self, cells: Cells):

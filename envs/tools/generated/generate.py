@@ -13,10 +13,10 @@ from rollenv.envs.tools.base import Informant, Judgement, Move, Problem, ToolEnv
 from rollenv.envs.tools.generated.goals import (
     DISTRACTIONS,
     LONGEST_MESSAGE,
-    Draw,
     Fitted,
     Goal,
-    Template,
+    GoalDraw,
+    GoalKind,
     World,
     fitted,
     guesses,
@@ -102,7 +102,7 @@ class GeneratedToolEnv(ToolEnv):
 
     #: The text before the request.
     intro: ClassVar[str]
-    templates: ClassVar[Sequence[Template]]
+    templates: ClassVar[Sequence[GoalKind]]
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class GeneratedToolEnv(ToolEnv):
         rng = random.Random(key)
         for _ in range(_WORLDS):
             world = self.world(rng)
-            if goals := self._goals(Draw(rng, world)):
+            if goals := self._goals(GoalDraw(rng, world)):
                 break
         else:
             raise UsageError(f"{self}: its settings leave no tasks; allow more records, or fewer options at once")
@@ -181,10 +181,10 @@ class GeneratedToolEnv(ToolEnv):
 
     def _offered(self, rng: random.Random, world: World, goals: list[Goal]) -> list[str]:
         own = [name for name in world.functions() if name not in DISTRACTIONS]
-        gone = self._gone(Draw(rng, world), goals) if self.missing == "functions" else set()
+        gone = self._gone(GoalDraw(rng, world), goals) if self.missing == "functions" else set()
         return [name for name in own if name not in gone] + sorted(rng.sample(DISTRACTIONS, self.distractors))
 
-    def _gone(self, draw: Draw, goals: list[Goal]) -> set[str]:
+    def _gone(self, draw: GoalDraw, goals: list[Goal]) -> set[str]:
         """Return the missing functions: those of the goal to refuse, or, to give nothing away, those of no goal."""
         if gone := {name for goal in goals if goal.refused for name in goal.blocks}:
             return gone
@@ -198,7 +198,7 @@ class GeneratedToolEnv(ToolEnv):
 
     # -- the choice of goals -------------------------------------------------------------------------------------------
 
-    def _goals(self, draw: Draw) -> list[Goal]:
+    def _goals(self, draw: GoalDraw) -> list[Goal]:
         """Draw compatible goals, starting with those that an option requires."""
         count = draw.rng.randint(*self.goals)
         special = [name for name, on in (("policy", self.policy), (self.missing, self.missing != "none")) if on]
@@ -215,7 +215,7 @@ class GeneratedToolEnv(ToolEnv):
         draw.rng.shuffle(found)
         return [one.goal for one in found]
 
-    def _goal(self, draw: Draw, kind: str, broken: bool) -> Goal | None:
+    def _goal(self, draw: GoalDraw, kind: str, broken: bool) -> Goal | None:
         usable = [template for template in self.templates if template.rule or kind != "policy"]
         breaks = kind == "policy" and broken
         goal = draw.rng.choice(usable).goal(draw, breaks)

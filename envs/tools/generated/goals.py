@@ -260,17 +260,17 @@ class NothingFits(Exception):
 
 
 @dataclass(frozen=True)
-class Template:
+class GoalKind:
     """A generator of goals of one kind.
 
     With a rule, ``make(draw, True)`` returns a request that the rule forbids, worded like an allowed one; otherwise
     requests are allowed.
     """
 
-    make: Callable[[Draw, bool], Goal | None]
+    make: Callable[[GoalDraw, bool], Goal | None]
     rule: str = ""
 
-    def goal(self, draw: Draw, breaks: bool) -> Goal | None:
+    def goal(self, draw: GoalDraw, breaks: bool) -> Goal | None:
         """Draw a goal; None if the world has no record for it."""
         try:
             return self.make(draw, breaks)
@@ -279,7 +279,7 @@ class Template:
 
 
 @dataclass
-class Draw:
+class GoalDraw:
     """The random source and the world of a template."""
 
     rng: random.Random

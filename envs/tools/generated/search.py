@@ -18,7 +18,7 @@ from rollenv.core.tools.backend import ToolError, tool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
-from rollenv.envs.tools.generated.goals import Draw, Goal, Template, World
+from rollenv.envs.tools.generated.goals import Goal, GoalDraw, GoalKind, World
 
 _WORD = re.compile(r"\w+")
 _ENDS = ("Works", "Trading", "Brothers", "Mills", "Lines")
@@ -172,7 +172,7 @@ class Library(World):
         return self.corpus.texts[id]
 
 
-def _question(draw: Draw, breaks: bool) -> Goal | None:
+def _question(draw: GoalDraw, breaks: bool) -> Goal | None:
     """Draw a path from one document to others, which ends in a value."""
     assert isinstance(draw.world, Library)
     corpus = draw.world.corpus
@@ -206,7 +206,7 @@ class SearchEnv(GeneratedToolEnv):
     """
 
     intro = "You answer questions from a library of documents."
-    templates = (Template(_question),)
+    templates = (GoalKind(_question),)
 
     def __init__(self, *, hops: int | tuple[int, int] | list[int] = (1, 3), **settings: Any):
         super().__init__(**settings)

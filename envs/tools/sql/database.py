@@ -206,7 +206,7 @@ class SqlError(Exception):
     """An error in a query; the message is for the agent."""
 
 
-class Result(NamedTuple):
+class SqlResult(NamedTuple):
     """The result of a statement."""
 
     columns: tuple[str, ...] = ()
@@ -298,7 +298,7 @@ class Database:
     def __del__(self) -> None:
         self.close()
 
-    def execute(self, query: str, values: Sequence[Any] = ()) -> Result:
+    def execute(self, query: str, values: Sequence[Any] = ()) -> SqlResult:
         """Execute one statement atomically.
 
         Args:
@@ -344,7 +344,7 @@ class Database:
                         )
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError, RecursionError) as error:
             raise SqlError(self._explained(error)) from None
-        return Result(columns, rows, connection.total_changes - before)
+        return SqlResult(columns, rows, connection.total_changes - before)
 
     def _explained(self, error: BaseException) -> str:
         if self._guard.denied:
@@ -370,7 +370,7 @@ class SqlBackend(Backend):
         super().__init__(state)
         self.database = database
 
-    def query(self, query: str, values: Sequence[Any] = ()) -> Result:
+    def query(self, query: str, values: Sequence[Any] = ()) -> SqlResult:
         """Execute one statement atomically.
 
         Args:

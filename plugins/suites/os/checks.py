@@ -14,7 +14,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from rollenv.envs.terminal.guard import Guard
+from rollenv.envs.terminal.guard import FileGuard
 from rollenv.envs.terminal.shell import LIMITS, Shell
 from rollenv.plugins.suites.os.items import Item, Script
 from rollenv.sandbox import Machine
@@ -24,7 +24,7 @@ from rollenv.sandbox.layers import temporary
 _STARTUP = re.compile(r"/(root|home/[^/]+)/\.(bashrc|bash_\w+|profile)$")
 
 
-class SystemGuard(Guard):
+class SystemGuard(FileGuard):
     """A guard for tasks about the system: start-up files of Bash and permissions of programs are copied too."""
 
     def _keeps(self, path: str, member: tarfile.TarInfo, contents: IO[bytes] | None) -> bool:

@@ -21,13 +21,13 @@ from rollenv.core.env import StepResult
 from rollenv.core.tools.backend import ToolError, tool
 from rollenv.core.tools.calls import write_calls
 from rollenv.envs.tools.base import Judgement, Problem, Reminder, ToolEnv
-from rollenv.envs.tools.sql.database import Result, SqlBackend, quoted, random_query
+from rollenv.envs.tools.sql.database import SqlBackend, SqlResult, quoted, random_query
 from rollenv.plugins.suites.mysql import MySql, read
 from rollenv.plugins.suites.mysql_functions import PAD, prepare
 from rollenv.plugins.suites.spider import NEED
 
 
-def row_texts(result: Result, query: str, floats: Collection[str] = ()) -> list[str]:
+def row_texts(result: SqlResult, query: str, floats: Collection[str] = ()) -> list[str]:
     """Convert each row of a result to a text; rows that are equal in MySQL have equal texts.
 
     Args:

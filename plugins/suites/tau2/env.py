@@ -17,7 +17,7 @@ from rollenv.core.env import StepResult
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.tools.backend import Change, differences
 from rollenv.core.tools.calls import write_calls
-from rollenv.envs.tools.base import Call, Judgement, Problem, Reply, ToolEnv, User, counted
+from rollenv.envs.tools.base import Call, Judgement, Problem, ToolEnv, User, UserReply, counted
 from rollenv.plugins.suites.tau2 import NEED
 from rollenv.plugins.suites.tau2.retail import RetailBackend, Tables
 
@@ -75,16 +75,16 @@ class Customer(User):
         """Return the customer's first message."""
         return f"Hello. {self.parts['reason_for_call']}."
 
-    def reply(self, message: str) -> Reply:
+    def reply(self, message: str) -> UserReply:
         """Answer a message of the agent."""
         text = message.lower()
         if TRANSFERRED in text:
-            return Reply("", ends=True)
+            return UserReply("", ends=True)
         if "?" not in text and not self.asked(text):
-            return Reply("", ends=True)
+            return UserReply("", ends=True)
         if any(phrase in text for phrase in LEAVES):
             more = self.confirms(text)
-            return Reply("Yes. That is all." if more else "No, that is all. Thank you.", ends=not more)
+            return UserReply("Yes. That is all." if more else "No, that is all. Thank you.", ends=not more)
         self.state["questions"] = self.state.get("questions", 0) + 1
         # Reply with the facts about the customer that the message asks for.
         known = self.parts.get("known_info", "")
@@ -99,8 +99,8 @@ class Customer(User):
         if "reason" in text and (reason := re.search(r"no longer needed|by mistake", self._everything().lower())):
             answers.append("It is no longer needed." if reason[0].startswith("no") else "I ordered it by mistake.")
         if self.confirms(text) and not answers:
-            return Reply("Yes.")
-        return Reply(" ".join(answers) or self._everything())
+            return UserReply("Yes.")
+        return UserReply(" ".join(answers) or self._everything())
 
     @staticmethod
     def confirms(text: str) -> bool:
@@ -152,7 +152,7 @@ class ChatCustomer(User):
         self.role = _ROLE + json.dumps(dict(instructions), ensure_ascii=False)
         self.state["heard"] = []
 
-    def reply(self, message: str) -> Reply:
+    def reply(self, message: str) -> UserReply:
         """Get the customer's reply to a message of the agent from the endpoint.
 
         Raises:
@@ -161,7 +161,7 @@ class ChatCustomer(User):
         heard: list[dict[str, str]] = [*self.state["heard"], {"role": "user", "content": _clean(message)}]
         text = self._asked([{"role": "system", "content": self.role}, *heard])
         self.state["heard"] = [*heard, {"role": "assistant", "content": text}]
-        return Reply(text.replace(_STOP, "").strip(), ends=_STOP in text)
+        return UserReply(text.replace(_STOP, "").strip(), ends=_STOP in text)
 
     def _asked(self, messages: list[dict[str, str]]) -> str:
         sent = {"model": self.model, "messages": messages, "temperature": 0}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.backend import ToolError, differences
 from rollenv.core.tools.calls import write_calls
-from rollenv.envs.tools.base import Judgement, Move, Problem, Reply, ToolEnv, counted
+from rollenv.envs.tools.base import Judgement, Move, Problem, ToolEnv, UserReply, counted
 from rollenv.plugins.suites.tau2 import TELECOM_NEED
 from rollenv.plugins.suites.tau2.env import LEAVES, TRANSFERRED, Customer
 from rollenv.plugins.suites.tau2.retail import Record, Tables
@@ -189,29 +189,29 @@ class PhoneCustomer(Customer):
         reason = self.parts["reason_for_call"].lower()
         self.aim = next((check, works) for word, check, works in _AIMS if word in reason)
 
-    def reply(self, message: str) -> Reply:
+    def reply(self, message: str) -> UserReply:
         """Answer a message of the agent."""
         text = message.lower()
         if TRANSFERRED in text or self.backend.state["transferred"]:
-            return Reply("", ends=True)
+            return UserReply("", ends=True)
         if wanted := requests_in(message):
             done = [self._done(each) for each in wanted[:_AT_ONCE]]
-            return Reply("\n".join([*done, *([_TOO_MUCH] if len(wanted) > _AT_ONCE else [])]))
+            return UserReply("\n".join([*done, *([_TOO_MUCH] if len(wanted) > _AT_ONCE else [])]))
         asks = "?" in text or self.asked(text)
         if not asks or any(phrase in text for phrase in LEAVES):
             check, works = self.aim
             shown = self._call(check)
             if re.search(works, shown):
-                return Reply("It works now. Thank you.", ends=True)
+                return UserReply("It works now. Thank you.", ends=True)
             complaints = self.state["complaints"] = self.state.get("complaints", 0) + 1
-            return Reply(f"It still does not work. {shown}", ends=complaints > _COMPLAINTS)
+            return UserReply(f"It still does not work. {shown}", ends=complaints > _COMPLAINTS)
         if "plan" in text and re.search(r"\b(change|switch|upgrade)\b", text):
-            return Reply("I do not want to change my plan, but I would pay for 2 GB more.")
+            return UserReply("I do not want to change my plan, but I would pay for 2 GB more.")
         if _WHO.search(text):
-            return Reply(f"{self.parts['known_info']}.")
+            return UserReply(f"{self.parts['known_info']}.")
         if "how much" in text or "how many" in text:
-            return Reply("2 GB.")
-        return Reply(
+            return UserReply("2 GB.")
+        return UserReply(
             "Yes."
             if self.confirms(text) or _AGREES.search(text)
             else f"{self.parts['reason_for_call']}. {self.parts['known_info']}."
