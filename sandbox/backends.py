@@ -225,13 +225,10 @@ def start(
     """Start a worker and verify its isolation. The first worker of each kind in a process is probed.
 
     Args:
-        backend: name of the backend, one of :data:`BACKENDS`.
-        packages: Python packages that must be importable inside.
         require: isolation properties that must hold; by default the backend's promised ones.
 
     Raises:
         IsolationError: a promised or required property does not hold.
-        UsageError: the backend or a property is unknown, or a package cannot be imported.
     """
     if backend not in BACKENDS:
         raise UsageError(f"there is no sandbox backend {backend!r}; choose from {', '.join(BACKENDS)}")

@@ -171,8 +171,6 @@ class Commands:
             env: environment variables in addition to the sandbox's.
             timeout: seconds; by default the limit of the sandbox.
             user: user of a :class:`Machine` that runs the command; by default the image's.
-            on_stdout: called with each piece of text from standard output.
-            on_stderr: called with each piece of text from standard error.
 
         Raises:
             NotFound: there is no such program or folder.

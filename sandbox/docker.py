@@ -119,7 +119,6 @@ def start(
 
     Raises:
         SandboxError: there is no daemon or image, or the container does not start.
-        MissingExtra: the docker SDK is not installed.
     """
     with extra("docker", "The docker sandbox"):
         import docker.errors
@@ -237,7 +236,6 @@ def docker_image(name: str, *, base_url: str | None = None) -> Image | None:
 
     Raises:
         SandboxError: there is no engine, or it could not export the image.
-        MissingExtra: the docker SDK is not installed.
     """
     with extra("docker", "Images of Docker"):
         import docker.errors

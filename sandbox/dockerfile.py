@@ -58,11 +58,7 @@ class Instruction:
 
 
 def parse(text: str) -> list[Instruction]:
-    """Split a Dockerfile into instructions.
-
-    Raises:
-        UsageError: a heredoc does not end, or the escape character is invalid.
-    """
+    """Split a Dockerfile into instructions."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     # The escape character, and the first line after the directives.
     escape, at = "\\", 0
@@ -142,9 +138,6 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\", *, quote
     Args:
         variables: values by name; unknown variables are empty.
         quotes: whether quotes are special; in a heredoc they are not.
-
-    Raises:
-        UsageError: quotes or braces do not match, or ``${NAME:?message}`` has no value.
     """
     return _WordReader(text, variables, escape, quotes).until("")
 

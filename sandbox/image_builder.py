@@ -95,7 +95,6 @@ def build(
         offline: programs and wheels that replace the network.
         hidden: names in the context to exclude.
         ignored: patterns in addition to those of ``.dockerignore``.
-        limits: limits of the machine that builds.
         timeout: timeout of each RUN in seconds.
 
     Raises:
@@ -370,9 +369,6 @@ def image_for(name: str, base: Base | None = None) -> Image:
 
     Args:
         base: returns the image for a name, or None.
-
-    Raises:
-        UsageError: there is no such image.
     """
     image = (base(name) if base else None) or _standing_for(name)
     if image is None:

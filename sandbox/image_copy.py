@@ -60,11 +60,7 @@ class BuildContext:
         ]
 
     def found(self, name: str) -> list[Path]:
-        """Find the files and folders that match a name or pattern; final links are followed inside the context.
-
-        Raises:
-            UsageError: nothing matches.
-        """
+        """Find the files and folders that match a name or pattern; final links are followed inside the context."""
         paths = [self.folder / path for path in matches(name, lambda base: _listed(self.folder / base))]
         paths = [path for path in paths if path.exists() and self._has(path)]
         if not paths:
@@ -154,9 +150,6 @@ def put(machine: Machine, sources: Iterable[Source], target: str, into: bool, ow
         into: treat the path as a folder, which is created if necessary.
         owner: ``user:group`` as names or numbers; by default root.
         mode: permissions in octal; by default unchanged.
-
-    Raises:
-        UsageError: the owner or the mode is malformed.
     """
     if mode and not re.fullmatch(r"[0-7]{3,4}", mode):
         raise UsageError(f"--chmod={mode} is not supported; use octal permissions")

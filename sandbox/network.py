@@ -122,9 +122,6 @@ class AllowList:
     range of addresses (``10.0.0.0/8``); with ``:PORT`` for one port, else 80 and 443. A name allows only public
     addresses, unless the address is in a range on the list, so that no name can resolve to this host or its private
     network.
-
-    Raises:
-        UsageError: an entry is malformed.
     """
 
     def __init__(self, hosts: Sequence[str]):

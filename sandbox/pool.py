@@ -92,7 +92,6 @@ class Pool:
         Raises:
             PoolFull: too many runs are waiting.
             SandboxError: no sandbox can be started, or the pool is closed.
-            UsageError: the timeout is not above 0.
         """
         seconds = self.limits.seconds if timeout is None else timeout
         if not seconds > 0:

@@ -174,12 +174,10 @@ class Sandbox(BaseSandbox):
         Args:
             backend: ``local`` (namespaces on this machine) or ``docker``.
             packages: modules to import before code runs.
-            files: contents by path, written before code runs.
             snapshot: files of another sandbox; see :meth:`snapshot`.
             env: environment variables of all code and commands.
             require: properties of :attr:`isolation` that must hold; by default the backend's promised ones.
             timeout: lifetime in seconds, see :meth:`set_timeout`; by default unlimited.
-            settings: settings of the backend (``image=`` for docker).
 
         Raises:
             IsolationError: a required property does not hold.
@@ -220,17 +218,12 @@ class Sandbox(BaseSandbox):
                 by default the context's, or ``python``.
             context: the context that keeps the state; by default the language's own.
             timeout: seconds; by default the limit of the sandbox.
-            on_stdout: called with each piece of text from standard output.
-            on_stderr: called with each piece of text from standard error.
-            on_result: called with each result.
-            on_error: called with the error, if any.
             env: environment variables for this code (in ``bash`` and ``javascript`` also for later cells).
 
         Raises:
             ContextBusy: the context is running other code.
             NotFound: there is no such context or interpreter.
             SandboxDied: the sandbox has ended.
-            UsageError: there is no such language.
         """
         seconds, output = self._seconds(timeout), Output(on_stdout, on_stderr, on_result)
         if language in LANGUAGES and context is None:
@@ -273,7 +266,6 @@ class Sandbox(BaseSandbox):
         Raises:
             FileThere: a context with this name exists.
             NotFound: there is no such folder, or the sandbox lacks the language's program.
-            UsageError: there are no contexts for the language.
         """
         if language not in STATEFUL:
             raise UsageError(f"there are no contexts for {language!r}; there are for {', '.join(STATEFUL)}")

@@ -67,7 +67,6 @@ class Runner(Protocol):
 
         Args:
             code: the program, which runs as ``__main__``.
-            stdin: its standard input.
             timeout: seconds; by default the runner's limit.
         """
         ...

@@ -176,7 +176,6 @@ class SandboxWorker:
             The request's number, for :meth:`forget` after the last answer, and the queue of its answers.
 
         Raises:
-            UsageError: the code is too long.
             SandboxDied: the sandbox has ended.
         """
         if len(getattr(request, "code", "")) > MAX_CODE:

@@ -72,7 +72,6 @@ class CodeEnv(RowEnv):
     has nothing to read or patch that would help it.
 
     Args:
-        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
         test_key: column of the tests; for their formats, see :func:`~rollenv.envs.code.tests.parse_tests`.
         max_workers: number of tests of one program that run at a time (those with standard input).
         max_tests: maximum number of tests; those with the longest inputs are run.
@@ -202,11 +201,7 @@ class CodeEnv(RowEnv):
         return f"```python\nprint({self.action_rng.randrange(10)})\n```"
 
     def oracle_action(self) -> str:
-        """Return the data set's solution.
-
-        Raises:
-            UsageError: the data set has no solutions.
-        """
+        """Return the data set's solution."""
         if not self.solution_key or not self.row.get(self.solution_key):
             raise UsageError(f"{self}: the data set has no solutions; pass solution_key=")
         solution: Any = self.row[self.solution_key]

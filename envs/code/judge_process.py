@@ -42,9 +42,6 @@ class Raised(Exception):
 def decode(data: Any, depth: int = 0) -> Any:
     """Decode JSON data into a value of built-in types and fractions only, in linear time.
 
-    Args:
-        data: JSON data that :func:`~rollenv.envs.code.candidate_process.encode` made.
-
     Raises:
         Raised: the call raised, or the data are malformed.
     """
@@ -292,11 +289,7 @@ class _Asserts(ast.NodeTransformer):
 
 
 class JudgeProcess:
-    """The stubs of functions, and the calls of them.
-
-    Args:
-        known: calls of the previous round with their answers.
-    """
+    """The stubs of functions, and the calls of them."""
 
     def __init__(self, known: list[tuple[str, str]]):
         self.known = known
@@ -319,12 +312,7 @@ class JudgeProcess:
         return getattr(target, name)(*args, **kwargs)
 
     def ask(self, what: str, target: Any, args: Any, kwargs: Any) -> Any:
-        """Return the program's answer to a call, or a placeholder.
-
-        Args:
-            what: kind of the call, such as ``call``.
-            target: the function's stub, or a remote object.
-        """
+        """Return the program's answer to a call, or a placeholder."""
         number, buffer = len(self.calls), io.BytesIO()
         if number >= MAX_CALLS:
             raise Stop
@@ -346,11 +334,7 @@ class JudgeProcess:
         return Later()
 
     def verdict(self, test: str, scope: dict[str, Any]) -> bool:
-        """Return whether a test passes; meaningless if an answer is unknown.
-
-        Args:
-            scope: globals of the test.
-        """
+        """Return whether a test passes; meaningless if an answer is unknown."""
         try:
             tree = ast.fix_missing_locations(_Asserts().visit(ast.parse(test)))
             exec(compile(tree, "test.py", "exec", dont_inherit=True), scope)

@@ -51,8 +51,8 @@ class OneLine(ProceduralEnv):
             :class:`~rollenv.sandbox.types.Runner`.
         partial: make the reward the share of tests that pass.
         max_turns: with more than one, the agent sees a failed test after a wrong answer and may try again.
-        split, action_format, format_reward: see :class:`~rollenv.envs.data.procedural.ProceduralEnv`. An answer may
-            be the expression, the line with ``return``, or the whole function.
+
+    An answer may be the expression, the line with ``return``, or the whole function.
     """
 
     state_names = ("template", "numbers", "calls", "hint")
@@ -186,9 +186,6 @@ def read_function(text: str, parameters: tuple[str, ...]) -> tuple[ast.expr, tup
 
     Args:
         parameters: names that the expression may use; a function has as many parameters.
-
-    Returns:
-        The expression as a tree, and the names of its parameters.
 
     Raises:
         ValueError: it is not such a program; the message is for the agent.

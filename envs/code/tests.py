@@ -80,12 +80,7 @@ def parse_tests(
         raw: a dict of ``inputs`` and ``outputs`` (TACO, APPS, CodeContests; with ``fn_name`` for calls), a list of
             dicts of ``input`` and ``output`` (PrimeIntellect, LiveCodeBench), either as JSON text, a list of assert
             statements (MBPP), or a text that defines ``check(candidate)`` (HumanEval, which names the entry point).
-        setup: statements between the program and its asserts.
         max_tests: maximum number; those with the longest inputs are kept. None keeps all; asserts are always kept.
-        context: code of the data set that asserts may use.
-
-    Raises:
-        UsageError: the format is unknown, or there are no tests.
     """
     if isinstance(raw, str) and entry_point:
         return AssertTests((f"{raw}\ncheck({entry_point})",), setup, context)
@@ -156,7 +151,6 @@ def run_tests(
     Args:
         timeout: seconds per test. Calls and asserts run one after another in one process; a test that takes longer or
             ends the process fails, and the others continue in a new process.
-        every: False stops at the first failed test.
         judge: runs tests that are not calls with expected values, without the program; by default ``runner``, in
             separate processes.
     """

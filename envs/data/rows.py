@@ -119,11 +119,9 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
         name: a registered data set (its name on the hub or its folder below ``$ROLLENV_DATA``), any data set of the
             hub, or the path of a .jsonl, .jsonl.gz or .parquet file or of a folder of those.
         split: name of the split; may be None if there is only one.
-        rows: rows in memory, instead of a name.
 
     Raises:
         MissingData: it was not found; the message says where it was looked for and where to get it.
-        UsageError: the split does not exist or is missing, there are no rows, or a file cannot be read.
     """
     if rows is not None:
         mapped = hasattr(rows, "features") and hasattr(rows, "__getitem__")  # a table of the datasets library

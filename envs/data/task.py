@@ -49,7 +49,6 @@ class AnswerEnv(Env):
     until the turns are used up (``truncated``). The last answer's score is the reward.
 
     Args:
-        max_turns: maximum number of answers.
         format_reward: reward for an action without an answer.
     """
 
@@ -115,12 +114,6 @@ class AnswerEnv(Env):
 
 class RowEnv(AnswerEnv):
     """Tasks from the rows of a data set, one answer each.
-
-    Args:
-        dataset_name, split, dataset: see :func:`~rollenv.envs.data.rows.load_rows`; ``dataset`` are rows in memory.
-        question_key, gold_key: columns of the question and the gold answer.
-        seed: seed of the private random stream.
-        format_reward: reward for an action without an answer.
 
     ``reset(options={"index": i})`` selects row ``i``, as does ``reset(idx=i)``, GEM's argument. A seed draws a row;
     later resets without a seed go through all other rows in a random order before any repeats.

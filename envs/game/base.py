@@ -191,9 +191,6 @@ def numbers(text: str, n: int | None = None) -> list[int] | None:
 
     Args:
         n: required count; None for any above 0.
-
-    Returns:
-        The numbers, or None if the text is anything else.
     """
     parts = text.replace(",", " ").split(None, n or -1)
     if n and len(parts) != n:
@@ -232,9 +229,6 @@ def words(length: int, hard: bool = False) -> tuple[str, ...]:
 
     Args:
         hard: rarer words instead, if there are any of that length.
-
-    Returns:
-        The words in upper case, sorted.
     """
     listed = [
         tuple(w.upper() for w in read_lines(name) if len(w) == length) for name in ("words_hard.txt", "words.txt")

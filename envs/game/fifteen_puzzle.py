@@ -24,9 +24,6 @@ class FifteenPuzzle(TextGame):
     start is uniform over all positions with a solution within ``max_turns``; from 4x4 on, it comes from as many or
     fewer (at least half as many) random moves that never take the last one back. The oracle's solution is a shortest
     one up to 3x3, and the way back to where the tiles came from on larger boards.
-
-    Args:
-        max_turns: turns before the episode is truncated.
     """
 
     picture = staticmethod(pictures.fifteen)

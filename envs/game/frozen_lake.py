@@ -18,16 +18,13 @@ STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 
 class FrozenLake(GridGame):
-    """Reach the goal without falling into a hole.
+    """Reach the goal without falling into a hole. If the ice does not slip, it can be reached within the limit.
 
     Args:
         frozen: probability of a cell to be ice rather than a hole.
-        is_slippery: whether moves may slide sideways.
         success_rate: on slippery ice, the probability of the intended direction; the rest is split between both sides.
         rewards: ``ragen`` (1 at the goal, -0.1 for a malformed action), ``roll`` (-0.01 for one) or ``gem``
             (it ends the episode with -0.1).
-        max_turns, max_actions, actions_per_turn, action_format: see :class:`~rollenv.envs.game.grid.GridGame`. The
-            goal can always be reached within the limit if the ice does not slip.
     """
 
     picture = staticmethod(pictures.frozen_lake)
@@ -182,7 +179,6 @@ def best_chances(size: int, holes: frozenset[int], goal: int, success_rate: floa
     """Compute the probability of reaching the goal under the best policy, by value iteration.
 
     Args:
-        holes: cells that end the episode.
         success_rate: probability of moving in the chosen direction; the rest is split between both sides.
 
     Returns:

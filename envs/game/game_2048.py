@@ -31,7 +31,6 @@ class Game2048(TextGame):
 
     Args:
         target_tile: a power of two, 8 or more.
-        max_turns: turns before the episode is truncated.
     """
 
     picture = staticmethod(pictures.tiles)
@@ -135,7 +134,6 @@ def slide(rows: Rows, direction: str) -> Rows:
 
     Args:
         rows: the board, 0 for an empty cell.
-        direction: up, down, left or right.
     """
     if direction == "left":
         return tuple(map(slide_left, rows))

@@ -22,8 +22,6 @@ class Mastermind(TextGame):
 
     Args:
         num_numbers: the largest number in a code, from 1.
-        duplicate_numbers: whether a number may occur more than once.
-        max_turns: guesses before the episode is truncated.
     """
 
     picture = staticmethod(pictures.mastermind)

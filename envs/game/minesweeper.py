@@ -19,9 +19,6 @@ class Minesweeper(TextGame):
     hidden, whether the cell itself is revealed or others around it are.
 
     The oracle deduces what single numbers allow; where they allow nothing it looks at the hidden mines.
-
-    Args:
-        max_turns: turns before the episode is truncated.
     """
 
     picture = staticmethod(pictures.minesweeper)
@@ -188,8 +185,7 @@ class Grid:
 
         Args:
             cell: index ``row * cols + col``, not a mine.
-            mines: bit mask of the mines.
-            shut: bit mask of cells that do not change (open or flagged).
+            mines, shut: bit masks of the mines, and of cells that do not change (open or flagged).
 
         Returns:
             Bit mask of the cells that open.

@@ -31,11 +31,7 @@ _building = threading.Lock()
 
 
 def make_spec(env_id: str) -> EnvSpec:
-    """Make the spec of ``harbor:PATH`` or ``tb:PATH``: a task folder, or a folder of task folders.
-
-    Raises:
-        UnknownEnv: there is no task.
-    """
+    """Make the spec of ``harbor:PATH`` or ``tb:PATH``: a task folder, or a folder of task folders."""
     path = env_id.partition(":")[2]
     try:
         tasks = find_tasks(Path(path).expanduser())
@@ -69,7 +65,6 @@ class HarborEnv(TerminalEnv):
         offline: substitute for the network; by default wheels from the cache, which the host's pip fills.
         network: hosts that agents may reach (see :class:`~rollenv.sandbox.network.AllowList`), by default none. If a
             task has its own list, only its hosts that are allowed here; ``*`` allows all.
-        settings: further arguments, passed on to :class:`TerminalEnv`.
     """
 
     reset_options = frozenset({"index"})

@@ -43,11 +43,7 @@ def read_task(path: Path) -> TaskFolder:
 
 
 def find_tasks(path: Path) -> list[Path]:
-    """Return the folder itself, or the task folders in it (at any depth), sorted.
-
-    Raises:
-        TaskFolderError: there are no task folders.
-    """
+    """Return the folder itself, or the task folders in it (at any depth), sorted."""
     if not path.is_dir():
         raise TaskFolderError(f"there is no folder {path}")
     if any((path / name).is_file() for name in ("task.toml", "task.yaml")):
@@ -62,11 +58,7 @@ def find_tasks(path: Path) -> list[Path]:
 
 
 def read_harbor(path: Path) -> TaskFolder:
-    """Read a folder with a task.toml.
-
-    Raises:
-        TaskFolderError: it is malformed.
-    """
+    """Read a folder with a task.toml."""
     file = path / "task.toml"
     try:
         fields = Fields(file, tomllib.loads(read_text(file)))
@@ -236,11 +228,7 @@ def _artifacts(fields: Fields) -> Iterable[Artifact]:
 
 
 def read_terminal_bench(path: Path) -> TaskFolder:
-    """Read a folder with a task.yaml. Without a Dockerfile, the image is the host's system with its files in /app.
-
-    Raises:
-        TaskFolderError: it is malformed.
-    """
+    """Read a folder with a task.yaml. Without a Dockerfile, the image is the host's system with its files in /app."""
     file = path / "task.yaml"
     fields = Fields(file, _yaml(file))
     instruction = fields.text("instruction")
@@ -299,11 +287,7 @@ def _yaml(file: Path) -> Any:
 
 
 def _only_service(file: Path) -> dict[str, Any]:
-    """Return ``env``, ``image`` and ``workdir`` of the only service, without variables for Terminal-Bench's runner.
-
-    Raises:
-        TaskFolderError: there are several services.
-    """
+    """Return ``env``, ``image`` and ``workdir`` of the only service, without variables for Terminal-Bench's runner."""
     services = Fields(file, _yaml(file) or {}).table("services")
     if len(services.data) > 1:
         names = ", ".join(map(str, services.data))

@@ -27,7 +27,6 @@ class Arithmetic(ProceduralEnv):
         operands: the numbers, or (lowest, highest).
         answers: lowest and highest answer; None for any. With (0, 9), every answer has one digit.
         max_turns: with more than one, the feedback on a wrong answer is too low or too high, and the agent may retry.
-        split, action_format, format_reward: arguments of :class:`~rollenv.envs.data.procedural.ProceduralEnv`.
     """
 
     state_names: tuple[str, ...] = ("task", "hint")

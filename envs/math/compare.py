@@ -219,11 +219,7 @@ def _picks(letter: str, answer: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def without_names(gold: str, answer: str) -> tuple[str, str]:
-    """Convert both answers to normal form, without the variables before their values.
-
-    Returns:
-        The gold answer and the other one.
-    """
+    """Convert both answers to normal form, without the variables before their values."""
     ours, theirs = normal(gold)[0], normal(answer)[0]
     if "\\ln" in ours and "\\log" not in ours and "\\" not in answer:  # log is Python's natural logarithm
         theirs = theirs.replace("\\log", "\\ln")

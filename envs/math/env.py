@@ -20,12 +20,9 @@ class MathEnv(RowEnv):
     If a row has a list of answers, each is right.
 
     Args:
-        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
-        answer_key: column of the gold answer.
         use_format_error_reward: reward an action without a box with -0.1 instead of 0.
         use_mp: GEM's choice between a process per environment and a timer that works only in the main thread. Ignored:
             grading works in every thread, in processes that the environments share.
-        instruct: request a box in the question.
         seconds: limit of the processor time for grading; beyond it an answer is wrong.
     """
 
@@ -55,11 +52,7 @@ class MathEnv(RowEnv):
 
     @property
     def gold(self) -> str:
-        """The right answer, or the first of several.
-
-        Raises:
-            UsageError: the row has no answer.
-        """
+        """The right answer, or the first of several."""
         if not self.accepted:
             raise UsageError(f"{self}: row {self.idx} has no answer in its column {self.gold_key!r}")
         return self.accepted[0]

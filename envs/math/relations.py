@@ -102,9 +102,6 @@ def unassigned(gold: str, answer: str) -> tuple[str, str]:
     r"""Remove ``x =`` from two answers, unless their variables differ; ``x=1,y=2`` becomes ``(1,2)``.
 
     An equation is kept if the other answer is one too and does not assign a variable.
-
-    Returns:
-        The gold answer and the other one.
     """
     (names, ours), (others, theirs) = _assigned(gold), _assigned(answer)
     if (names and not others and "=" in answer and _is_curve(names, ours)) or (others and not names and "=" in gold):

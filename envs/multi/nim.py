@@ -27,7 +27,6 @@ class Nim(Game):
     the last remaining agent wins. Rewards: 1 for the winner, 0 for the others, -0.1 for a forfeit.
 
     Args:
-        max_pile: maximum number of objects in a pile at the start.
         max_take: maximum number of objects taken in a turn; None for a whole pile.
         first_wins: with two players, draw only starts that the first player can win (True) or cannot (False).
     """
@@ -188,12 +187,7 @@ def _action_text(amount: int, pile: int) -> str:
 
 
 class NimSeat(Seat):
-    """One seat of :class:`Nim`; with two players, it can win every start.
-
-    Args:
-        players, num_piles, max_pile, max_take: arguments of the base class :class:`Nim`.
-        seat, opponent: arguments of the base class :class:`~rollenv.envs.multi.seat.Seat`.
-    """
+    """One seat of :class:`Nim`; with two players, it can win every start."""
 
     picture = staticmethod(pictures.nim)
 

@@ -84,12 +84,9 @@ class QaEnv(RowEnv):
     rewarded.
 
     Args:
-        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
-        answer_key: column of the accepted answer or a list of them.
         extract_boxed: the answer is in ``\\boxed{}`` instead of ``<answer>`` tags.
         use_format_error_reward: reward an action without an answer with -0.1 instead of 0.
         metric: the reward: ``em`` (1 for an exact match, else 0) or ``f1`` (the share of words; success is 1).
-        instruct: describe the answer format in the question.
     """
 
     def __init__(
@@ -136,22 +133,14 @@ class QaEnv(RowEnv):
         return self._template % self.action_rng.choice(("yes", "no", "True", "False"))
 
     def oracle_action(self) -> str:
-        """Return the first accepted answer.
-
-        Raises:
-            UsageError: there is no accepted answer.
-        """
+        """Return the first accepted answer."""
         if not self.accepted:
             raise UsageError(f"{self}: row {self.idx} has no accepted answer")
         return self._template % self.accepted[0]
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Return the accepted answers in a cell, which has one or a list of them.
-
-    Raises:
-        UsageError: it has anything but texts and numbers.
-    """
+    """Return the accepted answers in a cell, which has one or a list of them."""
     values = listed(value)
     for one in values:
         if not isinstance(one, str | int | float | Decimal):

@@ -194,7 +194,6 @@ class ReasoningGymEnv(Env):
         dataset_seed: a fixed seed of the data set (42 in GEM); None draws one with every item, so that items do not
             run out.
         level: difficulty from 0 along the data set's own curriculum; levels past the end are the last one.
-        seed: seed of the private random stream.
         config: fields of the data set's configuration; they override those of ``level``.
 
     ``reset(options={"index": i})`` selects the item.
@@ -307,11 +306,7 @@ def _package() -> Any:
 
 
 def _build(source: Source, seed: int) -> Any:
-    """Build a data set.
-
-    Raises:
-        UsageError: unknown name, or invalid settings.
-    """
+    """Build a data set."""
     name, size, level, text = source
     registry = _package().factory
     if name not in registry.DATASETS:
@@ -378,13 +373,6 @@ def make_item(source: Source, seed: int, index: int) -> tuple[Any, dict[str, Any
     """Build one item, which depends only on the arguments.
 
     The last 256 are cached: the members of a group play the same item, and some take a second to build.
-
-    Args:
-        source: see :func:`data_set`.
-        index: index of the item, from 0.
-
-    Returns:
-        The data set and the item.
     """
     name = source[0]
     if name in _DRAWS_GLOBALLY or name in _PRINTS:
@@ -410,11 +398,6 @@ class _InOrder(frozenset[str]):
 
 def answer_score(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
     """Score an answer to an item. An answer that is unsafe to score counts as no answer.
-
-    Args:
-        source: see :func:`data_set`.
-        index: index of the item, from 0.
-        answer: None for no answer.
 
     Returns:
         The score in [0, 1], and the error that the scorer raised ("" if none).

@@ -246,13 +246,6 @@ class Modes:
 
 
 def unchanged(files: Mapping[str, bytes | str], *paths: str) -> tuple[Holds, ...]:
-    """Make checks that files are unchanged.
-
-    Args:
-        paths: the files to check; by default all.
-
-    Returns:
-        One check for each path.
-    """
+    """Make checks that files are unchanged."""
     kept = ((path, files[path]) for path in paths or files)
     return tuple(Holds(path, data.encode() if isinstance(data, str) else data, loose=False) for path, data in kept)

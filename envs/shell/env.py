@@ -26,12 +26,10 @@ class ShellEnv(TerminalEnv):
     Args:
         family: one of :data:`~rollenv.envs.shell.generate.FAMILIES`, or ``mix`` for all.
         size: 1 (one short command) to 5, or the smallest and the largest.
-        template: a kind of task of the family; by default any.
         split: ``train``, ``val`` and ``test`` never share a task; ``all`` is the union.
         partial: reward of an unsolved task, multiplied by the share of checks that hold, 0 to 1.
         image: image of the machine, with bash, coreutils, findutils, grep, sed, awk, git, tar, gzip and python3; by
             default the host's own programs.
-        settings: further arguments, passed on to :class:`~rollenv.envs.terminal.base.TerminalEnv`.
     """
 
     def __init__(
@@ -58,11 +56,7 @@ class ShellEnv(TerminalEnv):
 
     @property
     def task(self) -> ShellTask:
-        """The current task.
-
-        Raises:
-            UsageError: no episode has been started.
-        """
+        """The current task."""
         if self._task is None:
             raise UsageError(f"{self}: call reset() to draw a task")
         return self._task

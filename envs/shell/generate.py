@@ -37,10 +37,6 @@ def generate(family: str, seed: int, size: int = 1, template: str | None = None)
         family: one of :data:`FAMILIES`, or :data:`MIX` to draw one.
         seed: equal seeds give equal tasks, in every process.
         size: 1 (one short command) to 5.
-        template: a kind of task of the family; by default one is drawn.
-
-    Raises:
-        UsageError: there is no such family, size or kind.
     """
     if family != MIX and family not in FAMILIES:
         raise UsageError(f"there is no family {family!r} of shell tasks; choose from {', '.join([*FAMILIES, MIX])}")

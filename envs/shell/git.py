@@ -51,11 +51,7 @@ class History:
         return dict(self.commits[-1].files)
 
     def repository(self) -> tuple[Repository, list[str]]:
-        """Make a repository with the branch main.
-
-        Returns:
-            The repository, and the names of its commits, oldest first.
-        """
+        """Make a repository with the branch main."""
         made = Repository()
         names = line_of_commits(made, self.commits)
         made.refs["refs/heads/main"] = names[-1]

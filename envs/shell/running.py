@@ -112,7 +112,6 @@ def ask(workspace: Workspace, port: int, messages: Sequence[str], whole: bool) -
     """Return the answers of a server on several connections; an empty list if there is no server.
 
     Args:
-        messages: data for each connection.
         whole: whether an answer ends when the server closes the connection; else it has as many lines as were sent.
     """
     data = (base64.b64encode(one.encode()).decode() for one in messages)

@@ -89,9 +89,7 @@ class Family:
         """Generate the task of a seed.
 
         Args:
-            seed: equal seeds give equal tasks, in every process.
             size: 1 (one short command) to 5.
-            template: name of the kind; by default one of those for the size is drawn.
         """
         draw = TaskDraw(f"shell {self.name} {template or ''} {size} {seed}")
         kinds = [one for one in self.templates if size in one.sizes and template in (None, one.name)]

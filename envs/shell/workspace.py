@@ -28,11 +28,7 @@ class Workspace(Protocol):
     """
 
     def run(self, command: str, *, timeout: float = 10.0) -> CommandResult:
-        """Run a bash command in the working folder with a clean environment, and kill all its processes.
-
-        Args:
-            timeout: time limit of the command, in seconds.
-        """
+        """Run a bash command in the working folder with a clean environment, and kill all its processes."""
 
     def look(self, path: str) -> Entry | None:
         """Return the status of a file, folder or link itself; None if nothing exists there."""

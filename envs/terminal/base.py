@@ -174,11 +174,6 @@ class TerminalEnv(Env):
     def say(self, text: str, *, ends: bool = False, valid: bool = True, died: bool = False) -> StepResult:
         """Count a turn that was played on the machine from outside; grade the machine after the last turn.
 
-        Args:
-            ends: whether the agent has submitted.
-            valid: whether the action was parsed.
-            died: whether the machine has died.
-
         Raises:
             EpisodeOver: there is no running episode.
         """
@@ -215,9 +210,6 @@ class TerminalEnv(Env):
         """Start a program that plays the task, see :class:`~rollenv.envs.terminal.program.Program`.
 
         Its deadline is limited by the remainder of :attr:`max_seconds`.
-
-        Raises:
-            UsageError: a program is running, or the spec is incomplete.
         """
         if self._program is not None:
             raise UsageError(f"{self}: a program is running; call end_program() first")

@@ -232,21 +232,13 @@ class Fields:
         return _VARIABLE.sub(value, text).replace("\0", "")
 
     def wrong(self, name: str, wanted: str) -> None:
-        """Report an invalid value, with a description of valid ones.
-
-        Raises:
-            TaskFolderError: always.
-        """
+        """Report an invalid value, with a description of valid ones."""
         where = f"{self.prefix}.{name}".strip(".")
         raise TaskFolderError(f"{self.file}: {where} must be {wanted}, got {self.data.get(name)!r}")
 
 
 def read_text(path: Path) -> str:
-    """Read a file of a task.
-
-    Raises:
-        TaskFolderError: the file cannot be read.
-    """
+    """Read a file of a task."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -62,8 +62,6 @@ class FileGuard:
     """The filter for :meth:`Machine.commit`.
 
     Args:
-        image: the agent's initial image.
-        runners: programs and packages of the tests.
         tests: names of the tests' files, which they may copy beside the agent's work.
     """
 

@@ -47,7 +47,6 @@ class Keystrokes(Wrapper):
     task is submitted when ``task_complete`` was true twice in a row.
 
     Args:
-        env: the environment that runs commands, a :class:`TerminalEnv`.
         output_bytes: maximum length of an observation; the middle of longer ones is left out.
         longest_wait: maximum number of seconds to wait after one entry of keystrokes.
     """

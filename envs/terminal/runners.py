@@ -76,7 +76,6 @@ class Runners:
         """Return whether the tests load a Python package for themselves, rather than as part of the agent's work.
 
         Args:
-            package: its name in ``site-packages``, or the name of its metadata.
             of_image: whether the image has it.
         """
         name = top_level(package)

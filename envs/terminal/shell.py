@@ -67,7 +67,6 @@ class Shell:
 
         Args:
             arguments: values of ``$1`` and so on.
-            timeout: time limit, instead of the session's.
         """
         given = f"{self.kept or f'cd -- {shlex.quote(self.cwd)}'}\0{sendable(script)}\0"
         words = ["bash", "-c", _KEEPING, "--", *arguments]

@@ -153,9 +153,7 @@ def verify(
     If the tests have no result because of the agent's work, the reward is 0, so that provoking an error does not pay.
 
     Args:
-        image: image of the grading machine.
         offline: wheels and programs that replace the network.
-        separate: the image of a separate verifier.
 
     Raises:
         VerifierError: there is no reward even without the agent's files; subclasses are the reasons.

@@ -36,8 +36,6 @@ class CalculatorTask(Arithmetic):
     ``tool_success_counter``.
 
     Args:
-        terms, operands, operators, split: arguments of :class:`~rollenv.envs.math.arithmetic.Arithmetic`.
-        max_turns: maximum number of calls and answers together.
         format_reward: reward for an action that is neither, and for a malformed call.
     """
 

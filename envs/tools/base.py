@@ -150,11 +150,7 @@ class Problem:
 
 
 def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, int]:
-    """Count changes.
-
-    Returns:
-        The numbers of wanted changes that were made, and of other changes.
-    """
+    """Count changes."""
     aims = {change.path: change.after for change in wanted}
     met = sum(change.path in aims and aims[change.path] == change.after for change in changed)
     return met, sum(change.path not in aims for change in changed)

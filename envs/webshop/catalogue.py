@@ -37,11 +37,7 @@ Ints = NDArray[np.int32]
 
 
 class Products:
-    """The products in a folder from :func:`write_catalogue`, numbered in the order of the shop's files.
-
-    Raises:
-        UsageError: the folder has no catalogue of this version.
-    """
+    """The products in a folder from :func:`write_catalogue`, numbered in the order of the shop's files."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -94,7 +90,6 @@ class Products:
 
         Args:
             what: ``category``, ``query`` or ``attribute``.
-            name: its name; an unknown one has no products.
 
         Returns:
             Numbers of the products, int32 of shape (n,), in the order of the files.
@@ -121,14 +116,7 @@ def _load(folder: Path, name: str) -> Any:
 
 
 def write_catalogue(found: Iterable[Product], folder: Path) -> None:
-    """Write products in the compact format to an existing folder.
-
-    Args:
-        found: the products, consumed one at a time.
-
-    Raises:
-        UsageError: there is no product.
-    """
+    """Write products in the compact format to an existing folder."""
     writer = _Writer()
     with (folder / "records.bin").open("wb") as records:
         for number, product in enumerate(found):

@@ -59,7 +59,6 @@ class WebShopEnv(Env):
         observation: format of pages: ``text``, ``text_rich`` or ``html``.
         num_products: use only the first products; None for all.
         goals: the published goals: ``synthetic`` or ``human``.
-        max_steps: actions before the episode is truncated.
         invalid_action_penalty: reward of an action that is malformed or not available.
         error_tolerance: number of such actions before the episode ends; None for no limit.
         history: number of past turns before the observation.
@@ -73,10 +72,6 @@ class WebShopEnv(Env):
         data: the folder of WebShop's files; by default ``$ROLLENV_DATA/webshop``.
 
     ``reset(options={"index": i})`` plays the i-th goal of the split, reachable or not.
-
-    Raises:
-        UsageError: a setting is invalid.
-        MissingData: the files are missing.
     """
 
     def __init__(

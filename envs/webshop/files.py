@@ -43,9 +43,6 @@ class ShopFiles:
 
         Args:
             num_products: wanted number of products; None for all.
-
-        Raises:
-            MissingData: a required file is missing.
         """
         small = num_products is not None and num_products <= 1000
         order = ("_1000", "") if small else ("", "_1000")
@@ -74,11 +71,7 @@ def records(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def entries(path: Path) -> Iterator[tuple[int, str, Any]]:
-    """Yield the pairs of a JSON object with their numbers, from 1.
-
-    Raises:
-        BadFile: the file is truncated, damaged or not an object.
-    """
+    """Yield the pairs of a JSON object with their numbers, from 1."""
     pairs = _read(path, "{", lambda library, file: library.kvitems(file, "", use_float=True))
     return ((number, key, value) for number, (key, value) in pairs)
 

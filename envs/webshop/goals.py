@@ -28,11 +28,7 @@ class Goals:
     Args:
         kind: ``synthetic`` (every instructed product with every combination of its options) or ``human``.
         price_seed: seed of the prices within ranges (one draw per product) and of the price limits (one per goal).
-        rules: scoring, for the reachability of goals.
         limits: whether goals have a price limit.
-
-    Raises:
-        UsageError: the catalogue has no goals of the kind.
     """
 
     def __init__(
@@ -119,9 +115,6 @@ class Goals:
         all behind ``test``. Duplicates of earlier splits are left out: from ``eval``, equal goals of the same product;
         from ``train`` and ``rest``, goals with the same text (except for the price limit), even of other products. A
         shop with up to 1,500 goals has a fifth in test and two fifths in eval.
-
-        Raises:
-            UsageError: unknown name.
         """
         if name not in SPLITS:
             raise UsageError(f"split {name!r} is unknown; choose from {', '.join(SPLITS)}")
@@ -218,7 +211,6 @@ def price_limit(price: float, key: str) -> float | None:
 
     Args:
         price: price of the product, in dollars.
-        key: seed of the draw.
 
     Returns:
         The limit in dollars; None for prices from 980 on.

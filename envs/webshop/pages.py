@@ -139,7 +139,6 @@ def render(
     """Render a page.
 
     Args:
-        view: the chosen options and visited items.
         mode: ``text`` (all texts, joined by the separator), ``text_rich`` (a line each, buttons marked) or ``html``.
         show_selected: mark the chosen options in ``text`` too; the original does not show them there.
         separator: text between the parts in ``text``.

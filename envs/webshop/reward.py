@@ -76,12 +76,7 @@ def has_spacy() -> bool:
 
 @functools.cache
 def nouns_from(source: str) -> Nouns:
-    """Return the function that finds nouns: ``simple`` or ``spacy``.
-
-    Raises:
-        UsageError: unknown name.
-        MissingExtra: spaCy is not installed.
-    """
+    """Return the function that finds nouns: ``simple`` or ``spacy``."""
     if source not in SOURCES:
         raise UsageError(f"nouns {source!r} is unknown; choose from {', '.join(SOURCES)}")
     if source == "spacy" and not has_spacy():
@@ -191,7 +186,6 @@ def purchase_reward(
 
     Args:
         price: price of the product, in dollars.
-        options: chosen values by the name of the option.
 
     Returns:
         The reward in [0, 1], and its parts under the published names, with the source of the nouns as ``nouns``.

@@ -32,14 +32,7 @@ _LISTS = {"<a>": "attribute", "<c>": "category", "<q>": "query"}
 
 
 class SearchEngine:
-    """Finds products by keywords.
-
-    Args:
-        folder: index from :func:`write_index`.
-
-    Raises:
-        MissingExtra: bm25s, PyStemmer or regex is not installed.
-    """
+    """Finds products by keywords."""
 
     def __init__(self, catalogue: Products, folder: Path):
         self.catalogue = catalogue
@@ -77,9 +70,6 @@ class SearchEngine:
 
     def ranked(self, query: str, k: int = MAX_RESULTS) -> list[tuple[int, float]]:
         """Rank the products for a query.
-
-        Args:
-            k: maximum number of products.
 
         Returns:
             (number of the product, score) pairs, best first; products with score 0 are left out.

@@ -27,7 +27,6 @@ class Shop:
     """The immutable data that environments share.
 
     Args:
-        index: the folder of the search index.
         window: number of products on a page of results.
     """
 
@@ -67,11 +66,7 @@ def _searches(product: Product) -> list[str]:
 
 
 def shop_folder(data: str | Path | None) -> Path:
-    """Return the folder of the data set, by default ``$ROLLENV_DATA/webshop``.
-
-    Raises:
-        MissingData: there is no such folder.
-    """
+    """Return the folder of the data set, by default ``$ROLLENV_DATA/webshop``."""
     root = data_root()
     folder = Path(data) if data is not None else Path(root) / "webshop" if root else None
     if folder is None or not folder.is_dir():
@@ -88,12 +83,7 @@ def open_shop(data: str | Path | None = None, num_products: int | None = None) -
     """Return the shop of WebShop's files, built on first use and shared.
 
     Args:
-        data: the folder of the files; by default ``$ROLLENV_DATA/webshop``.
         num_products: use only the first products; None for all.
-
-    Raises:
-        MissingData: the files are missing.
-        BadFile: a file is damaged.
     """
     files = ShopFiles.find(shop_folder(data), num_products)
     stamps = tuple((path, stat.st_mtime_ns, stat.st_size) for path in files.paths for stat in (path.stat(),))
@@ -107,12 +97,7 @@ def _open(files: ShopFiles, num_products: int | None, stamps: tuple[tuple[Path, 
 
 
 def shop_from(folder: Path, window: int = 10, kind: type[AnyShop] = Shop) -> AnyShop:  # type: ignore[assignment]
-    """Open the shop of a cached catalogue; its search index is built on first use.
-
-    Args:
-        window: number of products on a page of results.
-        kind: the class of the shop.
-    """
+    """Open the shop of a cached catalogue; its search index is built on first use."""
     catalogue = Products(folder)
     index = cached("webshop", f"{folder.name}-index{INDEX_FORMAT}", lambda new: write_index(catalogue, new))
     return kind(catalogue, index, window)

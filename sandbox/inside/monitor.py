@@ -222,11 +222,7 @@ class ResourceMonitor:
 
 
 def bytes_in_sockets(read: Callable[[str], bytes]) -> int:
-    """Return the bytes of unread and unsent data in sockets; 0 if they cannot be counted.
-
-    Args:
-        read: reads a file of /proc.
-    """
+    """Return the bytes of unread and unsent data in sockets; 0 if they cannot be counted."""
     lines = [line.split() for line in read("self/net/protocols").splitlines()]
     count = sum(int(line[2]) for line in lines if len(line) > 2 and line[0].startswith((b"UNIX", b"TCP", b"UDP")))
     if count <= 4:  # inspecting sockets is expensive, and a few hold little

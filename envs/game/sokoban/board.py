@@ -38,10 +38,7 @@ class Board:
         return (-self.width, self.width, -1, 1)
 
     def move(self, state: BoardState, step: int) -> BoardState | None:
-        """Move the player.
-
-        Args:
-            step: index offset, one of :attr:`steps`.
+        """Move the player by an index offset, one of :attr:`steps`.
 
         Returns:
             The next state, or None if the move is blocked.
@@ -62,7 +59,6 @@ class Board:
         """Draw the board as rows of cells.
 
         Args:
-            state: the player and the boxes.
             symbols: text for each XSB character; by default the character.
         """
         cells = [WALL if self.walls >> i & 1 else FLOOR for i in range(self.height * self.width)]
@@ -77,10 +73,7 @@ class Board:
 
 
 def layers(board: Board, player: int, boxes: int) -> Iterator[tuple[int, int]]:
-    """Group the cells that the player can walk to by distance.
-
-    Args:
-        boxes: bit mask of the boxes.
+    """Group the cells that the player can walk to by distance; ``boxes`` is a bit mask.
 
     Returns:
         Pairs of (moves to walk there plus one, bit mask of cells), nearest first.

@@ -39,7 +39,6 @@ class Sokoban(GridGame):
         min_moves: minimum length of the shortest solution, or (low, high) to draw it for each level.
         split: ``train`` and ``test`` never share a room (walls and targets); ``all`` is both.
         levels: a Boxoban file or folder to draw levels from instead of generating them.
-        max_actions, actions_per_turn, action_format: arguments of :class:`~rollenv.envs.game.grid.GridGame`.
 
     ``reset(options={"index": i})`` plays the i-th level of ``levels``.
     """

@@ -49,15 +49,7 @@ class Rules:
 
 
 def generate(rules: Rules, random: Random, tries: int = 2000) -> Level:
-    """Generate a solvable level with every box off its target; (almost) every random stream gives another level.
-
-    Args:
-        random: a source of draws from [0, 1).
-        tries: maximum number of rooms to try.
-
-    Raises:
-        UsageError: no level was found in ``tries`` rooms, because the rules contradict each other or are too strict.
-    """
+    """Generate a solvable level with every box off its target; (almost) every random stream gives another level."""
     for _ in range(tries):
         board, cells = _room(rules, random)
         if board is None:
@@ -201,9 +193,6 @@ def load_levels(path: str | Path) -> list[Level]:
     """Load all levels of a Boxoban file, or of every ``*.txt`` below a folder, sorted by name.
 
     Levels are in XSB format, each after a line that starts with ``;``.
-
-    Raises:
-        UsageError: there is no such file or folder, no level in it, or a level is malformed.
     """
     path = Path(path)
     files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]

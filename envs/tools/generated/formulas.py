@@ -25,11 +25,7 @@ class FormulaError(ValueError):
 
 
 def range_of(text: str) -> list[tuple[str, int]]:
-    """Return the cells of a range such as ``B2:C9``, row by row.
-
-    Raises:
-        FormulaError: it is not a range within the sheet.
-    """
+    """Return the cells of a range such as ``B2:C9``, row by row."""
     first, _, last = text.strip().upper().partition(":")
     one, two = CELL.fullmatch(first), CELL.fullmatch(last or first)
     if not one or not two or int(one[2]) > int(two[2]) or one[1] > two[1] or int(two[2]) > MOST_ROWS:

@@ -97,7 +97,6 @@ class GeneratedToolEnv(ToolEnv):
             when asked.
         long_context: characters of an irrelevant staff handbook before the request.
         policy: there are rules; in half of the tasks one goal breaks a rule and should be refused.
-        settings: further arguments, passed on to :class:`ToolEnv`.
     """
 
     #: The text before the request.

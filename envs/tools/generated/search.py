@@ -201,8 +201,7 @@ class SearchEnv(GeneratedToolEnv):
 
     Args:
         hops: number of documents for a question, or its minimum and maximum, 1 to 5.
-        settings: see :class:`~rollenv.envs.tools.generated.generate.GeneratedToolEnv`; ``missing`` and ``policy`` are
-            not available, since nothing can be changed.
+        settings: without ``missing`` and ``policy``, since nothing can be changed.
     """
 
     intro = "You answer questions from a library of documents."

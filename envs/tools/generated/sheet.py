@@ -438,7 +438,6 @@ class SheetEnv(GeneratedToolEnv):
     Args:
         python: whether there is a function ``run_python``, whose programs have the values in ``cells``. They run in a
             sandbox, and can make episodes nondeterministic (clock, random numbers).
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.generated.generate.GeneratedToolEnv`.
     """
 
     intro = "You look after a spreadsheet: a table in columns A to D with a header in row 1; other columns are free."

@@ -32,8 +32,6 @@ def table_image(
 
     Args:
         columns: names and the rest of the definitions, such as ``TEXT``.
-        rows: values in the order of the columns.
-        prepare: adds the collations of the columns.
     """
     sql = f"CREATE TABLE {quoted(name)} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns)})"
     with _opened(prepare) as connection:
@@ -111,11 +109,7 @@ def _stored(value: Any) -> Any:
 
 
 def image_of(data: Mapping[str, Any], prepare: Prepare | None = None) -> bytes:
-    """Return the image of a database from the JSON data of :func:`data_of`.
-
-    Args:
-        prepare: adds the collations that occur in it.
-    """
+    """Return the image of a database from the JSON data of :func:`data_of`."""
     with _opened(prepare) as connection:
         connection.execute("BEGIN")
         own = sorted(data["tables"].items(), key=lambda each: each[0].startswith("sqlite_"))
@@ -258,7 +252,6 @@ class Database:
     Args:
         image: the initial database, from :func:`image_of` or :attr:`image`; databases may share it.
         prepare: adds functions and collations to every new connection; see :data:`Prepare`.
-        steps: maximum number of steps of a query.
     """
 
     def __init__(self, image: bytes = b"", prepare: Prepare | None = None, steps: int = STEPS):
@@ -300,9 +293,6 @@ class Database:
 
     def execute(self, query: str, values: Sequence[Any] = ()) -> SqlResult:
         """Execute one statement atomically.
-
-        Args:
-            values: values of its question marks.
 
         Raises:
             SqlError: the statement is wrong, forbidden, too long or too slow.
@@ -371,14 +361,7 @@ class SqlBackend(Backend):
         self.database = database
 
     def query(self, query: str, values: Sequence[Any] = ()) -> SqlResult:
-        """Execute one statement atomically.
-
-        Args:
-            values: values of its question marks.
-
-        Raises:
-            ToolError: the statement failed.
-        """
+        """Execute one statement atomically."""
         try:
             return self.database.execute(query, values)
         except SqlError as error:

@@ -60,8 +60,6 @@ class TinyEnv(ToolEnv):
         records: number of orders, 3 to 20.
         brief: return ``info["brief"]`` as the observation.
         calls: format of calls; see :class:`ToolEnv`.
-        max_turns: see :class:`ToolEnv`; three are needed.
-        settings: further arguments, passed on to :class:`ToolEnv`.
     """
 
     def __init__(

@@ -82,14 +82,7 @@ def _class(name: str) -> Any:
 
 
 class Services:
-    """The services of a task in their current state.
-
-    Args:
-        offered: names of the functions that may be called.
-
-    Raises:
-        MissingExtra: bfcl-eval is not installed.
-    """
+    """The services of a task in their current state."""
 
     def __init__(self, entry: Entry, offered: Sequence[str]):
         self.objects: dict[str, Any] = {}
@@ -348,9 +341,6 @@ class BFCLMultiTurnEnv(ToolEnv):
     after every request, the state and the answers of the services are those of the right calls. A request may take 20
     actions with calls. ``partial`` is the share of solved requests. The services are bfcl-eval's classes:
     ``pip install --no-deps bfcl-eval mpmath``.
-
-    Args:
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     _KEPT = (*ToolEnv._KEPT, "asked_at")

@@ -31,11 +31,7 @@ def _lines(path: Path) -> tuple[Entry, ...]:
 
 
 def entries(category: str) -> tuple[Entry, ...]:
-    """Return the tasks of a category.
-
-    Raises:
-        MissingData: the files are not there.
-    """
+    """Return the tasks of a category."""
     return _lines(need(category).found() / f"BFCL_v4_{category}.json")
 
 
@@ -45,11 +41,7 @@ def _answers(path: Path) -> Mapping[str, Sequence[Any]]:
 
 
 def answers(category: str) -> Mapping[str, Sequence[Any]]:
-    """Return the right answers by the id of the task; empty if no call is right.
-
-    Raises:
-        MissingData: the files are not there.
-    """
+    """Return the right answers by the id of the task; empty if no call is right."""
     return _answers(need(category).found() / "possible_answer" / f"BFCL_v4_{category}.json")
 
 
@@ -218,12 +210,7 @@ def _fits_dict(value: Mapping[str, Any], possible: Sequence[Any]) -> bool:
 
 
 def first_right(about: Mapping[str, Any], possible: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return right arguments: the first possible value of each, without optional ones.
-
-    Args:
-        about: the function's description in BFCL's format.
-        possible: possible values of each argument.
-    """
+    """Return right arguments: the first possible value of each, without optional ones."""
     required = about["parameters"]["required"]
     return {
         name: _unfolded(next(each for each in values if each != ""))
@@ -257,7 +244,6 @@ class BFCLEnv(ToolEnv):
 
     Args:
         category: simple_python, multiple, parallel or irrelevance.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, category: str = "simple_python", **settings: Any):

@@ -72,7 +72,6 @@ class DBBenchEnv(ToolEnv):
 
     Args:
         kind: statement of the tasks: ``select``, ``insert``, ``update`` or ``all``.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, kind: str = "all", **settings: Any):
@@ -227,7 +226,6 @@ def table_hash(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str
     """Return AgentBench's hash of a table: the MD5 of the sorted, shortened MD5s of its rows; None without rows.
 
     Args:
-        columns: columns to hash, in order.
         rows: values by column; missing values and None are left out.
     """
     if not rows:

@@ -25,11 +25,7 @@ class MachineBackend(Backend):
         self.failure: SandboxError | None = None
 
     def execute(self, command: str) -> Ran:
-        """Run a command of the agent.
-
-        Raises:
-            SandboxDied: the machine has died.
-        """
+        """Run a command of the agent."""
         raise NotImplementedError
 
     def _execute(self, command: str) -> Ran:
@@ -105,11 +101,7 @@ class MachineEnv(ToolEnv):
         return Judgement(False)
 
     def grade(self) -> Judgement:
-        """Judge the episode while the machine is still running.
-
-        Raises:
-            SandboxDied: the agent's files crash the grading machine.
-        """
+        """Judge the episode while the machine is still running."""
         raise NotImplementedError(f"{type(self).__name__} has no grade()")
 
     def random_command(self) -> str:

@@ -58,9 +58,6 @@ def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[
         answer: None if the agent finished without an answer.
         machine: the agent's machine, whose processes are killed.
         fresh: starts a fresh machine, prepared for the task.
-
-    Raises:
-        SandboxError: a grading machine cannot be started.
     """
     if item.answer is not None:
         if answer is None:

@@ -29,10 +29,6 @@ def start_prepared(
         name: folder of the cache for this kind of image.
         recipe: the key: equal recipes give equal images.
         prepare: sets up a machine over the host's system; its errors are raised.
-        env: environment variables of all processes.
-
-    Raises:
-        IsolationError: no machine can be started.
     """
     base = Image.host()
     recipe_json = json.dumps([_VERSION, base.mounts, list(recipe)])

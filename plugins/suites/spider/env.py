@@ -55,8 +55,6 @@ def intercode_reward(given: Sequence[str], wanted: Sequence[str], ordered: bool 
     """Return the intersection over union of the rows of two results.
 
     Args:
-        given: rows from :func:`row_texts`.
-        wanted: rows of the gold query.
         ordered: multiply by Kendall's tau-b of the common rows' order, rounded, as in InterCode's current code.
     """
     ours, theirs = Counter(given), Counter(wanted)
@@ -209,12 +207,7 @@ class Gold(NamedTuple):
 
 
 class SpiderBackend(SqlBackend):
-    """A database, with the score of the last result.
-
-    Args:
-        stored: the initial database.
-        ordered: whether the order of rows counts.
-    """
+    """A database, with the score of the last result."""
 
     def __init__(self, stored: Stored, gold: Gold, ordered: bool = False):
         super().__init__(MySql(stored.image, stored.text_columns), {"score": 0.0, "match": False})
@@ -276,7 +269,6 @@ class SpiderEnv(ToolEnv):
         ordered: multiply the reward by the rank correlation of the common rows with the gold query's order, as in
             InterCode's current code; its published results do not have this factor.
         strict: expect an empty result for the 13 questions whose gold query MySQL rejects, as upstream.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     judged_when_cut = True
@@ -339,11 +331,7 @@ def _gold(dump: Path, name: str, query: str) -> Gold:
 
 @functools.lru_cache(maxsize=4)
 def questions(path: Path, dump: Path, empty: bool) -> Sequence[Mapping[str, Any]]:
-    """Return the questions in ``ic_spider_dev.json`` with their ``number`` in the file.
-
-    Args:
-        empty: include those over databases without rows.
-    """
+    """Return the questions in ``ic_spider_dev.json`` with their ``number`` in the file."""
     stored = databases(dump)
     rows = enumerate(json.loads(path.read_text(encoding="utf-8")))
     return [{**row, "number": number} for number, row in rows if empty or not stored[row["db"]].empty]

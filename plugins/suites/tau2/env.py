@@ -135,7 +135,6 @@ class ChatCustomer(User):
     """A customer played by a model behind an endpoint; :attr:`state` has the conversation.
 
     Args:
-        model: the endpoint's name of the model.
         base_url: URL before ``/chat/completions``. The key is ``OPENAI_API_KEY``, if it is set.
         patience: timeout of each of three tries, in seconds.
     """
@@ -220,7 +219,6 @@ class RetailEnv(ToolEnv):
         user: ``script``, or ``chat:MODEL`` for a language model, whose episodes are not reproducible, whatever the
             spec declares for the default.
         base_url: URL of the endpoint for ``chat:MODEL``.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(
@@ -345,13 +343,7 @@ def tables_of(path: Path) -> Tables:
 
 @functools.lru_cache(maxsize=8)
 def tasks_of(path: Path, splits: Path, split: str) -> Sequence[Mapping[str, Any]]:
-    """Return the tasks of a split, in the order of the file.
-
-    Args:
-        path: path of the file ``tasks.json``.
-        splits: path of the file ``split_tasks.json``.
-        split: the split, one of :data:`SPLITS`.
-    """
+    """Return the tasks of a split, in the order of the file."""
     wanted = set(_cached(splits)[split])
     return [row for row in _cached(path) if row["id"] in wanted]
 

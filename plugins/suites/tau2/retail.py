@@ -32,11 +32,7 @@ class RetailBackend(Backend):
         self.tables = tables
 
     def record(self, table: str, key: str) -> Record:
-        """Return a record, for reading.
-
-        Raises:
-            ToolError: there is no such record.
-        """
+        """Return a record, for reading."""
         changed = self.state["changed"][table]
         if key not in changed and key not in self.tables[table]:
             raise ToolError(f"{table.removesuffix('s').capitalize()} not found")
@@ -44,11 +40,7 @@ class RetailBackend(Backend):
         return found
 
     def own(self, table: str, key: str) -> Record:
-        """Return the episode's own copy of a record, for changes.
-
-        Raises:
-            ToolError: there is no such record.
-        """
+        """Return the episode's own copy of a record, for changes."""
         changed = self.state["changed"][table]
         if key not in changed:
             changed[key] = copy.deepcopy(self.record(table, key))

@@ -119,7 +119,6 @@ class Backend:
         """Carry out a call. Mistakes of the agent never raise.
 
         Args:
-            arguments: the agent's arguments, of any types.
             names: the functions that may be called; None for all.
         """
         function = self.functions().get(name) if names is None or name in names else None

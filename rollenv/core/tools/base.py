@@ -56,12 +56,7 @@ class BaseTool:
         raise NotImplementedError(f"{type(self).__name__} does nothing")
 
     def check(self) -> None:
-        """Called when an environment is wrapped.
-
-        Raises:
-            UsageError: a setting is missing or wrong.
-            MissingExtra: a package is not installed.
-        """
+        """Called when an environment is wrapped."""
 
     def reset(self) -> None:
         """Reset for a new episode."""
@@ -71,9 +66,6 @@ class BaseTool:
 
         Args:
             same_state: continue from where this one is, instead of from the start.
-
-        Raises:
-            UsageError: ``same_state`` is asked for and the state cannot be copied.
         """
         return self
 

@@ -71,11 +71,7 @@ def _parse(expression: str) -> ast.expr:
 
 
 def evaluate_tree(tree: ast.expr, names: Mapping[str, int]) -> Number:
-    """Evaluate a parsed expression.
-
-    Raises:
-        ValueError: see :func:`evaluate`.
-    """
+    """Evaluate a parsed expression."""
     try:
         return _value(tree, names, 0)
     except ZeroDivisionError:

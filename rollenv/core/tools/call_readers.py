@@ -84,11 +84,7 @@ def first_mark(text: str) -> int:
 
 
 def marked_calls(text: str, functions: Functions) -> tuple[list[ToolCall], str]:
-    """Find the calls behind marks.
-
-    Returns:
-        The calls, and the text around them.
-    """
+    """Find the calls behind marks."""
     calls: list[ToolCall] = []
     around, at = [], 0
     while len(calls) <= MOST_CALLS and (mark := _OPENING.search(text, at)):
@@ -267,7 +263,6 @@ def json_calls(text: str, expected: bool, known: Collection[str]) -> tuple[list[
 
     Args:
         expected: the agent was asked for this form.
-        known: names of the functions that are offered.
 
     Returns:
         The calls, the text around them, and where the first begins.

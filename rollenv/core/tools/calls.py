@@ -48,11 +48,7 @@ def find_calls(
     and a call with anything beside its name and arguments: no call is carried out without what it was given.
 
     Args:
-        form: format of calls in the agent's instructions.
         schemas: the functions, in the form of OpenAI's ``tools`` parameter; texts in elements get the types they name.
-
-    Returns:
-        The calls, and the text without them.
     """
     offset = opening_thought(action)
     text = action[offset:]

@@ -87,9 +87,6 @@ class FunctionTool(CallableTool):
 
     Args:
         functions: with type hints; the first paragraph of the docstring says what each does.
-
-    Raises:
-        UsageError: for a function whose arguments cannot be described.
     """
 
     tool_type = "function"
@@ -131,9 +128,6 @@ def argument_model(function: Callable[..., Any]) -> type[BaseModel]:
 
     Args:
         function: with type hints. A first parameter ``self`` is left out.
-
-    Raises:
-        UsageError: an argument has no name that a call could use, or its type hint cannot be resolved.
     """
     try:
         hints = get_type_hints(function, include_extras=True)

@@ -27,9 +27,6 @@ class ObservationWrapper(Wrapper):
             default if there is a tokenizer and ``apply_chat_template_on_reset`` is not set.
         apply_chat_template_on_reset: render only the first observation with the template, and append the rest as text.
         max_history_length: number of past turns that are shown; None for all.
-
-    Raises:
-        UsageError: for settings that contradict each other.
     """
 
     def __init__(

@@ -366,7 +366,6 @@ class TelecomEnv(ToolEnv):
 
     Args:
         support: text on technical support in the policy: ``manual`` or ``workflow``.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, support: str = "manual", **settings: Any):

@@ -19,7 +19,6 @@ class Records(Backend):
 
     Args:
         tables: the initial records. Plans and devices never change and are shared; the rest is copied.
-        phone: the initial settings.
     """
 
     def __init__(self, tables: Tables, phone: Record):
@@ -29,11 +28,7 @@ class Records(Backend):
         self.shared = {name: tables[name] for name in ("devices", "plans")}
 
     def record(self, key: str) -> Record:
-        """Return a record by its id.
-
-        Raises:
-            ToolError: there is no such record.
-        """
+        """Return a record by its id."""
         table = TABLES.get(key[:1], "")
         found = (self.shared if table in self.shared else self.state).get(table, {}).get(key)
         if found is None:
@@ -45,9 +40,6 @@ class Records(Backend):
 
         Args:
             table: ``line`` or ``bill``.
-
-        Raises:
-            ToolError: there is no such record.
         """
         if key not in self._customer(customer_id)[f"{table}_ids"]:
             raise ToolError(f"customer {customer_id} has no {table} {key[:100]!r}")
@@ -303,11 +295,7 @@ class Phone(Records):
         return f"There is a payment request for bill {bill['bill_id']} of {bill['total_due']} USD."
 
     def permissions(self, app_name: str) -> dict[str, bool]:
-        """Return the permissions of an app.
-
-        Raises:
-            ToolError: there is no such app.
-        """
+        """Return the permissions of an app."""
         apps = self.phone["app_statuses"]
         if app_name not in apps:
             raise ToolError(f"there is no app {app_name[:100]!r}; there are {', '.join(apps)}")
