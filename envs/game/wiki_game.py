@@ -16,23 +16,7 @@ from rollenv.core.errors import RollenvError, Unsolvable, UsageError
 from rollenv.envs.game.base import TextGame, box, read_lines, turns
 
 #: Stop words, ignored when the similarity of pages is computed.
-COMMON = (
-    "all",
-    "and",
-    "another",
-    "are",
-    "for",
-    "from",
-    "has",
-    "its",
-    "not",
-    "that",
-    "the",
-    "who",
-    "with",
-    "which",
-    "you",
-)
+COMMON = "all and another are for from has its not that the who with which you".split()  # noqa: SIM905
 
 
 @dataclass(frozen=True, slots=True)

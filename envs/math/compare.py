@@ -49,33 +49,13 @@ _SAME = {
 }
 _SAME_COMMAND = re.compile(rf"\\(?:{'|'.join(name[1:] for name in _SAME)})(?![a-zA-Z])")
 #: LaTeX of characters outside ASCII.
+_COMMANDS = """
+    π pi ∞ infty ∪ cup ∩ cap ∖ setminus × times · cdot ⋅ cdot ∙ cdot ± pm ∈ in ∅ emptyset ⩽ leq ≦ leq ⩾ geq ≧ geq
+    ⟨ langle ⟩ rangle 〈 langle 〉 rangle
+    """.split()  # noqa: SIM905
 _SIGNS_OF_UNICODE = str.maketrans(
-    {
-        "π": "\\pi ",
-        "∞": "\\infty ",
-        "∪": "\\cup ",
-        "∩": "\\cap ",
-        "∖": "\\setminus ",
-        "×": "\\times ",
-        "÷": "/",
-        "·": "\\cdot ",
-        "⋅": "\\cdot ",
-        "∙": "\\cdot ",
-        "±": "\\pm ",
-        "∈": "\\in ",
-        "∅": "\\emptyset ",
-        "⩽": "\\leq ",
-        "≦": "\\leq ",
-        "⩾": "\\geq ",
-        "≧": "\\geq ",
-        "⟨": "\\langle ",
-        "⟩": "\\rangle ",
-        "〈": "\\langle ",
-        "〉": "\\rangle ",
-        "⁄": "/",
-        "。": ".",
-        "、": ",",
-    }
+    {sign: f"\\{name} " for sign, name in zip(_COMMANDS[::2], _COMMANDS[1::2], strict=True)}
+    | {"÷": "/", "⁄": "/", "。": ".", "、": ","}
 )
 #: LaTeX of characters whose form :func:`plain_characters` would lose: superscripts, subscripts, fractions.
 _RAISED = {"<super>": "^{%s}", "<sub>": "_{%s}", "<fraction>": "\\frac{%s}"}

@@ -91,17 +91,8 @@ def _arithmetic(draw: TaskDraw, size: int) -> ShellTask:
 
 def _roman(number: int) -> str:
     found = ""
-    for value, letters in (
-        (100, "C"),
-        (90, "XC"),
-        (50, "L"),
-        (40, "XL"),
-        (10, "X"),
-        (9, "IX"),
-        (5, "V"),
-        (4, "IV"),
-        (1, "I"),
-    ):
+    values = (100, 90, 50, 40, 10, 9, 5, 4, 1)
+    for value, letters in zip(values, ("C", "XC", "L", "XL", "X", "IX", "V", "IV", "I"), strict=True):
         found += letters * (number // value)
         number %= value
     return found
