@@ -322,8 +322,12 @@ class _Builder:
         """Return the parts of the layer's cache key, and the sources."""
         number = int(name) if name.isdecimal() else len(self.stages)
         other = self.stages[number] if number < len(self.stages) else self.named.get(name.lower())
-        image = other.image if other else (self.offline.uv() if _UV.match(name) else None)
-        image = image or (self.base(name) if self.base else None) or _standing_for(name)
+        image = other.image if other else None
+        if other is None and _UV.match(name):
+            image = self.offline.uv()
+        if image is None and self.base:
+            image = self.base(name)
+        image = image or _standing_for(name)
         if image is None or other is stage:
             raise UsageError(f"there is no stage or image {name!r} before this one")
 

@@ -139,7 +139,8 @@ class CodeEnv(RowEnv):
     def _no_gold(self, cell: Any) -> str:
         if not isinstance(cell, str | list | tuple | Mapping):
             return f"holds {'NaN' if cell != cell else type(cell).__name__}, not tests"
-        return "" if (cell.strip() if isinstance(cell, str) else cell) else "is empty"
+        empty = not cell or (isinstance(cell, str) and not cell.strip())
+        return "is empty" if empty else ""
 
     def _parse(self, tests: Any) -> Tests:
         row = self.row

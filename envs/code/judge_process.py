@@ -53,6 +53,9 @@ def decode(data: Any, depth: int = 0) -> Any:
         raise Raised("ValueError", "unreadable") from error
 
 
+_OF_HEX: dict[str, Callable[[str], Any]] = {"i": lambda text: int(text, 16), "b": bytes.fromhex, "a": bytearray.fromhex}
+
+
 def _decoded(data: Any, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError("nested too deep")
@@ -63,8 +66,8 @@ def _decoded(data: Any, depth: int) -> Any:
     ((tag, inner),) = data.items()
     if tag == "e":
         raise Raised(*map(str, inner))
-    if tag in ("i", "b", "a"):
-        return int(inner, 16) if tag == "i" else (bytes if tag == "b" else bytearray).fromhex(inner)
+    if tag in _OF_HEX:
+        return _OF_HEX[tag](inner)
     if tag in _NUMBERS:
         if max(map(len, inner)) > MAX_DIGITS or len(inner) > MAX_DIGITS:
             raise ValueError("too large")

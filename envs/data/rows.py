@@ -124,8 +124,13 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
         MissingData: it was not found; the message says where it was looked for and where to get it.
     """
     if rows is not None:
-        mapped = hasattr(rows, "features") and hasattr(rows, "__getitem__")  # a table of the datasets library
-        found = rows if isinstance(rows, HubRows) else HubRows(rows) if mapped else _frozen(rows)
+        found: Sequence[Row] = []
+        if isinstance(rows, HubRows):
+            found = rows
+        elif hasattr(rows, "features") and hasattr(rows, "__getitem__"):  # a table of the datasets library
+            found = HubRows(rows)
+        else:
+            found = _frozen(rows)
     elif not name:
         raise UsageError("a data environment needs dataset_name= (a name or a path) or dataset= (rows)")
     elif known := KNOWN.get(name) or _BY_FOLDER.get(name):
@@ -150,7 +155,9 @@ def folder_of(name: str) -> Path | None:
     if known:
         return root / known.folder if root else None
     path = Path(name)
-    return path if path.is_dir() else path.parent if name.endswith(SUFFIXES) else None
+    if path.is_dir():
+        return path
+    return path.parent if name.endswith(SUFFIXES) else None
 
 
 def _root() -> Path | None:

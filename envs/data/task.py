@@ -98,7 +98,7 @@ class AnswerEnv(Env):
         success = verdict.valid and verdict.score >= 1.0
         ended = success or verdict.final or self.max_turns == 1
         over = ended or self.turn >= self.max_turns
-        reward = (verdict.score if over else 0.0) if verdict.valid else self.format_reward
+        reward = verdict.score * over if verdict.valid else self.format_reward
         info = {**self._info(), "valid": verdict.valid}
         if over:
             return verdict.feedback, reward, ended, not ended, info | {"success": success}

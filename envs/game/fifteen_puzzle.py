@@ -93,7 +93,8 @@ class FifteenPuzzle(TextGame):
         super()._set_state({**state, "tiles": tuple(state["tiles"])})
 
     def _parse(self, text: str) -> Any:
-        return text if text in OPPOSITE else text.lower() if len(text) < 9 and text.lower() in OPPOSITE else None
+        word = text[:9].lower()
+        return word if len(text) < 9 and word in OPPOSITE else None
 
     def _play(self, move: str) -> tuple[str, float, bool | None]:
         beside = self._beside[self.empty].get(move)

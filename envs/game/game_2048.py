@@ -79,7 +79,8 @@ class Game2048(TextGame):
         super()._set_state({**state, "rows": tuple(map(tuple, state["rows"]))})
 
     def _parse(self, text: str) -> Any:
-        return text if text in DIRECTIONS else text.lower() if len(text) < 9 and text.lower() in DIRECTIONS else None
+        word = text[:9].lower()
+        return word if len(text) < 9 and word in DIRECTIONS else None
 
     def _play(self, move: str) -> tuple[str, float, bool | None]:
         after = slide(self.rows, move)

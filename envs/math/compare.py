@@ -264,30 +264,34 @@ def normal(text: str) -> tuple[str, str | None]:
     if "percent" in text:
         text = re.sub(r"(?<=\d)\s+percent$", "%", text)
     text = latex_of_printed(text)
-    text = text.replace("<=", "\\leq ").replace(">=", "\\geq ") if "=" in text and "=>" not in text else text
+    if "=" in text and "=>" not in text:
+        text = text.replace("<=", "\\leq ").replace(">=", "\\geq ")
     text = _TIMES_POWER.sub(lambda m: f"{m[1]}\\times10^{{{int((m[2] or m[3]).strip('{}'))}}}", text)
     text = re.sub(r"\s+", " ", text) if has_relation(text) else _CONNECTIVE.sub(",", text)
     if "\\" in text or "°" in text:
         text = _DEGREES.sub("", text).replace("\\%", "%")
         text = _SHORT_FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
         text = _SHORT_ROOT.sub(r"\\sqrt\1{\2}", text)
-    text = _BASE_WORD.sub(lambda m: f"_{_BASE_WORDS.index(m[1]) + 2}", text) if "_{" in text else text
+    text = _BASE_WORD.sub(lambda m: f"_{_BASE_WORDS.index(m[1]) + 2}", text)
     text = _LONE_BRACES.sub(r"\1\2", text).replace("{:}", ":")
-    text = _MATRIX.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", text) if "\\begin" in text else text
+    if "\\begin" in text:
+        text = _MATRIX.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", text)
     text = _BRACKETED_DIGITS.sub(r"\1_", text)
     return solution_set(_point(_INNER_SPACE.sub("", text).strip())), unit
 
 
 def _point(text: str) -> str:
     """Write vectors in angle brackets and columns as points, lists of rows as matrices, ``{1,2}`` as a set."""
-    text = _ANGLES.sub(lambda found: "(" if found[1] == "l" else ")", text) if "angle" in text else text
+    if "angle" in text:
+        text = _ANGLES.sub(lambda found: "(" if found[1] == "l" else ")", text)
     if found := _ROWS.fullmatch(text):
         rows = [row.replace(",", "&") for row in found[1][1:-1].split("],[")]
         text = f"\\begin{{pmatrix}}{_BREAK.join(rows)}\\end{{pmatrix}}"
     elif found := _PYTHON_SET.fullmatch(text):
         text = f"\\{{{found[1]}\\}}"
-    found = _COLUMN.fullmatch(text)
-    return f"({','.join(found[1].removesuffix(_BREAK).split(_BREAK))})" if found and _BREAK in found[1] else text
+    if (column := _COLUMN.fullmatch(text)) and _BREAK in column[1]:
+        return f"({','.join(column[1].removesuffix(_BREAK).split(_BREAK))})"
+    return text
 
 
 def latex_signs(text: str) -> str:

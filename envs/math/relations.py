@@ -51,8 +51,8 @@ def solution_set(text: str) -> str:
 
 
 def _operator(joint: str) -> str:
-    word = joint.strip(", \\")
-    return "," if word in ("", ";") else "\\cap" if word in ("and", "land", "wedge", "cap") else "\\cup"
+    operators = {"": ",", ";": ",", **dict.fromkeys(("and", "land", "wedge", "cap"), "\\cap")}
+    return operators.get(joint.strip(", \\"), "\\cup")
 
 
 def _interval(text: str) -> tuple[str, str] | None:

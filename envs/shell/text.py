@@ -196,10 +196,8 @@ def _checksums(draw: TaskDraw, size: int) -> ShellTask:
         f"{hashlib.new(kind, t.encode(), usedforsecurity=False).hexdigest()}  {n}\n" for n, t in files.items()
     )
     bad = draw.some(list(files), draw.number(1, len(files) // 2))
-    now = {
-        name: text.replace("a", "e", 1) + ("." if "a" not in text else "") if name in bad else text
-        for name, text in files.items()
-    }
+    changed = {name: files[name].replace("a", "e", 1) if "a" in files[name] else f"{files[name]}." for name in bad}
+    now = files | changed
     return ShellTask(
         f"sums.txt holds the {kind.upper()} checksums of the .dat files, in the format of {kind}sum. Some files were "
         "changed since. Write the names of the files that no longer have their checksum to answer.txt, one a line, "

@@ -346,5 +346,8 @@ class TerminalEnv(Env):
 def shown_output(ran: Ran, most: int) -> str:
     """Return the observation of a command: its output without the middle, and any failure."""
     text = cut_middle(ran.text, most)
-    end = f"[stopped: {ran.cut}]" if ran.cut else f"[exit code {ran.exit_code}]" if ran.exit_code else ""
-    return text + ("\n" if text and end and not text.endswith("\n") else "") + end
+    if not ran.cut and not ran.exit_code:
+        return text
+    if text and not text.endswith("\n"):
+        text += "\n"
+    return text + (f"[stopped: {ran.cut}]" if ran.cut else f"[exit code {ran.exit_code}]")

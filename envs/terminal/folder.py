@@ -209,7 +209,9 @@ class Fields:
     def numbers(self, name: str) -> dict[str, float]:
         """Return finite numbers by name; the name of a single one is ``reward``."""
         found = self.data.get(name)
-        table = found if isinstance(found, Mapping) else {} if found is None else {"reward": found}
+        if found is None:
+            return {}
+        table = found if isinstance(found, Mapping) else {"reward": found}
         good = (isinstance(each, int | float) and not isinstance(each, bool) for each in table.values())
         if not all(good) or not all(map(math.isfinite, table.values())):
             self.wrong(name, "a number, or a table of numbers")

@@ -163,8 +163,9 @@ def _type_reward(product: Product, goal: ShopGoal, rules: RewardRules = PUBLISHE
     """Score the match of the kind of product: ``r_type`` and its parts."""
     nouns = nouns_from(rules.nouns)
     had, wanted = nouns(product.title), nouns(goal.name)
-    shared = len(set(had) & set(wanted))
-    score = shared / (len(wanted) if rules.repeated_nouns else len(set(wanted))) if wanted else 0.2
+    score = 0.2
+    if wanted:
+        score = len(set(had) & set(wanted)) / len(wanted if rules.repeated_nouns else set(wanted))
     query = product.query == goal.query
     category = len(_levels(product.product_category) & _levels(goal.product_category)) >= rules.shared_categories
     r_type = 1.0 if query or category or score > 0.2 else 0.5

@@ -68,7 +68,9 @@ def _searches(product: Product) -> list[str]:
 def shop_folder(data: str | Path | None) -> Path:
     """Return the folder of the data set, by default ``$ROLLENV_DATA/webshop``."""
     root = data_root()
-    folder = Path(data) if data is not None else Path(root) / "webshop" if root else None
+    folder = Path(root) / "webshop" if root else None
+    if data is not None:
+        folder = Path(data)
     if folder is None or not folder.is_dir():
         where = "$ROLLENV_DATA does not name a folder" if folder is None else f"there is no folder {folder}"
         raise MissingData(

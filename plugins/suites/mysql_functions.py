@@ -85,7 +85,9 @@ class Average(Sum):
 
 def folded(text: str) -> str:
     """Return a text without accents, in lower case."""
-    return text.lower() if text.isascii() else _folded(text) if len(text) < 500 else _folded.__wrapped__(text)
+    if text.isascii():
+        return text.lower()
+    return _folded(text) if len(text) < 500 else _folded.__wrapped__(text)
 
 
 @functools.lru_cache(maxsize=16384)

@@ -328,7 +328,7 @@ def _list(request: protocol.ListFolder) -> None:
 def _describe(path: str) -> None:
     """Write the description of a path; a link is not followed."""
     info = os.lstat(path)
-    kind = "dir" if stat.S_ISDIR(info.st_mode) else "link" if stat.S_ISLNK(info.st_mode) else "file"
+    kind = {stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}.get(stat.S_IFMT(info.st_mode), "file")
     line: Json = {"name": _shown(os.path.basename(path.rstrip("/"))), "type": kind, "size": info.st_size}
     line |= {"mode": info.st_mode & 0o7777, "modified": info.st_mtime, "owner": info.st_uid, "group": info.st_gid}
     if kind == "link":

@@ -119,8 +119,12 @@ class GeneratedToolEnv(ToolEnv):
         if isinstance(records, bool) or not isinstance(records, int) or not 4 <= records <= 500:
             raise UsageError(f"size={size!r} is not {', '.join(SIZES)} or a number of records from 4 to 500")
         self.size = records
-        both = (goals, goals) if isinstance(goals, int) else tuple(goals) if isinstance(goals, list | tuple) else ()
-        whole = len(both) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in both)
+        both: Any = (goals, goals) if isinstance(goals, int) else goals
+        whole = (
+            isinstance(both, list | tuple)
+            and len(both) == 2
+            and all(isinstance(n, int) and not isinstance(n, bool) for n in both)
+        )
         if not whole or not 1 <= both[0] <= both[1] <= 8:
             raise UsageError(f"goals={goals!r} is not a number from 1 to 8 or a pair of them, the lower one first")
         self.goals = both[0], both[1]
@@ -161,7 +165,7 @@ class GeneratedToolEnv(ToolEnv):
             user=Informant(given) if given else User(),
             policy=self._policy(rng, world),
             tools=self._offered(rng, world, goals),
-            category=self.missing if self.missing != "none" else "policy" if self.policy else "",
+            category=self.missing if self.missing != "none" else "policy" * self.policy,
             goals=goals,
             may_refuse=self.may_refuse,
         )

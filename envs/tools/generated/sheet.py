@@ -348,13 +348,8 @@ def _amounts(draw: GoalDraw, breaks: bool) -> Goal | None:
 
 def _sort(draw: GoalDraw, breaks: bool) -> Goal | None:
     name, descending = draw.rng.choice(("units", "price", "item")), draw.rng.random() < 0.5
-    order = (
-        ("from Z to A" if descending else "from A to Z")
-        if name == "item"
-        else "the highest first"
-        if descending
-        else "the lowest first"
-    )
+    orders = ("from A to Z", "from Z to A") if name == "item" else ("the lowest first", "the highest first")
+    order = orders[descending]
     ask = draw.say(f"Sort the table by {name}, {order}.", f"Put the rows in order by {name}, {order}.")
     column = {"item": "A", **_NUMBERS}[name]
     act = [("sort_table", {"column": column, "descending": descending})]

@@ -444,8 +444,9 @@ def _from_python(text: str, end: int) -> list[ToolCall]:
         raise ValueError(f"these are no Python calls: {error}") from error
     found: list[ast.expr] = []
     for statement in statements:
-        value = statement.value if isinstance(statement, ast.Expr) else None
-        found += value.elts if isinstance(value, ast.List) else [value] if value else [ast.Constant(0)]
+        if not isinstance(statement, ast.Expr):
+            raise ValueError("these are no Python calls")
+        found += statement.value.elts if isinstance(statement.value, ast.List) else [statement.value]
     if not found or not all(isinstance(each, ast.Call) for each in found):
         raise ValueError("these are no Python calls")
     return [_from_ast(each, end) for each in found[: MOST_CALLS + 1] if isinstance(each, ast.Call)]
