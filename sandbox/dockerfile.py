@@ -195,7 +195,8 @@ class _WordReader:
         """Read a variable after its dollar sign."""
         if self.text[self.at : self.at + 1] != "{":
             match = _NAME.match(self.text, self.at)
-            self.at = match.end() if match else self.at
+            if match:
+                self.at = match.end()
             return self.variables.get(match[0], "") if match else "$"
         match = _BRACED.match(self.text, self.at)
         if match is None:

@@ -173,7 +173,8 @@ def put(machine: Machine, sources: Iterable[Source], target: str, into: bool, ow
                     if owner or source.host:
                         member.uid, member.gid = numbers
                     member.uname = member.gname = ""
-                    member.mode = int(mode, 8) if mode and not member.issym() else member.mode
+                    if mode and not member.issym():
+                        member.mode = int(mode, 8)
                     member.pax_headers = {}
                     out.addfile(member, contents)
     machine.unpack(data.getvalue(), "/")

@@ -247,7 +247,8 @@ def listed(cell: Any) -> list[Any]:
 
     Integers of thousands of digits become decimals, since Python does not convert them to text.
     """
-    cell = cell.tolist() if isinstance(cell, np.ndarray | np.generic) else cell
+    if isinstance(cell, np.ndarray | np.generic):
+        cell = cell.tolist()
     values = cell if isinstance(cell, list | tuple | set | frozenset) else [cell]
     values = [Decimal(v) if type(v) is int and v.bit_length() > _LONG else v for v in values]
     return [v for v in values if v is not None and not (isinstance(v, float | Decimal) and v != v)]

@@ -226,7 +226,8 @@ def _says_other(gold: str, answer: str, number: bool) -> bool:
 def _parts(text: str) -> int:
     """Return the number of parts of a list, set, tuple or interval."""
     inner, depth, parts = text.replace("\\{", "(").replace("\\}", ")"), 0, 1
-    inner = inner[1:-1] if _around(text) else inner
+    if _around(text):
+        inner = inner[1:-1]
     for char in inner:
         depth += (char in "([{") - (char in ")]}")
         parts += char == "," and depth == 0
@@ -317,7 +318,8 @@ def _undelimited(text: str) -> str:
     text = text.strip()
     if len(text) > 1 and text[0] == "$" == text[-1]:
         text = text.strip("$").strip()
-    text = text.removesuffix(".") if not text.endswith("..") else text
+    if not text.endswith(".."):
+        text = text.removesuffix(".")
     if text.startswith("\\boxed{") and text.endswith("}"):
         text = last_boxed(text) or text
     if wrapped := _WRAPPED.fullmatch(text):
@@ -340,7 +342,8 @@ def _spelled(text: str) -> str:
         text = _WIDE_THOUSANDS.sub("", text)
     if "," in text and not re.search(r"[(\[]|\\\{", text):
         text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
-    text = _SPACING.sub(" ", text).strip() if latex or "~" in text else text
+    if latex or "~" in text:
+        text = _SPACING.sub(" ", text).strip()
     if " " in text and _SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "")
     return _TEXT.sub(r"\1", _TEXT.sub(r"\1", text)).strip() if latex else text.strip()

@@ -36,7 +36,8 @@ def solution_set(text: str) -> str:
     if text in ("\\{\\}", "\\{ \\}"):
         return "\\emptyset"
     text = _REALS.sub(lambda _: _LINE, text).replace(f"{_LINE}-\\{{", f"{_LINE}\\setminus\\{{")
-    text = _MEMBER.sub("", text, count=1) if _MEMBER.match(text) else text
+    if _MEMBER.match(text):
+        text = _MEMBER.sub("", text, count=1)
     signed = _COMMAND.sub(lambda found: _SIGN[found[1]], text)
     if not _RELATION.search(signed):
         return text

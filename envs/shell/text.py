@@ -92,7 +92,8 @@ _CODES: dict[str, tuple[Callable[[str], str], str]] = {
 def _decode(draw: TaskDraw, size: int) -> ShellTask:
     """Decode a text that was encoded once or several times."""
     text, names = draw.text(draw.number(1, 2 + size)), [draw.pick(list(_CODES)) for _ in range((size + 1) // 2)]
-    names = ["base64"] if size == 1 else names
+    if size == 1:
+        names = ["base64"]
     coded = text
     for name in names:
         coded = _CODES[name][0](coded)

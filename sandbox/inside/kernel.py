@@ -379,7 +379,8 @@ class Kernel:
             for child in namespace.children.values()
         )
         for child in list(namespace.children.values()):
-            child.status = 9 if child.status is None else child.status
+            if child.status is None:
+                child.status = 9
             self._finish(child)
         namespace.close()
         if again:

@@ -119,7 +119,8 @@ class Magics:
 
     def run_line_magic(self, name: str, rest: str) -> Any:
         """Run ``%name rest``."""
-        rest = self._expand(rest) if name not in ("time", "timeit") else rest
+        if name not in ("time", "timeit"):
+            rest = self._expand(rest)
         if name in _SHELL_WORDS:
             return self.system(f"{name} {rest}")
         return self._find("line", name)(rest)

@@ -120,11 +120,7 @@ class GeneratedToolEnv(ToolEnv):
             raise UsageError(f"size={size!r} is not {', '.join(SIZES)} or a number of records from 4 to 500")
         self.size = records
         both: Any = (goals, goals) if isinstance(goals, int) else goals
-        whole = (
-            isinstance(both, list | tuple)
-            and len(both) == 2
-            and all(isinstance(n, int) and not isinstance(n, bool) for n in both)
-        )
+        whole = isinstance(both, list | tuple) and [type(n) for n in both] == [int, int]
         if not whole or not 1 <= both[0] <= both[1] <= 8:
             raise UsageError(f"goals={goals!r} is not a number from 1 to 8 or a pair of them, the lower one first")
         self.goals = both[0], both[1]

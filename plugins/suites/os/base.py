@@ -84,7 +84,8 @@ class MachineEnv(ToolEnv):
     def _after(self, ended: bool, valid: bool, info: dict[str, Any]) -> StepResult:
         backend = self.backend
         died = backend.failure is not None
-        info = {**info, "valid": True} if died else info
+        if died:
+            info = {**info, "valid": True}
         result = super()._after(ended or died or "ended" in backend.state, valid, info)
         if backend.failure is not None:
             result[4]["died"] = True

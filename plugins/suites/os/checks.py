@@ -62,7 +62,8 @@ def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[
     if item.answer is not None:
         if answer is None:
             return False
-        answer = answer.strip() if item.strip else answer
+        if item.strip:
+            answer = answer.strip()
         return bool(re.search(item.answer, answer)) if item.regex else answer == item.answer
     with fresh() if None in item.check else _copy_of(machine) as sandbox:
         # Each script gets the answer and the outputs of the scripts before it.

@@ -101,7 +101,8 @@ def requests_in(message: str) -> list[Request]:
         clauses = [sentence] if "permission" in sentence else re.split(_BETWEEN, sentence)
         for clause in clauses:
             named = _topics(clause)
-            topic = named[0] if named else topic
+            if named:
+                topic = named[0]
             if not _NOT.search(clause):
                 asks = not _PAST.match(sentence) and (_YOU.search(clause) or not _MYSELF.search(clause))
                 actions = list(_actions(clause, topic)) if asks else []
