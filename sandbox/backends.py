@@ -132,11 +132,7 @@ print(json.dumps(answers))
 
 
 def prove(worker: SandboxWorker) -> dict[str, bool]:
-    """Run the isolation probes in a worker, against an existing server, file and process.
-
-    Raises:
-        IsolationError: the probes cannot be run.
-    """
+    """Run the isolation probes in a worker, against an existing server, file and process."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         abstract = stack.enter_context(socket.socket(socket.AF_UNIX))

@@ -88,11 +88,7 @@ class ContainerChannel:
 
 
 def connected(base_url: str | None = None) -> Any:
-    """Connect to the daemon.
-
-    Raises:
-        docker.errors.DockerException: the daemon cannot be reached.
-    """
+    """Connect to the daemon."""
     import docker
 
     to = {"base_url": base_url} if base_url else docker.utils.kwargs_from_env()
@@ -111,9 +107,7 @@ def start(
     """Start a container.
 
     Args:
-        packages: modules to import before every run, if the image has them.
         image: an image with Python 3.9 or later; it is never pulled.
-        python: path of Python in the image.
         runtime: runtime of the daemon, such as ``runsc`` (gVisor).
         base_url: address of the daemon; by default from the environment.
 
@@ -229,13 +223,6 @@ def docker_image(name: str, *, base_url: str | None = None) -> Image | None:
     """Convert an image of a Docker engine, with its environment, folder, user and shell; None if it is absent.
 
     Its files are exported once, into the cache. It does not run in the engine, and nothing is pulled.
-
-    Args:
-        name: name of the image, with or without a tag, or its id.
-        base_url: address of the engine; by default from the environment.
-
-    Raises:
-        SandboxError: there is no engine, or it could not export the image.
     """
     with extra("docker", "Images of Docker"):
         import docker.errors

@@ -136,7 +136,6 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\", *, quote
     """Expand variables (``$NAME``, ``${NAME:-default}``, ``${NAME%pattern}`` ...) and remove quotes and escapes.
 
     Args:
-        variables: values by name; unknown variables are empty.
         quotes: whether quotes are special; in a heredoc they are not.
     """
     return _WordReader(text, variables, escape, quotes).until("")

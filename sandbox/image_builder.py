@@ -92,7 +92,6 @@ def build(
     Args:
         context: folder that files are copied from.
         base: returns the image for a name, or None.
-        offline: programs and wheels that replace the network.
         hidden: names in the context to exclude.
         ignored: patterns in addition to those of ``.dockerignore``.
         timeout: timeout of each RUN in seconds.
@@ -369,11 +368,7 @@ def _changed(
 
 
 def image_for(name: str, base: Base | None = None) -> Image:
-    """Return the image for a registry's name: from ``base``, else the host's system if it can replace the image.
-
-    Args:
-        base: returns the image for a name, or None.
-    """
+    """Return the image for a registry's name: from ``base``, else the host's system if it can replace the image."""
     image = (base(name) if base else None) or _standing_for(name)
     if image is None:
         raise UsageError(

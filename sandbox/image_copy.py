@@ -43,7 +43,6 @@ class BuildContext:
 
     Args:
         dockerfile: name of the Dockerfile; ``NAME.dockerignore`` has priority over ``.dockerignore``.
-        hidden: names to exclude in all folders.
         ignored: additional lines after those of ``.dockerignore``.
     """
 
@@ -117,14 +116,7 @@ def text_source(name: str, text: str) -> Source:
 
 
 def machine_sources(machine: Machine, name: str, most: int) -> list[Source]:
-    """Return the files of a machine that match a name or pattern.
-
-    Args:
-        most: maximum bytes of a file.
-
-    Raises:
-        NotFound: nothing matches.
-    """
+    """Return the files of a machine that match a name or pattern."""
 
     def listed(base: str) -> Iterable[str]:
         return [entry.name for entry in machine.files.list(f"/{base}")] if machine.files.exists(f"/{base}/.") else ()
@@ -147,7 +139,6 @@ def put(machine: Machine, sources: Iterable[Source], target: str, into: bool, ow
     """Copy files to a path, as Docker does: into the folder if the path is one, else to the path itself.
 
     Args:
-        into: treat the path as a folder, which is created if necessary.
         owner: ``user:group`` as names or numbers; by default root.
         mode: permissions in octal; by default unchanged.
     """

@@ -98,11 +98,7 @@ def skeleton() -> Path:
 
 
 def mounts(work: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the overlays of a machine over the host; see :class:`images.Image`.
-
-    Args:
-        work: whether there is a folder ``/app``.
-    """
+    """Return the overlays of a machine over the host; see :class:`images.Image`."""
     own = skeleton()
     shown = [path for path in SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
     covers = {"/usr": (str(own / "usr"),)} if os.geteuid() != 0 else {}

@@ -50,11 +50,7 @@ def made(target: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def temporary(parent: Path | None = None) -> Iterator[Path]:
-    """Yield a new folder that is removed afterwards. The next caller removes folders of killed processes.
-
-    Args:
-        parent: parent folder; by default that of layers.
-    """
+    """Yield a new folder that is removed afterwards. The next caller removes folders of killed processes."""
     parent = parent or store() / "layers"
     parent.mkdir(parents=True, exist_ok=True)
     # Remove incomplete folders of killed processes, and folders that have long been unused.
@@ -102,9 +98,7 @@ def layer_of(archive: IO[bytes], folder: Path, mount_points: Sequence[str], keep
     """Unpack the files that a machine has written into a folder, which becomes a layer.
 
     Args:
-        archive: a tar archive of :meth:`Machine.pack`.
         mount_points: mount points of the machine's overlays, the root's ("") first.
-        keep: decides which files are kept; by default all.
     """
 
     def entries() -> Iterator[Entry]:

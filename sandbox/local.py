@@ -208,10 +208,6 @@ class JailChannel:
         """Serve the jail's listening sockets, its first message, and return the environment variables of the proxy.
 
         If the jail sends an error instead, nothing is served.
-
-        Args:
-            network: hosts that the proxy allows; None for no proxy.
-            tunnels: addresses by port.
         """
         self.connection.settimeout(_HANDING)
         self._early, descriptors, _, _ = socket.recv_fds(self.connection, 1, len(tunnels) + 1)
@@ -249,8 +245,6 @@ def start(
     """Start a jail.
 
     Args:
-        packages: modules to import before every run.
-        machine: a root file system; see :mod:`rollenv.sandbox.inside.machine`.
         tunnels: addresses (``HOST:PORT``) that ports of a machine's loopback are forwarded to.
 
     Raises:

@@ -31,7 +31,6 @@ class ConnectionServer:
     """Accepts connections until it is closed; a subclass relays them.
 
     Args:
-        listening: a listening socket, which is closed at the end.
         most: maximum concurrent connections; others wait.
     """
 
@@ -60,11 +59,7 @@ class ConnectionServer:
             self._slots.release()
 
     def carry(self, client: socket.socket) -> None:
-        """Serve a connection until it ends.
-
-        Raises:
-            OSError: one side has disconnected.
-        """
+        """Serve a connection until it ends."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -142,11 +137,7 @@ class AllowList:
                 self.names.append(_Entry(host.lower(), port))
 
     def addresses(self, host: str, port: int) -> list[str]:
-        """Return the allowed addresses of a host.
-
-        Raises:
-            Refused: the host is not on the list, or has no allowed address.
-        """
+        """Return the allowed addresses of a host."""
         literal = _address(host)
         if literal is None and not any(entry.allows(host.lower().rstrip("."), port) for entry in self.names):
             raise HostRefused("403 Forbidden", f"{host}:{port} is not on this machine's list: {', '.join(self.hosts)}")

@@ -279,11 +279,7 @@ class AdaptiveTimeout:
         return self.most if anchor is None else min(max(self.factor * anchor, self.least), self.most)
 
     def record(self, case: Hashable, seconds: float, correct: bool) -> None:
-        """Record the time of a program that ended by itself.
-
-        Args:
-            correct: whether its answer was right; wrong ones are ignored.
-        """
+        """Record the time of a program that ended by itself."""
         if correct:
             with self._lock:
                 self._anchors[case] = max(seconds, self._anchors.get(case, 0.0))

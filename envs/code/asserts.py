@@ -58,7 +58,6 @@ def plan(asserts: tuple[str, ...], setup: str = "", context: str = "") -> Plan:
 
     Args:
         asserts: assert statements, or a definition of ``check(candidate)`` with calls for the function under test.
-        setup: the data set's statements that run before them.
     """
     trees = [_parsed(text) for text in asserts]
     known = _bound(_parsed(setup)) | _bound(_parsed(context))

@@ -40,11 +40,7 @@ class Raised(Exception):
 
 
 def decode(data: Any, depth: int = 0) -> Any:
-    """Decode JSON data into a value of built-in types and fractions only, in linear time.
-
-    Raises:
-        Raised: the call raised, or the data are malformed.
-    """
+    """Decode JSON data into a value of built-in types and fractions only, in linear time."""
     try:
         return _decoded(data, depth)
     except Raised:

@@ -264,9 +264,6 @@ def _answers(
 
     A test that takes longer than ``seconds`` or ends the process has no answer; later tests run in another process,
     unless ``every`` is False.
-
-    Args:
-        imports: names that the program may use without an import, see :func:`_usual_imports`.
     """
     answers: list[list[str | None]] = []
     end = time.monotonic() + seconds * (len(tests) + 1)
@@ -320,11 +317,7 @@ def _sent(arguments: Any) -> str:
 
 
 def _value(text: str | None, wanted: Any) -> Any:
-    """Decode an answer.
-
-    Raises:
-        Raised: there is no answer, or it is far larger than the expected one.
-    """
+    """Decode an answer."""
     if text is None or len(text) > 4096 + 64 * _size(wanted):
         raise Raised("ValueError", "no answer")
     try:

@@ -118,7 +118,6 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
     Args:
         name: a registered data set (its name on the hub or its folder below ``$ROLLENV_DATA``), any data set of the
             hub, or the path of a .jsonl, .jsonl.gz or .parquet file or of a folder of those.
-        split: name of the split; may be None if there is only one.
 
     Raises:
         MissingData: it was not found; the message says where it was looked for and where to get it.
@@ -256,11 +255,7 @@ def _jsonl_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_json(text: str) -> Any:
-    """Parse a JSON value with integers of any length; Python's own parser stops at 4,300 digits.
-
-    Raises:
-        ValueError: it is not JSON.
-    """
+    """Parse a JSON value with integers of any length; Python's own parser stops at 4,300 digits."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -47,9 +47,6 @@ class AnswerEnv(Env):
 
     With one turn, the answer ends the task (``terminated``). With more, the agent may try again after a wrong answer
     until the turns are used up (``truncated``). The last answer's score is the reward.
-
-    Args:
-        format_reward: reward for an action without an answer.
     """
 
     _changed_in_place = ()
@@ -166,12 +163,7 @@ class RowEnv(AnswerEnv):
     def reset(
         self, seed: int | None = None, idx: int | None = None, *, options: dict[str, Any] | None = None
     ) -> ResetResult:
-        """Start an episode; see :meth:`rollenv.Env.reset`.
-
-        Args:
-            idx: GEM's argument for ``options={"index": idx}``.
-            options: ``{"index": n}`` selects row n.
-        """
+        """Start an episode; see :meth:`rollenv.Env.reset`. ``idx``: GEM's argument for ``options={"index": idx}``."""
         return super().reset(seed, options=options if idx is None else {**(options or {}), "index": idx})
 
     def num_tasks(self) -> int:

@@ -188,9 +188,6 @@ def numbers(text: str, n: int | None = None) -> list[int] | None:
     """Parse whole numbers separated by spaces or commas.
 
     Digits may be of any script; a number above 10 ** 18 becomes 10 ** 18.
-
-    Args:
-        n: required count; None for any above 0.
     """
     parts = text.replace(",", " ").split(None, n or -1)
     if n and len(parts) != n:
@@ -225,11 +222,7 @@ def read_lines(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def words(length: int, hard: bool = False) -> tuple[str, ...]:
-    """List common English words of one length, 3 to 8.
-
-    Args:
-        hard: rarer words instead, if there are any of that length.
-    """
+    """List common English words of one length, 3 to 8."""
     listed = [
         tuple(w.upper() for w in read_lines(name) if len(w) == length) for name in ("words_hard.txt", "words.txt")
     ]

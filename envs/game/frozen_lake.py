@@ -178,9 +178,6 @@ def _chance(size: int, cell: int, direction: int, success_rate: float, values: t
 def best_chances(size: int, holes: frozenset[int], goal: int, success_rate: float, moves: int) -> tuple[float, ...]:
     """Compute the probability of reaching the goal under the best policy, by value iteration.
 
-    Args:
-        success_rate: probability of moving in the chosen direction; the rest is split between both sides.
-
     Returns:
         A probability for each of the ``size * size`` cells.
     """

@@ -131,11 +131,7 @@ def slide_right(row: Row) -> Row:
 
 
 def slide(rows: Rows, direction: str) -> Rows:
-    """Return the board after a move, without the new tile.
-
-    Args:
-        rows: the board, 0 for an empty cell.
-    """
+    """Return the board after a move, without the new tile. ``rows``: the board, 0 for an empty cell."""
     if direction == "left":
         return tuple(map(slide_left, rows))
     if direction == "right":

@@ -148,11 +148,7 @@ def _code(text: str) -> Code | None:
 
 
 def pegs(code: Sequence[int], guess: Sequence[int]) -> tuple[int, int]:
-    """Score a guess.
-
-    Returns:
-        The numbers of black pegs (right place) and white pegs (another place).
-    """
+    """Score a guess: the numbers of black pegs (right place) and white pegs (another place)."""
     black, left = sum(map(operator.eq, code, guess)), list(code)
     for number in guess:
         if number in left:

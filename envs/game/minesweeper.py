@@ -203,11 +203,7 @@ class Grid:
 
 
 def neighbours(rows: int, cols: int, cell: int) -> list[int]:
-    """List the up to 8 cells around a cell.
-
-    Args:
-        cell: index ``row * cols + col``.
-    """
+    """List the up to 8 cells around a cell. ``cell``: index ``row * cols + col``."""
     row, col = divmod(cell, cols)
     return [
         r * cols + c

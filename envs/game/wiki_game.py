@@ -128,11 +128,7 @@ class MediaWiki:
         return self._pages[title]
 
     def ends(self, randint: Callable[[int], int], clicks: int) -> tuple[str, str]:
-        """Let the server draw two different articles. Whether a path leads from one to the other is unknown.
-
-        Raises:
-            WikiUnavailable: the server gave no usable pair in ten tries.
-        """
+        """Let the server draw two different articles. Whether a path leads from one to the other is unknown."""
         self._pages.clear()
         for _ in range(10):
             answer = self._ask(list="random", rnnamespace="0", rnlimit="2")

@@ -148,9 +148,6 @@ def compare(gold: str, answer: str) -> bool | None:
     equality (the only one for texts of any length), two numerals, units, then, in normal form, choices (``B`` is a
     letter, not a variable), numerals with a base (``10_2`` is not a product), numbers, words. At last, other words or
     relations than the gold answer's are wrong, before algebra could accept them.
-
-    Args:
-        gold, answer: without a box.
     """
     if gold.strip() == answer.strip():
         return bool(gold.strip())

@@ -153,14 +153,7 @@ class Nim(Game):
 
 
 def legal_moves(piles: tuple[int, ...], max_take: int | None) -> list[tuple[int, int]]:
-    """List the legal moves.
-
-    Args:
-        max_take: maximum number of objects taken in a turn; None for a whole pile.
-
-    Returns:
-        Pairs of (amount, pile), piles counted from 1.
-    """
+    """List the legal moves: pairs of (amount, pile), piles counted from 1."""
     return [(amount, i + 1) for i, pile in enumerate(piles) for amount in range(1, min(pile, max_take or pile) + 1)]
 
 
@@ -170,8 +163,6 @@ def win_chance(piles: tuple[int, ...], away: int, players: int, max_take: int | 
 
     Args:
         piles: objects in each pile, in ascending order.
-        away: turns until the player is to move, from 0.
-        max_take: maximum number of objects taken in a turn; None for a whole pile.
     """
     if not any(piles):
         return float(away == players - 1)

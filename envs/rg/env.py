@@ -82,11 +82,7 @@ def rubiks_cube(item: Item) -> list[str]:
 
 
 def _search(start: Any, is_goal: Callable[[Any], bool], moves: Callable[[Any], Iterator[tuple[str, Any]]]) -> list[str]:
-    """Return the names of the moves on a shortest path from the start to a goal.
-
-    Raises:
-        ValueError: no goal can be reached.
-    """
+    """Return the names of the moves on a shortest path from the start to a goal."""
     parents: dict[Any, tuple[Any, str] | None] = {start: None}
     queue = deque([start])
     while queue:
@@ -194,7 +190,6 @@ class ReasoningGymEnv(Env):
         dataset_seed: a fixed seed of the data set (42 in GEM); None draws one with every item, so that items do not
             run out.
         level: difficulty from 0 along the data set's own curriculum; levels past the end are the last one.
-        config: fields of the data set's configuration; they override those of ``level``.
 
     ``reset(options={"index": i})`` selects the item.
     """

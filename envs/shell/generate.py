@@ -5,18 +5,7 @@ from __future__ import annotations
 import zlib
 
 from rollenv.core.errors import UsageError
-from rollenv.envs.shell import (
-    archives,
-    git,
-    logs,
-    permissions,
-    processes,
-    scripting,
-    services,
-    tables,
-    text,
-    trees,
-)
+from rollenv.envs.shell import archives, git, logs, permissions, processes, scripting, services, tables, text, trees
 from rollenv.envs.shell.draw import TaskDraw
 from rollenv.envs.shell.task import SIZES, Family, ShellTask
 
@@ -31,13 +20,7 @@ _SHARE = 10
 
 
 def generate(family: str, seed: int, size: int = 1, template: str | None = None) -> ShellTask:
-    """Generate the task of a seed.
-
-    Args:
-        family: one of :data:`FAMILIES`, or :data:`MIX` to draw one.
-        seed: equal seeds give equal tasks, in every process.
-        size: 1 (one short command) to 5.
-    """
+    """Generate the task of a seed. ``size``: 1 (one short command) to 5."""
     if family != MIX and family not in FAMILIES:
         raise UsageError(f"there is no family {family!r} of shell tasks; choose from {', '.join([*FAMILIES, MIX])}")
     if isinstance(size, bool) or size not in SIZES:

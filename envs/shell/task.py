@@ -86,11 +86,7 @@ class Family:
         return add
 
     def task(self, seed: int | str, size: int, template: str | None = None) -> ShellTask:
-        """Generate the task of a seed.
-
-        Args:
-            size: 1 (one short command) to 5.
-        """
+        """Generate the task of a seed. ``size``: 1 (one short command) to 5."""
         draw = TaskDraw(f"shell {self.name} {template or ''} {size} {seed}")
         kinds = [one for one in self.templates if size in one.sizes and template in (None, one.name)]
         kind = draw.pick(kinds)

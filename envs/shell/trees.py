@@ -11,11 +11,7 @@ _SUFFIXES = ("txt", "md", "csv", "log", "dat", "cfg")
 
 
 def tree(draw: TaskDraw, size: int, suffixes: tuple[str, ...] = _SUFFIXES) -> dict[str, str]:
-    """Draw files of words in folders, path to contents, with different names.
-
-    Args:
-        size: 1 (no folders) to 5.
-    """
+    """Draw files of words in folders, path to contents, with different names. ``size``: 1 (no folders) to 5."""
     folders = [""]
     for topic in draw.topics(2 * (size - 1)):
         folders.append(f"{draw.pick(folders[-3:])}{topic}/")

@@ -54,14 +54,7 @@ class MachineWorkspace:
         self._machine, self._home = machine, home
 
     def prepare(self, files: Mapping[str, str | bytes], setup: str) -> None:
-        """Write files, and then run the setup.
-
-        Args:
-            setup: bash commands; background processes keep running.
-
-        Raises:
-            SandboxError: the setup failed, so there is no task.
-        """
+        """Write files, and then run the setup."""
         self._machine.files.write_many({self._path(path): data for path, data in files.items()})
         if not setup:
             return

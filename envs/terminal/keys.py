@@ -52,13 +52,7 @@ class Keystrokes(Wrapper):
     """
 
     def __init__(
-        self,
-        env: Any,
-        *,
-        rows: int = 40,
-        columns: int = 160,
-        output_bytes: int = 10_000,
-        longest_wait: float = 60.0,
+        self, env: Any, *, rows: int = 40, columns: int = 160, output_bytes: int = 10_000, longest_wait: float = 60.0
     ):
         super().__init__(env)
         if not isinstance(env.unwrapped, TerminalEnv):

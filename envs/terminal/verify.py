@@ -152,9 +152,6 @@ def verify(
 
     If the tests have no result because of the agent's work, the reward is 0, so that provoking an error does not pay.
 
-    Args:
-        offline: wheels and programs that replace the network.
-
     Raises:
         VerifierError: there is no reward even without the agent's files; subclasses are the reasons.
         SandboxDied: the agent's machine has died.

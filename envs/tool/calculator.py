@@ -113,11 +113,7 @@ def _tool_call(expression: str) -> str:
 
 
 def _expression(call: str) -> str:
-    """Return the expression of a call.
-
-    Raises:
-        ValueError: the call is malformed; the message is for the agent.
-    """
+    """Return the expression of a call."""
     if len(call) > 2 * MAX_CHARACTERS:
         raise ValueError("it is too long")
     try:

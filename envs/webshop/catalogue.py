@@ -88,9 +88,6 @@ class Products:
     def listed(self, what: str, name: str) -> Ints:
         """Look up the products of a category, query or attribute.
 
-        Args:
-            what: ``category``, ``query`` or ``attribute``.
-
         Returns:
             Numbers of the products, int32 of shape (n,), in the order of the files.
         """
@@ -217,13 +214,6 @@ def digest(files: ShopFiles) -> str:
 
 
 def build_catalogue(files: ShopFiles, num_products: int | None = None) -> Path:
-    """Return the folder of the catalogue of WebShop's files, built on first use.
-
-    Args:
-        num_products: maximum number of products; None reads all.
-
-    Raises:
-        BadFile: a file is damaged.
-    """
+    """Return the folder of the catalogue of WebShop's files, built on first use."""
     name = f"{digest(files)}-{'all' if num_products is None else num_products}"
     return cached("webshop", name, lambda folder: write_catalogue(products(files, num_products), folder))

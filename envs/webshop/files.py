@@ -39,11 +39,7 @@ class ShopFiles:
 
     @classmethod
     def find(cls, folder: Path, num_products: int | None = None) -> ShopFiles:
-        """Find the files in a folder: the full set, or the set of 1,000 products if it is enough or the only one.
-
-        Args:
-            num_products: wanted number of products; None for all.
-        """
+        """Find the files in a folder: the full set, or the set of 1,000 products if it is enough or the only one."""
         small = num_products is not None and num_products <= 1000
         order = ("_1000", "") if small else ("", "_1000")
         for end in order:
@@ -62,11 +58,7 @@ class ShopFiles:
 
 
 def records(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the values of a JSON list with their numbers, from 1.
-
-    Raises:
-        BadFile: the file is truncated, damaged or not a list.
-    """
+    """Yield the values of a JSON list with their numbers, from 1."""
     return _read(path, "[", lambda library, file: library.items(file, "item", use_float=True))
 
 
@@ -95,14 +87,7 @@ def _read(path: Path, opening: str, parse: Callable[[Any, BinaryIO], Iterator[An
 
 
 def products(files: ShopFiles, limit: int | None = None) -> Iterator[Product]:
-    """Yield the products in the order of the file, the first of those with the same ASIN.
-
-    Args:
-        limit: maximum number of products; None reads all.
-
-    Raises:
-        BadFile: a record is invalid.
-    """
+    """Yield the products in the order of the file, the first of those with the same ASIN."""
     notes = _packed(files.instructions)
     human = _packed(files.human) if files.human else {}
     seen: set[str] = set()

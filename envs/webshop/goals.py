@@ -28,7 +28,6 @@ class Goals:
     Args:
         kind: ``synthetic`` (every instructed product with every combination of its options) or ``human``.
         price_seed: seed of the prices within ranges (one draw per product) and of the price limits (one per goal).
-        limits: whether goals have a price limit.
     """
 
     def __init__(

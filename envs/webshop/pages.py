@@ -140,8 +140,6 @@ def render(
 
     Args:
         mode: ``text`` (all texts, joined by the separator), ``text_rich`` (a line each, buttons marked) or ``html``.
-        show_selected: mark the chosen options in ``text`` too; the original does not show them there.
-        separator: text between the parts in ``text``.
     """
     if mode == "text":
         texts = [node.text.strip() for node in page]

@@ -24,11 +24,7 @@ AnyShop = TypeVar("AnyShop", bound="Shop")
 
 
 class Shop:
-    """The immutable data that environments share.
-
-    Args:
-        window: number of products on a page of results.
-    """
+    """The immutable data that environments share."""
 
     def __init__(self, catalogue: Products, index: Path, window: int = 10):
         self.catalogue, self.window = catalogue, window
@@ -82,11 +78,7 @@ def shop_folder(data: str | Path | None) -> Path:
 
 
 def open_shop(data: str | Path | None = None, num_products: int | None = None) -> Shop:
-    """Return the shop of WebShop's files, built on first use and shared.
-
-    Args:
-        num_products: use only the first products; None for all.
-    """
+    """Return the shop of WebShop's files, built on first use and shared."""
     files = ShopFiles.find(shop_folder(data), num_products)
     stamps = tuple((path, stat.st_mtime_ns, stat.st_size) for path in files.paths for stat in (path.stat(),))
     return _open(files, num_products, stamps)

@@ -192,11 +192,7 @@ _MAX_FOLDERS = 2000
 
 
 def watch(request: WatchFolder) -> None:
-    """Watch a folder, and its subfolders if requested, until it is removed.
-
-    Raises:
-        OSError: the path is not a folder.
-    """
+    """Watch a folder, and its subfolders if requested, until it is removed."""
     fd = check(libc.inotify_init1(os.O_CLOEXEC), "inotify_init1")
     watching = _Watcher(fd, request.path, request.recursive)
     watching.add("", _ALL)
@@ -259,11 +255,7 @@ _PIECE = 1 << 20
 
 
 def perform(request: protocol.FileOperation) -> None:
-    """Carry out a request.
-
-    Raises:
-        OSError: the operation failed, with its error number.
-    """
+    """Carry out a request."""
     _OPERATIONS[type(request)](request)
 
 

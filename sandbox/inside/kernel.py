@@ -39,7 +39,6 @@ class Kernel:
     """Serves one channel until it ends.
 
     Args:
-        inward, outward: file descriptors of requests and of answers; they may be the same.
         new_namespace: creates a namespace; None if there is only ``common``.
         common: the one namespace of a container.
     """

@@ -137,11 +137,7 @@ class Namespace:
         self._next = 1
 
     def fork(self, selector: selectors.BaseSelector, **how: bool) -> Child:
-        """Fork a process, which waits for its request.
-
-        Args:
-            how: ``once``, with a ``terminal``, or ``trusted``.
-        """
+        """Fork a process, which waits for its request. ``how``: ``once``, with a ``terminal``, or ``trusted``."""
         pipes = {name: os.pipe() for name in ("stdin", "stdout", "stderr", "requests", "reports")}
         inner = [pipes[name][0 if name in ("stdin", "requests") else 1] for name in pipes]
         outer = {name: pipes[name][1 if name in ("stdin", "requests") else 0] for name in pipes}

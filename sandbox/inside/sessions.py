@@ -73,14 +73,7 @@ _GRACE = 0.3
 
 
 class LanguageSession:
-    """Runs cells of one language.
-
-    Args:
-        language: one of :data:`LANGUAGES`.
-
-    Raises:
-        FileNotFoundError: the language's program is missing.
-    """
+    """Runs cells of one language."""
 
     def __init__(self, fd: int, language: str):
         self.fd, self.language, self.pid = fd, language, os.getpid()

@@ -47,7 +47,6 @@ class Wheels:
     """Wheels for one version of Python.
 
     Args:
-        folder: folder of the wheels; by default in the cache.
         python: version of Python, such as ``3.11``; by default that of the host's system.
         fetch: download missing wheels with the host's pip and its settings. Source distributions are not downloaded,
             so no code of a package runs.

@@ -38,11 +38,7 @@ class Board:
         return (-self.width, self.width, -1, 1)
 
     def move(self, state: BoardState, step: int) -> BoardState | None:
-        """Move the player by an index offset, one of :attr:`steps`.
-
-        Returns:
-            The next state, or None if the move is blocked.
-        """
+        """Move the player by an index offset, one of :attr:`steps`: the next state, or None if the move is blocked."""
         cell = state.player + step
         if self.walls >> cell & 1:
             return None
@@ -56,11 +52,7 @@ class Board:
         return state.boxes == self.targets
 
     def rows(self, state: BoardState, symbols: dict[str, str] | None = None) -> list[list[str]]:
-        """Draw the board as rows of cells.
-
-        Args:
-            symbols: text for each XSB character; by default the character.
-        """
+        """Draw the board as rows of cells. ``symbols``: text for each XSB character; by default the character."""
         cells = [WALL if self.walls >> i & 1 else FLOOR for i in range(self.height * self.width)]
         for i in bits(self.targets):
             cells[i] = TARGET
@@ -93,7 +85,6 @@ def reached(board: Board, player: int, boxes: int, stands: Sequence[tuple[int, i
     """List the steps (pushes or pulls) whose standing cell the player can walk to.
 
     Args:
-        boxes: bit mask of the boxes.
         stands: pairs of (step, bit mask of the cells where the player stands for it).
 
     Returns:

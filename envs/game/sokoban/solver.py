@@ -88,10 +88,6 @@ class Solver:
         starts again with the next weight on the heuristic: faster, and the solution is at most ``weight`` times the
         shortest.
 
-        Args:
-            weights: weights of the heuristic, tried in order.
-            budget: states to expand for each weight.
-
         Returns:
             The moves as index offsets, or None if no solution was found.
         """

@@ -47,11 +47,7 @@ def shifted(formula: str, rows: int) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def parse(formula: str) -> ast.expr:
-    """Parse a formula to a syntax tree, in which ranges and texts are constants.
-
-    Raises:
-        FormulaError: the formula is malformed.
-    """
+    """Parse a formula to a syntax tree, in which ranges and texts are constants."""
     body = formula.removeprefix("=").replace("$", "")
     if len(body) > _MOST_FORMULA or not body.isascii() or not body.isprintable():
         raise FormulaError(f"a formula has at most {_MOST_FORMULA} plain characters")
@@ -82,22 +78,14 @@ class SheetValues:
         }
 
     def shown(self, column: str, row: int) -> Value | None:
-        """Return the value of a cell: empty text if it is empty, None for an error.
-
-        Args:
-            row: number of the row, from 1.
-        """
+        """Return the value of a cell: empty text if it is empty, None for an error."""
         try:
             return self._cell(column, row)
         except FormulaError:
             return None
 
     def formula(self, text: str) -> Value:
-        """Return the value of a formula in this sheet.
-
-        Raises:
-            FormulaError: the formula has an error.
-        """
+        """Return the value of a formula in this sheet."""
         value = self._value(parse(text))
         return round(value, 6) if isinstance(value, float) else value
 

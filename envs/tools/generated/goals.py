@@ -288,11 +288,7 @@ class GoalDraw:
         return self.rng.choice(items)
 
     def record(self, table: str, fits: Callable[[Any], bool] = lambda one: True) -> tuple[str, Any]:
-        """Draw a record that fits.
-
-        Raises:
-            NothingFits: there are none.
-        """
+        """Draw a record that fits."""
         return self.one([(key, one) for key, one in self.state[table].items() if fits(one)])
 
     def any(self, table: str) -> tuple[str, Any]:

@@ -140,11 +140,7 @@ def _text(
 
 
 class Library(World):
-    """A searchable, immutable corpus.
-
-    Args:
-        hops: minimum and maximum number of documents for a question.
-    """
+    """A searchable, immutable corpus."""
 
     def __init__(self, corpus: Corpus, hops: tuple[int, int]):
         digest = hashlib.blake2b("\n".join(corpus.texts.values()).encode(), digest_size=8).hexdigest()

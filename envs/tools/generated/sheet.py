@@ -70,12 +70,7 @@ class Sheet(World):
         return self.state["cells"]  # type: ignore[no-any-return]
 
     def put(self, column: str, row: int, content: float | str) -> None:
-        """Write a cell; an empty text clears it.
-
-        Args:
-            row: number of the row, from 1.
-            content: a number, a text or a formula.
-        """
+        """Write a cell; an empty text clears it."""
         rows = self.cells.setdefault(column, {})
         if content == "":
             rows.pop(str(row), None)

@@ -59,7 +59,6 @@ class TinyEnv(ToolEnv):
     Args:
         records: number of orders, 3 to 20.
         brief: return ``info["brief"]`` as the observation.
-        calls: format of calls; see :class:`ToolEnv`.
     """
 
     def __init__(

@@ -56,7 +56,6 @@ def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[
 
     Args:
         answer: None if the agent finished without an answer.
-        machine: the agent's machine, whose processes are killed.
         fresh: starts a fresh machine, prepared for the task.
     """
     if item.answer is not None:

@@ -26,7 +26,6 @@ def start_prepared(
     same even if scripts draw random numbers. A machine with processes running after its preparation is not cached.
 
     Args:
-        name: folder of the cache for this kind of image.
         recipe: the key: equal recipes give equal images.
         prepare: sets up a machine over the host's system; its errors are raised.
     """

@@ -90,11 +90,7 @@ def _read_file(path: Path, scripts: Path, name: str) -> Iterator[Item]:
 
 
 def item_of(row: Mapping[str, Any], scripts: Path, name: str) -> Item:
-    """Parse one task.
-
-    Args:
-        scripts: base folder of the paths of its scripts.
-    """
+    """Parse one task. ``scripts``: base folder of the paths of its scripts."""
 
     def script(given: Any) -> Script:
         if isinstance(given, str):

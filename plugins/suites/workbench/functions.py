@@ -53,11 +53,7 @@ class Projects(Tables):
 
     @tool
     def analytics_create_plot(
-        self,
-        time_min: Text = None,
-        time_max: Text = None,
-        value_to_plot: Text = None,
-        plot_type: Text = None,
+        self, time_min: Text = None, time_max: Text = None, value_to_plot: Text = None, plot_type: Text = None
     ) -> str:
         """Draw a plot of a metric over some days; returns the path of its file.
 
@@ -270,11 +266,7 @@ class Messages(Tables):
 
     @tool
     def calendar_create_event(
-        self,
-        event_name: Text = None,
-        participant_email: Text = None,
-        event_start: Text = None,
-        duration: Text = None,
+        self, event_name: Text = None, participant_email: Text = None, event_start: Text = None, duration: Text = None
     ) -> Any:
         """Add an event to the calendar; returns its id.
 

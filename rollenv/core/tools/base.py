@@ -62,11 +62,7 @@ class BaseTool:
         """Reset for a new episode."""
 
     def spawn(self, same_state: bool = False) -> BaseTool:
-        """Return the tool for a copy of the environment: itself if it has no state.
-
-        Args:
-            same_state: continue from where this one is, instead of from the start.
-        """
+        """Return the tool for a copy of the environment: itself if it has no state."""
         return self
 
     def close(self) -> None:

@@ -261,9 +261,6 @@ _CANDIDATE = re.compile(rf'(?:\[\s*)?\{{\s*"({"|".join(_KEYS)})"\s*:(?:\s*"([^"\
 def json_calls(text: str, expected: bool, known: Collection[str]) -> tuple[list[ToolCall], str, int]:
     """Find calls in JSON without marks: a text that is nothing else, or calls of known functions between words.
 
-    Args:
-        expected: the agent was asked for this form.
-
     Returns:
         The calls, the text around them, and where the first begins.
     """

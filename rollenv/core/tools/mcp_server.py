@@ -24,12 +24,7 @@ with extra("tools", "An MCP server"):
 
 
 def server(backend: Backend, names: Collection[str] | None = None, instructions: str = "") -> Server[Any]:
-    """An MCP server whose tools are the backend's functions.
-
-    Args:
-        names: the functions that are offered; None for all.
-        instructions: text that a client gets when it connects.
-    """
+    """An MCP server whose tools are the backend's functions."""
     tools = [
         types.Tool(
             name=schema["function"]["name"],

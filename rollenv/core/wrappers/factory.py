@@ -122,11 +122,7 @@ def with_tokenizer(wrappers: Wrappers, tokenizer: str) -> dict[str, dict[str, An
 
 
 def get_wrapper_fns(wrappers: str, tokenizer: Tokenizer | None = None) -> list[WrapperFn]:
-    """Parse a comma-separated list of wrappers.
-
-    Args:
-        wrappers: names; the first is the innermost.
-    """
+    """Parse a comma-separated list of wrappers. ``wrappers``: names; the first is the innermost."""
     found: list[WrapperFn] = []
     for name in filter(None, (part.strip() for part in wrappers.split(","))):
         function = _found(name)

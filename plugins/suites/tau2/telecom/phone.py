@@ -36,11 +36,7 @@ class Records(Backend):
         return found
 
     def of_customer(self, customer_id: str, table: str, key: str) -> Record:
-        """Return a line or a bill of a customer.
-
-        Args:
-            table: ``line`` or ``bill``.
-        """
+        """Return a line or a bill of a customer. ``table``: ``line`` or ``bill``."""
         if key not in self._customer(customer_id)[f"{table}_ids"]:
             raise ToolError(f"customer {customer_id} has no {table} {key[:100]!r}")
         return self.record(key)
