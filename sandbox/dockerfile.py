@@ -73,7 +73,7 @@ def parse(text: str) -> list[Instruction]:
         if not lines[at].strip() or lines[at].lstrip().startswith("#"):
             at += 1
             continue
-        first, (joined, at) = at + 1, _joined(lines, at, escape)
+        first, (joined, at) = at + 1, _join_continuations(lines, at, escape)
         if not joined.strip():
             continue
         name, *after = joined.split(maxsplit=1)
@@ -88,7 +88,7 @@ def parse(text: str) -> list[Instruction]:
     return instructions
 
 
-def _joined(lines: list[str], at: int, escape: str) -> tuple[str, int]:
+def _join_continuations(lines: list[str], at: int, escape: str) -> tuple[str, int]:
     """Join a line with its continuations, without comments and empty lines; return it and the next line's index."""
     text = ""
     while at < len(lines):
@@ -206,10 +206,10 @@ class _WordReader:
         if how == "}":
             return value or ""
         if how == "/":
-            return self._replaced(value or "")
+            return self._expand_replacement(value or "")
         word = self.until("}", raw=how in "#%")
         if how in "#%":
-            return _trimmed(value or "", word, how)
+            return _trim_matching(value or "", word, how)
         known = value if value or not how.startswith(":") else None
         if how.endswith("?") and known is None:
             raise UsageError(f"{name}: {word or 'is not set'}")
@@ -217,7 +217,7 @@ class _WordReader:
             return "" if known is None else word
         return word if known is None else known
 
-    def _replaced(self, value: str) -> str:
+    def _expand_replacement(self, value: str) -> str:
         """Expand ``${NAME/pattern/replacement}``; two slashes replace all matches."""
         everywhere = self.text[self.at : self.at + 1] == "/"
         self.at += everywhere
@@ -225,7 +225,7 @@ class _WordReader:
         return re.sub(_pattern(pattern), lambda _: replacement, value, count=0 if everywhere else 1, flags=re.DOTALL)
 
 
-def _trimmed(value: str, pattern: str, how: str) -> str:
+def _trim_matching(value: str, pattern: str, how: str) -> str:
     """Remove the shortest matching prefix (``#``) or suffix (``%``); with the sign twice, the longest."""
     longest = pattern.startswith(how)
     fits = re.compile(_pattern(pattern[longest:]), re.DOTALL).fullmatch

@@ -240,7 +240,7 @@ class _Builder:
     def _layer(self, stage: _Stage, step: Instruction, act: Callable[[Machine], object], *depends: str) -> None:
         """Add a layer with the changes of an action."""
         key = _key(stage.key, step.name, str(step.flags), *depends)
-        stage.image, stage.key = _changed(stage.image, key, act, self.limits, self.offline.shown()), key
+        stage.image, stage.key = _image_after(stage.image, key, act, self.limits, self.offline.shown()), key
 
     def _run(self, stage: _Stage, step: Instruction) -> None:
         if not step.text:
@@ -346,10 +346,10 @@ def _after(image: Image, command: str) -> Image:
         if done.exit_code != 0:
             raise BuildError(f"{command}: {_why(done)}")
 
-    return _changed(image, _key(_VERSION, str(image.mounts), _packages(), command), act, LIMITS)
+    return _image_after(image, _key(_VERSION, str(image.mounts), _packages(), command), act, LIMITS)
 
 
-def _changed(
+def _image_after(
     image: Image,
     key: str,
     act: Callable[[Machine], object],

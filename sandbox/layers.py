@@ -57,14 +57,14 @@ def temporary(parent: Path | None = None) -> Iterator[Path]:
     for folder in parent.glob(f"{_UNFINISHED}*"):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_ctime > _YOUNG:
-                with _locked(folder):
+                with _lock_folder(folder):
                     remove(folder)
     for folder in parent.iterdir() if parent.name in _CACHES else ():
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > _UNUSED:
                 remove(folder.rename(folder.with_name(f"{_UNFINISHED}{folder.name}")))
     folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
-    with _locked(folder):
+    with _lock_folder(folder):
         try:
             yield folder
         finally:
@@ -72,7 +72,7 @@ def temporary(parent: Path | None = None) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder during the block."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:

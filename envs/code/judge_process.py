@@ -42,7 +42,7 @@ class Raised(Exception):
 def decode(data: Any, depth: int = 0) -> Any:
     """Decode JSON data into a value of built-in types and fractions only, in linear time."""
     try:
-        return _decoded(data, depth)
+        return _decode(data, depth)
     except Raised:
         raise
     except Exception as error:  # malformed data are a wrong answer
@@ -52,11 +52,11 @@ def decode(data: Any, depth: int = 0) -> Any:
 _OF_HEX: dict[str, Callable[[str], Any]] = {"i": lambda text: int(text, 16), "b": bytes.fromhex, "a": bytearray.fromhex}
 
 
-def _decoded(data: Any, depth: int) -> Any:
+def _decode(data: Any, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError("nested too deep")
     if type(data) is list:
-        return [_decoded(one, depth + 1) for one in data]
+        return [_decode(one, depth + 1) for one in data]
     if type(data) is not dict:
         return data
     ((tag, inner),) = data.items()
@@ -68,7 +68,7 @@ def _decoded(data: Any, depth: int) -> Any:
         if max(map(len, inner)) > MAX_DIGITS or len(inner) > MAX_DIGITS:
             raise ValueError("too large")
         return _NUMBERS[tag](inner)
-    parts = [_decoded(one, depth + 1) for one in inner]
+    parts = [_decode(one, depth + 1) for one in inner]
     return _BUILD[tag](parts)
 
 

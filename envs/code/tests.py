@@ -103,8 +103,8 @@ def _pick(inputs: Sequence[Any], outputs: Sequence[Any], function: str | None, m
         order = sorted(order, key=lambda i: _length(inputs[i]), reverse=True)[:max_tests]  # type: ignore[assignment]
     if not function:
         return StdioTests(tuple(_text(inputs[i]) for i in order), tuple(_text(outputs[i]) for i in order))
-    arguments = tuple(_decoded(inputs[i]) for i in order)
-    return CallTests(function, arguments, tuple(_decoded(outputs[i]) for i in order))
+    arguments = tuple(_decode_text(inputs[i]) for i in order)
+    return CallTests(function, arguments, tuple(_decode_text(outputs[i]) for i in order))
 
 
 def _length(value: Any) -> int:
@@ -122,7 +122,7 @@ def _text(value: Any) -> str:
     return str(Decimal(value) if type(value) is int else value)
 
 
-def _decoded(value: Any) -> Any:
+def _decode_text(value: Any) -> Any:
     """Parse a value that some data sets store as JSON text; other text is returned unchanged."""
     try:
         return read_json(value) if isinstance(value, str) else value
@@ -172,9 +172,9 @@ def run_tests(
     if not others or (not every and not all(simple)):
         return sum(simple)
     judging = (tests, planned, runner, judge or runner, timeout)
-    judged = _judged(code, others, *judging)
+    judged = _run_judge(code, others, *judging)
     if judged is None and every and len(others) > 1:  # one of them may be the cause
-        judged = [any(_judged(code, [one], *judging) or ()) for one in others]
+        judged = [any(_run_judge(code, [one], *judging) or ()) for one in others]
     return sum(simple) + sum(judged or ())
 
 
@@ -362,12 +362,12 @@ def _equal(got: Any, wanted: Any) -> bool:
             return len(got) == len(wanted) and _members(got) == _members(wanted)
         return isinstance(got, list | tuple) and len(got) == len(wanted) and all(map(_equal, got, wanted))
     if isinstance(wanted, Mapping):
-        ours, theirs = _keyed(wanted), _keyed(got) if isinstance(got, dict) else {}
+        ours, theirs = _with_text_keys(wanted), _with_text_keys(got) if isinstance(got, dict) else {}
         return ours.keys() == theirs.keys() and all(_equal(theirs[key], ours[key]) for key in ours)
     return bool(type(got) is type(wanted) and got == wanted)
 
 
-def _keyed(value: Mapping[Any, Any]) -> dict[str, Any]:
+def _with_text_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
     """Copy a mapping with its keys converted to text, as in JSON."""
     return {key if isinstance(key, str) else json.dumps(key, default=repr): inner for key, inner in value.items()}
 
@@ -393,7 +393,7 @@ def _is_close(got: Any, wanted: float) -> bool:
 # -- a judge ---------------------------------------------------------------------------------------------------------
 
 
-def _judged(
+def _run_judge(
     code: str, asserts: Sequence[str], tests: AssertTests, planned: Plan, runner: Runner, judge: Runner, timeout: float
 ) -> list[bool] | None:
     """Return the verdicts of tests that a judge runs without the program; None if an answer is missing in the end.

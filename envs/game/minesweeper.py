@@ -134,7 +134,7 @@ class Minesweeper(TextGame):
         return self.board_text
 
     def _next_move(self) -> str:
-        safe = (self._deduced() if self.mines else 0) or self.tables.full & ~self.open & ~self.mines
+        safe = (self._deduce_safe() if self.mines else 0) or self.tables.full & ~self.open & ~self.mines
         if not safe:
             raise Unsolvable(f"{self}: no safe cell is left")
         cell = (safe & -safe).bit_length() - 1
@@ -143,7 +143,7 @@ class Minesweeper(TextGame):
         verb = "flag" if self.flagged >> cell & 1 else "reveal"
         return f"{verb} {self.tables.words[cell]}"
 
-    def _deduced(self) -> int:
+    def _deduce_safe(self) -> int:
         """Return the hidden cells that single numbers prove safe, given the mines inferred from others."""
         around, hidden = self.tables.around, self.tables.full & ~self.open
         near = [(around[c] & hidden, (self.mines & around[c]).bit_count()) for c in bits(self.open)]

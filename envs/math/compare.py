@@ -175,7 +175,7 @@ def compare(gold: str, answer: str) -> bool | None:
         return based[1] == theirs
     if "_" not in ours:
         theirs = re.sub(r"_(?:10|\{10\})$", "", theirs)
-    wanted, got = _plain(ours), _plain(theirs)
+    wanted, got = _read_number(ours), _read_number(theirs)
     if wanted and got:
         return _equal(wanted, got)
     if in_text or _LONG_WORD.search(ours):
@@ -188,7 +188,7 @@ def compare(gold: str, answer: str) -> bool | None:
 
 def _picks(letter: str, answer: str) -> bool:
     """Return whether an answer is this letter of a choice, with no other one behind it."""
-    picked = _CHOICE.fullmatch(_spelled(answer))
+    picked = _CHOICE.fullmatch(_normalise_spelling(answer))
     if picked is None or picked[1].lower() != letter.lower():
         return False
     return not (picked[2] and _OTHER_CHOICE.search(picked[2]))
@@ -213,17 +213,18 @@ def _says_other(gold: str, answer: str, number: bool) -> bool:
         return True
     if not _letters(answer) <= _letters(gold) | {"i", "e"}:
         return True
-    if _around(gold) != _around(answer) and not {_around(gold), _around(answer)} <= {"", "{}"}:
-        return not ({_around(gold), _around(answer)} <= {"", "()"} and "," not in gold + answer)
-    if (":" in gold) != (":" in answer) or ("\\pm" not in gold + answer and _parts(gold) != _parts(answer)):
+    brackets = {_outer_brackets(gold), _outer_brackets(answer)}
+    if len(brackets) > 1 and not brackets <= {"", "{}"}:
+        return not (brackets <= {"", "()"} and "," not in gold + answer)
+    if (":" in gold) != (":" in answer) or ("\\pm" not in gold + answer and _count_parts(gold) != _count_parts(answer)):
         return True
     return number and "," in answer
 
 
-def _parts(text: str) -> int:
+def _count_parts(text: str) -> int:
     """Return the number of parts of a list, set, tuple or interval."""
     inner, depth, parts = text.replace("\\{", "(").replace("\\}", ")"), 0, 1
-    if _around(text):
+    if _outer_brackets(text):
         inner = inner[1:-1]
     for char in inner:
         depth += (char in "([{") - (char in ")]}")
@@ -238,7 +239,7 @@ def _letters(text: str) -> set[str]:
     return set(re.findall(r"[^\W\d_]", text))
 
 
-def _around(text: str) -> str:
+def _outer_brackets(text: str) -> str:
     """Return the brackets around a whole text; empty if the first one closes before the end."""
     bare = text.replace("\\{", "{").replace("\\}", "}")
     if not text or bare[0] not in "([{" or bare[-1] not in ")]}" or (bare[0] == "{" and text[0] != "\\"):
@@ -257,8 +258,8 @@ def normal(text: str) -> tuple[str, str | None]:
 
     Cached, because the members of a group are compared with the same gold answer.
     """
-    text, unit = split_unit(_undelimited(latex_signs(text)))
-    text = _spelled(text)
+    text, unit = split_unit(_strip_delimiters(latex_signs(text)))
+    text = _normalise_spelling(text)
     if "percent" in text:
         text = re.sub(r"(?<=\d)\s+percent$", "%", text)
     text = latex_of_printed(text)
@@ -275,10 +276,10 @@ def normal(text: str) -> tuple[str, str | None]:
     if "\\begin" in text:
         text = _MATRIX.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", text)
     text = _BRACKETED_DIGITS.sub(r"\1_", text)
-    return solution_set(_point(_INNER_SPACE.sub("", text).strip())), unit
+    return solution_set(_as_point_or_set(_INNER_SPACE.sub("", text).strip())), unit
 
 
-def _point(text: str) -> str:
+def _as_point_or_set(text: str) -> str:
     """Write vectors in angle brackets and columns as points, lists of rows as matrices, ``{1,2}`` as a set."""
     if "angle" in text:
         text = _ANGLES.sub(lambda found: "(" if found[1] == "l" else ")", text)
@@ -310,7 +311,7 @@ def _latex_sign(char: str) -> str:
     return form % plain_characters(char).replace("⁄", "}{") if form else char
 
 
-def _undelimited(text: str) -> str:
+def _strip_delimiters(text: str) -> str:
     """Remove surrounding dollar signs, and a full stop at the end."""
     text = text.strip()
     if len(text) > 1 and text[0] == "$" == text[-1]:
@@ -329,7 +330,7 @@ def _undelimited(text: str) -> str:
     return re.sub(r"(?<!\\)\\\n|\\+$", "", text).strip()
 
 
-def _spelled(text: str) -> str:
+def _normalise_spelling(text: str) -> str:
     """Normalise spaces, thousands separators in numbers, and text commands."""
     text = text.replace("\\$", "").replace("$", "")
     latex = "\\" in text
@@ -346,7 +347,7 @@ def _spelled(text: str) -> str:
     return _TEXT.sub(r"\1", _TEXT.sub(r"\1", text)).strip() if latex else text.strip()
 
 
-def _plain(text: str) -> _Plain | None:
+def _read_number(text: str) -> _Plain | None:
     text = text.lstrip("£€¥")
     if found := _REPEATING.fullmatch(text):
         return _repeating(*found.groups())

@@ -399,7 +399,7 @@ def answer_score(source: Source, seed: int, index: int, answer: str | None) -> t
     """
     item = make_item(source, seed, index)[1]
     scored = answer is not None and may_be_scored(_kind(source, item), answer, item)
-    return _scored(source, seed, index, answer if scored else None)
+    return _score_once(source, seed, index, answer if scored else None)
 
 
 def _kind(source: Source, item: dict[str, Any]) -> str:
@@ -408,7 +408,7 @@ def _kind(source: Source, item: dict[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _scored(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
+def _score_once(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
     """Return the scorer's score and error, cached: sympy may take a second for a formula."""
     dataset, item = make_item(source, seed, index)
     try:

@@ -258,7 +258,7 @@ class TerminalEnv(Env):
     def _step(self, action: str) -> StepResult:
         self.turn += 1
         try:
-            commands, ends, wrong = self._understood(action)
+            commands, ends, wrong = self._parse_commands(action)
             outputs = [self._run(command, seconds) for command, seconds in commands]
             text = "\n".join([*outputs, *([wrong] if wrong else [])])
             return self._after(text, ends, not ends and self._is_late(), valid=not wrong)
@@ -284,7 +284,7 @@ class TerminalEnv(Env):
         text = "The machine has ended."
         return text, 0.0, True, False, {"success": False, "metrics": {"turns": self.turn, "machine_ended": 1}}
 
-    def _understood(self, action: str) -> tuple[list[tuple[str, float]], bool, str]:
+    def _parse_commands(self, action: str) -> tuple[list[tuple[str, float]], bool, str]:
         """Parse commands with their time limits, whether the agent submits, and an error."""
         if self.calls == PLAIN:
             ends = action.strip() == SUBMIT

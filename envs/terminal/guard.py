@@ -126,7 +126,7 @@ class FileGuard:
             return False
         if self._is_system(path):
             return self._of_system(path, name, member, before is not None)
-        if path in _ACCOUNTS and _renumbered(_read(contents), before):
+        if path in _ACCOUNTS and _renumbers_accounts(_read(contents), before):
             return False
         if _ETC.match(path) or (_HOME.search(path) and path.startswith(("/root/", "/home/"))):
             return False
@@ -203,7 +203,7 @@ def _settings(text: bytes | None) -> Any:
         return object()
 
 
-def _renumbered(text: bytes | None, before: Path | None) -> bool:
+def _renumbers_accounts(text: bytes | None, before: Path | None) -> bool:
     """Return whether system users or groups have new ids, as tests may run programs as them."""
     if text is None:
         return True

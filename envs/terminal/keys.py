@@ -80,7 +80,7 @@ class Keystrokes(Wrapper):
         if not isinstance(action, str):
             raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
         try:
-            commands, done = self._understood(action)
+            commands, done = self._parse_keystrokes(action)
         except ValueError as error:
             self._confirming = False
             return self._inner.say(f"Previous response had parsing errors:\nERROR: {error}", valid=False)
@@ -97,7 +97,7 @@ class Keystrokes(Wrapper):
         self._confirming = done
         return self._inner.say(f"{screen}\n\n{_CONFIRM}" if done else screen)
 
-    def _understood(self, action: str) -> tuple[list[tuple[str, float]], bool]:
+    def _parse_keystrokes(self, action: str) -> tuple[list[tuple[str, float]], bool]:
         """Parse keystrokes with the seconds to wait after them, and whether the agent declares the task complete."""
         begin, end = action.find("{"), action.rfind("}")
         if begin < 0 or end < begin:

@@ -88,8 +88,8 @@ def _read(path: Path, opening: str, parse: Callable[[Any, BinaryIO], Iterator[An
 
 def products(files: ShopFiles, limit: int | None = None) -> Iterator[Product]:
     """Yield the products in the order of the file, the first of those with the same ASIN."""
-    notes = _packed(files.instructions)
-    human = _packed(files.human) if files.human else {}
+    notes = _pack_by_asin(files.instructions)
+    human = _pack_by_asin(files.human) if files.human else {}
     seen: set[str] = set()
     for number, record in records(files.items):
         if limit is not None and len(seen) >= limit:
@@ -104,15 +104,15 @@ def products(files: ShopFiles, limit: int | None = None) -> Iterator[Product]:
             continue  # as the original does
         seen.add(asin)
         where = f"{where} (asin {asin})"
-        yield _product(record, where, *_noted(files, asin, notes, human))
+        yield _product(record, where, *_entries_of(files, asin, notes, human))
 
 
-def _packed(path: Path) -> dict[str, bytes]:
+def _pack_by_asin(path: Path) -> dict[str, bytes]:
     """Return the entries of a file by ASIN, as compact JSON, which takes a tenth of the memory of objects."""
     return {asin: json.dumps(value).encode() for _, asin, value in entries(path)}
 
 
-def _noted(
+def _entries_of(
     files: ShopFiles, asin: str, notes: Mapping[str, bytes], human: Mapping[str, bytes]
 ) -> tuple[dict[str, Any], tuple[HumanInstruction, ...]]:
     """Return a product's entries in the other two files."""

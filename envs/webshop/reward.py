@@ -149,7 +149,7 @@ def normalize_colour(option: str) -> str:
     return first_colour(option) or option
 
 
-def _wanted(option: str | tuple[str, str], rules: RewardRules) -> str:
+def _option_text(option: str | tuple[str, str], rules: RewardRules) -> str:
     """Return the text of a goal's option for the comparison."""
     if isinstance(option, str):
         return normalize_colour(option)
@@ -204,7 +204,7 @@ def purchase_reward(
     had = [normalize_colour(value) for value in options.values()]
     chosen = sum(
         any(similarity(value, option) > rules.threshold for value in had)
-        for option in (_wanted(option, rules) for option in wanted)
+        for option in (_option_text(option, rules) for option in wanted)
     )
     cheap = price <= goal.price_upper
     parts = len(goal.attributes) + len(wanted) + 1

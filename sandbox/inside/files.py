@@ -271,10 +271,10 @@ def _read(request: protocol.ReadFile) -> None:
 def _write_many(request: protocol.WriteFiles) -> None:
     """Write several files with concatenated contents."""
     for path, size in request.parts:
-        _put(path, size)
+        _write_input(path, size)
 
 
-def _put(path: str, size: int | None) -> None:
+def _write_input(path: str, size: int | None) -> None:
     """Write ``size`` bytes of standard input, or all, to a file."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
@@ -371,7 +371,7 @@ def _connect(request: protocol.Connect) -> None:
 
 _OPERATIONS: dict[type, Callable[[Any], object]] = {
     protocol.ReadFile: _read,
-    protocol.WriteFile: lambda request: _put(request.path, None),
+    protocol.WriteFile: lambda request: _write_input(request.path, None),
     protocol.WriteFiles: _write_many,
     protocol.ListFolder: _list,
     protocol.DescribePath: lambda request: _describe(request.path),

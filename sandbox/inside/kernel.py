@@ -340,9 +340,9 @@ class Kernel:
         elif sender := namespace.children.get(message["number"]):
             if "error" in message:
                 sender.report.failed = Failed(errno.EAGAIN, message["error"])
-                self._ended(sender, 126 << 8)
+                self._on_child_end(sender, 126 << 8)
             elif "status" in message:
-                self._ended(sender, message["status"])
+                self._on_child_end(sender, message["status"])
             else:
                 sender.pid = message["pid"]
                 for number in sender.pid_requests:
@@ -350,7 +350,7 @@ class Kernel:
                 sender.pid_requests.clear()
         return True
 
-    def _ended(self, child: Child, status: int) -> None:
+    def _on_child_end(self, child: Child, status: int) -> None:
         """Handle the end of a process. A run ends with its whole namespace."""
         child.status = status
         if child.job is None or not isinstance(child.job.request, protocol.RunProgram):

@@ -84,7 +84,7 @@ class ResourceMonitor:
         private = sum(private for _, private in pages)
         if kept + private > self.limit / 2:
             self._raise_nice(pids, _NEAR_LIMIT)
-        shared = self._shared(pids)
+        shared = self._shared_mappings(pids)
         if kept + shared + private > self.limit:  # pages shared by forks were counted repeatedly; count them precisely
             private = sum(map(self._proportional, pids))
         return kept + shared + private
@@ -108,7 +108,7 @@ class ResourceMonitor:
                     return int(line.split()[1]) << 10
         return self._statm(pid)[1]
 
-    def _shared(self, pids: Iterable[str]) -> int:
+    def _shared_mappings(self, pids: Iterable[str]) -> int:
         """Return the size of all shared anonymous mappings, including untouched parts."""
         sizes: dict[bytes, int] = {}
         for pid in pids:

@@ -109,7 +109,7 @@ class LanguageSession:
         try:
             line = self._tell(cell)
         except KeyboardInterrupt:
-            line = self._interrupted()
+            line = self._forward_interrupt()
             kept = "" if line else "; its process did not react and was ended"
             return self._failed("KeyboardInterrupt", f"it was interrupted{kept}", "")
         if line is None:
@@ -169,7 +169,7 @@ class LanguageSession:
                 return rest
         return None
 
-    def _interrupted(self) -> str | None:
+    def _forward_interrupt(self) -> str | None:
         """Forward an interrupt; return the status line, or None if the program had to be killed."""
         assert self._process is not None
         with contextlib.suppress(OSError):

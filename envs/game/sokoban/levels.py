@@ -144,7 +144,7 @@ def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -
     cost = {done: 0}  # moves of the known solution
     queue: list[tuple[float, int, tuple[int, int], tuple[int, ...], int]] = [(0.0, 0, done, targets, 0)]
     found: list[tuple[int, tuple[int, int]]] = []
-    aparts = [_apart(board.height, board.width, target) for target in targets]
+    aparts = [_distances_from(board.height, board.width, target) for target in targets]
     wander = int(random() * 4)
     for _ in range(EXPANSIONS):
         if not queue:
@@ -174,7 +174,7 @@ def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -
 
 
 @functools.lru_cache(4096)
-def _apart(height: int, width: int, cell: int) -> tuple[int, ...]:
+def _distances_from(height: int, width: int, cell: int) -> tuple[int, ...]:
     """Return the Manhattan distances from a cell to all cells."""
     row, column = divmod(cell, width)
     return tuple(abs(r - row) + abs(c - column) for r in range(height) for c in range(width))

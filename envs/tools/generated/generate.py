@@ -124,8 +124,8 @@ class GeneratedToolEnv(ToolEnv):
         if not whole or not 1 <= both[0] <= both[1] <= 8:
             raise UsageError(f"goals={goals!r} is not a number from 1 to 8 or a pair of them, the lower one first")
         self.goals = both[0], both[1]
-        _whole("distractors", distractors, len(DISTRACTIONS))
-        _whole("long_context", long_context, 1_000_000)
+        _check_number("distractors", distractors, len(DISTRACTIONS))
+        _check_number("long_context", long_context, 1_000_000)
         if missing not in ("none", "functions", "parameters"):
             raise UsageError(f"missing={missing!r} is unknown; choose from none, functions and parameters")
         if not isinstance(policy, bool):
@@ -160,7 +160,7 @@ class GeneratedToolEnv(ToolEnv):
             answers=[answer for goal in goals if not goal.refused for answer in goal.answers],
             user=Informant(given) if given else User(),
             policy=self._policy(rng, world),
-            tools=self._offered(rng, world, goals),
+            tools=self._offered_tools(rng, world, goals),
             category=self.missing if self.missing != "none" else "policy" * self.policy,
             goals=goals,
             may_refuse=self.may_refuse,
@@ -178,7 +178,7 @@ class GeneratedToolEnv(ToolEnv):
         parts += [_ASK if self.missing == "parameters" else "", filler(rng, self.long_context)]
         return "\n".join(part for part in parts if part)
 
-    def _offered(self, rng: random.Random, world: World, goals: list[Goal]) -> list[str]:
+    def _offered_tools(self, rng: random.Random, world: World, goals: list[Goal]) -> list[str]:
         own = [name for name in world.functions() if name not in DISTRACTIONS]
         gone = self._gone(GoalDraw(rng, world), goals) if self.missing == "functions" else set()
         return [name for name in own if name not in gone] + sorted(rng.sample(DISTRACTIONS, self.distractors))
@@ -269,6 +269,6 @@ def joined(rng: random.Random, asks: Sequence[str]) -> str:
     return "\n".join([asks[0], *(f"{words[n % 5]}{ask}" for n, ask in enumerate(asks[1:]))])
 
 
-def _whole(name: str, value: int, most: int) -> None:
+def _check_number(name: str, value: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise UsageError(f"{name}={value!r} is not a whole number from 0 to {most}")

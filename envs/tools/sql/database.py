@@ -333,10 +333,10 @@ class Database:
                             f"the result is larger than {_MOST_ROWS} rows or {_MOST_CHARACTERS} characters; use LIMIT"
                         )
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError, RecursionError) as error:
-            raise SqlError(self._explained(error)) from None
+            raise SqlError(self._explain(error)) from None
         return SqlResult(columns, rows, connection.total_changes - before)
 
-    def _explained(self, error: BaseException) -> str:
+    def _explain(self, error: BaseException) -> str:
         if self._guard.denied:
             return f"{self._guard.denied} is not allowed here"
         if self._guard.spent > self._steps:

@@ -37,10 +37,10 @@ def row_texts(result: SqlResult, query: str, floats: Collection[str] = ()) -> li
     kinds = ["" if names & set(floats) else call for call, names in read(query).items]
     if len(kinds) != len(result.columns):
         kinds = [""] * len(result.columns)
-    return [str(tuple(map(_typed, row, kinds))) for row in result.rows]
+    return [str(tuple(map(_as_mysql_type, row, kinds))) for row in result.rows]
 
 
-def _typed(value: Any, kind: str) -> Any:
+def _as_mysql_type(value: Any, kind: str) -> Any:
     """Convert a value of a column that is a ``sum`` or ``avg`` of whole numbers, or another one."""
     if value is None or kind not in ("sum", "avg"):
         return value
@@ -62,11 +62,11 @@ def intercode_reward(given: Sequence[str], wanted: Sequence[str], ordered: bool 
     if not union:
         return 1.0
     share = common.total() / union.total()
-    tau = kendall_tau(_of(given, common), _of(wanted, common)) if common and ordered else math.nan
+    tau = kendall_tau(_keep_common(given, common), _keep_common(wanted, common)) if common and ordered else math.nan
     return share if math.isnan(tau) else round(tau * share, 2)
 
 
-def _of(rows: Sequence[str], common: Counter[str]) -> list[str]:
+def _keep_common(rows: Sequence[str], common: Counter[str]) -> list[str]:
     """Return the first occurrences of the rows in a multiset."""
     left = common.copy()
     kept = []

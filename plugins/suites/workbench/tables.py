@@ -74,7 +74,9 @@ class Tables(Backend):
         self.restore(data)
 
     def pack(self) -> Any:
-        tables = {name: each for name, rows in office().tables.items() if (each := _changed(rows, self.state[name]))}
+        tables = {
+            name: each for name, rows in office().tables.items() if (each := _changed_rows(rows, self.state[name]))
+        }
         return {"tables": tables}
 
     def unpack(self, packed: Any) -> None:
@@ -147,7 +149,7 @@ def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: dict(state[name]) for name in TABLES}
 
 
-def _changed(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[Any]:
+def _changed_rows(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[Any]:
     """Return the keys of a table in order, and its new or changed rows; empty if nothing changed."""
     rows = {number: dict(row) for number, row in now.items() if before.get(number) is not row}
     return [list(now), rows] if rows or len(now) != len(before) else []

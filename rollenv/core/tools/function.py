@@ -108,12 +108,12 @@ class FunctionTool(CallableTool):
             return True, f"The call of {call.name} failed: {problems}."
         try:
             result = self._functions[call.name](**{k: getattr(arguments, k) for k in type(arguments).model_fields})
-            return False, text_of(_awaited(result) if inspect.isawaitable(result) else result)
+            return False, text_of(_run_async(result) if inspect.isawaitable(result) else result)
         except (Exception, SystemExit) as error:  # a tool that calls sys.exit() ends its call, not the episode
             return True, f"The call of {call.name} failed: {type(error).__name__}: {str(error)[:1000]}"
 
 
-def _awaited(result: Awaitable[Any]) -> Any:
+def _run_async(result: Awaitable[Any]) -> Any:
     """Wait for the result of an async function in a new thread, as this one may run an event loop."""
 
     async def wait() -> Any:

@@ -76,7 +76,7 @@ class ObservationWrapper(Wrapper):
         text = self._template(self._messages()) if self.include_chat_template else self._joined()
         return f"{info.get('prefix', '')}{text}{info.get('suffix', '')}"
 
-    def _shown(self) -> range:
+    def _shown_indices(self) -> range:
         """Indices of the observations to show after the first."""
         n = len(self._observations)
         return range(1 if self.max_history_length is None else max(1, n - self.max_history_length), n)
@@ -85,7 +85,7 @@ class ObservationWrapper(Wrapper):
         if self.max_history_length is None:
             return self._text
         parts = [_line(self._observations[0][0])]
-        for i in self._shown():
+        for i in self._shown_indices():
             if self.include_action:
                 parts.append(_line(self._actions[i - 1]))
             parts.append(_line(self._observations[i][0]))
@@ -93,7 +93,7 @@ class ObservationWrapper(Wrapper):
 
     def _messages(self) -> list[dict[str, str]]:
         messages = [{"role": "user", "content": self._observations[0][0]}]
-        for i in self._shown():
+        for i in self._shown_indices():
             observation, from_tool = self._observations[i]
             messages.append({"role": "assistant", "content": self._actions[i - 1]})
             messages.append({"role": "tool" if from_tool else "user", "content": observation})
