@@ -15,7 +15,7 @@ from typing import Any, Self
 from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.errors import EpisodeOver, UsageError
 from rollenv.core.parsing import well_formed
-from rollenv.core.tools.backend import Backend, CallAnswer, Change, differences
+from rollenv.core.tools.backend import Answer, Backend, Change, differences
 from rollenv.core.tools.calls import CALL_FORMS, CallForm, call_instructions, find_calls, write_calls
 from rollenv.envs.numbered import checked_index
 from rollenv.envs.splits import check_split, in_split
@@ -297,10 +297,10 @@ class ToolEnv(Env):
         self.turn += 1
         schemas = self.current.backend.schemas(self.current.tools)
         found, message = find_calls(action, self.calls, schemas)
-        answers: list[CallAnswer] = []
+        answers: list[Answer] = []
         for call in found:
             if call.problem:
-                answers.append(CallAnswer(f"error: {call.problem}", failed=True))
+                answers.append(Answer(f"error: {call.problem}", failed=True))
             else:
                 answers.append(self._call(call.name, call.arguments))
         if answers:
@@ -317,9 +317,9 @@ class ToolEnv(Env):
         self.last = reply.text
         return self._after(ended=reply.ends, valid=True, info={})
 
-    def _call(self, name: str, arguments: dict[str, Any]) -> CallAnswer:
+    def _call(self, name: str, arguments: dict[str, Any]) -> Answer:
         if self.errors and self.np_random.random() < self.errors:
-            return CallAnswer(_UNAVAILABLE, failed=True)
+            return Answer(_UNAVAILABLE, failed=True)
         answer = self.current.backend.call(name, arguments, self.current.tools)
         if not answer.failed:
             self._advance((name, arguments))

@@ -54,7 +54,7 @@ _TYPES: dict[str, Any] = {}
 
 
 @dataclass_transform(eq_default=False)
-class Message:
+class SandboxMessage:
     """The base of all messages: dataclasses that are told apart by their names."""
 
     def __init_subclass__(cls) -> None:
@@ -64,7 +64,7 @@ class Message:
 # -- requests that start a process -----------------------------------------------------------------------------------
 
 
-class Start(Message):
+class Start(SandboxMessage):
     """Start a process with limits; None is no limit.
 
     Attributes:
@@ -205,7 +205,7 @@ class Connect(FileOperation):
 # -- requests about running processes --------------------------------------------------------------------------------
 
 
-class RunCell(Message):
+class RunCell(SandboxMessage):
     """Run a cell in the context with a key."""
 
     key: str
@@ -218,105 +218,105 @@ class RunCell(Message):
     number: int = 0
 
 
-class Signal(Message):
+class Signal(SandboxMessage):
     """Send a signal; SIGKILL reaches the whole session, and SIGINT a context only while it runs a cell."""
 
     key: str
     signal: int
 
 
-class WriteInput(Message):
+class WriteInput(SandboxMessage):
     """Append the data to a standard input, and close it after the ``last`` piece."""
 
     key: str
     last: bool = False
 
 
-class Acknowledge(Message):
+class Acknowledge(SandboxMessage):
     """Acknowledge received bytes of output."""
 
     key: str
     taken: int
 
 
-class Resize(Message):
+class Resize(SandboxMessage):
     """Change the size of a terminal."""
 
     key: str
     size: list[int]
 
 
-class GetPid(Message):
+class GetPid(SandboxMessage):
     """Return the process id inside, once it is known."""
 
     key: str
 
 
-class GetMemory(Message):
+class GetMemory(SandboxMessage):
     """Return the bytes in use."""
 
 
-class GetMetrics(Message):
+class GetMetrics(SandboxMessage):
     """Return the use of memory, disk, processor time and processes."""
 
 
-class ListProcesses(Message):
+class ListProcesses(SandboxMessage):
     """Return the running contexts and commands."""
 
 
-class Pause(Message):
+class Pause(SandboxMessage):
     """Stop all processes; time does not count until :class:`Resume`."""
 
 
-class Resume(Message):
+class Resume(SandboxMessage):
     """Resume all processes."""
 
 
-class EndAll(Message):
+class EndAll(SandboxMessage):
     """Kill all processes except those of single runs, and wait for their end."""
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------
 
 
-class Ready(Message):
+class Ready(SandboxMessage):
     """The kernel is ready; ``about`` has the properties of this sandbox."""
 
     about: Json
 
 
-class SandboxStartRefused(Message):
+class SandboxStartRefused(SandboxMessage):
     """The sandbox cannot start."""
 
     reason: str
 
 
-class OutputPiece(Message):
+class OutputPiece(SandboxMessage):
     """Data of ``stdout`` or ``stderr``."""
 
     stream: str
 
 
-class ShownResult(Message):
+class ShownResult(SandboxMessage):
     """A result, as representations by name."""
 
     result: Json
 
 
-class Value(Message):
+class Value(SandboxMessage):
     """The answer to a request that starts no process."""
 
     value: Json = field(default_factory=dict)
 
 
-class Failed(Message):
+class Failed(SandboxMessage):
     """A request could not be served."""
 
     errno: int
     message: str
 
 
-class Finished(Message):
+class Finished(SandboxMessage):
     """The end of a process or cell.
 
     Attributes:

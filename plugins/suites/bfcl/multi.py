@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from rollenv.core.env import StepResult
 from rollenv.core.errors import MissingExtra
-from rollenv.core.tools.backend import CallAnswer, Change, differences, not_arguments, unknown
+from rollenv.core.tools.backend import Answer, Change, differences, not_arguments, unknown
 from rollenv.core.tools.function import text_of
 from rollenv.envs.tools.base import Call, Judgement, Move, Problem, ToolEnv, User, UserReply
 from rollenv.plugins.suites.bfcl import MULTI, PACKAGES
@@ -253,20 +253,20 @@ class Conversation(Described):
         self.responses: list[str] = []
         self.calls_now = 0
 
-    def call(self, name: str, arguments: Mapping[str, Any], names: Collection[str] | None = None) -> CallAnswer:
+    def call(self, name: str, arguments: Mapping[str, Any], names: Collection[str] | None = None) -> Answer:
         known = [each for each in self.services.methods if names is None or each in names]
         if name not in known:
-            return CallAnswer(unknown(name, known), failed=True)
+            return Answer(unknown(name, known), failed=True)
         if wrong := not_arguments(name, arguments):
-            return CallAnswer(wrong, failed=True)
+            return Answer(wrong, failed=True)
         given = json.loads(json.dumps(arguments))
         if wrong := self.services.wrong(name, given):
-            return CallAnswer(wrong, failed=True)
+            return Answer(wrong, failed=True)
         text = self._run(name, given)
         if self.services.too_large():
             self.load({"done": self.state["done"][:-1]})
-            return CallAnswer(f"error: {name}: there would be too many files and folders", failed=True)
-        return CallAnswer(text_of(text))
+            return Answer(f"error: {name}: there would be too many files and folders", failed=True)
+        return Answer(text_of(text))
 
     def _run(self, name: str, arguments: dict[str, Any]) -> str:
         text = self.services.run(name, arguments)

@@ -6,7 +6,7 @@ from typing import Any
 
 from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.errors import NoSuchAbility
-from rollenv.core.tools.backend import Backend, CallAnswer, ToolError
+from rollenv.core.tools.backend import Answer, Backend, ToolError
 from rollenv.envs.terminal.shell import Ran
 from rollenv.envs.tools.base import Judgement, Problem, ToolEnv
 from rollenv.sandbox import Machine, SandboxDied
@@ -74,12 +74,12 @@ class MachineEnv(ToolEnv):
             self.backend.machine.kill()
         self._over = True
 
-    def _call(self, name: str, arguments: dict[str, Any]) -> CallAnswer:
+    def _call(self, name: str, arguments: dict[str, Any]) -> Answer:
         answer = super()._call(name, arguments)
         failure = self.backend.failure
         if failure is not None and not isinstance(failure, SandboxDied):
             raise failure
-        return CallAnswer("The machine has ended.", failed=True) if failure else answer
+        return Answer("The machine has ended.", failed=True) if failure else answer
 
     def _after(self, ended: bool, valid: bool, info: dict[str, Any]) -> StepResult:
         backend = self.backend

@@ -30,7 +30,7 @@ class ToolError(Exception):
     """An invalid call; the message is for the agent."""
 
 
-class CallAnswer(NamedTuple):
+class Answer(NamedTuple):
     """The result of a call."""
 
     text: str
@@ -112,29 +112,29 @@ class Backend:
         known = self.functions()
         return [dict(known[name].schema) for name in known if names is None or name in names]
 
-    def call(self, name: str, arguments: Mapping[str, Any], names: Collection[str] | None = None) -> CallAnswer:
+    def call(self, name: str, arguments: Mapping[str, Any], names: Collection[str] | None = None) -> Answer:
         """Carry out a call. Mistakes of the agent never raise."""
         function = self.functions().get(name) if names is None or name in names else None
         if function is None:
             offered = [known for known in self.functions() if names is None or known in names]
-            return CallAnswer(unknown(name, offered), failed=True)
+            return Answer(unknown(name, offered), failed=True)
         if wrong := not_arguments(name, arguments):
-            return CallAnswer(wrong, failed=True)
+            return Answer(wrong, failed=True)
         try:
             given = function.model.model_validate(arguments)
         except ValidationError as error:
             problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:10])
-            return CallAnswer(f"error: {name}: {problems[:2000]}", failed=True)
+            return Answer(f"error: {name}: {problems[:2000]}", failed=True)
         before = self.snapshot()
         try:
             result = getattr(self, function.method)(**{key: getattr(given, key) for key in type(given).model_fields})
-            return CallAnswer(text_of(result))
+            return Answer(text_of(result))
         except ToolError as error:
             self.restore(before)
-            return CallAnswer(f"error: {str(error)[:2000]}", failed=True)
+            return Answer(f"error: {str(error)[:2000]}", failed=True)
         except Exception as error:
             self.restore(before)
-            return CallAnswer(f"error: {name} failed: {type(error).__name__}: {str(error)[:500]}", failed=True)
+            return Answer(f"error: {name} failed: {type(error).__name__}: {str(error)[:500]}", failed=True)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
