@@ -161,13 +161,10 @@ def _slide(tiles: Tiles, cell: int) -> Tiles:
 
 
 def near_positions(n: int, moves: int) -> tuple[list[Tiles], dict[Tiles, str]]:
-    """List the positions whose shortest solution has at most ``moves`` moves.
-
-    Args:
-        n: side of the board, 2 or 3.
+    """List the unsolved positions of ``n`` x ``n`` tiles whose shortest solution has at most ``moves`` moves.
 
     Returns:
-        The unsolved positions; and for every position, the first move of a shortest solution ("" if it is solved).
+        The positions; and for every position, the first move of a shortest solution ("" if it is solved).
     """
     return _near_positions(n, min(moves, {2: 6, 3: 31}[n]))  # no position is farther away
 

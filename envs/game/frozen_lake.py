@@ -157,12 +157,7 @@ class FrozenLake(GridGame):
 
 
 def neighbour(size: int, cell: int, direction: int) -> int:
-    """Return the cell one step away; a step off the board stays in place.
-
-    Args:
-        cell: index ``row * size + column``.
-        direction: index in :data:`STEPS`, 0 to 3.
-    """
+    """Return the index of the cell one step away, in a direction of :data:`STEPS`; at the edge, the same cell."""
     row, column = divmod(cell, size)
     row, column = row + STEPS[direction][0], column + STEPS[direction][1]
     return row * size + column if 0 <= row < size and 0 <= column < size else cell

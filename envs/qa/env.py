@@ -56,11 +56,7 @@ def exact_match(answer: str, accepted: Iterable[str]) -> float:
 
 
 def f1(answer: str, accepted: Iterable[str]) -> float:
-    """Return the harmonic mean of precision and recall of the words, in [0, 1].
-
-    Args:
-        accepted: the correct answers; the one with the highest score counts.
-    """
+    """Return the harmonic mean of precision and recall of the words, in [0, 1]; the most similar answer counts."""
     words = normalize(answer).split() if _says_something(answer) else []
     return max((_f1(words, normalize(one).split()) for one in accepted), default=0.0)
 

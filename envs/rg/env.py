@@ -392,11 +392,7 @@ class _InOrder(frozenset[str]):
 
 
 def answer_score(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
-    """Score an answer to an item. An answer that is unsafe to score counts as no answer.
-
-    Returns:
-        The score in [0, 1], and the error that the scorer raised ("" if none).
-    """
+    """Return the score of an answer, in [0, 1], and the scorer's error, if any. Unsafe answers count as none."""
     item = make_item(source, seed, index)[1]
     scored = answer is not None and may_be_scored(_kind(source, item), answer, item)
     return _score_once(source, seed, index, answer if scored else None)

@@ -185,11 +185,7 @@ class HoldsTree:
 
 
 def walk(workspace: Workspace, top: str) -> tuple[set[str], set[str]] | None:
-    """Return the paths below a folder; links are not followed, and count as files.
-
-    Returns:
-        Paths of files and paths of folders, relative to the top; None if there are too many.
-    """
+    """Return the paths of files and of folders below a folder; None if there are too many. Links count as files."""
     files: set[str] = set()
     folders: set[str] = set()
     waiting = [""]

@@ -33,11 +33,7 @@ _START = """start() {
 
 
 def kill_by(pattern: str, signal: str = "TERM") -> str:
-    """Return a command that signals every process whose command line matches a pattern.
-
-    Args:
-        pattern: a pattern for grep; its first character is put in brackets, so that grep does not find itself.
-    """
+    """Return a command that signals every process whose command line matches a pattern of grep."""
     found = f"grep -alz -- '^[{pattern[0]}]{pattern[1:]}$' /proc/[0-9]*/cmdline 2>/dev/null"
     return f"for p in $({found}); do p=${{p#/proc/}}; kill -{signal} ${{p%/cmdline}}; done"
 

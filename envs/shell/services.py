@@ -60,11 +60,7 @@ def _hidden(config: object, port: int) -> str:
 
 
 def get(port: int, path: str, header: str = "") -> str:
-    """Return a command that prints a page of a web server.
-
-    Args:
-        header: a header of the request, as ``'NAME': 'VALUE'``.
-    """
+    """Return a command that prints a page of a web server; a ``header`` is written ``'NAME': 'VALUE'``."""
     url = f"http://127.0.0.1:{port}{path}"
     request = f"u.Request('{url}', headers={{{header}}})"
     return f'python3 -c "import urllib.request as u; print(u.urlopen({request}).read().decode().strip())"'

@@ -86,11 +86,7 @@ class Products:
         return _load(self.folder, f"{kind}_order")  # type: ignore[no-any-return]
 
     def listed(self, what: str, name: str) -> Ints:
-        """Look up the products of a category, query or attribute.
-
-        Returns:
-            Numbers of the products, int32 of shape (n,), in the order of the files.
-        """
+        """Look up a category, query or attribute: the numbers of its products, int32 of shape (n,), in their order."""
         names, starts, members = self._lists(what)
         position = names.get(name)
         found: Ints = members[starts[position] : starts[position + 1]] if position is not None else members[:0]

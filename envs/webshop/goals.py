@@ -208,11 +208,7 @@ def combination(product: Product, which: int) -> dict[str, str]:
 def price_limit(price: float, key: str) -> float | None:
     """Draw a price limit: the higher of two different picks among the next four multiples of 10 above the price.
 
-    Args:
-        price: price of the product, in dollars.
-
-    Returns:
-        The limit in dollars; None for prices from 980 on.
+    Prices are in dollars; None for those from 980 on.
     """
     above = [limit for limit in _PRICES if limit > price][:4]
     if len(above) < 2:

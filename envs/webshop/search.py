@@ -69,11 +69,7 @@ class SearchEngine:
         return scores
 
     def ranked(self, query: str, k: int = MAX_RESULTS) -> list[tuple[int, float]]:
-        """Rank the products for a query.
-
-        Returns:
-            (number of the product, score) pairs, best first; products with score 0 are left out.
-        """
+        """Return (number of the product, score) pairs for a query, best first, without those of score 0."""
         scores = self.scores(query)
         best = _best(scores, k)
         return list(zip(self._by_asin[best].tolist(), scores[best].tolist(), strict=True))

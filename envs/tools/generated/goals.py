@@ -156,11 +156,7 @@ def mentions(text: str, answer: str) -> bool:
 
 
 def guesses(text: str, rivals: Iterable[object], known: Iterable[str]) -> bool:
-    """Return whether a text mentions a plausible wrong answer.
-
-    Args:
-        known: texts that the message may repeat: the request and the right answers.
-    """
+    """Return whether a text mentions a plausible wrong answer that is not in the ``known`` texts."""
     allowed = "; ".join(known)
     return any(mentions(text, rival) and not mentions(allowed, rival) for rival in dict.fromkeys(map(str, rivals)))
 
