@@ -54,7 +54,9 @@ class Instruction:
             value = json.loads(self.text)
         except ValueError:
             return None
-        return value if isinstance(value, list) and all(isinstance(word, str) for word in value) else None
+        if isinstance(value, list) and all(isinstance(word, str) for word in value):
+            return value
+        return None
 
 
 def parse(text: str) -> list[Instruction]:

@@ -119,7 +119,9 @@ def machine_sources(machine: Machine, name: str, most: int) -> list[Source]:
     """Return the files of a machine that match a name or pattern."""
 
     def listed(base: str) -> Iterable[str]:
-        return [entry.name for entry in machine.files.list(f"/{base}")] if machine.files.exists(f"/{base}/.") else ()
+        if machine.files.exists(f"/{base}/."):
+            return [entry.name for entry in machine.files.list(f"/{base}")]
+        return ()
 
     paths = [f"/{path}" for path in matches(name, listed) if machine.files.exists(f"/{path}")]
     if not paths:

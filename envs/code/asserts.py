@@ -119,7 +119,9 @@ class _Hexadecimal(ast.NodeTransformer):
     """Replaces long integers by hexadecimal ones, which Python can parse."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        return ast.Name(hex(node.value)) if type(node.value) is int and node.value.bit_length() > 10_000 else node
+        if type(node.value) is int and node.value.bit_length() > 10_000:
+            return ast.Name(hex(node.value))
+        return node
 
 
 def _unparsed(node: ast.AST) -> str:

@@ -191,7 +191,9 @@ class CodeEnv(RowEnv):
             return code
         prompt = str(self.row[self.question_key])
         start = self._definition(prompt)
-        return prompt + code if self._definition(code) is None or start is None else f"{prompt[:start]}\n{code}"
+        if self._definition(code) is None or start is None:
+            return prompt + code
+        return f"{prompt[:start]}\n{code}"
 
     def _definition(self, code: str) -> int | None:
         """Return the start of the definition of the wanted function."""

@@ -266,7 +266,9 @@ class _Pickler(pickle.Pickler):
             return None
         if name := getattr(value, "stands_for", None):
             return "name", name
-        return None if value.__closure__ else ("function", (marshal.dumps(value.__code__), value.__defaults__))
+        if value.__closure__:
+            return None
+        return ("function", (marshal.dumps(value.__code__), value.__defaults__))
 
 
 class _Asserts(ast.NodeTransformer):
@@ -322,7 +324,9 @@ class JudgeProcess:
         if self.first_unknown is None and number < len(self.known) and self.known[number][0] == call:
             try:
                 data = json.loads(self.known[number][1])
-                return Remote(self, number, named) if type(data) is dict and "o" in data else decode(data)
+                if type(data) is dict and "o" in data:
+                    return Remote(self, number, named)
+                return decode(data)
             except Raised as error:
                 kind = getattr(builtins, str(error.args[0]), None) if len(error.args) == 2 else None
                 if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER_RAISED):

@@ -332,7 +332,9 @@ def _size(value: Any) -> int:
         return value.bit_length()
     if isinstance(value, Mapping):
         return sum(_size(key) + _size(inner) for key, inner in value.items())
-    return sum(map(_size, value)) + 2 if isinstance(value, list | tuple | set | frozenset) else len(repr(value))
+    if isinstance(value, list | tuple | set | frozenset):
+        return sum(map(_size, value)) + 2
+    return len(repr(value))
 
 
 def _holds(text: str | None, wanted: Wanted) -> bool:

@@ -255,7 +255,9 @@ def no_answer(cell: Any) -> str:
 
 
 def _no_question(cell: Any) -> str:
-    return "holds a list, not a text" if isinstance(cell, list | tuple | np.ndarray) else no_answer(cell)
+    if isinstance(cell, list | tuple | np.ndarray):
+        return "holds a list, not a text"
+    return no_answer(cell)
 
 
 @dataclass(frozen=True, slots=True)

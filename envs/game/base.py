@@ -135,7 +135,9 @@ class TextGame(Env):
             return self._parse(action.strip())
         text = last_boxed(action)
         move = None if text is None else self._parse(text)
-        return move if move is not None else next((m for m in map(self._parse, boxes(action)) if m is not None), None)
+        if move is not None:
+            return move
+        return next((m for m in map(self._parse, boxes(action)) if m is not None), None)
 
     def _malformed(self) -> StepResult:
         feedback = f"Turn {self.turn}: this has no action in the required form."

@@ -126,7 +126,9 @@ class Mastermind(TextGame):
 def _codes(length: int, n: int, duplicates: bool) -> Iterator[Code]:
     """Yield all codes in order."""
     each = range(1, n + 1)
-    return itertools.product(each, repeat=length) if duplicates else itertools.permutations(each, length)
+    if duplicates:
+        return itertools.product(each, repeat=length)
+    return itertools.permutations(each, length)
 
 
 @functools.lru_cache(maxsize=16)

@@ -46,7 +46,9 @@ class Number:
         text = (text_of(workspace, self.path) or "").strip()
         if not _NUMBER.fullmatch(text):
             return f"{self.path} does not hold a number"
-        return "" if abs(float(text) - self.value) <= self.tolerance + 1e-9 else f"{self.path} holds a wrong number"
+        if abs(float(text) - self.value) <= self.tolerance + 1e-9:
+            return ""
+        return f"{self.path} holds a wrong number"
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,9 @@ class HoldsJson:
     def __call__(self, workspace: Workspace) -> str:
         try:
             actual = json.loads(text_of(workspace, self.path) or "")
-            return "" if _same_json(actual, json.loads(self.text)) else f"{self.path} holds another value"
+            if _same_json(actual, json.loads(self.text)):
+                return ""
+            return f"{self.path} holds another value"
         except (ValueError, RecursionError):
             return f"{self.path} is not JSON"
 

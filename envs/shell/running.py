@@ -199,4 +199,6 @@ class Script:
         done = workspace.run(f"{fresh}{written} ( {self.command} ) < <(printf %s {stdin} | base64 -d)", timeout=5)
         if self.exit_code is not None and done.exit_code != self.exit_code:
             return f"{self.command} ends with {done.exit_code}"
-        return "" if lines_of(done.stdout) == lines_of(self.output) else f"{self.command} prints something else"
+        if lines_of(done.stdout) == lines_of(self.output):
+            return ""
+        return f"{self.command} prints something else"

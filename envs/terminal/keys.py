@@ -218,7 +218,9 @@ class _Screen:
         return f"Current Terminal Screen:\n{self._visible()}"
 
     def _visible(self) -> str:
-        return self._tmux("capture-pane", "-p", "-t", "main").stdout.rstrip() if self.tmux else self._plain()[-4000:]
+        if self.tmux:
+            return self._tmux("capture-pane", "-p", "-t", "main").stdout.rstrip()
+        return self._plain()[-4000:]
 
     def _history(self) -> str:
         if not self.tmux:

@@ -255,7 +255,9 @@ def _script_file(task: TaskFolder, step: TaskStep) -> Path:
 
 def _script(task: TaskFolder, step: TaskStep) -> str:
     path = _script_file(task, step)
-    return path.read_text(errors="replace") if step.verifier.script and path.is_file() else "python3 -m pytest"
+    if step.verifier.script and path.is_file():
+        return path.read_text(errors="replace")
+    return "python3 -m pytest"
 
 
 def _account(image: Image, user: str) -> tuple[str, dict[str, str]]:

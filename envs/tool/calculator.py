@@ -99,13 +99,17 @@ class CalculatorTask(Arithmetic):
 
     def sample_random_action(self) -> str:
         number = self.action_rng.randrange(1000)
-        return _tool_call(f"{number} + 1") if self.action_rng.random() < 0.5 else self.format_answer(number)
+        if self.action_rng.random() < 0.5:
+            return _tool_call(f"{number} + 1")
+        return self.format_answer(number)
 
     def oracle_action(self) -> str:
         """Return a call of the calculator with the whole expression, then its result."""
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
-        return _tool_call(self.task) if self.turn == 0 and self.max_turns > 1 else self.format_answer(self.gold)
+        if self.turn == 0 and self.max_turns > 1:
+            return _tool_call(self.task)
+        return self.format_answer(self.gold)
 
 
 def _tool_call(expression: str) -> str:

@@ -386,7 +386,9 @@ class ToolEnv(Env):
         if self.step_of_plan >= len(plan):
             return self.closing()
         move = plan[self.step_of_plan]
-        return move if isinstance(move, str) else write_calls(list(move)[self._done_of_move :], self.calls)
+        if isinstance(move, str):
+            return move
+        return write_calls(list(move)[self._done_of_move :], self.calls)
 
     def closing(self) -> str:
         """Return the message that ends a task whose plan does not end with one."""

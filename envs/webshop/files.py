@@ -54,7 +54,9 @@ class ShopFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        return (self.items, self.instructions) if self.human is None else (self.items, self.instructions, self.human)
+        if self.human is None:
+            return (self.items, self.instructions)
+        return (self.items, self.instructions, self.human)
 
 
 def records(path: Path) -> Iterator[tuple[int, Any]]:

@@ -69,7 +69,9 @@ class Sum:
     def finalize(self) -> int | float | None:
         if not self.count:
             return None
-        return self.total if isinstance(self.total, float) or abs(self.total) < 1 << 62 else float(self.total)
+        if isinstance(self.total, float) or abs(self.total) < 1 << 62:
+            return self.total
+        return float(self.total)
 
 
 class Average(Sum):

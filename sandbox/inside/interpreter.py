@@ -224,7 +224,9 @@ def _describe(error: BaseException) -> tuple[str, str, str]:
 
 def runner(language: str | None, reports: int) -> Interpreter | LanguageSession:
     """Return an object that runs cells of a language."""
-    return Interpreter(reports, notebook=True) if language in (None, "python") else LanguageSession(reports, language)
+    if language in (None, "python"):
+        return Interpreter(reports, notebook=True)
+    return LanguageSession(reports, language)
 
 
 def serve_cells(interpreter: Interpreter | LanguageSession, requests: int, reports: int) -> NoReturn:

@@ -104,7 +104,9 @@ def _plain(value: Any) -> Any:
 
 def _stored(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return float(value["real"]) if "real" in value else bytes.fromhex(value.get("blob") or value.get("text", ""))
+        if "real" in value:
+            return float(value["real"])
+        return bytes.fromhex(value.get("blob") or value.get("text", ""))
     return value
 
 

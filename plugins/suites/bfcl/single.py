@@ -125,7 +125,9 @@ def check(functions: Sequence[Mapping[str, Any]], calls: Sequence[Call], answer:
                 break
             problems.append(problem)
         else:
-            return problems[0] if len(problems) == 1 else f"no call fits {name}: {'; '.join(problems)[:2000]}"
+            if len(problems) == 1:
+                return problems[0]
+            return f"no call fits {name}: {'; '.join(problems)[:2000]}"
     return ""
 
 

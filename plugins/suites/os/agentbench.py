@@ -53,7 +53,9 @@ class AgentBenchOSBackend(MachineBackend):
         ran = self._execute(script)
         shown = ran.text if len(ran.text) <= _MOST_SHOWN else f"{ran.text[:_SHOWN]}\n{_CUT}"
         stopped = f"\n[the script was stopped: {ran.cut}]" if ran.cut else ""
-        return f"The output of the OS:\n\n{shown}{stopped}" if shown or stopped else "The output of the OS is empty."
+        if shown or stopped:
+            return f"The output of the OS:\n\n{shown}{stopped}"
+        return "The output of the OS is empty."
 
     @tool
     def finish_action(self, thought: str = "") -> str:

@@ -69,7 +69,9 @@ def unknown_argument(call: ToolCall, parameters: Mapping[str, Any]) -> str:
     """Return the reason to refuse a call with an argument that is not among the parameters; empty if there is none."""
     known = parameters.get("properties", {})
     others = [] if parameters.get("additionalProperties") else [name for name in call.arguments if name not in known]
-    return f"{call.name} has no argument {others[0][:100]!r}; it has {', '.join(known) or 'none'}" if others else ""
+    if others:
+        return f"{call.name} has no argument {others[0][:100]!r}; it has {', '.join(known) or 'none'}"
+    return ""
 
 
 def first_call(action: str, schemas: Sequence[Mapping[str, Any]] = ()) -> ToolCall | None:

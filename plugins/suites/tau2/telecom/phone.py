@@ -245,7 +245,9 @@ class Phone(Records):
     def check_vpn_status(self) -> str:
         """Look whether a VPN is connected, and how well it performs."""
         performance = self.phone["vpn_performance"]
-        return f"VPN is ON and connected. Performance: {performance}." if self.phone["vpn_connected"] else "VPN is OFF."
+        if self.phone["vpn_connected"]:
+            return f"VPN is ON and connected. Performance: {performance}."
+        return "VPN is OFF."
 
     @tool
     def check_installed_apps(self) -> str:
@@ -275,7 +277,9 @@ class Phone(Records):
     def run_speed_test(self) -> str:
         """Measure the speed of the internet connection."""
         speed, name = self.speed()
-        return f"Speed test failed: {name}." if not self.online() else f"Speed test: {speed:.2f} Mbps ({name})."
+        if self.online():
+            return f"Speed test: {speed:.2f} Mbps ({name})."
+        return f"Speed test failed: {name}."
 
     @tool
     def can_send_mms(self) -> str:
