@@ -161,7 +161,9 @@ def _of_moment(part: Callable[[datetime.datetime], Any]) -> Callable[[Any], Any]
 def _round(value: Any, digits: Any = 0) -> int | float:
     number, decimals = as_number(value), max(-30, min(30, int(as_number(digits))))
     result = Decimal(repr(number)).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP)
-    return float(result) if isinstance(number, float) or decimals > 0 else int(result)
+    if isinstance(number, float) or decimals > 0:
+        return float(result)
+    return int(result)
 
 
 def _truncated(value: Any, digits: Any = 0) -> float:

@@ -172,7 +172,9 @@ def _own_precision(service: str) -> Iterator[None]:
 
 def _plain(value: Any, depth: int = 0) -> Any:
     if depth > 2 * _DEEPEST or value is None or isinstance(value, str | int | float):
-        return value if value is None or isinstance(value, str | int | float) else "..."
+        if value is None or isinstance(value, str | int | float):
+            return value
+        return "..."
     if isinstance(value, Mapping):
         return {str(key): _plain(each, depth + 1) for key, each in value.items()}
     if isinstance(value, list | tuple | set):
@@ -327,7 +329,9 @@ class Requests(User):
         self.conversation.answer()
         questions = self.conversation.entry["question"]
         at = self.conversation.answered
-        return UserReply(_text(questions[at])) if at < len(questions) else UserReply("", ends=True)
+        if at < len(questions):
+            return UserReply(_text(questions[at]))
+        return UserReply("", ends=True)
 
 
 def _text(messages: list[Mapping[str, str]]) -> str:

@@ -37,7 +37,9 @@ def entries(category: str) -> tuple[Entry, ...]:
 
 @functools.lru_cache(maxsize=16)
 def _answers(path: Path) -> Mapping[str, Sequence[Any]]:
-    return {line["id"]: line["ground_truth"] for line in _lines(path)} if path.exists() else {}
+    if path.exists():
+        return {line["id"]: line["ground_truth"] for line in _lines(path)}
+    return {}
 
 
 def answers(category: str) -> Mapping[str, Sequence[Any]]:
@@ -195,7 +197,9 @@ def _has_type(value: Any, possible: Sequence[Any], expected: type, inner: type |
 
 def _folded(value: Any) -> Any:
     """Normalise a text for comparison; return anything else unchanged."""
-    return _IGNORED.sub("", value).lower().replace("'", '"') if type(value) is str else value
+    if type(value) is str:
+        return _IGNORED.sub("", value).lower().replace("'", '"')
+    return value
 
 
 def _folded_each(values: Iterable[Any]) -> list[Any]:

@@ -43,7 +43,9 @@ class DBBenchBackend(SqlBackend):
         """
         self._going_on()
         shown = str([tuple(row) for row in self.query(query).rows])
-        return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}[TRUNCATED]"
+        if len(shown) <= _MOST_SHOWN:
+            return shown
+        return f"{shown[:_MOST_SHOWN]}[TRUNCATED]"
 
     @tool
     def commit_final_answer(self, answers: list[str | int | float | bool | None] | str) -> str:
@@ -176,7 +178,9 @@ def answer_is_right(given: Any, label: Any) -> bool:
     ours, theirs = cleaned(given), cleaned(label)
     numbers = [[_number(text) for text in texts] for texts in (ours, theirs)]
     if None in (*numbers[0], *numbers[1]):
-        return ours == theirs if len(ours) == len(theirs) == 1 else set(ours) == set(theirs)
+        if len(ours) == len(theirs) == 1:
+            return ours == theirs
+        return set(ours) == set(theirs)
     left = [number for number in numbers[1] if number is not None]
     for number in numbers[0]:
         near = next((other for other in left if number is not None and abs(number - other) <= 0.01), None)

@@ -79,7 +79,9 @@ class MachineEnv(ToolEnv):
         failure = self.backend.failure
         if failure is not None and not isinstance(failure, SandboxDied):
             raise failure
-        return Answer("The machine has ended.", failed=True) if failure else answer
+        if failure:
+            return Answer("The machine has ended.", failed=True)
+        return answer
 
     def _after(self, ended: bool, valid: bool, info: dict[str, Any]) -> StepResult:
         backend = self.backend

@@ -63,7 +63,9 @@ def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[
             return False
         if item.strip:
             answer = answer.strip()
-        return bool(re.search(item.answer, answer)) if item.regex else answer == item.answer
+        if item.regex:
+            return bool(re.search(item.answer, answer))
+        return answer == item.answer
     with fresh() if None in item.check else _copy_of(machine) as sandbox:
         # Each script gets the answer and the outputs of the scripts before it.
         arguments = [str(answer).encode("utf-8", "replace").decode()]

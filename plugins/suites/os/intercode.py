@@ -189,7 +189,9 @@ def start(root: Path, system: int) -> Machine:
 def run(machine: Machine, words: list[str], cwd: str) -> Ran:
     """Run a program with its arguments, and return the output that an agent sees."""
     ran = run_once(machine, words, cwd=cwd, timeout=_SECONDS)
-    return Ran("Command timed out", 124, ran.cut) if "seconds" in ran.cut else ran
+    if "seconds" in ran.cut:
+        return Ran("Command timed out", 124, ran.cut)
+    return ran
 
 
 def run_published(machine: Machine, command: str, cwd: str) -> Ran:

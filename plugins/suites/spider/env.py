@@ -45,7 +45,9 @@ def _as_mysql_type(value: Any, kind: str) -> Any:
     if value is None or kind not in ("sum", "avg"):
         return value
     if isinstance(value, int):
-        return Decimal(value) if kind == "sum" else Decimal(value).quantize(Decimal("0.0001"))
+        if kind == "sum":
+            return Decimal(value)
+        return Decimal(value).quantize(Decimal("0.0001"))
     if isinstance(value, float) and kind == "avg" and round(value, 4) == value:  # an average of whole numbers
         return Decimal(repr(value)).quantize(Decimal("0.0001"), ROUND_HALF_UP)
     return value
@@ -249,7 +251,9 @@ class SpiderBackend(SqlBackend):
 
     def data(self) -> dict[str, Any]:
         """Return the state, without the tables unless they have changed."""
-        return dict(self.state) if self.database.image is self.stored.image else super().data()
+        if self.database.image is self.stored.image:
+            return dict(self.state)
+        return super().data()
 
     def load(self, data: Mapping[str, Any]) -> None:
         if "tables" in data:

@@ -391,7 +391,9 @@ class Messages(Tables):
         if "@" not in recipient or "." not in recipient:
             return "Invalid recipient email address."
         result = self.email_send_email(recipient, f"FW: {email['subject']}", email["body"])
-        return "Email forwarded successfully." if result == "Email sent successfully." else result
+        if result == "Email sent successfully.":
+            return "Email forwarded successfully."
+        return result
 
     @tool
     def email_reply_email(self, email_id: Text = None, body: Text = None) -> str:
@@ -407,7 +409,9 @@ class Messages(Tables):
         if email is None:
             return "Email not found."
         result = self.email_send_email(email["sender/recipient"], email["subject"], body)
-        return "Email replied successfully." if result == "Email sent successfully." else result
+        if result == "Email sent successfully.":
+            return "Email replied successfully."
+        return result
 
     # -- directory -----------------------------------------------------------------------------------------------------
 

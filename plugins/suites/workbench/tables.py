@@ -103,7 +103,9 @@ class Tables(Backend):
         row = self.find(table, row_id)
         if row is None:
             return f"{what} not found."
-        return {field: row.get(field)} if field in self.columns(table) else "Field not found."
+        if field in self.columns(table):
+            return {field: row.get(field)}
+        return "Field not found."
 
     def columns(self, table: str) -> tuple[str, ...]:
         """Return the columns of a table."""
@@ -211,4 +213,6 @@ def between(first: str | None, last: str | None, column: str, whole_days: bool =
 
 def _time(text: str, whole_days: bool) -> datetime:
     at = datetime.fromisoformat(text.strip()).replace(tzinfo=None)
-    return at.replace(hour=0, minute=0, second=0, microsecond=0) if whole_days else at
+    if whole_days:
+        return at.replace(hour=0, minute=0, second=0, microsecond=0)
+    return at

@@ -151,7 +151,9 @@ def _arguments(name: str, clause: str) -> list[dict[str, Any]]:
     if name == "grant_app_permission":
         wanted = [each for each in ("sms", "storage", "phone", "network") if re.search(rf"\b{each}\b", clause)]
         return [{"app_name": app, "permission": each} for each in wanted]
-    return [{"app_name": app}] if name in ("check_app_permissions", "check_app_status") else [{}]
+    if name in ("check_app_permissions", "check_app_status"):
+        return [{"app_name": app}]
+    return [{}]
 
 
 def _checks(clause: str, topics: list[Topic], question: bool) -> list[Request]:
@@ -327,7 +329,9 @@ def checks_of(backend: TelecomBackend, row: Row) -> list[bool]:
         for each in wanted["env_assertions"]
     ]
     # In the tasks that are judged by actions, the only required action is the transfer.
-    return [*held, backend.state["transferred"]] if "ACTION" in wanted["reward_basis"] else held
+    if "ACTION" in wanted["reward_basis"]:
+        return [*held, backend.state["transferred"]]
+    return held
 
 
 def _holds(backend: TelecomBackend, name: str, given: Mapping[str, Any]) -> bool:

@@ -130,7 +130,9 @@ class Phone(Records):
 
     def sim(self) -> str:
         """Return the state of the SIM card."""
-        return "missing" if self.phone["sim_card_missing"] else str(self.phone["sim_card_status"])
+        if self.phone["sim_card_missing"]:
+            return "missing"
+        return str(self.phone["sim_card_status"])
 
     def search_network(self) -> None:
         """Connect to the network that the settings and the line allow."""
@@ -234,7 +236,9 @@ class Phone(Records):
     def check_wifi_status(self) -> str:
         """Look whether Wi-Fi is on and connected."""
         connected = "connected" if self.phone["wifi_connected"] else "not connected to any network"
-        return f"Wi-Fi is ON but {connected}." if self.phone["wifi_enabled"] else "Wi-Fi is OFF."
+        if self.phone["wifi_enabled"]:
+            return f"Wi-Fi is ON but {connected}."
+        return "Wi-Fi is OFF."
 
     @tool
     def check_wifi_calling_status(self) -> str:
