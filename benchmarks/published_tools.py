@@ -63,7 +63,7 @@ def who_solves() -> str:
 
 
 def workbench(file: Path) -> str:
-    from rollenv.plugins.suites.workbench import verdict
+    from rollenv.plugins.suites.workbench.env import verdict
 
     total: Counter[tuple[str, str]] = Counter()
     same: Counter[tuple[str, str]] = Counter()

@@ -10,15 +10,9 @@ if TYPE_CHECKING:
     from rollenv.envs.tools.base import Problem, ToolEnv
 
 #: The module of each public name, imported on first use.
-_MODULES = {
-    "ToolEnv": "rollenv.envs.tools.base",
-    "Problem": "rollenv.envs.tools.base",
-}
+_MODULES = {"ToolEnv": "rollenv.envs.tools.base", "Problem": "rollenv.envs.tools.base"}
 
-__all__ = [
-    "Problem",
-    "ToolEnv",
-]
+__all__ = ["Problem", "ToolEnv"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,11 +11,7 @@ from rollenv.core.errors import UsageError
 
 
 def checked_index(env: Env, index: Any) -> int:
-    """Check the index of a task against ``env.num_tasks()``.
-
-    Raises:
-        UsageError: there is no such task.
-    """
+    """Check the index of a task against ``env.num_tasks()``."""
     tasks = env.num_tasks()
     if not isinstance(index, int | np.integer) or isinstance(index, bool) or not 0 <= index < tasks:
         raise UsageError(f"{env}: there are tasks 0 to {tasks - 1}, not {index!r}")

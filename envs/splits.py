@@ -16,11 +16,5 @@ def check_split(split: str) -> None:
 
 
 def in_split(name: str, split: str, share: int) -> bool:
-    """Return whether a task belongs to a split.
-
-    Args:
-        name: name of the task; equal tasks have equal names.
-        split: one of :data:`SPLITS`; ``all`` is the union of the other two.
-        share: one in this many tasks is a test task.
-    """
+    """Return whether a task belongs to a split. ``share``: one in this many tasks is a test task."""
     return split == "all" or (zlib.crc32(name.encode()) % share == 0) == (split == "test")

@@ -15,9 +15,9 @@ from typing import Any
 from rollenv.core.errors import UsageError
 from rollenv.sandbox import docker, local
 from rollenv.sandbox.errors import IsolationError
-from rollenv.sandbox.inside.protocol import Cell, GetMemory, OpenContext, Run, Signal
+from rollenv.sandbox.inside.protocol import GetMemory, OpenContext, RunCell, RunProgram, Signal
 from rollenv.sandbox.types import Limits, Output
-from rollenv.sandbox.worker import Worker
+from rollenv.sandbox.worker import SandboxWorker
 
 #: All isolation properties with their meaning.
 PROPERTIES = {
@@ -131,12 +131,8 @@ print(json.dumps(answers))
 """
 
 
-def prove(worker: Worker) -> dict[str, bool]:
-    """Run the isolation probes in a worker, against an existing server, file and process.
-
-    Raises:
-        IsolationError: the probes cannot be run.
-    """
+def prove(worker: SandboxWorker) -> dict[str, bool]:
+    """Run the isolation probes in a worker, against an existing server, file and process."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -159,7 +155,7 @@ def prove(worker: Worker) -> dict[str, bool]:
         }
         code = _PROGRAM.replace("VALUES", repr(json.dumps(values)))
         output = Output()
-        done = worker.run(Run(**worker.limits_of(30), code=code), wait=60, on_bytes=output.take)
+        done = worker.run(RunProgram(**worker.limits_of(30), code=code), wait=60, on_bytes=output.take)
     try:
         answers = json.loads(output.text("stdout"))
     except ValueError:
@@ -175,7 +171,7 @@ def prove(worker: Worker) -> dict[str, bool]:
     }.items():
         worker.run(OpenContext(**limits, key=key))
         printed = output.text("stdout").strip()
-        worker.run(Cell(key, code.replace("PID", printed), 10), on_bytes=output.take)
+        worker.run(RunCell(key, code.replace("PID", printed), 10), on_bytes=output.take)
     for key in ("probe-1", "probe-2"):
         worker.ask(Signal(key, 9))
     answers["contexts_apart"] = output.text("stdout").split()[1:] == ["closed"]
@@ -200,7 +196,7 @@ time.sleep(20)
 """
 
 
-def _counts_memory(worker: Worker) -> bool:
+def _counts_memory(worker: SandboxWorker) -> bool:
     """Return whether the sandbox's kernel counts three kinds of memory that are easily missed."""
     samples: list[int] = []
 
@@ -209,7 +205,7 @@ def _counts_memory(worker: Worker) -> bool:
             samples.append(worker.ask(GetMemory())["used"])
             worker.ask(Signal("probe", 9))
 
-    worker.run(Run(**worker.limits_of(20), code=_HOLD, key="probe"), wait=60, on_bytes=on_bytes)
+    worker.run(RunProgram(**worker.limits_of(20), code=_HOLD, key="probe"), wait=60, on_bytes=on_bytes)
     return bool(samples) and samples[0] >= 3 * (8 << 20)
 
 
@@ -221,17 +217,14 @@ _proving = threading.Lock()
 
 def start(
     backend: str, limits: Limits, packages: Sequence[str] = (), *, require: Sequence[str] = (), **settings: Any
-) -> Worker:
+) -> SandboxWorker:
     """Start a worker and verify its isolation. The first worker of each kind in a process is probed.
 
     Args:
-        backend: name of the backend, one of :data:`BACKENDS`.
-        packages: Python packages that must be importable inside.
         require: isolation properties that must hold; by default the backend's promised ones.
 
     Raises:
         IsolationError: a promised or required property does not hold.
-        UsageError: the backend or a property is unknown, or a package cannot be imported.
     """
     if backend not in BACKENDS:
         raise UsageError(f"there is no sandbox backend {backend!r}; choose from {', '.join(BACKENDS)}")

@@ -3,28 +3,82 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rollenv.core.errors import UsageError
-from rollenv.sandbox.errors import NotFound, SandboxError, SandboxTimeout
+from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxError, SandboxFileError, SandboxTimeout
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.protocol import Finished
-from rollenv.sandbox.types import CommandResult, OnText, Output, Process, command_result
-from rollenv.sandbox.worker import Stream
+from rollenv.sandbox.types import CommandResult, OnText, Output, Process, command_result, died, no_process
+from rollenv.sandbox.worker import Inbox, Json, RequestStream, SandboxWorker
 
-if TYPE_CHECKING:
-    from rollenv.sandbox.sandbox import BaseSandbox
+#: Seconds after a run's timeout until the sandbox counts as failed.
+_GRACE = 10.0
+
+
+class ProgramRunner:
+    """A sandbox, as its commands and terminals use it."""
+
+    def __init__(self, worker: SandboxWorker, env: Mapping[str, str] | None):
+        self._worker, self._env = worker, dict(env or {})
+        self._shell: Sequence[str] = ("/bin/sh", "-c")
+        self._killed = False
+
+    def _run(
+        self, request: protocol.Start | protocol.RunCell, seconds: float, output: Output, data: bytes = b""
+    ) -> Finished:
+        """Send a request that runs code. Code that kills its sandbox, or for which there is no process, has failed."""
+        if not self._worker.alive:
+            raise SandboxDied("the sandbox has ended")
+        try:
+            results = output.show if output.on_result else None
+            return self._worker.run(request, data, wait=seconds + _GRACE, on_bytes=output.take, on_result=results)
+        except SandboxDied:
+            return self._died()
+        except SandboxFileError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            return no_process(str(error))
+
+    def _follow(self, number: int, inbox: Inbox, seconds: float, output: Output) -> Finished:
+        """Receive the end of a request that was already sent; see :meth:`_run`."""
+        try:
+            done = self._worker.receive(inbox, seconds + _GRACE, output.take)
+            assert isinstance(done, Finished)
+            return done
+        except SandboxDied:
+            return self._died()
+        finally:
+            self._worker.forget(number)
+
+    def _died(self) -> Finished:
+        if self._killed:
+            raise SandboxDied("the sandbox was ended while this ran in it")
+        return died()
+
+    def _seconds(self, timeout: float | None) -> float:
+        seconds = self._worker.limits.seconds if timeout is None else timeout
+        if not seconds > 0:
+            raise UsageError(f"a timeout must be above 0 seconds, got {timeout!r}; leave it out for the limit")
+        return seconds
+
+    def _cwd_and_user(self, cwd: str | None, user: str | None) -> Json:
+        """Return the working directory and user of a program."""
+        if user is not None:
+            raise UsageError("programs of a sandbox have one user; a Machine has more (Machine.create)")
+        return {"cwd": cwd}
 
 
 class CommandHandle:
     """A command in the background."""
 
-    def __init__(self, sandbox: BaseSandbox, key: str, follow: Callable[[], Finished], output: Output, seconds: float):
-        self._sandbox, self.key, self._output, self._seconds = sandbox, key, output, seconds
+    def __init__(self, commands: Commands, key: str, follow: Callable[[], Finished], output: Output, seconds: float):
+        self._commands, self.key, self._output, self._seconds = commands, key, output, seconds
+        self._worker = commands._sandbox._worker
         self._done: Finished | None = None
         self._pid = 0
         self._failure: BaseException | None = None
@@ -37,7 +91,7 @@ class CommandHandle:
         except BaseException as error:  # raised again in wait()
             self._failure = error
         finally:
-            self._sandbox.commands._running.pop(self.key, None)
+            self._commands._running.pop(self.key, None)
 
     @property
     def pid(self) -> int:
@@ -47,7 +101,7 @@ class CommandHandle:
             NotFound: the command has ended.
         """
         if not self._pid:
-            self._pid = int(self._sandbox._worker.ask(protocol.GetPid(self.key))["pid"])
+            self._pid = int(self._worker.ask(protocol.GetPid(self.key))["pid"])
         return self._pid
 
     @property
@@ -81,17 +135,17 @@ class CommandHandle:
     def send_stdin(self, text: str | bytes, close: bool = False) -> None:
         """Write to standard input, then optionally ``close`` it. Blocks while 1 MiB is unread."""
         data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
-        self._sandbox._worker.write_input(self.key, data, close)
+        self._worker.write_input(self.key, data, close)
 
     def kill(self) -> bool:
         """Kill the command and its session's processes; return whether it was still running."""
-        return self._sandbox.commands._end(self.key)
+        return self._commands._end(self.key)
 
 
 class Commands:
     """Programs in a sandbox."""
 
-    def __init__(self, sandbox: BaseSandbox):
+    def __init__(self, sandbox: ProgramRunner):
         self._sandbox = sandbox
         self._numbers = itertools.count(1)
         self._running: dict[str, CommandHandle] = {}
@@ -117,8 +171,6 @@ class Commands:
             env: environment variables in addition to the sandbox's.
             timeout: seconds; by default the limit of the sandbox.
             user: user of a :class:`Machine` that runs the command; by default the image's.
-            on_stdout: called with each piece of text from standard output.
-            on_stderr: called with each piece of text from standard error.
 
         Raises:
             NotFound: there is no such program or folder.
@@ -148,7 +200,7 @@ class Commands:
         request = self._request(command, cwd, env, seconds, user, key)
         request.stream, request.last = True, False
         number, inbox = sandbox._worker.send(request)
-        handle = CommandHandle(sandbox, key, lambda: sandbox._follow(number, inbox, seconds, output), output, seconds)
+        handle = CommandHandle(self, key, lambda: sandbox._follow(number, inbox, seconds, output), output, seconds)
         if handle.running:
             self._running[key] = handle
         return handle
@@ -222,7 +274,7 @@ KEPT = 1 << 20
 class Terminal:
     """A program in a terminal, in the background."""
 
-    def __init__(self, sandbox: BaseSandbox, stream: Stream, on_data: OnData | None):
+    def __init__(self, sandbox: ProgramRunner, stream: RequestStream, on_data: OnData | None):
         self._sandbox, self._stream, self._on_data = sandbox, stream, on_data
         self._shown = bytearray()
         self._failure: SandboxError | None = None
@@ -284,7 +336,7 @@ class Terminal:
 class Terminals:
     """Programs in terminals."""
 
-    def __init__(self, sandbox: BaseSandbox):
+    def __init__(self, sandbox: ProgramRunner):
         self._sandbox = sandbox
 
     def start(
@@ -312,5 +364,5 @@ class Terminals:
         variables = {"TERM": "xterm-256color", **sandbox._env, **(env or {})}
         fields = sandbox._worker.limits_of(sandbox._seconds(timeout), variables) | sandbox._cwd_and_user(cwd, user)
         fields |= {"memory_bytes": None, "output_bytes": 1 << 50, "size": [rows, columns]}
-        stream = Stream(sandbox._worker, protocol.Terminal(**fields, command=list(command), last=False))
+        stream = RequestStream(sandbox._worker, protocol.StartTerminal(**fields, command=list(command), last=False))
         return Terminal(sandbox, stream, on_data)

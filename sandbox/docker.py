@@ -24,7 +24,7 @@ from rollenv.sandbox.images import Image
 from rollenv.sandbox.layers import made, store, unpack, whole
 from rollenv.sandbox.local import start_time
 from rollenv.sandbox.types import Limits
-from rollenv.sandbox.worker import Worker
+from rollenv.sandbox.worker import SandboxWorker
 
 #: Label of rollenv's containers: "host:pid:start time of that process".
 LABEL = "rollenv.sandbox.owner"
@@ -88,11 +88,7 @@ class ContainerChannel:
 
 
 def connected(base_url: str | None = None) -> Any:
-    """Connect to the daemon.
-
-    Raises:
-        docker.errors.DockerException: the daemon cannot be reached.
-    """
+    """Connect to the daemon."""
     import docker
 
     to = {"base_url": base_url} if base_url else docker.utils.kwargs_from_env()
@@ -107,19 +103,16 @@ def start(
     python: str = "python3",
     runtime: str | None = None,
     base_url: str | None = None,
-) -> Worker:
+) -> SandboxWorker:
     """Start a container.
 
     Args:
-        packages: modules to import before every run, if the image has them.
         image: an image with Python 3.9 or later; it is never pulled.
-        python: path of Python in the image.
         runtime: runtime of the daemon, such as ``runsc`` (gVisor).
         base_url: address of the daemon; by default from the environment.
 
     Raises:
         SandboxError: there is no daemon or image, or the container does not start.
-        MissingExtra: the docker SDK is not installed.
     """
     with extra("docker", "The docker sandbox"):
         import docker.errors
@@ -157,7 +150,7 @@ def start(
             opened.callback(channel.close)
             client.start(container)
             connection.settimeout(None)
-            worker = Worker(channel, limits)
+            worker = SandboxWorker(channel, limits)
             memory_group = bool(client.info().get("MemoryLimit"))
         except Exception as error:
             raise SandboxError(f"the container did not start: {error}") from error
@@ -230,14 +223,6 @@ def docker_image(name: str, *, base_url: str | None = None) -> Image | None:
     """Convert an image of a Docker engine, with its environment, folder, user and shell; None if it is absent.
 
     Its files are exported once, into the cache. It does not run in the engine, and nothing is pulled.
-
-    Args:
-        name: name of the image, with or without a tag, or its id.
-        base_url: address of the engine; by default from the environment.
-
-    Raises:
-        SandboxError: there is no engine, or it could not export the image.
-        MissingExtra: the docker SDK is not installed.
     """
     with extra("docker", "Images of Docker"):
         import docker.errors

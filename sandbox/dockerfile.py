@@ -54,15 +54,13 @@ class Instruction:
             value = json.loads(self.text)
         except ValueError:
             return None
-        return value if isinstance(value, list) and all(isinstance(word, str) for word in value) else None
+        if isinstance(value, list) and all(isinstance(word, str) for word in value):
+            return value
+        return None
 
 
 def parse(text: str) -> list[Instruction]:
-    """Split a Dockerfile into instructions.
-
-    Raises:
-        UsageError: a heredoc does not end, or the escape character is invalid.
-    """
+    """Split a Dockerfile into instructions."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     # The escape character, and the first line after the directives.
     escape, at = "\\", 0
@@ -77,7 +75,7 @@ def parse(text: str) -> list[Instruction]:
         if not lines[at].strip() or lines[at].lstrip().startswith("#"):
             at += 1
             continue
-        first, (joined, at) = at + 1, _joined(lines, at, escape)
+        first, (joined, at) = at + 1, _join_continuations(lines, at, escape)
         if not joined.strip():
             continue
         name, *after = joined.split(maxsplit=1)
@@ -92,7 +90,7 @@ def parse(text: str) -> list[Instruction]:
     return instructions
 
 
-def _joined(lines: list[str], at: int, escape: str) -> tuple[str, int]:
+def _join_continuations(lines: list[str], at: int, escape: str) -> tuple[str, int]:
     """Join a line with its continuations, without comments and empty lines; return it and the next line's index."""
     text = ""
     while at < len(lines):
@@ -140,11 +138,7 @@ def expand(text: str, variables: Mapping[str, str], escape: str = "\\", *, quote
     """Expand variables (``$NAME``, ``${NAME:-default}``, ``${NAME%pattern}`` ...) and remove quotes and escapes.
 
     Args:
-        variables: values by name; unknown variables are empty.
         quotes: whether quotes are special; in a heredoc they are not.
-
-    Raises:
-        UsageError: quotes or braces do not match, or ``${NAME:?message}`` has no value.
     """
     return _WordReader(text, variables, escape, quotes).until("")
 
@@ -202,7 +196,8 @@ class _WordReader:
         """Read a variable after its dollar sign."""
         if self.text[self.at : self.at + 1] != "{":
             match = _NAME.match(self.text, self.at)
-            self.at = match.end() if match else self.at
+            if match:
+                self.at = match.end()
             return self.variables.get(match[0], "") if match else "$"
         match = _BRACED.match(self.text, self.at)
         if match is None:
@@ -213,10 +208,10 @@ class _WordReader:
         if how == "}":
             return value or ""
         if how == "/":
-            return self._replaced(value or "")
+            return self._expand_replacement(value or "")
         word = self.until("}", raw=how in "#%")
         if how in "#%":
-            return _trimmed(value or "", word, how)
+            return _trim_matching(value or "", word, how)
         known = value if value or not how.startswith(":") else None
         if how.endswith("?") and known is None:
             raise UsageError(f"{name}: {word or 'is not set'}")
@@ -224,7 +219,7 @@ class _WordReader:
             return "" if known is None else word
         return word if known is None else known
 
-    def _replaced(self, value: str) -> str:
+    def _expand_replacement(self, value: str) -> str:
         """Expand ``${NAME/pattern/replacement}``; two slashes replace all matches."""
         everywhere = self.text[self.at : self.at + 1] == "/"
         self.at += everywhere
@@ -232,7 +227,7 @@ class _WordReader:
         return re.sub(_pattern(pattern), lambda _: replacement, value, count=0 if everywhere else 1, flags=re.DOTALL)
 
 
-def _trimmed(value: str, pattern: str, how: str) -> str:
+def _trim_matching(value: str, pattern: str, how: str) -> str:
     """Remove the shortest matching prefix (``#``) or suffix (``%``); with the sign twice, the longest."""
     longest = pattern.startswith(how)
     fits = re.compile(_pattern(pattern[longest:]), re.DOTALL).fullmatch

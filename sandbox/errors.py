@@ -72,11 +72,7 @@ _KINDS: dict[int, type[SandboxFileError]] = {
 
 
 def operation_error(number: int, message: str) -> SandboxError:
-    """Convert an error number from inside the sandbox to an exception.
-
-    Args:
-        number: the ``errno`` of the failed call.
-    """
+    """Convert an error number from inside the sandbox to an exception. ``number``: the ``errno`` of the failed call."""
     if number == numbers.EBUSY:
         return ContextBusy(message)
     if number == numbers.ESHUTDOWN:

@@ -8,15 +8,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from rollenv.sandbox.errors import NotFound, SandboxError, SandboxFileError
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.types import Entry
-from rollenv.sandbox.worker import PIECE, Stream
-
-if TYPE_CHECKING:
-    from rollenv.sandbox.sandbox import BaseSandbox
+from rollenv.sandbox.worker import PIECE, RequestStream, SandboxWorker
 
 _Operation = TypeVar("_Operation", bound=protocol.FileOperation)
 #: Timeout of a file operation inside, and additional seconds until the sandbox counts as failed.
@@ -46,7 +43,7 @@ OnEvent = Callable[[FileEvent], None]
 class WatchHandle:
     """A watch on a folder, until it is stopped, the folder is removed, or the sandbox ends."""
 
-    def __init__(self, stream: Stream, on_event: OnEvent | None):
+    def __init__(self, stream: RequestStream, on_event: OnEvent | None):
         self._stream, self._on_event = stream, on_event
         self._events: deque[FileEvent] = deque(maxlen=MAX_EVENTS)
         self._begun = threading.Event()
@@ -110,13 +107,13 @@ class Files:
     Operations have the same permissions as code.
     """
 
-    def __init__(self, sandbox: BaseSandbox):
-        self._sandbox = sandbox
+    def __init__(self, worker: SandboxWorker):
+        self._worker = worker
 
     def _perform(self, request: protocol.FileOperation, data: bytes = b"", most: int = _MAX_LISTING) -> bytes:
         """Carry out an operation and return its output of at most ``most`` bytes."""
         output = bytearray()
-        done = self._sandbox._worker.run(
+        done = self._worker.run(
             self._limited(request, most),
             data,
             wait=_SECONDS + _GRACE,
@@ -127,7 +124,7 @@ class Files:
 
     def _limited(self, request: _Operation, most: int, seconds: float = _SECONDS) -> _Operation:
         """Return the request with limits."""
-        limits = self._sandbox._worker.limits_of(seconds)
+        limits = self._worker.limits_of(seconds)
         limits |= {"output_bytes": most, "processes": None, "file_bytes": None}
         return replace(request, **limits)
 
@@ -147,12 +144,12 @@ class Files:
     @property
     def _most(self) -> int:
         """Maximum bytes of a file."""
-        return self._sandbox._worker.limits.disk_mb << 20
+        return self._worker.limits.disk_mb << 20
 
     def read_stream(self, path: str) -> Generator[bytes, None, None]:
         """Read a file lazily, in pieces. See :meth:`read_bytes`."""
         request = self._limited(protocol.ReadFile(path=path, max_bytes=self._most), self._most, seconds=0)
-        stream = Stream(self._sandbox._worker, request)
+        stream = RequestStream(self._worker, request)
         try:
             for name, piece in stream.pieces(_SECONDS):
                 if name == "stdout":
@@ -172,7 +169,7 @@ class Files:
     def write_stream(self, path: str, pieces: Iterable[bytes]) -> None:
         """Write a file from a stream, without holding all of it in memory."""
         request = self._limited(protocol.WriteFile(path=path, last=False), _MAX_LISTING, seconds=0)
-        stream = Stream(self._sandbox._worker, request)
+        stream = RequestStream(self._worker, request)
         try:
             with contextlib.suppress(SandboxFileError):  # the operation's own error has the reason
                 for piece in pieces:
@@ -217,7 +214,7 @@ class Files:
             NotFound, NotADirectory: the path is not a folder.
         """
         request = protocol.WatchFolder(path=path, recursive=recursive, quiet=True)
-        return WatchHandle(Stream(self._sandbox._worker, self._limited(request, _MAX_EVENT_BYTES, seconds=0)), on_event)
+        return WatchHandle(RequestStream(self._worker, self._limited(request, _MAX_EVENT_BYTES, seconds=0)), on_event)
 
     def exists(self, path: str) -> bool:
         """Return whether the path exists."""

@@ -92,10 +92,8 @@ def build(
     Args:
         context: folder that files are copied from.
         base: returns the image for a name, or None.
-        offline: programs and wheels that replace the network.
         hidden: names in the context to exclude.
         ignored: patterns in addition to those of ``.dockerignore``.
-        limits: limits of the machine that builds.
         timeout: timeout of each RUN in seconds.
 
     Raises:
@@ -109,7 +107,7 @@ def build(
         raise BuildError(f"{folder / dockerfile}: {error}") from error
     offline = offline or Offline()
     offline.prepare(with_files(text, [folder]))
-    files = image_copy.Context(folder, dockerfile, hidden, ignored)
+    files = image_copy.BuildContext(folder, dockerfile, hidden, ignored)
     builder = _Builder(files, dockerfile, base, dict(args or {}), offline, limits, timeout)
     return builder.run(instructions)
 
@@ -117,7 +115,7 @@ def build(
 class _Builder:
     def __init__(
         self,
-        context: image_copy.Context,
+        context: image_copy.BuildContext,
         name: str,
         base: Base | None,
         args: dict[str, str],
@@ -242,7 +240,7 @@ class _Builder:
     def _layer(self, stage: _Stage, step: Instruction, act: Callable[[Machine], object], *depends: str) -> None:
         """Add a layer with the changes of an action."""
         key = _key(stage.key, step.name, str(step.flags), *depends)
-        stage.image, stage.key = _changed(stage.image, key, act, self.limits, self.offline.shown()), key
+        stage.image, stage.key = _image_after(stage.image, key, act, self.limits, self.offline.shown()), key
 
     def _run(self, stage: _Stage, step: Instruction) -> None:
         if not step.text:
@@ -323,8 +321,12 @@ class _Builder:
         """Return the parts of the layer's cache key, and the sources."""
         number = int(name) if name.isdecimal() else len(self.stages)
         other = self.stages[number] if number < len(self.stages) else self.named.get(name.lower())
-        image = other.image if other else (self.offline.uv() if _UV.match(name) else None)
-        image = image or (self.base(name) if self.base else None) or _standing_for(name)
+        image = other.image if other else None
+        if other is None and _UV.match(name):
+            image = self.offline.uv()
+        if image is None and self.base:
+            image = self.base(name)
+        image = image or _standing_for(name)
         if image is None or other is stage:
             raise UsageError(f"there is no stage or image {name!r} before this one")
 
@@ -344,10 +346,10 @@ def _after(image: Image, command: str) -> Image:
         if done.exit_code != 0:
             raise BuildError(f"{command}: {_why(done)}")
 
-    return _changed(image, _key(_VERSION, str(image.mounts), _packages(), command), act, LIMITS)
+    return _image_after(image, _key(_VERSION, str(image.mounts), _packages(), command), act, LIMITS)
 
 
-def _changed(
+def _image_after(
     image: Image,
     key: str,
     act: Callable[[Machine], object],
@@ -366,14 +368,7 @@ def _changed(
 
 
 def image_for(name: str, base: Base | None = None) -> Image:
-    """Return the image for a registry's name: from ``base``, else the host's system if it can replace the image.
-
-    Args:
-        base: returns the image for a name, or None.
-
-    Raises:
-        UsageError: there is no such image.
-    """
+    """Return the image for a registry's name: from ``base``, else the host's system if it can replace the image."""
     image = (base(name) if base else None) or _standing_for(name)
     if image is None:
         raise UsageError(

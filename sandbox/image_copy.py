@@ -38,12 +38,11 @@ class Source:
     host: bool = True
 
 
-class Context:
+class BuildContext:
     """A build context: a folder without the files that ``.dockerignore`` and ``hidden`` exclude.
 
     Args:
         dockerfile: name of the Dockerfile; ``NAME.dockerignore`` has priority over ``.dockerignore``.
-        hidden: names to exclude in all folders.
         ignored: additional lines after those of ``.dockerignore``.
     """
 
@@ -60,11 +59,7 @@ class Context:
         ]
 
     def found(self, name: str) -> list[Path]:
-        """Find the files and folders that match a name or pattern; final links are followed inside the context.
-
-        Raises:
-            UsageError: nothing matches.
-        """
+        """Find the files and folders that match a name or pattern; final links are followed inside the context."""
         paths = [self.folder / path for path in matches(name, lambda base: _listed(self.folder / base))]
         paths = [path for path in paths if path.exists() and self._has(path)]
         if not paths:
@@ -121,17 +116,12 @@ def text_source(name: str, text: str) -> Source:
 
 
 def machine_sources(machine: Machine, name: str, most: int) -> list[Source]:
-    """Return the files of a machine that match a name or pattern.
-
-    Args:
-        most: maximum bytes of a file.
-
-    Raises:
-        NotFound: nothing matches.
-    """
+    """Return the files of a machine that match a name or pattern."""
 
     def listed(base: str) -> Iterable[str]:
-        return [entry.name for entry in machine.files.list(f"/{base}")] if machine.files.exists(f"/{base}/.") else ()
+        if machine.files.exists(f"/{base}/."):
+            return [entry.name for entry in machine.files.list(f"/{base}")]
+        return ()
 
     paths = [f"/{path}" for path in matches(name, listed) if machine.files.exists(f"/{path}")]
     if not paths:
@@ -151,12 +141,8 @@ def put(machine: Machine, sources: Iterable[Source], target: str, into: bool, ow
     """Copy files to a path, as Docker does: into the folder if the path is one, else to the path itself.
 
     Args:
-        into: treat the path as a folder, which is created if necessary.
         owner: ``user:group`` as names or numbers; by default root.
         mode: permissions in octal; by default unchanged.
-
-    Raises:
-        UsageError: the owner or the mode is malformed.
     """
     if mode and not re.fullmatch(r"[0-7]{3,4}", mode):
         raise UsageError(f"--chmod={mode} is not supported; use octal permissions")
@@ -180,7 +166,8 @@ def put(machine: Machine, sources: Iterable[Source], target: str, into: bool, ow
                     if owner or source.host:
                         member.uid, member.gid = numbers
                     member.uname = member.gname = ""
-                    member.mode = int(mode, 8) if mode and not member.issym() else member.mode
+                    if mode and not member.issym():
+                        member.mode = int(mode, 8)
                     member.pax_headers = {}
                     out.addfile(member, contents)
     machine.unpack(data.getvalue(), "/")

@@ -98,11 +98,7 @@ def skeleton() -> Path:
 
 
 def mounts(work: bool) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the overlays of a machine over the host; see :class:`images.Image`.
-
-    Args:
-        work: whether there is a folder ``/app``.
-    """
+    """Return the overlays of a machine over the host; see :class:`images.Image`."""
     own = skeleton()
     shown = [path for path in SYSTEM if os.path.isdir(path) and not os.path.islink(path)]
     covers = {"/usr": (str(own / "usr"),)} if os.geteuid() != 0 else {}
@@ -215,11 +211,7 @@ class Image:
 
     @classmethod
     def folder(cls, path: str | os.PathLike[str]) -> Image:
-        """An unpacked root file system, such as one of debootstrap.
-
-        Raises:
-            UsageError: the folder is not a root file system.
-        """
+        """An unpacked root file system, such as one of debootstrap."""
         root = Path(path).absolute()
         if not any((root / name).is_dir() for name in ("usr", "bin")):
             raise UsageError(f"{root} is not a root file system: it has neither usr nor bin")
@@ -227,11 +219,7 @@ class Image:
 
     @classmethod
     def archive(cls, path: str | os.PathLike[str]) -> Image:
-        """A root file system in an archive, such as one of ``docker export``, unpacked once into the cache.
-
-        Raises:
-            UsageError: the archive cannot be read.
-        """
+        """A root file system in an archive, such as one of ``docker export``, unpacked once into the cache."""
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         target = store() / "roots" / digest

@@ -50,25 +50,21 @@ def made(target: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def temporary(parent: Path | None = None) -> Iterator[Path]:
-    """Yield a new folder that is removed afterwards. The next caller removes folders of killed processes.
-
-    Args:
-        parent: parent folder; by default that of layers.
-    """
+    """Yield a new folder that is removed afterwards. The next caller removes folders of killed processes."""
     parent = parent or store() / "layers"
     parent.mkdir(parents=True, exist_ok=True)
     # Remove incomplete folders of killed processes, and folders that have long been unused.
     for folder in parent.glob(f"{_UNFINISHED}*"):
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_ctime > _YOUNG:
-                with _locked(folder):
+                with _lock_folder(folder):
                     remove(folder)
     for folder in parent.iterdir() if parent.name in _CACHES else ():
         with contextlib.suppress(OSError):
             if time.time() - folder.stat().st_mtime > _UNUSED:
                 remove(folder.rename(folder.with_name(f"{_UNFINISHED}{folder.name}")))
     folder = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
-    with _locked(folder):
+    with _lock_folder(folder):
         try:
             yield folder
         finally:
@@ -76,7 +72,7 @@ def temporary(parent: Path | None = None) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder during the block."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -102,9 +98,7 @@ def layer_of(archive: IO[bytes], folder: Path, mount_points: Sequence[str], keep
     """Unpack the files that a machine has written into a folder, which becomes a layer.
 
     Args:
-        archive: a tar archive of :meth:`Machine.pack`.
         mount_points: mount points of the machine's overlays, the root's ("") first.
-        keep: decides which files are kept; by default all.
     """
 
     def entries() -> Iterator[Entry]:

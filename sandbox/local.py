@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.sandbox.errors import IsolationError, SandboxError
-from rollenv.sandbox.network import AllowList, Gateway, Tunnel
+from rollenv.sandbox.network import AllowList, NetworkGateway, Tunnel
 from rollenv.sandbox.types import Limits
-from rollenv.sandbox.worker import Worker
+from rollenv.sandbox.worker import SandboxWorker
 
 #: Prefix of groups' names, before the owner's pid and start time.
 _PREFIX = "rollenv-"
@@ -194,7 +194,7 @@ class JailChannel:
 
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, groups: ControlGroups):
         self.process, self.connection, self.groups = process, connection, groups
-        self._outbound: list[Gateway | Tunnel] = []
+        self._outbound: list[NetworkGateway | Tunnel] = []
         self._early = b""
 
     def send(self, data: bytes) -> None:
@@ -208,10 +208,6 @@ class JailChannel:
         """Serve the jail's listening sockets, its first message, and return the environment variables of the proxy.
 
         If the jail sends an error instead, nothing is served.
-
-        Args:
-            network: hosts that the proxy allows; None for no proxy.
-            tunnels: addresses by port.
         """
         self.connection.settimeout(_HANDING)
         self._early, descriptors, _, _ = socket.recv_fds(self.connection, 1, len(tunnels) + 1)
@@ -220,7 +216,7 @@ class JailChannel:
             return {}
         self._early = b""
         listening = [socket.socket(fileno=fd) for fd in descriptors]
-        gateway = Gateway(listening.pop(0), network) if network is not None else None
+        gateway = NetworkGateway(listening.pop(0), network) if network is not None else None
         self._outbound += [gateway] if gateway else []
         self._outbound += [Tunnel(own, to) for own, to in zip(listening, tunnels.values(), strict=True)]
         return gateway.env if gateway else {}
@@ -245,12 +241,10 @@ def start(
     machine: dict[str, Any] | None = None,
     network: AllowList | None = None,
     tunnels: Mapping[int, str] | None = None,
-) -> Worker:
+) -> SandboxWorker:
     """Start a jail.
 
     Args:
-        packages: modules to import before every run.
-        machine: a root file system; see :mod:`rollenv.sandbox.inside.machine`.
         tunnels: addresses (``HOST:PORT``) that ports of a machine's loopback are forwarded to.
 
     Raises:
@@ -291,7 +285,7 @@ def start(
         settings |= {"listens": [*([0] if network else []), *(tunnels or {})]}
         channel.send(json.dumps(settings).encode() + b"\n")
         proxies = channel.serve_outbound(network, tunnels or {}) if settings["listens"] else {}
-        worker = Worker(channel, limits)
+        worker = SandboxWorker(channel, limits)
     except (SandboxError, OSError) as error:
         channel.close()
         with process.stderr as stream:

@@ -80,7 +80,6 @@ class Machine(BaseSandbox):
         Raises:
             IsolationError: this host does not support machines, or the isolation is incomplete.
             NotFound: a folder of the image has been removed.
-            UsageError: a path in ``shown`` is not a folder, or ``network`` is not a list of hosts.
         """
         image = image or Image.host()
         folders = [[os.fspath(path), target] for target, path in (shown or {}).items()]
@@ -153,7 +152,6 @@ class Machine(BaseSandbox):
 
         Raises:
             SandboxError: the files could not be written.
-            UsageError: there is no such file or folder.
         """
         root = Path(source)
         if not root.is_dir() and not root.is_file():
@@ -174,11 +172,7 @@ class Machine(BaseSandbox):
             self.unpack(file.read(), target)
 
     def unpack(self, archive: bytes, target: str) -> None:
-        """Unpack a tar archive into a folder of the machine, as root.
-
-        Raises:
-            SandboxError: the files could not be written.
-        """
+        """Unpack a tar archive into a folder of the machine, as root."""
         self.files._perform(protocol.UnpackInto(path=_absolute(target)), archive)
 
     def download(self, source: str, target: str | os.PathLike[str], most: int = 1 << 30) -> None:

@@ -15,17 +15,13 @@ import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rollenv.core.errors import UsageError
 from rollenv.sandbox.errors import SandboxError
+from rollenv.sandbox.filesystem import Files
 from rollenv.sandbox.inside import protocol
-from rollenv.sandbox.worker import Stream
-
-if TYPE_CHECKING:
-    from rollenv.sandbox.sandbox import BaseSandbox
-
+from rollenv.sandbox.worker import RequestStream
 
 #: Maximum concurrent connections of a machine.
 MAX_CONNECTIONS = 64
@@ -35,7 +31,6 @@ class ConnectionServer:
     """Accepts connections until it is closed; a subclass relays them.
 
     Args:
-        listening: a listening socket, which is closed at the end.
         most: maximum concurrent connections; others wait.
     """
 
@@ -64,11 +59,7 @@ class ConnectionServer:
             self._slots.release()
 
     def carry(self, client: socket.socket) -> None:
-        """Serve a connection until it ends.
-
-        Raises:
-            OSError: one side has disconnected.
-        """
+        """Serve a connection until it ends."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -101,7 +92,7 @@ _EMBEDDED = {
 _OWN = (b"proxy-", b"connection:", b"keep-alive:", b"host:")
 
 
-class Refused(Exception):
+class HostRefused(Exception):
     """A refused request, with the status and the reason."""
 
     def __init__(self, status: str, why: str):
@@ -126,9 +117,6 @@ class AllowList:
     range of addresses (``10.0.0.0/8``); with ``:PORT`` for one port, else 80 and 443. A name allows only public
     addresses, unless the address is in a range on the list, so that no name can resolve to this host or its private
     network.
-
-    Raises:
-        UsageError: an entry is malformed.
     """
 
     def __init__(self, hosts: Sequence[str]):
@@ -149,25 +137,21 @@ class AllowList:
                 self.names.append(_Entry(host.lower(), port))
 
     def addresses(self, host: str, port: int) -> list[str]:
-        """Return the allowed addresses of a host.
-
-        Raises:
-            Refused: the host is not on the list, or has no allowed address.
-        """
+        """Return the allowed addresses of a host."""
         literal = _address(host)
         if literal is None and not any(entry.allows(host.lower().rstrip("."), port) for entry in self.names):
-            raise Refused("403 Forbidden", f"{host}:{port} is not on this machine's list: {', '.join(self.hosts)}")
+            raise HostRefused("403 Forbidden", f"{host}:{port} is not on this machine's list: {', '.join(self.hosts)}")
         addresses = [host]
         if literal is None:
             try:
                 answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             except (OSError, UnicodeError) as error:
-                raise Refused("502 Bad Gateway", f"{host} has no address: {error}") from error
+                raise HostRefused("502 Bad Gateway", f"{host} has no address: {error}") from error
             addresses = list(dict.fromkeys(str(each[4][0]) for each in answers))
         allowed = [address for address in addresses if self._reachable(address, port, literal is None)]
         if not allowed:
             text = f"{host}:{port} is at {', '.join(addresses)}, which this machine may not reach"
-            raise Refused("403 Forbidden", text)
+            raise HostRefused("403 Forbidden", text)
         return allowed
 
     def _reachable(self, address: str, port: int, named: bool) -> bool:
@@ -241,7 +225,7 @@ class Tunnel(_Outbound):
         self._relay(client, socket.create_connection(self._address, _PATIENCE))
 
 
-class Gateway(_Outbound):
+class NetworkGateway(_Outbound):
     """An HTTP proxy."""
 
     def __init__(self, listening: socket.socket, allowed: AllowList):
@@ -262,15 +246,15 @@ class Gateway(_Outbound):
             data = b""
             while b"\r\n\r\n" not in data:
                 if len(data) > _HEAD:
-                    raise Refused("431 Request Header Fields Too Large", f"a request's head has at most {_HEAD} bytes")
+                    raise HostRefused("431 Request Header Fields Too Large", f"a request's head is above {_HEAD} bytes")
                 more = client.recv(1 << 14)
                 if not more:
-                    raise Refused("400 Bad Request", "the request has no end")
+                    raise HostRefused("400 Bad Request", "the request has no end")
                 data += more
             head, _, rest = data.partition(b"\r\n\r\n")
             host, port, first = _parse_request(head)
             server = self._connected(host, port)
-        except Refused as refused:
+        except HostRefused as refused:
             logger.info("a machine was refused: %s", refused)
             text = f"{refused}\n".encode()
             answer = f"HTTP/1.1 {refused.status}\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n"
@@ -287,7 +271,7 @@ class Gateway(_Outbound):
                 return socket.create_connection((address, port), _PATIENCE)
             except OSError as error:
                 why = error
-        raise Refused("502 Bad Gateway", f"{host}:{port} could not be reached: {why}")
+        raise HostRefused("502 Bad Gateway", f"{host}:{port} could not be reached: {why}")
 
 
 def _parse_request(head: bytes) -> tuple[str, int, bytes]:
@@ -295,17 +279,17 @@ def _parse_request(head: bytes) -> tuple[str, int, bytes]:
     first, *lines = head.split(b"\r\n")
     words = _REQUEST.fullmatch(first)
     if words is None:
-        raise Refused("400 Bad Request", f"{first[:200]!r} is not a request")
+        raise HostRefused("400 Bad Request", f"{first[:200]!r} is not a request")
     if odd := [line for line in lines if not _HEADER.fullmatch(line)]:
-        raise Refused("400 Bad Request", f"{odd[0][:200]!r} is not a header line")
+        raise HostRefused("400 Bad Request", f"{odd[0][:200]!r} is not a header line")
     method, target, version = (word.decode("ascii") for word in words.groups())
     try:
         split = urlsplit(f"//{target}" if method == "CONNECT" else target)
         host, port = split.hostname, split.port
     except ValueError as error:
-        raise Refused("400 Bad Request", f"{first[:200]!r} is not a request: {error}") from error
+        raise HostRefused("400 Bad Request", f"{first[:200]!r} is not a request: {error}") from error
     if not host or (method == "CONNECT" and not port) or (method != "CONNECT" and split.scheme != "http"):
-        raise Refused(
+        raise HostRefused(
             "400 Bad Request", f"{first[:200]!r} is not a request to a proxy: http://HOST/ or CONNECT HOST:PORT"
         )
     if method == "CONNECT":
@@ -332,18 +316,18 @@ _TO_A_PORT = 16
 class Forward(ConnectionServer):
     """A port of this machine's loopback, open to all its users, that is forwarded to a port in the sandbox."""
 
-    def __init__(self, sandbox: BaseSandbox, port: int):
-        self.port, self._sandbox = port, sandbox
-        self._streams: set[Stream] = set()
+    def __init__(self, files: Files, port: int):
+        self.port, self._files = port, files
+        self._streams: set[RequestStream] = set()
         listening = socket.create_server(("127.0.0.1", 0))
         self.address: str = f"127.0.0.1:{listening.getsockname()[1]}"
         super().__init__(listening, _TO_A_PORT)
 
     def carry(self, client: socket.socket) -> None:
-        request = self._sandbox.files._limited(protocol.Connect(port=self.port), 1 << 50, seconds=0)
+        request = self._files._limited(protocol.Connect(port=self.port), 1 << 50, seconds=0)
         request.quiet, request.last = True, False
         with contextlib.suppress(SandboxError):  # the client's connection is closed
-            stream = Stream(self._sandbox._worker, request)
+            stream = RequestStream(self._files._worker, request)
             self._streams.add(stream)
             sender = threading.Thread(target=self._send, args=(client, stream), name="sandbox-sender", daemon=True)
             sender.start()
@@ -359,7 +343,7 @@ class Forward(ConnectionServer):
                 sender.join()
 
     @staticmethod
-    def _send(client: socket.socket, stream: Stream) -> None:
+    def _send(client: socket.socket, stream: RequestStream) -> None:
         with contextlib.suppress(OSError, SandboxError):
             while data := client.recv(1 << 16):
                 stream.send(data)
@@ -381,8 +365,8 @@ class Forward(ConnectionServer):
 class Ports:
     """The ports of a sandbox."""
 
-    def __init__(self, sandbox: BaseSandbox):
-        self._sandbox = sandbox
+    def __init__(self, files: Files):
+        self._files = files
         self._forwards: dict[int, Forward] = {}
         self._lock = threading.Lock()
 
@@ -396,7 +380,7 @@ class Ports:
             raise UsageError(f"a port must be from 1 to 65535, got {port!r}")
         with self._lock:
             if port not in self._forwards:
-                self._forwards[port] = Forward(self._sandbox, port)
+                self._forwards[port] = Forward(self._files, port)
             return self._forwards[port]
 
     def close(self) -> None:

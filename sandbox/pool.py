@@ -20,9 +20,9 @@ from typing import Any, Self
 from rollenv.core.errors import UsageError
 from rollenv.sandbox import backends
 from rollenv.sandbox.errors import PoolFull, SandboxDied, SandboxError, SandboxFileError
-from rollenv.sandbox.inside.protocol import Finished, Run
+from rollenv.sandbox.inside.protocol import Finished, RunProgram
 from rollenv.sandbox.types import Limits, Output, RunResult, died, exit_code
-from rollenv.sandbox.worker import Worker
+from rollenv.sandbox.worker import SandboxWorker
 
 #: Seconds until a slot retries after its sandbox did not start: the initial value, doubled each time, and the maximum.
 BACKOFF = (0.5, 30.0)
@@ -37,7 +37,7 @@ class _Slot:
     """A slot for one sandbox, and its recent failures."""
 
     number: int
-    worker: Worker | None = None
+    worker: SandboxWorker | None = None
     failures: int = 0
     retry_at: float = 0.0
     last_used: float = field(default_factory=time.monotonic)
@@ -92,7 +92,6 @@ class Pool:
         Raises:
             PoolFull: too many runs are waiting.
             SandboxError: no sandbox can be started, or the pool is closed.
-            UsageError: the timeout is not above 0.
         """
         seconds = self.limits.seconds if timeout is None else timeout
         if not seconds > 0:
@@ -114,7 +113,7 @@ class Pool:
         """Run a program again if its sandbox ends: once may be anything's fault, twice is the program's."""
         for _ in range(2):
             worker, output = self._ready(slot), Output()
-            request = Run(**worker.limits_of(seconds), code=code, again=True)
+            request = RunProgram(**worker.limits_of(seconds), code=code, again=True)
             try:
                 return worker.run(request, stdin, wait=seconds + 10, on_bytes=output.take), output
             except (SandboxDied, SandboxFileError):
@@ -169,7 +168,7 @@ class Pool:
                 return
             self._free.append(slot)
 
-    def _ready(self, slot: _Slot) -> Worker:
+    def _ready(self, slot: _Slot) -> SandboxWorker:
         """Return the slot's sandbox if it is healthy, else a new one."""
         if slot.worker is not None and not self._is_healthy(slot.worker, time.monotonic() - slot.last_used):
             self._counts["replaced"] += 1
@@ -187,12 +186,12 @@ class Pool:
         return slot.worker
 
     @staticmethod
-    def _is_healthy(worker: Worker, idle: float) -> bool:
+    def _is_healthy(worker: SandboxWorker, idle: float) -> bool:
         """Return whether a sandbox is alive, and after an idle time also able to run code."""
         if not worker.alive or idle < PROBE_AFTER:
             return worker.alive
         try:
-            output, request = Output(), Run(**worker.limits_of(3), code="print(6 * 7)", again=True)
+            output, request = Output(), RunProgram(**worker.limits_of(3), code="print(6 * 7)", again=True)
             worker.run(request, wait=5, on_bytes=output.take)
         except SandboxError:
             return False
@@ -280,11 +279,7 @@ class AdaptiveTimeout:
         return self.most if anchor is None else min(max(self.factor * anchor, self.least), self.most)
 
     def record(self, case: Hashable, seconds: float, correct: bool) -> None:
-        """Record the time of a program that ended by itself.
-
-        Args:
-            correct: whether its answer was right; wrong ones are ignored.
-        """
+        """Record the time of a program that ended by itself."""
         if correct:
             with self._lock:
                 self._anchors[case] = max(seconds, self._anchors.get(case, 0.0))

@@ -56,11 +56,7 @@ class PythonCodeTool(BaseTool):
         return NOT_CALLED if block is None else self.answer(block.content, action[: block.end])
 
     def answer(self, code: str, parsed: str) -> ToolResult:
-        """Run a program found in an action.
-
-        Args:
-            parsed: the part of the action that contained it.
-        """
+        """Run a program found in an action. ``parsed``: the part of the action that contained it."""
         output, errors = self._in_sandbox(code) if self.stateful else self._fresh(code)
         if errors and self.keep_error_last_line:
             errors = errors.splitlines()[-1]

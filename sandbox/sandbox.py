@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import inspect
 import itertools
 import os
@@ -18,8 +17,8 @@ from typing import Any, Self, TypeVar
 
 from rollenv.core.errors import UsageError
 from rollenv.sandbox import backends
-from rollenv.sandbox.commands import CommandHandle, Commands, Terminal, Terminals
-from rollenv.sandbox.errors import FileThere, NotFound, SandboxDied, SandboxFileError
+from rollenv.sandbox.commands import CommandHandle, Commands, ProgramRunner, Terminal, Terminals
+from rollenv.sandbox.errors import FileThere, NotFound, SandboxDied
 from rollenv.sandbox.filesystem import Files, WatchHandle
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.protocol import Finished
@@ -34,11 +33,10 @@ from rollenv.sandbox.types import (
     OnResult,
     OnText,
     Output,
-    died,
     execution,
     no_process,
 )
-from rollenv.sandbox.worker import Inbox, Json, Worker
+from rollenv.sandbox.worker import SandboxWorker
 
 #: The default context for Python; other languages have their own.
 DEFAULT = "default"
@@ -46,8 +44,6 @@ DEFAULT = "default"
 STATEFUL = ("python", "bash", "javascript")
 #: Languages of stateless programs.
 LANGUAGES: dict[str, tuple[str, ...]] = {"sh": ("sh", "-c"), "perl": ("perl", "-e"), "ruby": ("ruby", "-e")}
-#: Seconds after a run's timeout until the sandbox counts as failed.
-_GRACE = 10.0
 #: Maximum restarts of an interpreter for one cell.
 _REOPENED = 10
 
@@ -57,15 +53,13 @@ def default_name(language: str) -> str:
     return DEFAULT if language == "python" else f"{DEFAULT}-{language}"
 
 
-class BaseSandbox:
+class BaseSandbox(ProgramRunner):
     """Files, programs, terminals and ports of a :class:`Sandbox` or :class:`~rollenv.sandbox.machine.Machine`."""
 
-    def __init__(self, worker: Worker, backend: str, env: Mapping[str, str] | None = None):
-        self._worker, self.backend, self._env = worker, backend, dict(env or {})
-        self.commands, self.files = Commands(self), Files(self)
-        self.terminals, self.ports = Terminals(self), Ports(self)
-        self._killed = False
-        self._shell: Sequence[str] = ("/bin/sh", "-c")
+    def __init__(self, worker: SandboxWorker, backend: str, env: Mapping[str, str] | None = None):
+        super().__init__(worker, env)
+        self.backend, self.files = backend, Files(worker)
+        self.commands, self.terminals, self.ports = Commands(self), Terminals(self), Ports(self.files)
         self._timer: threading.Timer | None = None
         self._timer_lock = threading.Lock()
         self._expires_at: float | None = None
@@ -148,50 +142,6 @@ class BaseSandbox:
     def __exit__(self, *exc: object) -> None:
         self.kill()
 
-    def _run(
-        self, request: protocol.Start | protocol.Cell, seconds: float, output: Output, data: bytes = b""
-    ) -> Finished:
-        """Send a request that runs code. Code that kills its sandbox, or for which there is no process, has failed."""
-        if not self._worker.alive:
-            raise SandboxDied("the sandbox has ended")
-        try:
-            results = output.show if output.on_result else None
-            return self._worker.run(request, data, wait=seconds + _GRACE, on_bytes=output.take, on_result=results)
-        except SandboxDied:
-            return self._died()
-        except SandboxFileError as error:
-            if error.errno != errno.EAGAIN:
-                raise
-            return no_process(str(error))
-
-    def _follow(self, number: int, inbox: Inbox, seconds: float, output: Output) -> Finished:
-        """Receive the end of a request that was already sent; see :meth:`_run`."""
-        try:
-            done = self._worker.receive(inbox, seconds + _GRACE, output.take)
-            assert isinstance(done, Finished)
-            return done
-        except SandboxDied:
-            return self._died()
-        finally:
-            self._worker.forget(number)
-
-    def _died(self) -> Finished:
-        if self._killed:
-            raise SandboxDied("the sandbox was ended while this ran in it")
-        return died()
-
-    def _seconds(self, timeout: float | None) -> float:
-        seconds = self._worker.limits.seconds if timeout is None else timeout
-        if not seconds > 0:
-            raise UsageError(f"a timeout must be above 0 seconds, got {timeout!r}; leave it out for the limit")
-        return seconds
-
-    def _cwd_and_user(self, cwd: str | None, user: str | None) -> Json:
-        """Return the working directory and user of a program."""
-        if user is not None:
-            raise UsageError("programs of a sandbox have one user; a Machine has more (Machine.create)")
-        return {"cwd": cwd}
-
 
 class Sandbox(BaseSandbox):
     """An isolated environment with an interpreter, a shell and a scratch folder. Threads may share one.
@@ -199,7 +149,7 @@ class Sandbox(BaseSandbox):
     Create one with :meth:`create`, and end it with :meth:`kill` or a ``with`` block.
     """
 
-    def __init__(self, worker: Worker, backend: str, env: Mapping[str, str] | None = None):
+    def __init__(self, worker: SandboxWorker, backend: str, env: Mapping[str, str] | None = None):
         super().__init__(worker, backend, env)
         self._contexts: dict[str, Context] = {}
         self._contexts_lock = threading.Lock()
@@ -224,12 +174,10 @@ class Sandbox(BaseSandbox):
         Args:
             backend: ``local`` (namespaces on this machine) or ``docker``.
             packages: modules to import before code runs.
-            files: contents by path, written before code runs.
             snapshot: files of another sandbox; see :meth:`snapshot`.
             env: environment variables of all code and commands.
             require: properties of :attr:`isolation` that must hold; by default the backend's promised ones.
             timeout: lifetime in seconds, see :meth:`set_timeout`; by default unlimited.
-            settings: settings of the backend (``image=`` for docker).
 
         Raises:
             IsolationError: a required property does not hold.
@@ -270,17 +218,12 @@ class Sandbox(BaseSandbox):
                 by default the context's, or ``python``.
             context: the context that keeps the state; by default the language's own.
             timeout: seconds; by default the limit of the sandbox.
-            on_stdout: called with each piece of text from standard output.
-            on_stderr: called with each piece of text from standard error.
-            on_result: called with each result.
-            on_error: called with the error, if any.
             env: environment variables for this code (in ``bash`` and ``javascript`` also for later cells).
 
         Raises:
             ContextBusy: the context is running other code.
             NotFound: there is no such context or interpreter.
             SandboxDied: the sandbox has ended.
-            UsageError: there is no such language.
         """
         seconds, output = self._seconds(timeout), Output(on_stdout, on_stderr, on_result)
         if language in LANGUAGES and context is None:
@@ -298,7 +241,7 @@ class Sandbox(BaseSandbox):
 
     def _run_cell(self, context: Context, code: str, seconds: float, output: Output, env: dict[str, str]) -> Finished:
         limit = self._worker.limits.output_bytes
-        cell = protocol.Cell(f"context-{context.name}", code, seconds, limit, env)
+        cell = protocol.RunCell(f"context-{context.name}", code, seconds, limit, env)
         for attempt in range(_REOPENED):
             with contextlib.suppress(NotFound):
                 return self._run(cell, seconds, output)
@@ -323,7 +266,6 @@ class Sandbox(BaseSandbox):
         Raises:
             FileThere: a context with this name exists.
             NotFound: there is no such folder, or the sandbox lacks the language's program.
-            UsageError: there are no contexts for the language.
         """
         if language not in STATEFUL:
             raise UsageError(f"there are no contexts for {language!r}; there are for {', '.join(STATEFUL)}")

@@ -67,7 +67,6 @@ class Runner(Protocol):
 
         Args:
             code: the program, which runs as ``__main__``.
-            stdin: its standard input.
             timeout: seconds; by default the runner's limit.
         """
         ...
@@ -354,11 +353,8 @@ def parsed_json(text: str) -> Any:
         return None
     level = [document]
     for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for value in level
-            for inner in (value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
-        ]
+        lists = [value.values() if isinstance(value, dict) else value for value in level]
+        level = [inner for each in lists if not isinstance(each, str | float | int | None) for inner in each]
         if not level:
             return document
     return None

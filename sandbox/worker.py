@@ -23,14 +23,14 @@ from rollenv.sandbox.errors import (
 )
 from rollenv.sandbox.inside.protocol import (
     Acknowledge,
-    Cell,
     Failed,
     Finished,
-    Output,
+    OutputPiece,
     ProtocolError,
     Ready,
-    Refused,
-    Shown,
+    RunCell,
+    SandboxStartRefused,
+    ShownResult,
     Signal,
     Start,
     Value,
@@ -70,7 +70,7 @@ class Channel(Protocol):
         """Close the channel, which ends the sandbox, and wait for its end."""
 
 
-class Worker:
+class SandboxWorker:
     """Sends requests to one kernel, from any thread.
 
     Args:
@@ -95,10 +95,10 @@ class Worker:
         try:
             first, _ = self._waiting[0].get(timeout=_START)
         except queue.Empty:
-            first = Refused(f"it was not ready after {_START:g} s")
+            first = SandboxStartRefused(f"it was not ready after {_START:g} s")
         if not isinstance(first, Ready):
             self.close()
-            reason = first.reason if isinstance(first, Refused) else "it ended"
+            reason = first.reason if isinstance(first, SandboxStartRefused) else "it ended"
             raise SandboxError(f"the sandbox did not start: {reason}")
         self.about: Json = first.about
 
@@ -126,7 +126,7 @@ class Worker:
 
     def run(
         self,
-        request: Start | Cell,
+        request: Start | RunCell,
         data: bytes = b"",
         *,
         wait: float | None = OPERATION,
@@ -176,7 +176,6 @@ class Worker:
             The request's number, for :meth:`forget` after the last answer, and the queue of its answers.
 
         Raises:
-            UsageError: the code is too long.
             SandboxDied: the sandbox has ended.
         """
         if len(getattr(request, "code", "")) > MAX_CODE:
@@ -220,10 +219,10 @@ class Worker:
                 raise SandboxDied(f"the sandbox did not answer within {wait:g} s and was ended") from None
             if message is None:
                 raise SandboxDied("the sandbox ended while the request was running")
-            if isinstance(message, Output):
+            if isinstance(message, OutputPiece):
                 if on_bytes:
                     on_bytes(message.stream, data)
-            elif isinstance(message, Shown):
+            elif isinstance(message, ShownResult):
                 if on_result:
                     on_result(message.result)
             elif isinstance(message, Failed):
@@ -286,10 +285,10 @@ def _bounded(size: Any) -> int:
 WINDOW = 1 << 20
 
 
-class Stream:
+class RequestStream:
     """A process with its input and output."""
 
-    def __init__(self, worker: Worker, request: Start):
+    def __init__(self, worker: SandboxWorker, request: Start):
         self._worker, self.key = worker, f"stream-{next(worker._numbers)}"
         self.done: Finished | None = None
         request.key, request.stream, request.window = self.key, True, WINDOW
@@ -312,7 +311,7 @@ class Stream:
                 if message is None:
                     self.done = Finished()
                     raise SandboxDied("the sandbox ended")
-                if isinstance(message, Output):
+                if isinstance(message, OutputPiece):
                     yield message.stream, data
                     number, _ = self._worker.send(Acknowledge(self.key, len(data)))
                     self._worker.forget(number)

@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[1]
 ROOMS = ("rollenv", "sandbox", "envs", "agents", "trainers", "plugins")
 
 #: Public class names that several classes of the core have, with the reason.
-SHARED_NAMES: dict[str, str] = {}
+SHARED_NAMES = {
+    "Limits": "documented as those of an episode, rollenv.rollout.Limits, and of a sandbox, rollenv.sandbox.Limits"
+}
 
 
 def sources() -> dict[str, tuple[Path, ast.Module]]:

@@ -58,8 +58,6 @@ def plan(asserts: tuple[str, ...], setup: str = "", context: str = "") -> Plan:
 
     Args:
         asserts: assert statements, or a definition of ``check(candidate)`` with calls for the function under test.
-        setup: the data set's statements that run before them.
-        context: the data set's code that they may use.
     """
     trees = [_parsed(text) for text in asserts]
     known = _bound(_parsed(setup)) | _bound(_parsed(context))
@@ -121,7 +119,9 @@ class _Hexadecimal(ast.NodeTransformer):
     """Replaces long integers by hexadecimal ones, which Python can parse."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        return ast.Name(hex(node.value)) if type(node.value) is int and node.value.bit_length() > 10_000 else node
+        if type(node.value) is int and node.value.bit_length() > 10_000:
+            return ast.Name(hex(node.value))
+        return node
 
 
 def _unparsed(node: ast.AST) -> str:

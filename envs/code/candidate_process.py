@@ -41,9 +41,6 @@ def encode(value: Any, keep: bool = False) -> Any:
 
     Args:
         keep: encode a value that can only be iterated like an object, which stays in this process.
-
-    Raises:
-        ValueError: the value is too large.
     """
     left = itertools.count(MAX_PARTS, -1)
 

@@ -13,7 +13,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.parsing import last_code_block
 from rollenv.envs.code.tests import AssertTests, StdioTests, Tests, count, parse_tests, run_tests
 from rollenv.envs.data.rows import Row
-from rollenv.envs.data.task import RowEnv, Verdict
+from rollenv.envs.data.task import RowEnv, RowVerdict
 from rollenv.sandbox import Pool, Runner, RunResult, shared_pool
 from rollenv.sandbox.pool import AdaptiveTimeout
 
@@ -72,7 +72,6 @@ class CodeEnv(RowEnv):
     has nothing to read or patch that would help it.
 
     Args:
-        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
         test_key: column of the tests; for their formats, see :func:`~rollenv.envs.code.tests.parse_tests`.
         max_workers: number of tests of one program that run at a time (those with standard input).
         max_tests: maximum number of tests; those with the longest inputs are run.
@@ -140,7 +139,8 @@ class CodeEnv(RowEnv):
     def _no_gold(self, cell: Any) -> str:
         if not isinstance(cell, str | list | tuple | Mapping):
             return f"holds {'NaN' if cell != cell else type(cell).__name__}, not tests"
-        return "" if (cell.strip() if isinstance(cell, str) else cell) else "is empty"
+        empty = not cell or (isinstance(cell, str) and not cell.strip())
+        return "is empty" if empty else ""
 
     def _parse(self, tests: Any) -> Tests:
         row = self.row
@@ -161,17 +161,17 @@ class CodeEnv(RowEnv):
             return f"{question}\nThe program has to pass tests such as these:\n{shown}\n\n{block}."
         return f"{question}\n\n{block} that defines {tests.function}."
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         code = last_code_block(action)
         if code is None:
-            return Verdict(0.0, "There is no ```python code block.", valid=False)
+            return RowVerdict(0.0, "There is no ```python code block.", valid=False)
         tests = self._tests()
         total = count(tests)
         passed = 0
         if len(code) <= MAX_CHARACTERS:
             passed = self._run(self._program(code), tests, total)
         score = passed / total if self.partial else float(passed == total)
-        return Verdict(score, "All tests pass." if passed == total else "Not all tests pass.")
+        return RowVerdict(score, "All tests pass." if passed == total else "Not all tests pass.")
 
     def _run(self, program: str, tests: Tests, total: int) -> int:
         """Return the number of passed tests; the adaptive timeout learns from programs that pass all."""
@@ -191,7 +191,9 @@ class CodeEnv(RowEnv):
             return code
         prompt = str(self.row[self.question_key])
         start = self._definition(prompt)
-        return prompt + code if self._definition(code) is None or start is None else f"{prompt[:start]}\n{code}"
+        if self._definition(code) is None or start is None:
+            return prompt + code
+        return f"{prompt[:start]}\n{code}"
 
     def _definition(self, code: str) -> int | None:
         """Return the start of the definition of the wanted function."""
@@ -202,11 +204,7 @@ class CodeEnv(RowEnv):
         return f"```python\nprint({self.action_rng.randrange(10)})\n```"
 
     def oracle_action(self) -> str:
-        """Return the data set's solution.
-
-        Raises:
-            UsageError: the data set has no solutions.
-        """
+        """Return the data set's solution."""
         if not self.solution_key or not self.row.get(self.solution_key):
             raise UsageError(f"{self}: the data set has no solutions; pass solution_key=")
         solution: Any = self.row[self.solution_key]

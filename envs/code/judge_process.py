@@ -40,39 +40,35 @@ class Raised(Exception):
 
 
 def decode(data: Any, depth: int = 0) -> Any:
-    """Decode JSON data into a value of built-in types and fractions only, in linear time.
-
-    Args:
-        data: JSON data that :func:`~rollenv.envs.code.candidate_process.encode` made.
-
-    Raises:
-        Raised: the call raised, or the data are malformed.
-    """
+    """Decode JSON data into a value of built-in types and fractions only, in linear time."""
     try:
-        return _decoded(data, depth)
+        return _decode(data, depth)
     except Raised:
         raise
     except Exception as error:  # malformed data are a wrong answer
         raise Raised("ValueError", "unreadable") from error
 
 
-def _decoded(data: Any, depth: int) -> Any:
+_OF_HEX: dict[str, Callable[[str], Any]] = {"i": lambda text: int(text, 16), "b": bytes.fromhex, "a": bytearray.fromhex}
+
+
+def _decode(data: Any, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError("nested too deep")
     if type(data) is list:
-        return [_decoded(one, depth + 1) for one in data]
+        return [_decode(one, depth + 1) for one in data]
     if type(data) is not dict:
         return data
     ((tag, inner),) = data.items()
     if tag == "e":
         raise Raised(*map(str, inner))
-    if tag in ("i", "b", "a"):
-        return int(inner, 16) if tag == "i" else (bytes if tag == "b" else bytearray).fromhex(inner)
+    if tag in _OF_HEX:
+        return _OF_HEX[tag](inner)
     if tag in _NUMBERS:
         if max(map(len, inner)) > MAX_DIGITS or len(inner) > MAX_DIGITS:
             raise ValueError("too large")
         return _NUMBERS[tag](inner)
-    parts = [_decoded(one, depth + 1) for one in inner]
+    parts = [_decode(one, depth + 1) for one in inner]
     return _BUILD[tag](parts)
 
 
@@ -270,11 +266,13 @@ class _Pickler(pickle.Pickler):
             return None
         if name := getattr(value, "stands_for", None):
             return "name", name
-        return None if value.__closure__ else ("function", (marshal.dumps(value.__code__), value.__defaults__))
+        if value.__closure__:
+            return None
+        return ("function", (marshal.dumps(value.__code__), value.__defaults__))
 
 
 class _Asserts(ast.NodeTransformer):
-    """Turns ``assert x`` into :meth:`JudgeProcess.check`, and method calls into :meth:`JudgeProcess.method`."""
+    """Turns ``assert x`` into a call of the judge's ``check``, and method calls into calls of its ``method``."""
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
@@ -292,11 +290,7 @@ class _Asserts(ast.NodeTransformer):
 
 
 class JudgeProcess:
-    """The stubs of functions, and the calls of them.
-
-    Args:
-        known: calls of the previous round with their answers.
-    """
+    """The stubs of functions, and the calls of them."""
 
     def __init__(self, known: list[tuple[str, str]]):
         self.known = known
@@ -319,12 +313,7 @@ class JudgeProcess:
         return getattr(target, name)(*args, **kwargs)
 
     def ask(self, what: str, target: Any, args: Any, kwargs: Any) -> Any:
-        """Return the program's answer to a call, or a placeholder.
-
-        Args:
-            what: kind of the call, such as ``call``.
-            target: the function's stub, or a remote object.
-        """
+        """Return the program's answer to a call, or a placeholder."""
         number, buffer = len(self.calls), io.BytesIO()
         if number >= MAX_CALLS:
             raise Stop
@@ -335,7 +324,9 @@ class JudgeProcess:
         if self.first_unknown is None and number < len(self.known) and self.known[number][0] == call:
             try:
                 data = json.loads(self.known[number][1])
-                return Remote(self, number, named) if type(data) is dict and "o" in data else decode(data)
+                if type(data) is dict and "o" in data:
+                    return Remote(self, number, named)
+                return decode(data)
             except Raised as error:
                 kind = getattr(builtins, str(error.args[0]), None) if len(error.args) == 2 else None
                 if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER_RAISED):
@@ -346,11 +337,7 @@ class JudgeProcess:
         return Later()
 
     def verdict(self, test: str, scope: dict[str, Any]) -> bool:
-        """Return whether a test passes; meaningless if an answer is unknown.
-
-        Args:
-            scope: globals of the test.
-        """
+        """Return whether a test passes; meaningless if an answer is unknown."""
         try:
             tree = ast.fix_missing_locations(_Asserts().visit(ast.parse(test)))
             exec(compile(tree, "test.py", "exec", dont_inherit=True), scope)

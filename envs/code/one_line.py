@@ -10,7 +10,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.tools import calculator
 from rollenv.envs.code.tests import CallTests, run_tests
 from rollenv.envs.data.procedural import ProceduralEnv, span
-from rollenv.envs.data.task import Verdict
+from rollenv.envs.data.task import RowVerdict
 from rollenv.sandbox import Runner, shared_pool
 
 #: Results of functions, in words and in Python, easy ones first; A and B are replaced by numbers.
@@ -51,8 +51,8 @@ class OneLine(ProceduralEnv):
             :class:`~rollenv.sandbox.types.Runner`.
         partial: make the reward the share of tests that pass.
         max_turns: with more than one, the agent sees a failed test after a wrong answer and may try again.
-        split, action_format, format_reward: see :class:`~rollenv.envs.data.procedural.ProceduralEnv`. An answer may
-            be the expression, the line with ``return``, or the whole function.
+
+    An answer may be the expression, the line with ``return``, or the whole function.
     """
 
     state_names = ("template", "numbers", "calls", "hint")
@@ -119,17 +119,17 @@ class OneLine(ProceduralEnv):
     def _brief(self) -> str:
         return f"f({', '.join(self.parameters)}) is {self._filled(0)}{self.hint}"
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         text = self._extract(action)
         if text is None:
-            return Verdict(0.0, "There is no program in the required form.", valid=False)
+            return RowVerdict(0.0, "There is no program in the required form.", valid=False)
         passed = self._judge_by_tree(text) if self.sandbox == "ast" else self._judge_by_runner(text)
         if isinstance(passed, str):
-            return Verdict(0.0, f"This is not such a program: {passed}.", valid=False)
+            return RowVerdict(0.0, f"This is not such a program: {passed}.", valid=False)
         if passed == self.count:
-            return Verdict(1.0, "All tests pass.")
+            return RowVerdict(1.0, "All tests pass.")
         feedback = "Not all tests pass" + (f":{self.hint}." if self.hint else ".")
-        return Verdict(passed / self.count if self.partial else 0.0, feedback)
+        return RowVerdict(passed / self.count if self.partial else 0.0, feedback)
 
     def _judge_by_runner(self, text: str) -> int | str:
         if len(text) > calculator.MAX_CHARACTERS:
@@ -186,9 +186,6 @@ def read_function(text: str, parameters: tuple[str, ...]) -> tuple[ast.expr, tup
 
     Args:
         parameters: names that the expression may use; a function has as many parameters.
-
-    Returns:
-        The expression as a tree, and the names of its parameters.
 
     Raises:
         ValueError: it is not such a program; the message is for the agent.

@@ -80,12 +80,7 @@ def parse_tests(
         raw: a dict of ``inputs`` and ``outputs`` (TACO, APPS, CodeContests; with ``fn_name`` for calls), a list of
             dicts of ``input`` and ``output`` (PrimeIntellect, LiveCodeBench), either as JSON text, a list of assert
             statements (MBPP), or a text that defines ``check(candidate)`` (HumanEval, which names the entry point).
-        setup: statements between the program and its asserts.
         max_tests: maximum number; those with the longest inputs are kept. None keeps all; asserts are always kept.
-        context: code of the data set that asserts may use.
-
-    Raises:
-        UsageError: the format is unknown, or there are no tests.
     """
     if isinstance(raw, str) and entry_point:
         return AssertTests((f"{raw}\ncheck({entry_point})",), setup, context)
@@ -108,8 +103,8 @@ def _pick(inputs: Sequence[Any], outputs: Sequence[Any], function: str | None, m
         order = sorted(order, key=lambda i: _length(inputs[i]), reverse=True)[:max_tests]  # type: ignore[assignment]
     if not function:
         return StdioTests(tuple(_text(inputs[i]) for i in order), tuple(_text(outputs[i]) for i in order))
-    arguments = tuple(_decoded(inputs[i]) for i in order)
-    return CallTests(function, arguments, tuple(_decoded(outputs[i]) for i in order))
+    arguments = tuple(_decode_text(inputs[i]) for i in order)
+    return CallTests(function, arguments, tuple(_decode_text(outputs[i]) for i in order))
 
 
 def _length(value: Any) -> int:
@@ -127,7 +122,7 @@ def _text(value: Any) -> str:
     return str(Decimal(value) if type(value) is int else value)
 
 
-def _decoded(value: Any) -> Any:
+def _decode_text(value: Any) -> Any:
     """Parse a value that some data sets store as JSON text; other text is returned unchanged."""
     try:
         return read_json(value) if isinstance(value, str) else value
@@ -156,7 +151,6 @@ def run_tests(
     Args:
         timeout: seconds per test. Calls and asserts run one after another in one process; a test that takes longer or
             ends the process fails, and the others continue in a new process.
-        every: False stops at the first failed test.
         judge: runs tests that are not calls with expected values, without the program; by default ``runner``, in
             separate processes.
     """
@@ -178,9 +172,9 @@ def run_tests(
     if not others or (not every and not all(simple)):
         return sum(simple)
     judging = (tests, planned, runner, judge or runner, timeout)
-    judged = _judged(code, others, *judging)
+    judged = _run_judge(code, others, *judging)
     if judged is None and every and len(others) > 1:  # one of them may be the cause
-        judged = [any(_judged(code, [one], *judging) or ()) for one in others]
+        judged = [any(_run_judge(code, [one], *judging) or ()) for one in others]
     return sum(simple) + sum(judged or ())
 
 
@@ -270,9 +264,6 @@ def _answers(
 
     A test that takes longer than ``seconds`` or ends the process has no answer; later tests run in another process,
     unless ``every`` is False.
-
-    Args:
-        imports: names that the program may use without an import, see :func:`_usual_imports`.
     """
     answers: list[list[str | None]] = []
     end = time.monotonic() + seconds * (len(tests) + 1)
@@ -326,11 +317,7 @@ def _sent(arguments: Any) -> str:
 
 
 def _value(text: str | None, wanted: Any) -> Any:
-    """Decode an answer.
-
-    Raises:
-        Raised: there is no answer, or it is far larger than the expected one.
-    """
+    """Decode an answer."""
     if text is None or len(text) > 4096 + 64 * _size(wanted):
         raise Raised("ValueError", "no answer")
     try:
@@ -345,7 +332,9 @@ def _size(value: Any) -> int:
         return value.bit_length()
     if isinstance(value, Mapping):
         return sum(_size(key) + _size(inner) for key, inner in value.items())
-    return sum(map(_size, value)) + 2 if isinstance(value, list | tuple | set | frozenset) else len(repr(value))
+    if isinstance(value, list | tuple | set | frozenset):
+        return sum(map(_size, value)) + 2
+    return len(repr(value))
 
 
 def _holds(text: str | None, wanted: Wanted) -> bool:
@@ -375,12 +364,12 @@ def _equal(got: Any, wanted: Any) -> bool:
             return len(got) == len(wanted) and _members(got) == _members(wanted)
         return isinstance(got, list | tuple) and len(got) == len(wanted) and all(map(_equal, got, wanted))
     if isinstance(wanted, Mapping):
-        ours, theirs = _keyed(wanted), _keyed(got) if isinstance(got, dict) else {}
+        ours, theirs = _with_text_keys(wanted), _with_text_keys(got) if isinstance(got, dict) else {}
         return ours.keys() == theirs.keys() and all(_equal(theirs[key], ours[key]) for key in ours)
     return bool(type(got) is type(wanted) and got == wanted)
 
 
-def _keyed(value: Mapping[Any, Any]) -> dict[str, Any]:
+def _with_text_keys(value: Mapping[Any, Any]) -> dict[str, Any]:
     """Copy a mapping with its keys converted to text, as in JSON."""
     return {key if isinstance(key, str) else json.dumps(key, default=repr): inner for key, inner in value.items()}
 
@@ -406,7 +395,7 @@ def _is_close(got: Any, wanted: float) -> bool:
 # -- a judge ---------------------------------------------------------------------------------------------------------
 
 
-def _judged(
+def _run_judge(
     code: str, asserts: Sequence[str], tests: AssertTests, planned: Plan, runner: Runner, judge: Runner, timeout: float
 ) -> list[bool] | None:
     """Return the verdicts of tests that a judge runs without the program; None if an answer is missing in the end.

@@ -9,14 +9,7 @@ from rollenv.envs.data.rows import KNOWN
 
 
 def register_rows(env_id: str, entry_point: str, name: str, split: str, *, oracle: bool = True, **kwargs: Any) -> None:
-    """Register an id for the rows of a known data set.
-
-    Args:
-        entry_point: ``module:name`` of a :class:`~rollenv.envs.data.task.RowEnv`.
-        name: name of the data set on the hub.
-        oracle: whether its rows have answers.
-        kwargs: further arguments of the environment.
-    """
+    """Register an id for the rows of a known data set."""
     register(
         env_id,
         entry_point,

@@ -26,7 +26,6 @@ class ProceduralEnv(AnswerEnv):
     Args:
         split: ``train`` and ``test`` never share a task; ``all`` is both.
         action_format: ``boxed``, ``answer`` (tags), ``code`` (a fenced block) or ``bare`` (nothing but the answer).
-        max_turns, format_reward: arguments of the base class :class:`~rollenv.envs.data.task.AnswerEnv`.
     """
 
     #: Attributes with the state of the task: numbers, texts and tuples of those.
@@ -73,17 +72,7 @@ def _tuples(value: Any) -> Any:
 
 
 def span(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
-    """Normalise a number, or a pair of bounds, to inclusive bounds.
-
-    Args:
-        name: name of the setting, for the error message.
-
-    Returns:
-        The lowest and the highest, both included.
-
-    Raises:
-        UsageError: it is neither, or out of range.
-    """
+    """Normalise a number, or a pair of bounds, to inclusive bounds."""
     ends = (value, value) if isinstance(value, int) else tuple(value)
     if len(ends) != 2 or not least <= ends[0] <= ends[1] <= LARGEST:
         raise UsageError(f"{name} must be a number or (lowest, highest) from {least} to {LARGEST}, got {value!r}")

@@ -118,16 +118,18 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
     Args:
         name: a registered data set (its name on the hub or its folder below ``$ROLLENV_DATA``), any data set of the
             hub, or the path of a .jsonl, .jsonl.gz or .parquet file or of a folder of those.
-        split: name of the split; may be None if there is only one.
-        rows: rows in memory, instead of a name.
 
     Raises:
         MissingData: it was not found; the message says where it was looked for and where to get it.
-        UsageError: the split does not exist or is missing, there are no rows, or a file cannot be read.
     """
     if rows is not None:
-        mapped = hasattr(rows, "features") and hasattr(rows, "__getitem__")  # a table of the datasets library
-        found = rows if isinstance(rows, HubRows) else HubRows(rows) if mapped else _frozen(rows)
+        found: Sequence[Row] = []
+        if isinstance(rows, HubRows):
+            found = rows
+        elif hasattr(rows, "features") and hasattr(rows, "__getitem__"):  # a table of the datasets library
+            found = HubRows(rows)
+        else:
+            found = _frozen(rows)
     elif not name:
         raise UsageError("a data environment needs dataset_name= (a name or a path) or dataset= (rows)")
     elif known := KNOWN.get(name) or _BY_FOLDER.get(name):
@@ -152,7 +154,9 @@ def folder_of(name: str) -> Path | None:
     if known:
         return root / known.folder if root else None
     path = Path(name)
-    return path if path.is_dir() else path.parent if name.endswith(SUFFIXES) else None
+    if path.is_dir():
+        return path
+    return path.parent if name.endswith(SUFFIXES) else None
 
 
 def _root() -> Path | None:
@@ -251,11 +255,7 @@ def _jsonl_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_json(text: str) -> Any:
-    """Parse a JSON value with integers of any length; Python's own parser stops at 4,300 digits.
-
-    Raises:
-        ValueError: it is not JSON.
-    """
+    """Parse a JSON value with integers of any length; Python's own parser stops at 4,300 digits."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

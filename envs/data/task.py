@@ -29,7 +29,7 @@ _checked: dict[tuple[int, type, str, str], Rows] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RowVerdict:
     """The grade of an answer."""
 
     score: float
@@ -47,10 +47,6 @@ class AnswerEnv(Env):
 
     With one turn, the answer ends the task (``terminated``). With more, the agent may try again after a wrong answer
     until the turns are used up (``truncated``). The last answer's score is the reward.
-
-    Args:
-        max_turns: maximum number of answers.
-        format_reward: reward for an action without an answer.
     """
 
     _changed_in_place = ()
@@ -78,7 +74,7 @@ class AnswerEnv(Env):
         """Return a short form of the task for short prompts; empty if there is none."""
         return ""
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         raise NotImplementedError(f"{type(self).__name__} has no _judge()")
 
     # -- the episode -------------------------------------------------------------------------------------------------
@@ -99,7 +95,7 @@ class AnswerEnv(Env):
         success = verdict.valid and verdict.score >= 1.0
         ended = success or verdict.final or self.max_turns == 1
         over = ended or self.turn >= self.max_turns
-        reward = (verdict.score if over else 0.0) if verdict.valid else self.format_reward
+        reward = verdict.score * over if verdict.valid else self.format_reward
         info = {**self._info(), "valid": verdict.valid}
         if over:
             return verdict.feedback, reward, ended, not ended, info | {"success": success}
@@ -115,12 +111,6 @@ class AnswerEnv(Env):
 
 class RowEnv(AnswerEnv):
     """Tasks from the rows of a data set, one answer each.
-
-    Args:
-        dataset_name, split, dataset: see :func:`~rollenv.envs.data.rows.load_rows`; ``dataset`` are rows in memory.
-        question_key, gold_key: columns of the question and the gold answer.
-        seed: seed of the private random stream.
-        format_reward: reward for an action without an answer.
 
     ``reset(options={"index": i})`` selects row ``i``, as does ``reset(idx=i)``, GEM's argument. A seed draws a row;
     later resets without a seed go through all other rows in a random order before any repeats.
@@ -173,12 +163,7 @@ class RowEnv(AnswerEnv):
     def reset(
         self, seed: int | None = None, idx: int | None = None, *, options: dict[str, Any] | None = None
     ) -> ResetResult:
-        """Start an episode; see :meth:`rollenv.Env.reset`.
-
-        Args:
-            idx: GEM's argument for ``options={"index": idx}``.
-            options: ``{"index": n}`` selects row n.
-        """
+        """Start an episode; see :meth:`rollenv.Env.reset`. ``idx``: GEM's argument for ``options={"index": idx}``."""
         return super().reset(seed, options=options if idx is None else {**(options or {}), "index": idx})
 
     def num_tasks(self) -> int:
@@ -254,7 +239,8 @@ def listed(cell: Any) -> list[Any]:
 
     Integers of thousands of digits become decimals, since Python does not convert them to text.
     """
-    cell = cell.tolist() if isinstance(cell, np.ndarray | np.generic) else cell
+    if isinstance(cell, np.ndarray | np.generic):
+        cell = cell.tolist()
     values = cell if isinstance(cell, list | tuple | set | frozenset) else [cell]
     values = [Decimal(v) if type(v) is int and v.bit_length() > _LONG else v for v in values]
     return [v for v in values if v is not None and not (isinstance(v, float | Decimal) and v != v)]
@@ -269,7 +255,9 @@ def no_answer(cell: Any) -> str:
 
 
 def _no_question(cell: Any) -> str:
-    return "holds a list, not a text" if isinstance(cell, list | tuple | np.ndarray) else no_answer(cell)
+    if isinstance(cell, list | tuple | np.ndarray):
+        return "holds a list, not a text"
+    return no_answer(cell)
 
 
 @dataclass(frozen=True, slots=True)

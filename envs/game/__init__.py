@@ -2,115 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rollenv.core.registry import ABILITIES, register
 from rollenv.envs.game.grid import SOKOBAN
 
-#: The module of each game, and the arguments of its ids by suffix; ``""`` is the id without a suffix.
-GAMES: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
-    "GuessTheNumber": (
-        "guess_the_number",
-        {
-            "": {"min_number": 1, "max_number": 20, "max_turns": 10},
-            "easy": {"min_number": 1, "max_number": 10, "max_turns": 4},
-            "hard": {"min_number": 1, "max_number": 50, "max_turns": 7},
-            "random": {"min_number": None, "max_number": None, "max_turns": None},
-        },
-    ),
-    "Mastermind": (
-        "mastermind",
-        {
-            "": {"code_length": 4, "num_numbers": 6, "max_turns": 20},
-            "easy": {"code_length": 2, "num_numbers": 6, "max_turns": 10},
-            "hard": {"code_length": 4, "num_numbers": 8, "max_turns": 30},
-            "random": {"code_length": None, "num_numbers": None, "max_turns": None},
-        },
-    ),
-    "Minesweeper": (
-        "minesweeper",
-        {
-            "": {"rows": 8, "cols": 8, "num_mines": 10, "max_turns": 100},
-            "easy": {"rows": 5, "cols": 5, "num_mines": 5, "max_turns": 25},
-            "hard": {"rows": 8, "cols": 8, "num_mines": 12, "max_turns": 64},
-            "random": {"rows": None, "cols": None, "num_mines": None, "max_turns": None},
-        },
-    ),
-    "Wordle": (
-        "wordle",
-        {
-            "": {"word_length": 5, "max_turns": 15},
-            "easy": {"word_length": 3, "max_turns": 15},
-            "hard": {"word_length": 5, "max_turns": 25},
-            "random": {"word_length": None, "max_turns": None},
-        },
-    ),
-    "FifteenPuzzle": (
-        "fifteen_puzzle",
-        {
-            "": {"num_rows": 3, "max_turns": 20},
-            "easy": {"num_rows": 2, "max_turns": 10},
-            "hard": {"num_rows": 4, "max_turns": 50},
-            "random": {"num_rows": None, "max_turns": None},
-        },
-    ),
-    "Hangman": (
-        "hangman",
-        {
-            "": {"word_length": 5, "max_turns": 15},
-            "easy": {"word_length": 3, "max_turns": 10},
-            "hard": {"word_length": 7, "max_turns": 20},
-            "random": {"word_length": None, "max_turns": None},
-        },
-    ),
-    "Sudoku": (
-        "sudoku",
-        {
-            "": {"clues": 30, "max_turns": 40, "scale": 9},
-            "easy": {"clues": 10, "max_turns": 15, "scale": 4},
-            "hard": {"clues": 50, "max_turns": 50, "scale": 9},
-            "random": {"clues": None, "max_turns": None, "scale": None},
-        },
-    ),
-    "TowerofHanoi": (
-        "tower_of_hanoi",
-        {
-            "": {"num_disks": 4, "max_turns": 20},
-            "easy": {"num_disks": 3, "max_turns": 10},
-            "hard": {"num_disks": 5, "max_turns": 35},
-            "random": {"num_disks": None, "max_turns": None},
-        },
-    ),
-    "Game2048": (
-        "game_2048",
-        {
-            "": {"target_tile": 128, "max_turns": 100},
-            "easy": {"target_tile": 64, "max_turns": 50},
-            "hard": {"target_tile": 512, "max_turns": 50},
-            "extreme-hard": {"target_tile": 2048, "max_turns": 100},
-            "random": {"target_tile": None, "max_turns": None},
-        },
-    ),
-    "Crosswords": (
-        "crosswords",
-        {
-            "": {"hardcore": False, "max_turns": 40, "num_words": 4},
-            "easy": {"hardcore": False, "max_turns": 30, "num_words": 3},
-            "hard": {"hardcore": True, "max_turns": 40, "num_words": 3},
-            "random": {"hardcore": None, "max_turns": None, "num_words": None},
-        },
-    ),
-    "WordSearch": (
-        "word_search",
-        {
-            "": {"hardcore": False, "max_turns": 30, "num_words": 8},
-            "easy": {"hardcore": False, "max_turns": 20, "num_words": 5},
-            "hard": {"hardcore": True, "max_turns": 20, "num_words": 5},
-            "random": {"hardcore": None, "max_turns": None, "num_words": None},
-        },
-    ),
-    "WikiGame": ("wiki_game", {"": {"max_turns": 20}, "easy": {"max_turns": 30}, "hard": {"max_turns": 15}}),
+#: The module of each game, its arguments, and their values in the ids without a suffix, ``-easy`` and ``-hard``.
+_VALUES: dict[str, tuple[str, str, Sequence[Any], Sequence[Any], Sequence[Any]]] = {
+    "GuessTheNumber": ("guess_the_number", "min_number max_number max_turns", (1, 20, 10), (1, 10, 4), (1, 50, 7)),
+    "Mastermind": ("mastermind", "code_length num_numbers max_turns", (4, 6, 20), (2, 6, 10), (4, 8, 30)),
+    "Minesweeper": ("minesweeper", "rows cols num_mines max_turns", (8, 8, 10, 100), (5, 5, 5, 25), (8, 8, 12, 64)),
+    "Wordle": ("wordle", "word_length max_turns", (5, 15), (3, 15), (5, 25)),
+    "FifteenPuzzle": ("fifteen_puzzle", "num_rows max_turns", (3, 20), (2, 10), (4, 50)),
+    "Hangman": ("hangman", "word_length max_turns", (5, 15), (3, 10), (7, 20)),
+    "Sudoku": ("sudoku", "clues max_turns scale", (30, 40, 9), (10, 15, 4), (50, 50, 9)),
+    "TowerofHanoi": ("tower_of_hanoi", "num_disks max_turns", (4, 20), (3, 10), (5, 35)),
+    "Game2048": ("game_2048", "target_tile max_turns", (128, 100), (64, 50), (512, 50)),
+    "Crosswords": ("crosswords", "hardcore max_turns num_words", (False, 40, 4), (False, 30, 3), (True, 40, 3)),
+    "WordSearch": ("word_search", "hardcore max_turns num_words", (False, 30, 8), (False, 20, 5), (True, 20, 5)),
+    "WikiGame": ("wiki_game", "max_turns", (20,), (30,), (15,)),
 }
+
+
+def _variants(name: str) -> dict[str, dict[str, Any]]:
+    """Return the arguments of a game's ids by suffix; those of ``-random`` are drawn in every episode."""
+    _, arguments, *values = _VALUES[name]
+    names = arguments.split()
+    found = {
+        suffix: dict(zip(names, each, strict=True)) for suffix, each in zip(("", "easy", "hard"), values, strict=True)
+    }
+    if name == "Game2048":
+        found["extreme-hard"] = {"target_tile": 2048, "max_turns": 100}
+    return found if name == "WikiGame" else found | {"random": dict.fromkeys(names)}
+
+
+#: The module of each game, and the arguments of its ids by suffix.
+GAMES = {name: (values[0], _variants(name)) for name, values in _VALUES.items()}
 
 #: Ids that cannot be won: with GEM's parameters, the target is out of reach (see Game2048).
 UNWINNABLE = frozenset({"game:Game2048-v0-hard", "game:Game2048-v0-extreme-hard"})

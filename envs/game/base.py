@@ -135,7 +135,9 @@ class TextGame(Env):
             return self._parse(action.strip())
         text = last_boxed(action)
         move = None if text is None else self._parse(text)
-        return move if move is not None else next((m for m in map(self._parse, boxes(action)) if m is not None), None)
+        if move is not None:
+            return move
+        return next((m for m in map(self._parse, boxes(action)) if m is not None), None)
 
     def _malformed(self) -> StepResult:
         feedback = f"Turn {self.turn}: this has no action in the required form."
@@ -188,12 +190,6 @@ def numbers(text: str, n: int | None = None) -> list[int] | None:
     """Parse whole numbers separated by spaces or commas.
 
     Digits may be of any script; a number above 10 ** 18 becomes 10 ** 18.
-
-    Args:
-        n: required count; None for any above 0.
-
-    Returns:
-        The numbers, or None if the text is anything else.
     """
     parts = text.replace(",", " ").split(None, n or -1)
     if n and len(parts) != n:
@@ -228,14 +224,7 @@ def read_lines(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def words(length: int, hard: bool = False) -> tuple[str, ...]:
-    """List common English words of one length, 3 to 8.
-
-    Args:
-        hard: rarer words instead, if there are any of that length.
-
-    Returns:
-        The words in upper case, sorted.
-    """
+    """List common English words of one length, 3 to 8."""
     listed = [
         tuple(w.upper() for w in read_lines(name) if len(w) == length) for name in ("words_hard.txt", "words.txt")
     ]

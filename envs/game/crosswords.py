@@ -20,7 +20,6 @@ class Crosswords(TextGame):
     The words are short enough for one turn a cell.
 
     Args:
-        max_turns: turns before the episode is truncated.
         num_words: words to cross, 1 to 12.
     """
 

@@ -24,9 +24,6 @@ class FifteenPuzzle(TextGame):
     start is uniform over all positions with a solution within ``max_turns``; from 4x4 on, it comes from as many or
     fewer (at least half as many) random moves that never take the last one back. The oracle's solution is a shortest
     one up to 3x3, and the way back to where the tiles came from on larger boards.
-
-    Args:
-        max_turns: turns before the episode is truncated.
     """
 
     picture = staticmethod(pictures.fifteen)
@@ -96,7 +93,8 @@ class FifteenPuzzle(TextGame):
         super()._set_state({**state, "tiles": tuple(state["tiles"])})
 
     def _parse(self, text: str) -> Any:
-        return text if text in OPPOSITE else text.lower() if len(text) < 9 and text.lower() in OPPOSITE else None
+        word = text[:9].lower()
+        return word if len(text) < 9 and word in OPPOSITE else None
 
     def _play(self, move: str) -> tuple[str, float, bool | None]:
         beside = self._beside[self.empty].get(move)
@@ -163,13 +161,10 @@ def _slide(tiles: Tiles, cell: int) -> Tiles:
 
 
 def near_positions(n: int, moves: int) -> tuple[list[Tiles], dict[Tiles, str]]:
-    """List the positions whose shortest solution has at most ``moves`` moves.
-
-    Args:
-        n: side of the board, 2 or 3.
+    """List the unsolved positions of ``n`` x ``n`` tiles whose shortest solution has at most ``moves`` moves.
 
     Returns:
-        The unsolved positions; and for every position, the first move of a shortest solution ("" if it is solved).
+        The positions; and for every position, the first move of a shortest solution ("" if it is solved).
     """
     return _near_positions(n, min(moves, {2: 6, 3: 31}[n]))  # no position is farther away
 

@@ -18,16 +18,13 @@ STEPS = ((0, -1), (1, 0), (0, 1), (-1, 0))
 
 
 class FrozenLake(GridGame):
-    """Reach the goal without falling into a hole.
+    """Reach the goal without falling into a hole. If the ice does not slip, it can be reached within the limit.
 
     Args:
         frozen: probability of a cell to be ice rather than a hole.
-        is_slippery: whether moves may slide sideways.
         success_rate: on slippery ice, the probability of the intended direction; the rest is split between both sides.
         rewards: ``ragen`` (1 at the goal, -0.1 for a malformed action), ``roll`` (-0.01 for one) or ``gem``
             (it ends the episode with -0.1).
-        max_turns, max_actions, actions_per_turn, action_format: see :class:`~rollenv.envs.game.grid.GridGame`. The
-            goal can always be reached within the limit if the ice does not slip.
     """
 
     picture = staticmethod(pictures.frozen_lake)
@@ -160,12 +157,7 @@ class FrozenLake(GridGame):
 
 
 def neighbour(size: int, cell: int, direction: int) -> int:
-    """Return the cell one step away; a step off the board stays in place.
-
-    Args:
-        cell: index ``row * size + column``.
-        direction: index in :data:`STEPS`, 0 to 3.
-    """
+    """Return the index of the cell one step away, in a direction of :data:`STEPS`; at the edge, the same cell."""
     row, column = divmod(cell, size)
     row, column = row + STEPS[direction][0], column + STEPS[direction][1]
     return row * size + column if 0 <= row < size and 0 <= column < size else cell
@@ -180,10 +172,6 @@ def _chance(size: int, cell: int, direction: int, success_rate: float, values: t
 
 def best_chances(size: int, holes: frozenset[int], goal: int, success_rate: float, moves: int) -> tuple[float, ...]:
     """Compute the probability of reaching the goal under the best policy, by value iteration.
-
-    Args:
-        holes: cells that end the episode.
-        success_rate: probability of moving in the chosen direction; the rest is split between both sides.
 
     Returns:
         A probability for each of the ``size * size`` cells.

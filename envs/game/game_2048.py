@@ -31,7 +31,6 @@ class Game2048(TextGame):
 
     Args:
         target_tile: a power of two, 8 or more.
-        max_turns: turns before the episode is truncated.
     """
 
     picture = staticmethod(pictures.tiles)
@@ -80,7 +79,8 @@ class Game2048(TextGame):
         super()._set_state({**state, "rows": tuple(map(tuple, state["rows"]))})
 
     def _parse(self, text: str) -> Any:
-        return text if text in DIRECTIONS else text.lower() if len(text) < 9 and text.lower() in DIRECTIONS else None
+        word = text[:9].lower()
+        return word if len(text) < 9 and word in DIRECTIONS else None
 
     def _play(self, move: str) -> tuple[str, float, bool | None]:
         after = slide(self.rows, move)
@@ -131,12 +131,7 @@ def slide_right(row: Row) -> Row:
 
 
 def slide(rows: Rows, direction: str) -> Rows:
-    """Return the board after a move, without the new tile.
-
-    Args:
-        rows: the board, 0 for an empty cell.
-        direction: up, down, left or right.
-    """
+    """Return the board after a move, without the new tile. ``rows``: the board, 0 for an empty cell."""
     if direction == "left":
         return tuple(map(slide_left, rows))
     if direction == "right":

@@ -33,7 +33,6 @@ class GridGame(Env):
     """A game whose actions are directions.
 
     Args:
-        max_turns: turns (calls of ``step``) before the episode is truncated.
         max_actions: moves before the episode is truncated; None for no limit.
         actions_per_turn: maximum number of moves in a turn, separated by ``||``; further ones are dropped.
         action_format: ``boxed`` (GEM), ``answer`` (RAGEN, ROLL) or ``bare`` (nothing but the direction).
@@ -184,7 +183,6 @@ def register_project(project: str, *, slippery: bool, max_turns: int, actions_pe
     """Register Sokoban and FrozenLake with the settings of a project.
 
     Args:
-        project: the namespace, and the name of the reward scheme.
         actions_per_turn: maximum number of moves in a turn; an episode has ten.
     """
     shared: dict[str, Any] = {

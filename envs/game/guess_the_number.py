@@ -19,7 +19,6 @@ class GuessTheNumber(TextGame):
 
     Args:
         min_number, max_number: the number lies between them, both included.
-        max_turns: guesses before the episode is truncated.
         action_format: ``boxed``, or ``bare`` for nothing but the number.
         split: ``train`` or ``test`` for the numbers of that split (one in four is for tests); ``all`` for any.
     """

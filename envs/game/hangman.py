@@ -25,7 +25,6 @@ class Hangman(TextGame):
     Args:
         word_length: number of letters, 3 to 8.
         hardcore: draw from rarer words (of 6 letters and more).
-        max_turns: guesses before the episode is truncated.
     """
 
     picture = staticmethod(pictures.hangman)

@@ -22,8 +22,6 @@ class Mastermind(TextGame):
 
     Args:
         num_numbers: the largest number in a code, from 1.
-        duplicate_numbers: whether a number may occur more than once.
-        max_turns: guesses before the episode is truncated.
     """
 
     picture = staticmethod(pictures.mastermind)
@@ -128,7 +126,9 @@ class Mastermind(TextGame):
 def _codes(length: int, n: int, duplicates: bool) -> Iterator[Code]:
     """Yield all codes in order."""
     each = range(1, n + 1)
-    return itertools.product(each, repeat=length) if duplicates else itertools.permutations(each, length)
+    if duplicates:
+        return itertools.product(each, repeat=length)
+    return itertools.permutations(each, length)
 
 
 @functools.lru_cache(maxsize=16)
@@ -150,11 +150,7 @@ def _code(text: str) -> Code | None:
 
 
 def pegs(code: Sequence[int], guess: Sequence[int]) -> tuple[int, int]:
-    """Score a guess.
-
-    Returns:
-        The numbers of black pegs (right place) and white pegs (another place).
-    """
+    """Score a guess: the numbers of black pegs (right place) and white pegs (another place)."""
     black, left = sum(map(operator.eq, code, guess)), list(code)
     for number in guess:
         if number in left:

@@ -19,9 +19,6 @@ class Minesweeper(TextGame):
     hidden, whether the cell itself is revealed or others around it are.
 
     The oracle deduces what single numbers allow; where they allow nothing it looks at the hidden mines.
-
-    Args:
-        max_turns: turns before the episode is truncated.
     """
 
     picture = staticmethod(pictures.minesweeper)
@@ -137,7 +134,7 @@ class Minesweeper(TextGame):
         return self.board_text
 
     def _next_move(self) -> str:
-        safe = (self._deduced() if self.mines else 0) or self.tables.full & ~self.open & ~self.mines
+        safe = (self._deduce_safe() if self.mines else 0) or self.tables.full & ~self.open & ~self.mines
         if not safe:
             raise Unsolvable(f"{self}: no safe cell is left")
         cell = (safe & -safe).bit_length() - 1
@@ -146,7 +143,7 @@ class Minesweeper(TextGame):
         verb = "flag" if self.flagged >> cell & 1 else "reveal"
         return f"{verb} {self.tables.words[cell]}"
 
-    def _deduced(self) -> int:
+    def _deduce_safe(self) -> int:
         """Return the hidden cells that single numbers prove safe, given the mines inferred from others."""
         around, hidden = self.tables.around, self.tables.full & ~self.open
         near = [(around[c] & hidden, (self.mines & around[c]).bit_count()) for c in bits(self.open)]
@@ -188,8 +185,7 @@ class Grid:
 
         Args:
             cell: index ``row * cols + col``, not a mine.
-            mines: bit mask of the mines.
-            shut: bit mask of cells that do not change (open or flagged).
+            mines, shut: bit masks of the mines, and of cells that do not change (open or flagged).
 
         Returns:
             Bit mask of the cells that open.
@@ -207,11 +203,7 @@ class Grid:
 
 
 def neighbours(rows: int, cols: int, cell: int) -> list[int]:
-    """List the up to 8 cells around a cell.
-
-    Args:
-        cell: index ``row * cols + col``.
-    """
+    """List the up to 8 cells around a cell. ``cell``: index ``row * cols + col``."""
     row, col = divmod(cell, cols)
     return [
         r * cols + c

@@ -21,7 +21,6 @@ class Sudoku(TextGame):
 
     Args:
         clues: the number of cells to fill (GEM's name for it), 50 at most of a 9x9 and 10 of a 4x4.
-        max_turns: turns before the episode is truncated.
         scale: 4 or 9 rows, columns and digits.
     """
 

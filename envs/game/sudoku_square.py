@@ -117,7 +117,6 @@ class Square:
 
         Args:
             solution: digits 1 to ``scale``, row by row.
-            holes: number of cells to empty.
 
         Returns:
             The square with 0 for every empty cell.

@@ -24,7 +24,6 @@ class TowerofHanoi(TextGame):
 
     Args:
         num_disks: disks, 1 to 20; a solution takes 2 ** num_disks - 1 turns.
-        max_turns: turns before the episode is truncated.
     """
 
     picture = staticmethod(pictures.hanoi)

@@ -16,23 +16,7 @@ from rollenv.core.errors import RollenvError, Unsolvable, UsageError
 from rollenv.envs.game.base import TextGame, box, read_lines, turns
 
 #: Stop words, ignored when the similarity of pages is computed.
-COMMON = (
-    "all",
-    "and",
-    "another",
-    "are",
-    "for",
-    "from",
-    "has",
-    "its",
-    "not",
-    "that",
-    "the",
-    "who",
-    "with",
-    "which",
-    "you",
-)
+COMMON = "all and another are for from has its not that the who with which you".split()  # noqa: SIM905
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +39,6 @@ class GraphWiki:
     through all pages.
 
     Args:
-        seed: seed of the random links and the ring.
         similar, others: maximum number of links of either kind on a page.
     """
 
@@ -81,15 +64,7 @@ class GraphWiki:
         return self.pages[title]
 
     def ends(self, randint: Callable[[int], int], clicks: int) -> tuple[str, str]:
-        """Draw a start and a target that can be reached from it.
-
-        Args:
-            randint: ``randint(n)`` draws from 0 .. n - 1.
-            clicks: maximum number of clicks between them.
-
-        Returns:
-            The titles of the start and the target.
-        """
+        """Draw a start and a target that can be reached from it."""
         start = self.titles[randint(len(self.titles))]
         near = [title for title, far in self.distances_from(start).items() if 0 < far <= clicks]
         return start, near[randint(len(near))]
@@ -128,7 +103,6 @@ class MediaWiki:
     """Pages of a MediaWiki server, through its API with the extension TextExtracts.
 
     Args:
-        url: address of ``api.php``.
         query_delay_ms: pause before every request, in milliseconds.
         timeout: timeout of a request, in seconds.
         max_links: maximum number of links of a page, the first ones in the server's order.
@@ -154,14 +128,7 @@ class MediaWiki:
         return self._pages[title]
 
     def ends(self, randint: Callable[[int], int], clicks: int) -> tuple[str, str]:
-        """Let the server draw two different articles. Whether a path leads from one to the other is unknown.
-
-        Returns:
-            The titles of the start and the target.
-
-        Raises:
-            WikiUnavailable: the server gave no usable pair in ten tries.
-        """
+        """Let the server draw two different articles. Whether a path leads from one to the other is unknown."""
         self._pages.clear()
         for _ in range(10):
             answer = self._ask(list="random", rnnamespace="0", rnlimit="2")
@@ -212,7 +179,6 @@ class WikiGame(TextGame):
     does not parse; neither ends the episode. A page without links does.
 
     Args:
-        max_turns: turns before the episode is truncated.
         backend: ``graph`` plays on a small generated encyclopedia (:class:`GraphWiki`), where the target is always
             within reach; ``mw`` on a MediaWiki server, which draws the articles, so that episodes are not reproducible
             and there is no oracle.

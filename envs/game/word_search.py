@@ -16,7 +16,6 @@ class WordSearch(TextGame):
 
     Args:
         hardcore: longer and rarer words, with only their lengths given.
-        max_turns: turns before the episode is truncated.
         num_words: hidden words, 1 to 20.
     """
 

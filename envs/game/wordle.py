@@ -20,7 +20,6 @@ class Wordle(TextGame):
         word_length: number of letters, 3 to 8.
         only_real_words: refuse guesses that are not in the word list (they cost a turn). GEM has this argument too, on
             by default, but without effect.
-        max_turns: guesses before the episode is truncated.
     """
 
     picture = staticmethod(pictures.wordle)

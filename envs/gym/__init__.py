@@ -20,7 +20,7 @@ def register_family() -> None:
     none: dict[str, list[Any]] = {}
     for name, entry_point, oracle_success, levels in (
         ("Taxi-v3", f"{_TOYS}:Taxi", 0.99, none),
-        ("FrozenLake-v1", f"{_TOYS}:FrozenLake", 0.5, _LAKES),
+        ("FrozenLake-v1", f"{_TOYS}:GymFrozenLake", 0.5, _LAKES),
         ("CliffWalking-v1", f"{_TOYS}:CliffWalking", 0.99, none),
         ("Blackjack-v1", f"{_TOYS}:Blackjack", 0.25, none),
         ("CartPole-v1", f"{_CONTROL}:CartPole", 0.99, {"max_turns": [50, 100, 200, 500]}),
@@ -31,7 +31,7 @@ def register_family() -> None:
         register(f"gym:{name}", entry_point, abilities=ABILITIES, oracle_success=oracle_success, levels=levels)
     register(
         "gym:FrozenLake8x8-v1",
-        f"{_TOYS}:FrozenLake",
+        f"{_TOYS}:GymFrozenLake",
         abilities=ABILITIES,
         oracle_success=0.6,
         levels=_LAKES,

@@ -98,7 +98,6 @@ class Pendulum(GymText):
 
     Args:
         torques: number of torques to choose from, between -2 and 2 N m.
-        max_turns, settings: arguments of the base class :class:`~rollenv.envs.gym.text.GymText`.
     """
 
     game_class = "gymnasium.envs.classic_control.pendulum:PendulumEnv"

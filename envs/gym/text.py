@@ -27,7 +27,6 @@ class GymText(Env):
 
     Args:
         max_turns: turns before the episode is truncated; by default Gymnasium's limit.
-        settings: arguments of Gymnasium's own environment.
     """
 
     #: ``"module:Class"`` of Gymnasium's environment.
@@ -154,11 +153,7 @@ def _restored(name: str, value: Any) -> Any:
 
 
 def table_policy(env: GymText, state: int) -> int:
-    """Return the best action in a state, by value iteration over the transition table ``P``.
-
-    Args:
-        env: an environment whose game has the table.
-    """
+    """Return the best action in a state, by value iteration over the transition table ``P``."""
     return _solved(type(env), json.dumps(env.settings, sort_keys=True))[state]  # type: ignore[arg-type]
 
 

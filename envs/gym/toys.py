@@ -37,7 +37,7 @@ class Taxi(GymText):
         return table_policy(self, int(self.game.s))
 
 
-class FrozenLake(GymText):
+class GymFrozenLake(GymText):
     """Cross the ice without falling into a hole. Success: the goal is reached; the reward is 1 there, else 0."""
 
     game_class = "gymnasium.envs.toy_text.frozen_lake:FrozenLakeEnv"

@@ -9,11 +9,7 @@ if TYPE_CHECKING:
 
 
 def spec_of(env_id: str) -> EnvSpec:
-    """Return the spec of a folder with one or many tasks.
-
-    Raises:
-        UnknownEnv: the folder has no tasks.
-    """
+    """Return the spec of a folder with one or many tasks."""
     from rollenv.envs.harbor.env import make_spec
 
     return make_spec(env_id)

@@ -16,8 +16,8 @@ from rollenv.core.errors import UnknownEnv, UsageError
 from rollenv.core.needs import MACHINES
 from rollenv.envs.harbor.read import find_tasks, read_task
 from rollenv.envs.numbered import checked_index
-from rollenv.envs.terminal.base import Graded, Started, TerminalEnv
-from rollenv.envs.terminal.folder import Healthcheck, Step, TaskFolder, TaskFolderError
+from rollenv.envs.terminal.base import Graded, StartedTask, TerminalEnv
+from rollenv.envs.terminal.folder import Healthcheck, TaskFolder, TaskFolderError, TaskStep
 from rollenv.envs.terminal.verify import SolutionNotPlayed, lacking, verify
 from rollenv.sandbox import Image, Limits, Machine, NotFound, SandboxError, image_copy
 from rollenv.sandbox.docker import docker_image
@@ -31,11 +31,7 @@ _building = threading.Lock()
 
 
 def make_spec(env_id: str) -> EnvSpec:
-    """Make the spec of ``harbor:PATH`` or ``tb:PATH``: a task folder, or a folder of task folders.
-
-    Raises:
-        UnknownEnv: there is no task.
-    """
+    """Make the spec of ``harbor:PATH`` or ``tb:PATH``: a task folder, or a folder of task folders."""
     path = env_id.partition(":")[2]
     try:
         tasks = find_tasks(Path(path).expanduser())
@@ -69,7 +65,6 @@ class HarborEnv(TerminalEnv):
         offline: substitute for the network; by default wheels from the cache, which the host's pip fills.
         network: hosts that agents may reach (see :class:`~rollenv.sandbox.network.AllowList`), by default none. If a
             task has its own list, only its hosts that are allowed here; ``*`` allows all.
-        settings: further arguments, passed on to :class:`TerminalEnv`.
     """
 
     reset_options = frozenset({"index"})
@@ -109,11 +104,11 @@ class HarborEnv(TerminalEnv):
         return self._task
 
     @property
-    def part(self) -> Step:
+    def part(self) -> TaskStep:
         """The current step."""
         return self.task.steps[self._at]
 
-    def start(self, options: dict[str, Any]) -> Started:
+    def start(self, options: dict[str, Any]) -> StartedTask:
         index = options.get("index")
         chosen = self.randint(len(self.folders)) if index is None else checked_index(self, index)
         task = read_task(self.folders[chosen])
@@ -132,7 +127,7 @@ class HarborEnv(TerminalEnv):
         except BaseException:
             machine.kill()
             raise
-        return Started(self.part.instruction, machine, image.workdir, self._agent)
+        return StartedTask(self.part.instruction, machine, image.workdir, self._agent)
 
     @property
     def _agent(self) -> str:
@@ -177,7 +172,7 @@ class HarborEnv(TerminalEnv):
         made = "mkdir -p /logs/agent /logs/verifier /logs/artifacts && chmod 777 /logs/agent /logs/artifacts"
         machine.run(["/bin/sh", "-c", made], user="0", cwd="/")
         if task.kind == "tb" and not task.dockerfile:
-            files = image_copy.Context(task.context, "", HIDDEN, task.ignored)
+            files = image_copy.BuildContext(task.context, "", HIDDEN, task.ignored)
             image_copy.put(machine, [files.source(task.context)], "/app", True, "", "")
         self._prepare_step(machine)
         if task.healthcheck is not None:
@@ -228,7 +223,7 @@ class HarborEnv(TerminalEnv):
         }
         return Graded(reward, reward >= 1.0, {"steps": len(self._rewards)}, {"verifier": details})
 
-    def _separate(self, step: Step) -> Image:
+    def _separate(self, step: TaskStep) -> Image:
         dockerfile = step.verifier.find("Dockerfile")
         with _building:
             if dockerfile is not None:

@@ -11,12 +11,12 @@ from typing import Any
 from rollenv.core.needs import extra
 from rollenv.envs.terminal.folder import (
     Artifact,
-    Collect,
+    CollectStep,
     Fields,
     Healthcheck,
-    Step,
     TaskFolder,
     TaskFolderError,
+    TaskStep,
     Verifier,
     read_text,
 )
@@ -43,11 +43,7 @@ def read_task(path: Path) -> TaskFolder:
 
 
 def find_tasks(path: Path) -> list[Path]:
-    """Return the folder itself, or the task folders in it (at any depth), sorted.
-
-    Raises:
-        TaskFolderError: there are no task folders.
-    """
+    """Return the folder itself, or the task folders in it (at any depth), sorted."""
     if not path.is_dir():
         raise TaskFolderError(f"there is no folder {path}")
     if any((path / name).is_file() for name in ("task.toml", "task.yaml")):
@@ -62,11 +58,7 @@ def find_tasks(path: Path) -> list[Path]:
 
 
 def read_harbor(path: Path) -> TaskFolder:
-    """Read a folder with a task.toml.
-
-    Raises:
-        TaskFolderError: it is malformed.
-    """
+    """Read a folder with a task.toml."""
     file = path / "task.toml"
     try:
         fields = Fields(file, tomllib.loads(read_text(file)))
@@ -118,7 +110,7 @@ def _network(environment: Fields, agent: Fields) -> dict[str, Any]:
     return {"network_mode": mode, "allowed_hosts": tuple(hosts)}
 
 
-def _steps(path: Path, fields: Fields) -> Iterable[Step]:
+def _steps(path: Path, fields: Fields) -> Iterable[TaskStep]:
     listed = fields.tables("steps")
     if not listed:
         yield _step(path, fields, fields, "")
@@ -130,9 +122,9 @@ def _steps(path: Path, fields: Fields) -> Iterable[Step]:
         yield _step(path / "steps" / name, fields, each, name)
 
 
-def _step(folder: Path, task: Fields, own: Fields, name: str) -> Step:
+def _step(folder: Path, task: Fields, own: Fields, name: str) -> TaskStep:
     solutions, setup = (folder / "solution", task.file.parent / "solution"), folder / "workdir"
-    return Step(
+    return TaskStep(
         name=name,
         instruction=read_text(folder / "instruction.md"),
         verifier=_verifier(folder, task, own),
@@ -154,7 +146,7 @@ def _levels(task: Fields, step: Fields) -> tuple[Fields, ...]:
 def _verifier(folder: Path, task: Fields, own: Fields) -> Verifier:
     """Read a verifier; a step's settings are added to the task's or override them."""
     tables = [each.table("verifier") for each in _levels(task, own)]
-    mode, image, env, collect = "shared", "", dict[str, str](), list[Collect]()
+    mode, image, env, collect = "shared", "", dict[str, str](), list[CollectStep]()
     for table in tables:
         mode = table.text("environment_mode") or ("separate" if "environment" in table.data else mode)
         if mode not in ("shared", "separate"):
@@ -162,7 +154,7 @@ def _verifier(folder: Path, task: Fields, own: Fields) -> Verifier:
         env |= table.variables("env")
         image = table.table("environment").text("docker_image") or image
         collect += [
-            Collect(_command(each), each.some_seconds("timeout_sec", 60.0), _user(each))
+            CollectStep(_command(each), each.some_seconds("timeout_sec", 60.0), _user(each))
             for each in table.tables("collect")
             if each.text("service", "main") == "main"
         ]
@@ -236,11 +228,7 @@ def _artifacts(fields: Fields) -> Iterable[Artifact]:
 
 
 def read_terminal_bench(path: Path) -> TaskFolder:
-    """Read a folder with a task.yaml. Without a Dockerfile, the image is the host's system with its files in /app.
-
-    Raises:
-        TaskFolderError: it is malformed.
-    """
+    """Read a folder with a task.yaml. Without a Dockerfile, the image is the host's system with its files in /app."""
     file = path / "task.yaml"
     fields = Fields(file, _yaml(file))
     instruction = fields.text("instruction")
@@ -266,7 +254,7 @@ def read_terminal_bench(path: Path) -> TaskFolder:
         writes_reward=False,
     )
     solution = path / "solution.sh"
-    step = Step(
+    step = TaskStep(
         name="",
         instruction=instruction,
         verifier=verifier,
@@ -299,11 +287,7 @@ def _yaml(file: Path) -> Any:
 
 
 def _only_service(file: Path) -> dict[str, Any]:
-    """Return ``env``, ``image`` and ``workdir`` of the only service, without variables for Terminal-Bench's runner.
-
-    Raises:
-        TaskFolderError: there are several services.
-    """
+    """Return ``env``, ``image`` and ``workdir`` of the only service, without variables for Terminal-Bench's runner."""
     services = Fields(file, _yaml(file) or {}).table("services")
     if len(services.data) > 1:
         names = ", ".join(map(str, services.data))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.calculator import evaluate
 from rollenv.envs.data.procedural import LARGEST, ProceduralEnv, span
-from rollenv.envs.data.task import Verdict
+from rollenv.envs.data.task import RowVerdict
 
 OPERATORS = "+-*"
 
@@ -27,7 +27,6 @@ class Arithmetic(ProceduralEnv):
         operands: the numbers, or (lowest, highest).
         answers: lowest and highest answer; None for any. With (0, 9), every answer has one digit.
         max_turns: with more than one, the feedback on a wrong answer is too low or too high, and the agent may retry.
-        split, action_format, format_reward: arguments of :class:`~rollenv.envs.data.procedural.ProceduralEnv`.
     """
 
     state_names: tuple[str, ...] = ("task", "hint")
@@ -77,15 +76,15 @@ class Arithmetic(ProceduralEnv):
     def _brief(self) -> str:
         return f"{self.task} ={self.hint}"
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         text = (self._extract(action) or "").strip()
         if not INTEGER.fullmatch(text):
-            return Verdict(0.0, "This is not a whole number in the required form.", valid=False)
+            return RowVerdict(0.0, "This is not a whole number in the required form.", valid=False)
         answer = int(text)
         if answer == self.gold:
-            return Verdict(1.0, "That is right.")
+            return RowVerdict(1.0, "That is right.")
         self.hint = f" not {answer}, which is too {'low' if answer < self.gold else 'high'}"
-        return Verdict(0.0, f"It is{self.hint}.")
+        return RowVerdict(0.0, f"It is{self.hint}.")
 
     def sample_random_action(self) -> str:
         return self.format_answer(self.action_rng.randrange(100))

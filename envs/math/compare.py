@@ -49,33 +49,13 @@ _SAME = {
 }
 _SAME_COMMAND = re.compile(rf"\\(?:{'|'.join(name[1:] for name in _SAME)})(?![a-zA-Z])")
 #: LaTeX of characters outside ASCII.
+_COMMANDS = """
+    π pi ∞ infty ∪ cup ∩ cap ∖ setminus × times · cdot ⋅ cdot ∙ cdot ± pm ∈ in ∅ emptyset ⩽ leq ≦ leq ⩾ geq ≧ geq
+    ⟨ langle ⟩ rangle 〈 langle 〉 rangle
+    """.split()  # noqa: SIM905
 _SIGNS_OF_UNICODE = str.maketrans(
-    {
-        "π": "\\pi ",
-        "∞": "\\infty ",
-        "∪": "\\cup ",
-        "∩": "\\cap ",
-        "∖": "\\setminus ",
-        "×": "\\times ",
-        "÷": "/",
-        "·": "\\cdot ",
-        "⋅": "\\cdot ",
-        "∙": "\\cdot ",
-        "±": "\\pm ",
-        "∈": "\\in ",
-        "∅": "\\emptyset ",
-        "⩽": "\\leq ",
-        "≦": "\\leq ",
-        "⩾": "\\geq ",
-        "≧": "\\geq ",
-        "⟨": "\\langle ",
-        "⟩": "\\rangle ",
-        "〈": "\\langle ",
-        "〉": "\\rangle ",
-        "⁄": "/",
-        "。": ".",
-        "、": ",",
-    }
+    {sign: f"\\{name} " for sign, name in zip(_COMMANDS[::2], _COMMANDS[1::2], strict=True)}
+    | {"÷": "/", "⁄": "/", "。": ".", "、": ","}
 )
 #: LaTeX of characters whose form :func:`plain_characters` would lose: superscripts, subscripts, fractions.
 _RAISED = {"<super>": "^{%s}", "<sub>": "_{%s}", "<fraction>": "\\frac{%s}"}
@@ -164,9 +144,10 @@ def compare(gold: str, answer: str) -> bool | None:
     Units after a number, currency signs, thousands separators and variants of LaTeX are ignored, but two units must
     agree. A percentage equals its number with or without the sign, and its hundredth.
 
-    Args:
-        gold: the correct answer, without a box.
-        answer: the answer to check, without a box.
+    Each kind of comparison decides what it recognises, so those that read a text most narrowly come first: literal
+    equality (the only one for texts of any length), two numerals, units, then, in normal form, choices (``B`` is a
+    letter, not a variable), numerals with a base (``10_2`` is not a product), numbers, words. At last, other words or
+    relations than the gold answer's are wrong, before algebra could accept them.
     """
     if gold.strip() == answer.strip():
         return bool(gold.strip())
@@ -185,36 +166,37 @@ def compare(gold: str, answer: str) -> bool | None:
     ours, theirs = without_names(gold, answer)
     if ours == theirs:
         return True
-    if (choice := _GOLD_CHOICE.fullmatch(ours)) and (choice[2] or "\\text" in gold or "\\mbox" in gold):
-        picked = _CHOICE.fullmatch(_spelled(answer))
-        return bool(
-            picked
-            and picked[1].lower() == (choice[1] or choice[2]).lower()
-            and not (picked[2] and _OTHER_CHOICE.search(picked[2]))
-        )
+    in_text = "\\text" in gold or "\\mbox" in gold
+    if (choice := _GOLD_CHOICE.fullmatch(ours)) and (choice[2] or in_text):
+        return _picks(choice[1] or choice[2], answer)
     if (based := _BASED.fullmatch(ours)) and (digits := _BASED.fullmatch(theirs)):
         return based.groups() == digits.groups()
     if based and theirs.isdecimal():
         return based[1] == theirs
-    theirs = theirs if "_" in ours else re.sub(r"_(?:10|\{10\})$", "", theirs)
-    wanted, got = _plain(ours), _plain(theirs)
+    if "_" not in ours:
+        theirs = re.sub(r"_(?:10|\{10\})$", "", theirs)
+    wanted, got = _read_number(ours), _read_number(theirs)
     if wanted and got:
         return _equal(wanted, got)
-    in_text = "\\text" in gold or "\\mbox" in gold
-    if _PLAIN_WORDS.fullmatch(ours) and (in_text or _LONG_WORD.search(ours)):
-        return ours.lower().rstrip(".") == theirs.lower().rstrip(".")
-    if _WORDS_AND_NUMBERS.fullmatch(ours) and (in_text or _LONG_WORD.search(ours)) and ours.lower() == theirs.lower():
-        return True
+    if in_text or _LONG_WORD.search(ours):
+        if _PLAIN_WORDS.fullmatch(ours):
+            return ours.lower().rstrip(".") == theirs.lower().rstrip(".")
+        if _WORDS_AND_NUMBERS.fullmatch(ours) and ours.lower() == theirs.lower():
+            return True
     return False if _says_other(ours, theirs, bool(wanted)) else None
+
+
+def _picks(letter: str, answer: str) -> bool:
+    """Return whether an answer is this letter of a choice, with no other one behind it."""
+    picked = _CHOICE.fullmatch(_normalise_spelling(answer))
+    if picked is None or picked[1].lower() != letter.lower():
+        return False
+    return not (picked[2] and _OTHER_CHOICE.search(picked[2]))
 
 
 @functools.lru_cache(maxsize=4096)
 def without_names(gold: str, answer: str) -> tuple[str, str]:
-    """Convert both answers to normal form, without the variables before their values.
-
-    Returns:
-        The gold answer and the other one.
-    """
+    """Convert both answers to normal form, without the variables before their values."""
     ours, theirs = normal(gold)[0], normal(answer)[0]
     if "\\ln" in ours and "\\log" not in ours and "\\" not in answer:  # log is Python's natural logarithm
         theirs = theirs.replace("\\log", "\\ln")
@@ -231,17 +213,19 @@ def _says_other(gold: str, answer: str, number: bool) -> bool:
         return True
     if not _letters(answer) <= _letters(gold) | {"i", "e"}:
         return True
-    if _around(gold) != _around(answer) and not {_around(gold), _around(answer)} <= {"", "{}"}:
-        return not ({_around(gold), _around(answer)} <= {"", "()"} and "," not in gold + answer)
-    if (":" in gold) != (":" in answer) or ("\\pm" not in gold + answer and _parts(gold) != _parts(answer)):
+    brackets = {_outer_brackets(gold), _outer_brackets(answer)}
+    if len(brackets) > 1 and not brackets <= {"", "{}"}:
+        return not (brackets <= {"", "()"} and "," not in gold + answer)
+    if (":" in gold) != (":" in answer) or ("\\pm" not in gold + answer and _count_parts(gold) != _count_parts(answer)):
         return True
     return number and "," in answer
 
 
-def _parts(text: str) -> int:
+def _count_parts(text: str) -> int:
     """Return the number of parts of a list, set, tuple or interval."""
     inner, depth, parts = text.replace("\\{", "(").replace("\\}", ")"), 0, 1
-    inner = inner[1:-1] if _around(text) else inner
+    if _outer_brackets(text):
+        inner = inner[1:-1]
     for char in inner:
         depth += (char in "([{") - (char in ")]}")
         parts += char == "," and depth == 0
@@ -255,7 +239,7 @@ def _letters(text: str) -> set[str]:
     return set(re.findall(r"[^\W\d_]", text))
 
 
-def _around(text: str) -> str:
+def _outer_brackets(text: str) -> str:
     """Return the brackets around a whole text; empty if the first one closes before the end."""
     bare = text.replace("\\{", "{").replace("\\}", "}")
     if not text or bare[0] not in "([{" or bare[-1] not in ")]}" or (bare[0] == "{" and text[0] != "\\"):
@@ -274,35 +258,39 @@ def normal(text: str) -> tuple[str, str | None]:
 
     Cached, because the members of a group are compared with the same gold answer.
     """
-    text, unit = split_unit(_undelimited(latex_signs(text)))
-    text = _spelled(text)
+    text, unit = split_unit(_strip_delimiters(latex_signs(text)))
+    text = _normalise_spelling(text)
     if "percent" in text:
         text = re.sub(r"(?<=\d)\s+percent$", "%", text)
     text = latex_of_printed(text)
-    text = text.replace("<=", "\\leq ").replace(">=", "\\geq ") if "=" in text and "=>" not in text else text
+    if "=" in text and "=>" not in text:
+        text = text.replace("<=", "\\leq ").replace(">=", "\\geq ")
     text = _TIMES_POWER.sub(lambda m: f"{m[1]}\\times10^{{{int((m[2] or m[3]).strip('{}'))}}}", text)
     text = re.sub(r"\s+", " ", text) if has_relation(text) else _CONNECTIVE.sub(",", text)
     if "\\" in text or "°" in text:
         text = _DEGREES.sub("", text).replace("\\%", "%")
         text = _SHORT_FRACTION.sub(lambda m: f"\\frac{{{m[1] or m[2]}}}{{{m[3] or m[4]}}}", text)
         text = _SHORT_ROOT.sub(r"\\sqrt\1{\2}", text)
-    text = _BASE_WORD.sub(lambda m: f"_{_BASE_WORDS.index(m[1]) + 2}", text) if "_{" in text else text
+    text = _BASE_WORD.sub(lambda m: f"_{_BASE_WORDS.index(m[1]) + 2}", text)
     text = _LONE_BRACES.sub(r"\1\2", text).replace("{:}", ":")
-    text = _MATRIX.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", text) if "\\begin" in text else text
+    if "\\begin" in text:
+        text = _MATRIX.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", text)
     text = _BRACKETED_DIGITS.sub(r"\1_", text)
-    return solution_set(_point(_INNER_SPACE.sub("", text).strip())), unit
+    return solution_set(_as_point_or_set(_INNER_SPACE.sub("", text).strip())), unit
 
 
-def _point(text: str) -> str:
+def _as_point_or_set(text: str) -> str:
     """Write vectors in angle brackets and columns as points, lists of rows as matrices, ``{1,2}`` as a set."""
-    text = _ANGLES.sub(lambda found: "(" if found[1] == "l" else ")", text) if "angle" in text else text
+    if "angle" in text:
+        text = _ANGLES.sub(lambda found: "(" if found[1] == "l" else ")", text)
     if found := _ROWS.fullmatch(text):
         rows = [row.replace(",", "&") for row in found[1][1:-1].split("],[")]
         text = f"\\begin{{pmatrix}}{_BREAK.join(rows)}\\end{{pmatrix}}"
     elif found := _PYTHON_SET.fullmatch(text):
         text = f"\\{{{found[1]}\\}}"
-    found = _COLUMN.fullmatch(text)
-    return f"({','.join(found[1].removesuffix(_BREAK).split(_BREAK))})" if found and _BREAK in found[1] else text
+    if (column := _COLUMN.fullmatch(text)) and _BREAK in column[1]:
+        return f"({','.join(column[1].removesuffix(_BREAK).split(_BREAK))})"
+    return text
 
 
 def latex_signs(text: str) -> str:
@@ -323,12 +311,13 @@ def _latex_sign(char: str) -> str:
     return form % plain_characters(char).replace("⁄", "}{") if form else char
 
 
-def _undelimited(text: str) -> str:
+def _strip_delimiters(text: str) -> str:
     """Remove surrounding dollar signs, and a full stop at the end."""
     text = text.strip()
     if len(text) > 1 and text[0] == "$" == text[-1]:
         text = text.strip("$").strip()
-    text = text.removesuffix(".") if not text.endswith("..") else text
+    if not text.endswith(".."):
+        text = text.removesuffix(".")
     if text.startswith("\\boxed{") and text.endswith("}"):
         text = last_boxed(text) or text
     if wrapped := _WRAPPED.fullmatch(text):
@@ -341,7 +330,7 @@ def _undelimited(text: str) -> str:
     return re.sub(r"(?<!\\)\\\n|\\+$", "", text).strip()
 
 
-def _spelled(text: str) -> str:
+def _normalise_spelling(text: str) -> str:
     """Normalise spaces, thousands separators in numbers, and text commands."""
     text = text.replace("\\$", "").replace("$", "")
     latex = "\\" in text
@@ -351,13 +340,14 @@ def _spelled(text: str) -> str:
         text = _WIDE_THOUSANDS.sub("", text)
     if "," in text and not re.search(r"[(\[]|\\\{", text):
         text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
-    text = _SPACING.sub(" ", text).strip() if latex or "~" in text else text
+    if latex or "~" in text:
+        text = _SPACING.sub(" ", text).strip()
     if " " in text and _SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "")
     return _TEXT.sub(r"\1", _TEXT.sub(r"\1", text)).strip() if latex else text.strip()
 
 
-def _plain(text: str) -> _Plain | None:
+def _read_number(text: str) -> _Plain | None:
     text = text.lstrip("£€¥")
     if found := _REPEATING.fullmatch(text):
         return _repeating(*found.groups())

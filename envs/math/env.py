@@ -8,7 +8,7 @@ from typing import Any
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import last_boxed
 from rollenv.envs.data.rows import Row
-from rollenv.envs.data.task import RowEnv, Verdict, listed, no_answer
+from rollenv.envs.data.task import RowEnv, RowVerdict, listed, no_answer
 from rollenv.envs.math.compare import gold_answer
 from rollenv.envs.math.grade import SECONDS, check_installed, grade
 
@@ -20,12 +20,9 @@ class MathEnv(RowEnv):
     If a row has a list of answers, each is right.
 
     Args:
-        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
-        answer_key: column of the gold answer.
         use_format_error_reward: reward an action without a box with -0.1 instead of 0.
         use_mp: GEM's choice between a process per environment and a timer that works only in the main thread. Ignored:
             grading works in every thread, in processes that the environments share.
-        instruct: request a box in the question.
         seconds: limit of the processor time for grading; beyond it an answer is wrong.
     """
 
@@ -55,11 +52,7 @@ class MathEnv(RowEnv):
 
     @property
     def gold(self) -> str:
-        """The right answer, or the first of several.
-
-        Raises:
-            UsageError: the row has no answer.
-        """
+        """The right answer, or the first of several."""
         if not self.accepted:
             raise UsageError(f"{self}: row {self.idx} has no answer in its column {self.gold_key!r}")
         return self.accepted[0]
@@ -71,12 +64,12 @@ class MathEnv(RowEnv):
         question = str(self.row[self.question_key])
         return f"{question}\n\nGive the final answer in \\boxed{{}}." if self.instruct else question
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         answer = last_boxed(action)
         if answer is None:
-            return Verdict(0.0, "There is no answer in \\boxed{}.", valid=False)
+            return RowVerdict(0.0, "There is no answer in \\boxed{}.", valid=False)
         right = any(grade(gold, answer, self.seconds) for gold in self.accepted)
-        return Verdict(float(right), "That is right." if right else "That is wrong.")
+        return RowVerdict(float(right), "That is right." if right else "That is wrong.")
 
     def sample_random_action(self) -> str:
         return f"\\boxed{{{self.action_rng.randrange(1000)}}}"

@@ -38,9 +38,6 @@ def grade(gold: str, answer: str, seconds: float = SECONDS) -> bool:
         gold: the right answer, as text or LaTeX, without a box.
         answer: the agent's answer, without a box. It is wrong if it is too long, cannot be parsed or takes too long.
         seconds: limit of the processor time (at most four times as much wall-clock time).
-
-    Raises:
-        MissingExtra: math-verify is needed and not installed.
     """
     easy = compare(gold, answer)
     return _ask(*without_names(gold, answer), seconds) if easy is None else easy

@@ -121,7 +121,9 @@ class _Printer:
     def _inner(self, node: ast.expr, *loose: type) -> str:
         """Convert an operand, in brackets if it is an operation of these kinds."""
         latex = self.latex(node)
-        return f"({latex})" if isinstance(node, ast.BinOp | ast.UnaryOp) and isinstance(node.op, loose) else latex
+        if isinstance(node, ast.BinOp | ast.UnaryOp) and isinstance(node.op, loose):
+            return f"({latex})"
+        return latex
 
     def _call(self, name: str, args: list[ast.expr]) -> str:
         given = tuple(map(self.latex, args))

@@ -36,7 +36,8 @@ def solution_set(text: str) -> str:
     if text in ("\\{\\}", "\\{ \\}"):
         return "\\emptyset"
     text = _REALS.sub(lambda _: _LINE, text).replace(f"{_LINE}-\\{{", f"{_LINE}\\setminus\\{{")
-    text = _MEMBER.sub("", text, count=1) if _MEMBER.match(text) else text
+    if _MEMBER.match(text):
+        text = _MEMBER.sub("", text, count=1)
     signed = _COMMAND.sub(lambda found: _SIGN[found[1]], text)
     if not _RELATION.search(signed):
         return text
@@ -47,12 +48,12 @@ def solution_set(text: str) -> str:
         return text
     sets = [one for _, one in found]
     operator = joints.pop() if joints else ""
-    return operator.join(sets) if operator != "," else _listed(sets) or text
+    return operator.join(sets) if operator != "," else _combine_sets(sets) or text
 
 
 def _operator(joint: str) -> str:
-    word = joint.strip(", \\")
-    return "," if word in ("", ";") else "\\cap" if word in ("and", "land", "wedge", "cap") else "\\cup"
+    operators = {"": ",", ";": ",", **dict.fromkeys(("and", "land", "wedge", "cap"), "\\cap")}
+    return operators.get(joint.strip(", \\"), "\\cup")
 
 
 def _interval(text: str) -> tuple[str, str] | None:
@@ -80,7 +81,7 @@ def _is_letter(text: str) -> bool:
     return len(text) == 1 and text.isalpha()
 
 
-def _listed(sets: list[str]) -> str | None:
+def _combine_sets(sets: list[str]) -> str | None:
     """Combine sets separated by commas to their intersection, or their union if they are disjoint; else None."""
     spans = sorted(span for one in sets if (span := _span(one)))
     if len(spans) < len(sets):
@@ -102,11 +103,8 @@ def unassigned(gold: str, answer: str) -> tuple[str, str]:
     r"""Remove ``x =`` from two answers, unless their variables differ; ``x=1,y=2`` becomes ``(1,2)``.
 
     An equation is kept if the other answer is one too and does not assign a variable.
-
-    Returns:
-        The gold answer and the other one.
     """
-    (names, ours), (others, theirs) = _assigned(gold), _assigned(answer)
+    (names, ours), (others, theirs) = _read_assignments(gold), _read_assignments(answer)
     if (names and not others and "=" in answer and _is_curve(names, ours)) or (others and not names and "=" in gold):
         return gold, answer
     if names and others and not _same_names(names, others):
@@ -125,7 +123,7 @@ def _same_names(names: list[str], others: list[str]) -> bool:
     return names == others or {"".join(names), "".join(others)} in ({"y", "f(x)"}, {"y", "y(x)"})
 
 
-def _assigned(text: str) -> tuple[list[str], str]:
+def _read_assignments(text: str) -> tuple[list[str], str]:
     """Return the assigned variables in alphabetical order, and their values."""
     if (found := _ASSIGNED_POINT.fullmatch(text)) and (names := found[1].split(",")) == sorted(set(names)):
         return names, found[2]

@@ -27,12 +27,6 @@ class MathVisualEnv(MathEnv):
 
     A cell has one picture, a list of them, or nothing. A picture is a Pillow image, the bytes of a file, a path, or a
     dict of ``bytes`` and ``path``, as in parquet files. Paths are relative to the folder of the data set.
-
-    Args:
-        image_key: column of the pictures.
-        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
-        answer_key, use_format_error_reward, use_mp, instruct, seconds: see
-            :class:`~rollenv.envs.math.env.MathEnv`.
     """
 
     def __init__(
@@ -69,11 +63,7 @@ class MathVisualEnv(MathEnv):
 
     @property
     def images(self) -> list[Any]:
-        """The pictures of the current problem, as Pillow images.
-
-        Raises:
-            MissingExtra: Pillow is not installed.
-        """
+        """The pictures of the current problem, as Pillow images."""
         cell = _listed(self.row.get(self.image_key))
         return [image if hasattr(image, "save") else _decoded(_bytes(image, self._folder)) for image in cell]
 

@@ -26,7 +26,6 @@ class MultiAgentEnv(Env):
     left.
 
     Args:
-        agents: names of the agents in the order of play.
         mode: ``sequential`` (one agent acts at a time) or ``parallel``.
     """
 
@@ -62,14 +61,7 @@ class MultiAgentEnv(Env):
     def reset(  # type: ignore[override]
         self, seed: int | None = None, *, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-        """Start an episode with all possible agents.
-
-        Args:
-            seed, options: see :meth:`rollenv.Env.reset`.
-
-        Returns:
-            Observations and infos by agent.
-        """
+        """Start an episode with all possible agents."""
         given = self._checked_options(options)
         if seed is not None:
             self.seed_stream(seed)
@@ -83,7 +75,6 @@ class MultiAgentEnv(Env):
 
         Raises:
             EpisodeOver: no agent is left, or ``reset`` was not called.
-            UsageError: the actions are not exactly those of the active agents.
         """
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; call reset() to start the next one")

@@ -27,7 +27,6 @@ class Nim(Game):
     the last remaining agent wins. Rewards: 1 for the winner, 0 for the others, -0.1 for a forfeit.
 
     Args:
-        max_pile: maximum number of objects in a pile at the start.
         max_take: maximum number of objects taken in a turn; None for a whole pile.
         first_wins: with two players, draw only starts that the first player can win (True) or cannot (False).
     """
@@ -154,14 +153,7 @@ class Nim(Game):
 
 
 def legal_moves(piles: tuple[int, ...], max_take: int | None) -> list[tuple[int, int]]:
-    """List the legal moves.
-
-    Args:
-        max_take: maximum number of objects taken in a turn; None for a whole pile.
-
-    Returns:
-        Pairs of (amount, pile), piles counted from 1.
-    """
+    """List the legal moves: pairs of (amount, pile), piles counted from 1."""
     return [(amount, i + 1) for i, pile in enumerate(piles) for amount in range(1, min(pile, max_take or pile) + 1)]
 
 
@@ -171,8 +163,6 @@ def win_chance(piles: tuple[int, ...], away: int, players: int, max_take: int | 
 
     Args:
         piles: objects in each pile, in ascending order.
-        away: turns until the player is to move, from 0.
-        max_take: maximum number of objects taken in a turn; None for a whole pile.
     """
     if not any(piles):
         return float(away == players - 1)
@@ -188,12 +178,7 @@ def _action_text(amount: int, pile: int) -> str:
 
 
 class NimSeat(Seat):
-    """One seat of :class:`Nim`; with two players, it can win every start.
-
-    Args:
-        players, num_piles, max_pile, max_take: arguments of the base class :class:`Nim`.
-        seat, opponent: arguments of the base class :class:`~rollenv.envs.multi.seat.Seat`.
-    """
+    """One seat of :class:`Nim`; with two players, it can win every start."""
 
     picture = staticmethod(pictures.nim)
 

@@ -18,11 +18,7 @@ class Game(MultiAgentEnv):
     """A multi-agent game with scripted players, for :class:`Seat`."""
 
     def random_action(self, agent: str, randint: Callable[[int], int]) -> str:
-        """Draw a legal action.
-
-        Args:
-            randint: ``randint(n)`` draws from 0 .. n - 1.
-        """
+        """Draw a legal action."""
         raise NotImplementedError(f"{type(self).__name__} has no random_action()")
 
     def expert_action(self, agent: str) -> str:

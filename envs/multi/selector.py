@@ -10,11 +10,7 @@ MODES = ("sequential", "parallel")
 
 
 class AgentSelector:
-    """Cycles through a list of agents: one at a time (``sequential``), or all at once (``parallel``).
-
-    Args:
-        agents: unique names in the order of play.
-    """
+    """Cycles through a list of agents: one at a time (``sequential``), or all at once (``parallel``)."""
 
     def __init__(self, agents: Iterable[str], mode: str = "sequential"):
         if mode not in MODES:

@@ -9,8 +9,5 @@ QA = "rollenv.envs.qa.env:QaEnv"
 
 def register_family() -> None:
     """Register ``qa:*``."""
-    for env_id, name in (
-        ("qa:NaturalQuestions", "axon-rl/NaturalQuestions"),
-        ("qa:HotpotQA", "axon-rl/HotpotQA"),
-    ):
+    for env_id, name in (("qa:NaturalQuestions", "axon-rl/NaturalQuestions"), ("qa:HotpotQA", "axon-rl/HotpotQA")):
         register_rows(env_id, QA, name, "train", question_key="problem", answer_key="answer")

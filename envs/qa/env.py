@@ -13,7 +13,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.envs.data.characters import plain_characters
 from rollenv.envs.data.rows import Row
-from rollenv.envs.data.task import RowEnv, Verdict, listed
+from rollenv.envs.data.task import RowEnv, RowVerdict, listed
 
 METRICS = ("em", "f1")
 
@@ -56,11 +56,7 @@ def exact_match(answer: str, accepted: Iterable[str]) -> float:
 
 
 def f1(answer: str, accepted: Iterable[str]) -> float:
-    """Return the harmonic mean of precision and recall of the words, in [0, 1].
-
-    Args:
-        accepted: the correct answers; the one with the highest score counts.
-    """
+    """Return the harmonic mean of precision and recall of the words, in [0, 1]; the most similar answer counts."""
     words = normalize(answer).split() if _says_something(answer) else []
     return max((_f1(words, normalize(one).split()) for one in accepted), default=0.0)
 
@@ -84,12 +80,9 @@ class QaEnv(RowEnv):
     rewarded.
 
     Args:
-        dataset_name, split, dataset, question_key, seed: arguments of :class:`~rollenv.envs.data.task.RowEnv`.
-        answer_key: column of the accepted answer or a list of them.
         extract_boxed: the answer is in ``\\boxed{}`` instead of ``<answer>`` tags.
         use_format_error_reward: reward an action without an answer with -0.1 instead of 0.
         metric: the reward: ``em`` (1 for an exact match, else 0) or ``f1`` (the share of words; success is 1).
-        instruct: describe the answer format in the question.
     """
 
     def __init__(
@@ -124,34 +117,26 @@ class QaEnv(RowEnv):
             return question
         return f"{question}\n\nThink first. Then give a short answer in the form {self._template % '...'}"
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         answer = last_boxed(action) if self.extract_boxed else last_tagged(action)
         if answer is None:
-            return Verdict(0.0, f"There is no answer in the form {self._template % '...'}", valid=False)
+            return RowVerdict(0.0, f"There is no answer in the form {self._template % '...'}", valid=False)
         measure = exact_match if self.metric == "em" else f1
         score = measure(answer, self.accepted) if len(answer) <= MAX_CHARACTERS else 0.0
-        return Verdict(score, "That is right." if score >= 1 else "That is wrong.")
+        return RowVerdict(score, "That is right." if score >= 1 else "That is wrong.")
 
     def sample_random_action(self) -> str:
         return self._template % self.action_rng.choice(("yes", "no", "True", "False"))
 
     def oracle_action(self) -> str:
-        """Return the first accepted answer.
-
-        Raises:
-            UsageError: there is no accepted answer.
-        """
+        """Return the first accepted answer."""
         if not self.accepted:
             raise UsageError(f"{self}: row {self.idx} has no accepted answer")
         return self._template % self.accepted[0]
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """Return the accepted answers in a cell, which has one or a list of them.
-
-    Raises:
-        UsageError: it has anything but texts and numbers.
-    """
+    """Return the accepted answers in a cell, which has one or a list of them."""
     values = listed(value)
     for one in values:
         if not isinstance(one, str | int | float | Decimal):

@@ -82,11 +82,7 @@ def rubiks_cube(item: Item) -> list[str]:
 
 
 def _search(start: Any, is_goal: Callable[[Any], bool], moves: Callable[[Any], Iterator[tuple[str, Any]]]) -> list[str]:
-    """Return the names of the moves on a shortest path from the start to a goal.
-
-    Raises:
-        ValueError: no goal can be reached.
-    """
+    """Return the names of the moves on a shortest path from the start to a goal."""
     parents: dict[Any, tuple[Any, str] | None] = {start: None}
     queue = deque([start])
     while queue:
@@ -194,8 +190,6 @@ class ReasoningGymEnv(Env):
         dataset_seed: a fixed seed of the data set (42 in GEM); None draws one with every item, so that items do not
             run out.
         level: difficulty from 0 along the data set's own curriculum; levels past the end are the last one.
-        seed: seed of the private random stream.
-        config: fields of the data set's configuration; they override those of ``level``.
 
     ``reset(options={"index": i})`` selects the item.
     """
@@ -307,11 +301,7 @@ def _package() -> Any:
 
 
 def _build(source: Source, seed: int) -> Any:
-    """Build a data set.
-
-    Raises:
-        UsageError: unknown name, or invalid settings.
-    """
+    """Build a data set."""
     name, size, level, text = source
     registry = _package().factory
     if name not in registry.DATASETS:
@@ -378,13 +368,6 @@ def make_item(source: Source, seed: int, index: int) -> tuple[Any, dict[str, Any
     """Build one item, which depends only on the arguments.
 
     The last 256 are cached: the members of a group play the same item, and some take a second to build.
-
-    Args:
-        source: see :func:`data_set`.
-        index: index of the item, from 0.
-
-    Returns:
-        The data set and the item.
     """
     name = source[0]
     if name in _DRAWS_GLOBALLY or name in _PRINTS:
@@ -409,19 +392,10 @@ class _InOrder(frozenset[str]):
 
 
 def answer_score(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
-    """Score an answer to an item. An answer that is unsafe to score counts as no answer.
-
-    Args:
-        source: see :func:`data_set`.
-        index: index of the item, from 0.
-        answer: None for no answer.
-
-    Returns:
-        The score in [0, 1], and the error that the scorer raised ("" if none).
-    """
+    """Return the score of an answer, in [0, 1], and the scorer's error, if any. Unsafe answers count as none."""
     item = make_item(source, seed, index)[1]
     scored = answer is not None and may_be_scored(_kind(source, item), answer, item)
-    return _scored(source, seed, index, answer if scored else None)
+    return _score_once(source, seed, index, answer if scored else None)
 
 
 def _kind(source: Source, item: dict[str, Any]) -> str:
@@ -430,7 +404,7 @@ def _kind(source: Source, item: dict[str, Any]) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _scored(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
+def _score_once(source: Source, seed: int, index: int, answer: str | None) -> tuple[float, str]:
     """Return the scorer's score and error, cached: sympy may take a second for a formula."""
     dataset, item = make_item(source, seed, index)
     try:

@@ -32,10 +32,6 @@ def may_be_scored(dataset: str, answer: str, item: dict[str, Any]) -> bool:
     An answer may have 4,000 characters or four times the length of the gold answer. Lists must be literals. Formulas
     may have numbers, one-letter variables, ``+ - * / **``, brackets and the usual functions, and powers up to 64:
     larger or nested ones could keep sympy busy for hours.
-
-    Args:
-        dataset: name of the item's own data set, also in a composite.
-        item: reasoning-gym's item, with its ``answer`` and ``metadata``.
     """
     gold = item["answer"] or ""
     if len(answer) > max(_MAX_LENGTH, 4 * len(gold)):

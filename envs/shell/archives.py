@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rollenv.envs.shell.checks import Content, Line, Missing, Number, Paths, Tree
-from rollenv.envs.shell.draw import Draw
+from rollenv.envs.shell.checks import Holds, HoldsTree, Line, Missing, Number, Paths
+from rollenv.envs.shell.draw import TaskDraw
 from rollenv.envs.shell.packing import gzipped
 from rollenv.envs.shell.task import Family, ShellTask
 from rollenv.envs.shell.trees import placed, tree, wanted
@@ -119,7 +119,7 @@ def _bytes(files: Mapping[str, str]) -> dict[str, bytes]:
 
 
 @FAMILY.template(1, 2)
-def _extract(draw: Draw, size: int) -> ShellTask:
+def _extract(draw: TaskDraw, size: int) -> ShellTask:
     """Extract a tar archive here, or into a folder."""
     top, files = draw.topic(), tree(draw, size)
     inside = {f"{top}/{path}": text for path, text in files.items()} if size == 1 else files
@@ -131,24 +131,24 @@ def _extract(draw: Draw, size: int) -> ShellTask:
         f"Extract the archive {name}{into or ' here'}.",
         {name: tarred(inside, packed)},
         (command,),
-        (Tree(top, wanted(files)),),
+        (HoldsTree(top, wanted(files)),),
     )
 
 
 @FAMILY.template(1, 1)
-def _unpack_file(draw: Draw, size: int) -> ShellTask:
+def _unpack_file(draw: TaskDraw, size: int) -> ShellTask:
     """Decompress one file."""
     name, text = f"{draw.word()}.txt", draw.text(draw.number(1, 5))
     return ShellTask(
         f"Decompress {name}.gz to {name}.",
         {f"{name}.gz": gzipped(text)},
         (f"gunzip {name}.gz",),
-        (Content(name, text.encode()),),
+        (Holds(name, text.encode()),),
     )
 
 
 @FAMILY.template(1, 2)
-def _pack_file(draw: Draw, size: int) -> ShellTask:
+def _pack_file(draw: TaskDraw, size: int) -> ShellTask:
     """Compress one file."""
     name, text = f"{draw.word()}.txt", draw.text(3 * size)
     keep = size > 1
@@ -156,12 +156,12 @@ def _pack_file(draw: Draw, size: int) -> ShellTask:
         f"Compress {name} with gzip to {name}.gz" + (f", and keep {name}." if keep else "."),
         {name: text},
         (f"gzip {'-k ' if keep else ''}{name}",),
-        (Archive(f"{name}.gz", "gz", {"": text.encode()}), *((Content(name, text.encode()),) if keep else ())),
+        (Archive(f"{name}.gz", "gz", {"": text.encode()}), *((Holds(name, text.encode()),) if keep else ())),
     )
 
 
 @FAMILY.template(1, 3)
-def _count_members(draw: Draw, size: int) -> ShellTask:
+def _count_members(draw: TaskDraw, size: int) -> ShellTask:
     """Count the files in an archive."""
     files, packed = tree(draw, size), draw.chance(0.5)
     suffix = draw.pick(sorted(files)).rpartition(".")[2]
@@ -177,7 +177,7 @@ def _count_members(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 4)
-def _make_archive(draw: Draw, size: int) -> ShellTask:
+def _make_archive(draw: TaskDraw, size: int) -> ShellTask:
     """Pack a folder."""
     top, files, kind = draw.topic(), tree(draw, size), draw.pick(("tar", "tar.gz"))
     skipped = draw.pick(("log", "dat")) if size > 2 else ""
@@ -196,7 +196,7 @@ def _make_archive(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _extract_one(draw: Draw, size: int) -> ShellTask:
+def _extract_one(draw: TaskDraw, size: int) -> ShellTask:
     """Extract one file of an archive, and nothing else."""
     files = tree(draw, size)
     chosen, other = draw.some(sorted(files), 2)
@@ -205,12 +205,12 @@ def _extract_one(draw: Draw, size: int) -> ShellTask:
         "file.",
         {"data.tar.gz": tarred(files, True)},
         (f"tar xzOf data.tar.gz {chosen} > answer.txt",),
-        (Content("answer.txt", files[chosen].encode()), Missing(other)),
+        (Holds("answer.txt", files[chosen].encode()), Missing(other)),
     )
 
 
 @FAMILY.template(2, 5)
-def _largest_member(draw: Draw, size: int) -> ShellTask:
+def _largest_member(draw: TaskDraw, size: int) -> ShellTask:
     """Find the largest file in an archive."""
     files = tree(draw, size)
     lengths = draw.some(range(10, 5000), len(files))
@@ -230,7 +230,7 @@ def _largest_member(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _nested(draw: Draw, size: int) -> ShellTask:
+def _nested(draw: TaskDraw, size: int) -> ShellTask:
     """Find a word in the innermost of nested archives."""
     word, inner = draw.token(), draw.word()
     files: dict[str, str | bytes] = {f"{inner}.txt": f"{word}\n"}
@@ -254,7 +254,7 @@ def _nested(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _convert(draw: Draw, size: int) -> ShellTask:
+def _convert(draw: TaskDraw, size: int) -> ShellTask:
     """Convert a zip archive to a tar archive, or vice versa."""
     files, to_zip = tree(draw, size - 1), draw.chance(0.5)
     old, new = ("data.tar.gz", "data.zip") if to_zip else ("data.zip", "data.tar.gz")
@@ -269,7 +269,7 @@ def _convert(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _damaged(draw: Draw, size: int) -> ShellTask:
+def _damaged(draw: TaskDraw, size: int) -> ShellTask:
     """Find the compressed files that cannot be decompressed."""
     names = [f"{name}.gz" for name in draw.words(draw.files(size))]
     bad = set(draw.some(names, draw.number(1, len(names) // 2)))
@@ -288,7 +288,7 @@ def _damaged(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _changed(draw: Draw, size: int) -> ShellTask:
+def _changed(draw: TaskDraw, size: int) -> ShellTask:
     """Find the files that differ between a folder and its backup."""
     top, files = draw.topic(), tree(draw, size)
     differ = set(draw.some(sorted(files), draw.number(1, len(files) // 3)))

@@ -46,7 +46,9 @@ class Number:
         text = (text_of(workspace, self.path) or "").strip()
         if not _NUMBER.fullmatch(text):
             return f"{self.path} does not hold a number"
-        return "" if abs(float(text) - self.value) <= self.tolerance + 1e-9 else f"{self.path} holds a wrong number"
+        if abs(float(text) - self.value) <= self.tolerance + 1e-9:
+            return ""
+        return f"{self.path} holds a wrong number"
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def _same_cell(actual: str, wanted: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Json:
+class HoldsJson:
     """Checks that a file contains this JSON value, with any order of keys and any layout."""
 
     path: str
@@ -130,7 +132,9 @@ class Json:
     def __call__(self, workspace: Workspace) -> str:
         try:
             actual = json.loads(text_of(workspace, self.path) or "")
-            return "" if _same_json(actual, json.loads(self.text)) else f"{self.path} holds another value"
+            if _same_json(actual, json.loads(self.text)):
+                return ""
+            return f"{self.path} holds another value"
         except (ValueError, RecursionError):
             return f"{self.path} is not JSON"
 
@@ -148,7 +152,7 @@ def _same_json(actual: Any, wanted: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Content:
+class Holds:
     """Checks that a file contains these bytes; with ``loose``, spaces and empty lines at the end are ignored."""
 
     path: str
@@ -164,7 +168,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Tree:
+class HoldsTree:
     """Checks that a folder has exactly these files below it, and, if set, exactly these ``folders``."""
 
     path: str
@@ -180,16 +184,12 @@ class Tree:
             return f"{self.path} has other files"
         if self.folders is not None and folders != self.folders:
             return f"{self.path} has other folders"
-        faults = (Content(f"{self.path}/{name}", data, loose=False)(workspace) for name, data in self.files.items())
+        faults = (Holds(f"{self.path}/{name}", data, loose=False)(workspace) for name, data in self.files.items())
         return next((fault for fault in faults if fault), "")
 
 
 def walk(workspace: Workspace, top: str) -> tuple[set[str], set[str]] | None:
-    """Return the paths below a folder; links are not followed, and count as files.
-
-    Returns:
-        Paths of files and paths of folders, relative to the top; None if there are too many.
-    """
+    """Return the paths of files and of folders below a folder; None if there are too many. Links count as files."""
     files: set[str] = set()
     folders: set[str] = set()
     waiting = [""]
@@ -245,14 +245,7 @@ class Modes:
         return ""
 
 
-def unchanged(files: Mapping[str, bytes | str], *paths: str) -> tuple[Content, ...]:
-    """Make checks that files are unchanged.
-
-    Args:
-        paths: the files to check; by default all.
-
-    Returns:
-        One check for each path.
-    """
+def unchanged(files: Mapping[str, bytes | str], *paths: str) -> tuple[Holds, ...]:
+    """Make checks that files are unchanged."""
     kept = ((path, files[path]) for path in paths or files)
-    return tuple(Content(path, data.encode() if isinstance(data, str) else data, loose=False) for path, data in kept)
+    return tuple(Holds(path, data.encode() if isinstance(data, str) else data, loose=False) for path, data in kept)

@@ -22,7 +22,7 @@ def listed(items: Sequence[str]) -> str:
     return " and ".join(part for part in (", ".join(items[:-1]), items[-1]) if part)
 
 
-class Draw:
+class TaskDraw:
     """A private stream of random draws."""
 
     def __init__(self, seed: str):

@@ -10,7 +10,7 @@ from rollenv.envs.data.procedural import span
 from rollenv.envs.shell.generate import MIX, SPLITS, generate, split_of
 from rollenv.envs.shell.task import SIZES, ShellTask
 from rollenv.envs.shell.workspace import MachineWorkspace
-from rollenv.envs.terminal.base import Graded, Started, TerminalEnv
+from rollenv.envs.terminal.base import Graded, StartedTask, TerminalEnv
 from rollenv.envs.terminal.guard import tampered
 from rollenv.sandbox import Image, Machine
 
@@ -26,12 +26,10 @@ class ShellEnv(TerminalEnv):
     Args:
         family: one of :data:`~rollenv.envs.shell.generate.FAMILIES`, or ``mix`` for all.
         size: 1 (one short command) to 5, or the smallest and the largest.
-        template: a kind of task of the family; by default any.
         split: ``train``, ``val`` and ``test`` never share a task; ``all`` is the union.
         partial: reward of an unsolved task, multiplied by the share of checks that hold, 0 to 1.
         image: image of the machine, with bash, coreutils, findutils, grep, sed, awk, git, tar, gzip and python3; by
             default the host's own programs.
-        settings: further arguments, passed on to :class:`~rollenv.envs.terminal.base.TerminalEnv`.
     """
 
     def __init__(
@@ -58,11 +56,7 @@ class ShellEnv(TerminalEnv):
 
     @property
     def task(self) -> ShellTask:
-        """The current task.
-
-        Raises:
-            UsageError: no episode has been started.
-        """
+        """The current task."""
         if self._task is None:
             raise UsageError(f"{self}: call reset() to draw a task")
         return self._task
@@ -76,7 +70,7 @@ class ShellEnv(TerminalEnv):
                 return task
         raise UsageError(f"{self}: its settings leave no tasks in the split {self.split!r}")
 
-    def start(self, options: dict[str, Any]) -> Started:
+    def start(self, options: dict[str, Any]) -> StartedTask:
         self._task = task = self.draw()
         machine = Machine.create(self.image, **self.attached.settings)
         try:
@@ -84,7 +78,7 @@ class ShellEnv(TerminalEnv):
         except BaseException:
             machine.kill()
             raise
-        return Started(f"{task.instruction}\n\n{_WHERE}", machine, _HOME)
+        return StartedTask(f"{task.instruction}\n\n{_WHERE}", machine, _HOME)
 
     def grade(self) -> Graded:
         about = {"family": self.task.family, "template": self.task.template, "size": self.task.size}

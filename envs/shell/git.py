@@ -5,15 +5,15 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
-from rollenv.envs.shell.checks import Content, Line, Number
-from rollenv.envs.shell.draw import Draw
+from rollenv.envs.shell.checks import Holds, Line, Number
+from rollenv.envs.shell.draw import TaskDraw
 from rollenv.envs.shell.git_objects import (
     CheckedOut,
     Commit,
     CommitName,
+    LastSubject,
     NoRef,
     Repository,
-    Subject,
     Tip,
     line_of_commits,
 )
@@ -27,7 +27,7 @@ _VERBS = ("Add", "Fix", "Update", "Improve", "Check", "Rename", "Describe", "Sho
 class History:
     """A linear history of commits with small changes."""
 
-    def __init__(self, draw: Draw, size: int, count: int = 0):
+    def __init__(self, draw: TaskDraw, size: int, count: int = 0):
         self.draw, self.size = draw, size
         self.names = [f"{name}.txt" for name in draw.words(1 + size)]
         self.people = draw.people(1 + size)
@@ -51,11 +51,7 @@ class History:
         return dict(self.commits[-1].files)
 
     def repository(self) -> tuple[Repository, list[str]]:
-        """Make a repository with the branch main.
-
-        Returns:
-            The repository, and the names of its commits, oldest first.
-        """
+        """Make a repository with the branch main."""
         made = Repository()
         names = line_of_commits(made, self.commits)
         made.refs["refs/heads/main"] = names[-1]
@@ -69,7 +65,7 @@ def task(made: Repository, request: str, oracle: Sequence[str], *checks: Check) 
 
 
 @FAMILY.template(1, 2)
-def _last_subject(draw: Draw, size: int) -> ShellTask:
+def _last_subject(draw: TaskDraw, size: int) -> ShellTask:
     """Find the message of the last commit."""
     history = History(draw, size)
     made, _ = history.repository()
@@ -82,7 +78,7 @@ def _last_subject(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 2)
-def _count_commits(draw: Draw, size: int) -> ShellTask:
+def _count_commits(draw: TaskDraw, size: int) -> ShellTask:
     """Count the commits of the branch."""
     history = History(draw, size, draw.number(3, 20))
     made, names = history.repository()
@@ -95,7 +91,7 @@ def _count_commits(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 2)
-def _make_branch(draw: Draw, size: int) -> ShellTask:
+def _make_branch(draw: TaskDraw, size: int) -> ShellTask:
     """Create a branch at the last commit."""
     made, names = History(draw, size).repository()
     branch = f"{draw.word()}-{draw.word()}"
@@ -111,7 +107,7 @@ def _make_branch(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 3)
-def _commit_change(draw: Draw, size: int) -> ShellTask:
+def _commit_change(draw: TaskDraw, size: int) -> ShellTask:
     """Commit the changes in the working folder."""
     history = History(draw, size)
     made, names = history.repository()
@@ -128,7 +124,7 @@ def _commit_change(draw: Draw, size: int) -> ShellTask:
         f"{message}",
         (f'git add -A && git commit -q -m "{message}"',),
         Tip("refs/heads/main", Repository().tree(after), (names[-1],)),
-        Subject("refs/heads/main", message),
+        LastSubject("refs/heads/main", message),
     )
     setup = [_RESET, *(f"cp .git/{n}.new {name} && rm .git/{n}.new" for n, name in enumerate(dirty))]
     files = dict(made_task.files) | {f".git/{n}.new": text for n, text in enumerate(dirty.values())}
@@ -136,7 +132,7 @@ def _commit_change(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _restore_deleted(draw: Draw, size: int) -> ShellTask:
+def _restore_deleted(draw: TaskDraw, size: int) -> ShellTask:
     """Restore a file that a commit deleted."""
     history = History(draw, size)
     name, text = f"{draw.word()}-plan.txt", draw.text(3 + size)
@@ -152,12 +148,12 @@ def _restore_deleted(draw: Draw, size: int) -> ShellTask:
         f"The file {name} was deleted in an earlier commit. Put it back into the folder with the contents that it had "
         "right before it was deleted. (No new commit is needed.)",
         (f"git show $(git rev-list -1 HEAD -- {name})~1:{name} > {name}",),
-        Content(name, text.encode()),
+        Holds(name, text.encode()),
     )
 
 
 @FAMILY.template(2, 5)
-def _introduced(draw: Draw, size: int) -> ShellTask:
+def _introduced(draw: TaskDraw, size: int) -> ShellTask:
     """Find the commit that introduced a line."""
     history = History(draw, size)
     made, names = history.repository()
@@ -175,7 +171,7 @@ def _introduced(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _line_author(draw: Draw, size: int) -> ShellTask:
+def _line_author(draw: TaskDraw, size: int) -> ShellTask:
     """Find the author of a line."""
     history = History(draw, size)
     made, names = history.repository()
@@ -192,7 +188,7 @@ def _line_author(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _busiest(draw: Draw, size: int) -> ShellTask:
+def _busiest(draw: TaskDraw, size: int) -> ShellTask:
     """Find the author of the most commits."""
     history = History(draw, size)
     chosen = draw.pick(history.people)
@@ -212,7 +208,7 @@ def _busiest(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _set_tag(draw: Draw, size: int) -> ShellTask:
+def _set_tag(draw: TaskDraw, size: int) -> ShellTask:
     """Tag the commit with a message."""
     history = History(draw, size)
     made, names = history.repository()
@@ -226,7 +222,7 @@ def _set_tag(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _revert(draw: Draw, size: int) -> ShellTask:
+def _revert(draw: TaskDraw, size: int) -> ShellTask:
     """Undo a commit with a new one."""
     history = History(draw, size)
     n = draw.number(1, len(history.commits) - 1)
@@ -247,7 +243,7 @@ def _revert(draw: Draw, size: int) -> ShellTask:
     )
 
 
-def _forked(draw: Draw, size: int, branch: str, clash: bool) -> tuple[Repository, list[str], str, dict[str, str]]:
+def _forked(draw: TaskDraw, size: int, branch: str, clash: bool) -> tuple[Repository, list[str], str, dict[str, str]]:
     """Make a branch beside main that changes one file, which main changes too if they clash.
 
     Returns:
@@ -269,7 +265,7 @@ def _forked(draw: Draw, size: int, branch: str, clash: bool) -> tuple[Repository
 
 
 @FAMILY.template(3, 5)
-def _merge(draw: Draw, size: int) -> ShellTask:
+def _merge(draw: TaskDraw, size: int) -> ShellTask:
     """Merge a branch, and resolve its conflict as the request says."""
     branch, clash = draw.word(), size > 3
     made, names, tip, after = _forked(draw, size, branch, clash)
@@ -284,7 +280,7 @@ def _merge(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _cherry_pick(draw: Draw, size: int) -> ShellTask:
+def _cherry_pick(draw: TaskDraw, size: int) -> ShellTask:
     """Take one commit of another branch."""
     branch = draw.word()
     made, names, tip, after = _forked(draw, size, branch, False)
@@ -302,7 +298,7 @@ def _cherry_pick(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _old_version(draw: Draw, size: int) -> ShellTask:
+def _old_version(draw: TaskDraw, size: int) -> ShellTask:
     """Find the version of a file at a time."""
     history = History(draw, size)
     name = history.names[0]
@@ -315,12 +311,12 @@ def _old_version(draw: Draw, size: int) -> ShellTask:
         f"Write the contents that {name} had on the branch main at {when:%Y-%m-%d %H:%M} UTC, by the dates of the "
         "commits, to answer.txt.",
         (f"git show $(git rev-list -1 --before='{when:%Y-%m-%dT%H:%M:%SZ}' main):{name} > answer.txt",),
-        Content("answer.txt", history.commits[n].files[name].encode()),
+        Holds("answer.txt", history.commits[n].files[name].encode()),
     )
 
 
 @FAMILY.template(4, 5)
-def _recover_branch(draw: Draw, size: int) -> ShellTask:
+def _recover_branch(draw: TaskDraw, size: int) -> ShellTask:
     """Recover a commit that is on no branch."""
     branch = draw.word()
     made, _, tip, _ = _forked(draw, size, branch, True)

@@ -86,7 +86,7 @@ class Repository:
         return files | {f".git/objects/{name[:2]}/{name[2:]}": data for name, data in self.objects.items()}
 
 
-class Reader:
+class GitReader:
     """A reader of the repository in a machine's working folder. Damaged objects count as missing."""
 
     def __init__(self, workspace: Workspace):
@@ -119,7 +119,7 @@ class Reader:
         if not _HASH.fullmatch(name):
             return None
         loose = self._workspace.read(f".git/objects/{name[:2]}/{name[2:]}")
-        found = _loose(loose) if loose is not None else self._packed(name)
+        found = _loose(loose) if loose is not None else self._find_packed(name)
         if found is None:
             return None
         kind, data = found
@@ -144,7 +144,7 @@ class Reader:
 
     # -- packs ---------------------------------------------------------------------------------------------------------
 
-    def _packed(self, name: str) -> tuple[str, bytes] | None:
+    def _find_packed(self, name: str) -> tuple[str, bytes] | None:
         if self._packs is None:
             folder = ".git/objects/pack"
             stems = [one.name[:-4] for one in self._workspace.listing(folder) if one.name.endswith(".idx")][:20]
@@ -156,12 +156,12 @@ class Reader:
             for index, pack in self._packs:
                 at = _offset(index, bytes.fromhex(name))
                 if at is not None:
-                    return self._unpacked(index, pack, at, 0)
+                    return self._unpack_at(index, pack, at, 0)
         except (struct.error, IndexError, KeyError, zlib.error, ValueError):
             pass  # a damaged pack
         return None
 
-    def _unpacked(self, index: bytes, pack: bytes, at: int, depth: int) -> tuple[str, bytes] | None:
+    def _unpack_at(self, index: bytes, pack: bytes, at: int, depth: int) -> tuple[str, bytes] | None:
         """Return the object at an offset of a pack."""
         if depth > _MOST_DELTAS:
             return None
@@ -172,24 +172,24 @@ class Reader:
             byte = pack[at]
             at += 1
         if kind in _KINDS:
-            return _KINDS[kind], _inflated(pack[at:])
+            return _KINDS[kind], _inflate(pack[at:])
         if kind == 6:
-            back, at = _back(pack, at)
-            base = self._unpacked(index, pack, start - back, depth + 1) if 0 < back <= start else None
+            back, at = _read_distance(pack, at)
+            base = self._unpack_at(index, pack, start - back, depth + 1) if 0 < back <= start else None
         else:
             base, at = self.object(pack[at : at + 20].hex()), at + 20
-        return None if base is None else (base[0], _patched(base[1], _inflated(pack[at:])))
+        return None if base is None else (base[0], _apply_delta(base[1], _inflate(pack[at:])))
 
 
 def _loose(data: bytes) -> tuple[str, bytes] | None:
     try:
-        head, _, body = _inflated(data).partition(b"\0")
+        head, _, body = _inflate(data).partition(b"\0")
     except (zlib.error, ValueError):
         return None
     return head.partition(b" ")[0].decode("ascii", "replace"), body
 
 
-def _inflated(data: bytes) -> bytes:
+def _inflate(data: bytes) -> bytes:
     """Decompress data up to a limit, since a few bytes may expand to gigabytes."""
     machine = zlib.decompressobj()
     found = machine.decompress(data, _MOST_BYTES)
@@ -212,7 +212,7 @@ def _offset(index: bytes, name: bytes) -> int | None:
     return None
 
 
-def _back(pack: bytes, at: int) -> tuple[int, int]:
+def _read_distance(pack: bytes, at: int) -> tuple[int, int]:
     """Return the distance to the base of a delta, and the start of the delta."""
     back = pack[at] & 0x7F
     while pack[at] & 0x80:
@@ -231,7 +231,7 @@ def _size(delta: bytes, at: int) -> tuple[int, int]:
             return size, at
 
 
-def _patched(base: bytes, delta: bytes) -> bytes:
+def _apply_delta(base: bytes, delta: bytes) -> bytes:
     """Apply a delta."""
     _, at = _size(delta, 0)
     wanted, at = _size(delta, at)
@@ -265,7 +265,7 @@ class Tip:
     """Name of the commit."""
 
     def __call__(self, workspace: Workspace) -> str:
-        reader = Reader(workspace)
+        reader = GitReader(workspace)
         found = reader.commit(reader.ref(self.ref) or "")
         if found is None:
             return f"there is no {self.ref}"
@@ -279,14 +279,14 @@ class Tip:
 
 
 @dataclass(frozen=True)
-class Subject:
+class LastSubject:
     """Checks the first line of the message of a branch's last commit."""
 
     ref: str
     subject: str
 
     def __call__(self, workspace: Workspace) -> str:
-        reader = Reader(workspace)
+        reader = GitReader(workspace)
         found = reader.commit(reader.ref(self.ref) or "")
         right = found is not None and found[2].partition("\n")[0].strip() == self.subject
         return "" if right else f"the last commit of {self.ref} has another subject"
@@ -299,7 +299,7 @@ class CheckedOut:
     branch: str
 
     def __call__(self, workspace: Workspace) -> str:
-        current = Reader(workspace).branch()
+        current = GitReader(workspace).branch()
         return "" if current == self.branch else f"{current} is checked out"
 
 
@@ -310,7 +310,7 @@ class NoRef:
     ref: str
 
     def __call__(self, workspace: Workspace) -> str:
-        return f"{self.ref} still exists" if Reader(workspace).ref(self.ref) else ""
+        return f"{self.ref} still exists" if GitReader(workspace).ref(self.ref) else ""
 
 
 @dataclass(frozen=True)

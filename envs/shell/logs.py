@@ -8,7 +8,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from rollenv.envs.shell.checks import Line, Lines, Number
-from rollenv.envs.shell.draw import Draw
+from rollenv.envs.shell.draw import TaskDraw
 from rollenv.envs.shell.packing import gzipped
 from rollenv.envs.shell.task import Family, ShellTask
 from rollenv.envs.shell.words import LEVELS, SERVICES
@@ -32,7 +32,7 @@ class Event(NamedTuple):
         return f"{self.when:%Y-%m-%d %H:%M:%S} {self.level} [{self.service}] {self.message}"
 
 
-class Request(NamedTuple):
+class LogLine(NamedTuple):
     """A line of a web server's log."""
 
     when: datetime.datetime
@@ -50,7 +50,7 @@ class Request(NamedTuple):
         )
 
 
-def _events(draw: Draw, size: int) -> list[Event]:
+def _events(draw: TaskDraw, size: int) -> list[Event]:
     """Draw lines of an application's log, in order of time."""
     services = draw.some(SERVICES, 1 + size)
     levels = draw.mixed(LEVELS)
@@ -59,7 +59,7 @@ def _events(draw: Draw, size: int) -> list[Event]:
     return [Event(t, draw.pick(levels), draw.pick(services), f"{draw.word()} {draw.word()}") for t in times]
 
 
-def _requests(draw: Draw, size: int) -> list[Request]:
+def _requests(draw: TaskDraw, size: int) -> list[LogLine]:
     """Draw lines of a web server's log, in order of time."""
     clients = [draw.address() for _ in range(3 + 3 * size)]
     clients += clients[:3] * 2
@@ -69,11 +69,11 @@ def _requests(draw: Draw, size: int) -> list[Request]:
     found = []
     for when in draw.moments(draw.records(size), hours=5 * size):
         status, sent, took = draw.pick((200, 200, 200, 301, 404, 404, 500)), draw.number(90, 9000), draw.number(1, 3000)
-        found.append(Request(when, draw.pick(clients), draw.pick(paths), status, sent, took))
+        found.append(LogLine(when, draw.pick(clients), draw.pick(paths), status, sent, took))
     return found
 
 
-def _text(lines: list[Event] | list[Request]) -> str:
+def _text(lines: list[Event] | list[LogLine]) -> str:
     """Return the contents of a log file."""
     return "".join(f"{line}\n" for line in lines)
 
@@ -86,7 +86,7 @@ _REQUEST = (
 
 
 @FAMILY.template(1, 2)
-def _count_level(draw: Draw, size: int) -> ShellTask:
+def _count_level(draw: TaskDraw, size: int) -> ShellTask:
     """Count the lines of a level."""
     lines = _events(draw, size)
     counts = Counter(line.level for line in lines)
@@ -100,7 +100,7 @@ def _count_level(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 1)
-def _count_lines(draw: Draw, size: int) -> ShellTask:
+def _count_lines(draw: TaskDraw, size: int) -> ShellTask:
     """Count the lines of a log."""
     lines = _events(draw, draw.number(1, 2))
     return ShellTask(
@@ -112,7 +112,7 @@ def _count_lines(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 1)
-def _last_line(draw: Draw, size: int) -> ShellTask:
+def _last_line(draw: TaskDraw, size: int) -> ShellTask:
     """Find the last or the first line."""
     lines = _events(draw, draw.number(1, 2))
     last = draw.chance(0.5)
@@ -125,7 +125,7 @@ def _last_line(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 2)
-def _filter_level(draw: Draw, size: int) -> ShellTask:
+def _filter_level(draw: TaskDraw, size: int) -> ShellTask:
     """Select the lines of a level."""
     lines = _events(draw, size)
     level = draw.pick(sorted({line.level for line in lines}))
@@ -138,7 +138,7 @@ def _filter_level(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _level_of_service(draw: Draw, size: int) -> ShellTask:
+def _level_of_service(draw: TaskDraw, size: int) -> ShellTask:
     """Count the lines of a service with a level."""
     lines = _events(draw, size)
     chosen = draw.pick(lines)
@@ -153,7 +153,7 @@ def _level_of_service(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _window(draw: Draw, size: int) -> ShellTask:
+def _window(draw: TaskDraw, size: int) -> ShellTask:
     """Count the lines of a time window."""
     lines = _events(draw, size)
     first, last = sorted(draw.some(range(len(lines)), 2))
@@ -173,7 +173,7 @@ def _window(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _top_clients(draw: Draw, size: int) -> ShellTask:
+def _top_clients(draw: TaskDraw, size: int) -> ShellTask:
     """Rank the clients with the most requests."""
     lines, most = _requests(draw, size), draw.number(2, 3 + size)
     counts = Counter(line.client for line in lines)
@@ -190,7 +190,7 @@ def _top_clients(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _slowest(draw: Draw, size: int) -> ShellTask:
+def _slowest(draw: TaskDraw, size: int) -> ShellTask:
     """Find the path of the slowest request."""
     lines = _requests(draw, size)
     times = draw.some(range(1, 9000), len(lines))
@@ -208,7 +208,7 @@ def _slowest(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _bytes_of_paths(draw: Draw, size: int) -> ShellTask:
+def _bytes_of_paths(draw: TaskDraw, size: int) -> ShellTask:
     """Sum the bytes sent for each path."""
     lines, status = _requests(draw, size), draw.pick((200, 404))
     totals: Counter[str] = Counter()
@@ -228,7 +228,7 @@ def _bytes_of_paths(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _by_hour(draw: Draw, size: int) -> ShellTask:
+def _by_hour(draw: TaskDraw, size: int) -> ShellTask:
     """Count the lines of a level for each hour."""
     lines = _events(draw, size)
     level = draw.pick(sorted({line.level for line in lines}))
@@ -244,7 +244,7 @@ def _by_hour(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _rotated(draw: Draw, size: int) -> ShellTask:
+def _rotated(draw: TaskDraw, size: int) -> ShellTask:
     """Count lines of a log and its compressed rotations."""
     lines, service = _events(draw, size), draw.pick(SERVICES)
     lines = [line._replace(service=service) if draw.chance(0.3) else line for line in lines]
@@ -266,7 +266,7 @@ def _rotated(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(4, 5)
-def _still_there(draw: Draw, size: int) -> ShellTask:
+def _still_there(draw: TaskDraw, size: int) -> ShellTask:
     """List the users whose last event is a login."""
     users = [person.lower().replace(" ", ".") for person in draw.people(6 * size)]
     inside: set[str] = set()
@@ -289,7 +289,7 @@ def _still_there(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(4, 5)
-def _longest_gap(draw: Draw, size: int) -> ShellTask:
+def _longest_gap(draw: TaskDraw, size: int) -> ShellTask:
     """Find the longest time without a line."""
     lines = _events(draw, size)
     gaps = [int((b.when - a.when).total_seconds()) for a, b in itertools.pairwise(lines)]

@@ -19,7 +19,8 @@ def _stored(data: bytes) -> bytes:
 
 def gzipped(data: bytes | str) -> bytes:
     """Return a gzip file, without name and time."""
-    data = data.encode() if isinstance(data, str) else data
+    if isinstance(data, str):
+        data = data.encode()
     return b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + _stored(data) + struct.pack("<II", zlib.crc32(data), len(data))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollenv.envs.shell.checks import Line, Modes, Number, Paths
-from rollenv.envs.shell.draw import Draw, listed
+from rollenv.envs.shell.draw import TaskDraw, listed
 from rollenv.envs.shell.task import Family, ShellTask
 from rollenv.envs.shell.trees import placed, tree
 
@@ -22,7 +22,7 @@ def _folders(files: dict[str, bytes | str]) -> list[str]:
 
 
 @FAMILY.template(1, 2)
-def _set_mode(draw: Draw, size: int) -> ShellTask:
+def _set_mode(draw: TaskDraw, size: int) -> ShellTask:
     """Set the permissions of files."""
     names = draw.words(size if size == 1 else draw.number(3, 5))
     before = {f"{name}.txt": draw.pick(_FILE_MODES) for name in names}
@@ -38,7 +38,7 @@ def _set_mode(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 1)
-def _read_mode(draw: Draw, size: int) -> ShellTask:
+def _read_mode(draw: TaskDraw, size: int) -> ShellTask:
     """Find the permissions of a file."""
     name, mode = f"{draw.word()}.txt", draw.pick((*_FILE_MODES, *_OPEN_MODES))
     return ShellTask(
@@ -51,7 +51,7 @@ def _read_mode(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 2)
-def _make_executable(draw: Draw, size: int) -> ShellTask:
+def _make_executable(draw: TaskDraw, size: int) -> ShellTask:
     """Make a script executable for its owner."""
     names = [f"{name}.sh" for name in draw.words(1 if size == 1 else 4)]
     before = {name: draw.pick((0o600, 0o640, 0o644)) for name in names}
@@ -67,7 +67,7 @@ def _make_executable(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _set_tree(draw: Draw, size: int) -> ShellTask:
+def _set_tree(draw: TaskDraw, size: int) -> ShellTask:
     """Set one mode for all files, and another for all folders."""
     top = draw.topic()
     files = placed(top, tree(draw, size))
@@ -89,7 +89,7 @@ def _set_tree(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _find_writable(draw: Draw, size: int) -> ShellTask:
+def _find_writable(draw: TaskDraw, size: int) -> ShellTask:
     """Find world-writable files."""
     top = draw.topic()
     files = placed(top, tree(draw, size))
@@ -107,7 +107,7 @@ def _find_writable(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _close_writable(draw: Draw, size: int) -> ShellTask:
+def _close_writable(draw: TaskDraw, size: int) -> ShellTask:
     """Remove a permission wherever it is set, and change nothing else."""
     top = draw.topic()
     files = placed(top, tree(draw, size))
@@ -130,7 +130,7 @@ def _close_writable(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _scripts(draw: Draw, size: int) -> ShellTask:
+def _scripts(draw: TaskDraw, size: int) -> ShellTask:
     """Make files with a shebang executable, and nothing else."""
     top = draw.topic()
     files: dict[str, bytes | str] = {}
@@ -154,7 +154,7 @@ def _scripts(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _from_list(draw: Draw, size: int) -> ShellTask:
+def _from_list(draw: TaskDraw, size: int) -> ShellTask:
     """Restore permissions from a list."""
     top = draw.topic()
     files = placed(top, tree(draw, size))
@@ -171,7 +171,7 @@ def _from_list(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(4, 5)
-def _shared_folders(draw: Draw, size: int) -> ShellTask:
+def _shared_folders(draw: TaskDraw, size: int) -> ShellTask:
     """Set the set-group-id and sticky bits of folders with a name."""
     top = draw.topic()
     files = placed(top, tree(draw, size))
@@ -190,7 +190,7 @@ def _shared_folders(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _count_mode(draw: Draw, size: int) -> ShellTask:
+def _count_mode(draw: TaskDraw, size: int) -> ShellTask:
     """Count the files with exactly these permissions."""
     top = draw.topic()
     files = placed(top, tree(draw, size))
@@ -208,7 +208,7 @@ def _count_mode(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 3)
-def _symbolic(draw: Draw, size: int) -> ShellTask:
+def _symbolic(draw: TaskDraw, size: int) -> ShellTask:
     """Write the permissions of a file as letters."""
     name, mode = f"{draw.word()}.{draw.word()}", draw.pick((*_FILE_MODES, *_OPEN_MODES))
     letters = "".join("rwx"[n % 3] if mode >> (8 - n) & 1 else "-" for n in range(9))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rollenv.envs.shell.checks import Line, Number
-from rollenv.envs.shell.draw import Draw, listed
-from rollenv.envs.shell.running import Running
+from rollenv.envs.shell.draw import TaskDraw, listed
+from rollenv.envs.shell.running import Runs
 from rollenv.envs.shell.task import Family, ShellTask
 
 FAMILY = Family("processes", "processes: end the right one, start one that stays, answer about one that runs")
@@ -33,11 +33,7 @@ _START = """start() {
 
 
 def kill_by(pattern: str, signal: str = "TERM") -> str:
-    """Return a command that signals every process whose command line matches a pattern.
-
-    Args:
-        pattern: a pattern for grep; its first character is put in brackets, so that grep does not find itself.
-    """
+    """Return a command that signals every process whose command line matches a pattern of grep."""
     found = f"grep -alz -- '^[{pattern[0]}]{pattern[1:]}$' /proc/[0-9]*/cmdline 2>/dev/null"
     return f"for p in $({found}); do p=${{p#/proc/}}; kill -{signal} ${{p%/cmdline}}; done"
 
@@ -51,12 +47,12 @@ def _until_workers(count: int) -> str:
     return f"\nuntil [ $({found}) -ge {count} ]; do sleep 0.05; done"
 
 
-def _is_running(name: str, count: int = 1) -> Running:
-    return Running(("worker.py", name), count)
+def _is_running(name: str, count: int = 1) -> Runs:
+    return Runs(("worker.py", name), count)
 
 
 @FAMILY.template(1, 2)
-def _stop_by_number(draw: Draw, size: int) -> ShellTask:
+def _stop_by_number(draw: TaskDraw, size: int) -> ShellTask:
     """Stop the process whose id is in a file."""
     names = draw.labels(size)
     setup = _START + "\n".join(f"start python3 worker.py {name}; echo $! > {name}.pid" for name in names)
@@ -72,7 +68,7 @@ def _stop_by_number(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 3)
-def _start_one(draw: Draw, size: int) -> ShellTask:
+def _start_one(draw: TaskDraw, size: int) -> ShellTask:
     """Start a process that keeps running."""
     names = draw.labels(size)
     clause = listed([f"'python3 worker.py {name}'" for name in names])
@@ -87,7 +83,7 @@ def _start_one(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _stop_by_argument(draw: Draw, size: int) -> ShellTask:
+def _stop_by_argument(draw: TaskDraw, size: int) -> ShellTask:
     """Stop the workers of some queues, and no others."""
     queues = draw.labels(2 + size)
     gone, kept = queues[: max(1, size - 2)], queues[max(1, size - 2) :]
@@ -99,13 +95,13 @@ def _stop_by_argument(draw: Draw, size: int) -> ShellTask:
         "running; do not restart them.",
         {"worker.py": _WORKER},
         tuple(kill_by(name) for name in gone),
-        tuple(Running(("--queue", name), int(name in kept)) for name in gone + kept),
+        tuple(Runs(("--queue", name), int(name in kept)) for name in gone + kept),
         setup,
     )
 
 
 @FAMILY.template(2, 5)
-def _environment(draw: Draw, size: int) -> ShellTask:
+def _environment(draw: TaskDraw, size: int) -> ShellTask:
     """Find a variable in the environment of a process."""
     names, tokens = draw.labels(size), [draw.token() for _ in range(size)]
     variable = f"{draw.word().upper()}_KEY"
@@ -126,7 +122,7 @@ def _environment(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _count_workers(draw: Draw, size: int) -> ShellTask:
+def _count_workers(draw: TaskDraw, size: int) -> ShellTask:
     """Count the processes that run a program."""
     word = draw.label()
     count, others = draw.number(2, 4 + size), draw.number(1, 3)
@@ -143,7 +139,7 @@ def _count_workers(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _working_folder(draw: Draw, size: int) -> ShellTask:
+def _working_folder(draw: TaskDraw, size: int) -> ShellTask:
     """Find the working folder of a process."""
     folders, names = draw.topics(size + 1), draw.labels(size + 1)
     setup = _START + "\n".join(
@@ -164,7 +160,7 @@ def _working_folder(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _supervised(draw: Draw, size: int) -> ShellTask:
+def _supervised(draw: TaskDraw, size: int) -> ShellTask:
     """Stop a process that another one restarts."""
     gone, *kept = draw.labels(size - 1)
     setup = _START + "\n".join(f"start python3 supervisor.py {name}" for name in (gone, *kept))
@@ -182,15 +178,15 @@ def _supervised(draw: Draw, size: int) -> ShellTask:
         ),
         (
             _is_running(gone, 0),
-            Running(("supervisor.py", gone), 0),
-            *(Running((program, name), 1) for name in kept for program in ("supervisor.py", "worker.py")),
+            Runs(("supervisor.py", gone), 0),
+            *(Runs((program, name), 1) for name in kept for program in ("supervisor.py", "worker.py")),
         ),
         setup,
     )
 
 
 @FAMILY.template(3, 5)
-def _signal_one(draw: Draw, size: int) -> ShellTask:
+def _signal_one(draw: TaskDraw, size: int) -> ShellTask:
     """Make a process write its secret to a file by a signal."""
     names, values = draw.labels(size - 1), [draw.token() for _ in range(size - 1)]
     setup = "\n".join(
@@ -203,13 +199,13 @@ def _signal_one(draw: Draw, size: int) -> ShellTask:
         f"value to the file {names[0]}.out. Write that value to answer.txt. The process must keep running.",
         {"reporter.py": _REPORTER},
         (kill_by(names[0], "USR1"), f"until [ -s {names[0]}.out ]; do sleep 0.1; done; cp {names[0]}.out answer.txt"),
-        (Line("answer.txt", values[0]), Running(("reporter.py", names[0]), 1)),
+        (Line("answer.txt", values[0]), Runs(("reporter.py", names[0]), 1)),
         setup,
     )
 
 
 @FAMILY.template(3, 5)
-def _parents(draw: Draw, size: int) -> ShellTask:
+def _parents(draw: TaskDraw, size: int) -> ShellTask:
     """Find the parent of a process."""
     names = draw.labels(size)
     setup = _START + "\n".join(f"start python3 supervisor.py {name}" for name in names) + _until_workers(size)
@@ -223,9 +219,9 @@ def _parents(draw: Draw, size: int) -> ShellTask:
             "kill $(awk '/^PPid:/ { print $2 }' ${p%cmdline}status)",
         ),
         (
-            Running(("supervisor.py", names[0]), 0),
+            Runs(("supervisor.py", names[0]), 0),
             _is_running(names[0]),
-            *(Running((program, name), 1) for name in names[1:] for program in ("supervisor.py", "worker.py")),
+            *(Runs((program, name), 1) for name in names[1:] for program in ("supervisor.py", "worker.py")),
         ),
         setup,
     )

@@ -75,7 +75,7 @@ def processes(workspace: Workspace) -> list[tuple[str, ...]]:
 
 
 @dataclass(frozen=True)
-class Running:
+class Runs:
     """Checks the number of Python processes with these consecutive words in their command."""
 
     words: tuple[str, ...]
@@ -112,7 +112,6 @@ def ask(workspace: Workspace, port: int, messages: Sequence[str], whole: bool) -
     """Return the answers of a server on several connections; an empty list if there is no server.
 
     Args:
-        messages: data for each connection.
         whole: whether an answer ends when the server closes the connection; else it has as many lines as were sent.
     """
     data = (base64.b64encode(one.encode()).decode() for one in messages)
@@ -200,4 +199,6 @@ class Script:
         done = workspace.run(f"{fresh}{written} ( {self.command} ) < <(printf %s {stdin} | base64 -d)", timeout=5)
         if self.exit_code is not None and done.exit_code != self.exit_code:
             return f"{self.command} ends with {done.exit_code}"
-        return "" if lines_of(done.stdout) == lines_of(self.output) else f"{self.command} prints something else"
+        if lines_of(done.stdout) == lines_of(self.output):
+            return ""
+        return f"{self.command} prints something else"

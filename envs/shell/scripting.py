@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable
 
-from rollenv.envs.shell.draw import Draw
+from rollenv.envs.shell.draw import TaskDraw
 from rollenv.envs.shell.running import Script
 from rollenv.envs.shell.task import Family, ShellTask
 
@@ -18,13 +18,13 @@ def _written(path: str, program: str) -> str:
     return f"cat > {path} <<'END'\n{program.rstrip()}\nEND"
 
 
-def _numbers(draw: Draw, count: int, least: int = -50, most: int = 99) -> list[int]:
+def _numbers(draw: TaskDraw, count: int, least: int = -50, most: int = 99) -> list[int]:
     """Draw whole numbers."""
     return [draw.number(least, most) for _ in range(count)]
 
 
 @FAMILY.template(1, 1)
-def _say(draw: Draw, size: int) -> ShellTask:
+def _say(draw: TaskDraw, size: int) -> ShellTask:
     """Print a line."""
     name, text = draw.label(), draw.sentence()
     return ShellTask(
@@ -36,7 +36,7 @@ def _say(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 1)
-def _one_filter(draw: Draw, size: int) -> ShellTask:
+def _one_filter(draw: TaskDraw, size: int) -> ShellTask:
     """Print a fact about standard input, with one program."""
     name, text = draw.label(), draw.text(draw.number(3, 9))
     lines = text.splitlines()
@@ -59,7 +59,7 @@ def _one_filter(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _arithmetic(draw: Draw, size: int) -> ShellTask:
+def _arithmetic(draw: TaskDraw, size: int) -> ShellTask:
     """Compute a function of numbers that are arguments."""
     name = draw.label()
     kinds: tuple[tuple[str, str, Callable[[list[int]], int]], ...] = (
@@ -91,17 +91,8 @@ def _arithmetic(draw: Draw, size: int) -> ShellTask:
 
 def _roman(number: int) -> str:
     found = ""
-    for value, letters in (
-        (100, "C"),
-        (90, "XC"),
-        (50, "L"),
-        (40, "XL"),
-        (10, "X"),
-        (9, "IX"),
-        (5, "V"),
-        (4, "IV"),
-        (1, "I"),
-    ):
+    values = (100, 90, 50, 40, 10, 9, 5, 4, 1)
+    for value, letters in zip(values, ("C", "XC", "L", "XL", "X", "IX", "V", "IV", "I"), strict=True):
         found += letters * (number // value)
         number %= value
     return found
@@ -142,7 +133,7 @@ def _factors(number: int) -> str:
 
 
 @FAMILY.template(3, 5)
-def _convert_number(draw: Draw, size: int) -> ShellTask:
+def _convert_number(draw: TaskDraw, size: int) -> ShellTask:
     """Convert a number to another notation."""
     name, base = draw.label(), draw.number(3, 9)
     clause, program, answer = draw.pick(
@@ -169,7 +160,7 @@ def _convert_number(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _count_words(draw: Draw, size: int) -> ShellTask:
+def _count_words(draw: TaskDraw, size: int) -> ShellTask:
     """Count the words in files that are arguments."""
     name, words, several = draw.label(), draw.words(8), size > 3
     texts = ["".join(" ".join(draw.pick(words) for _ in range(6)) + "\n" for _ in range(2 * size)) for _ in range(3)]
@@ -200,7 +191,7 @@ def _count_words(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _validate(draw: Draw, size: int) -> ShellTask:
+def _validate(draw: TaskDraw, size: int) -> ShellTask:
     """Report by the exit status whether an argument has a format."""
     name, prefix, digits = draw.label(), draw.word()[:3].upper(), draw.number(3, 6)
 
@@ -223,7 +214,7 @@ def _validate(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _total_table(draw: Draw, size: int) -> ShellTask:
+def _total_table(draw: TaskDraw, size: int) -> ShellTask:
     """Sum a table on standard input by group."""
     name, key, value = draw.label(), draw.pick(("city", "team", "item")), draw.pick(("points", "amount", "hours"))
     groups = draw.topics(3 + size)
@@ -255,7 +246,7 @@ def _total_table(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _rename_tool(draw: Draw, size: int) -> ShellTask:
+def _rename_tool(draw: TaskDraw, size: int) -> ShellTask:
     """Write a tool that renames the files of the current folder."""
     name, old, new = draw.label(), *draw.some(("txt", "md", "csv", "log", "dat"), 2)
     names = draw.words(2 + size)
@@ -321,7 +312,7 @@ _BUGS: tuple[tuple[str, str, tuple[str, str], Callable[[list[int]], str]], ...] 
 
 
 @FAMILY.template(2, 5)
-def _repair(draw: Draw, size: int) -> ShellTask:
+def _repair(draw: TaskDraw, size: int) -> ShellTask:
     """Fix a script with a bug."""
     name = draw.label()
     clause, right, (good, bad), answer = draw.pick(_BUGS)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollenv.envs.shell.checks import Line, Number, unchanged
-from rollenv.envs.shell.draw import Draw
+from rollenv.envs.shell.draw import TaskDraw
 from rollenv.envs.shell.running import Silent, Talk, Web
 from rollenv.envs.shell.task import Family, ShellTask
 
@@ -48,7 +48,7 @@ _PORTS = range(4000, 30000)
 _WAIT = "until (exec 3<>/dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.05; done"
 
 
-def _port(draw: Draw) -> int:
+def _port(draw: TaskDraw) -> int:
     return draw.pick(_PORTS)
 
 
@@ -60,11 +60,7 @@ def _hidden(config: object, port: int) -> str:
 
 
 def get(port: int, path: str, header: str = "") -> str:
-    """Return a command that prints a page of a web server.
-
-    Args:
-        header: a header of the request, as ``'NAME': 'VALUE'``.
-    """
+    """Return a command that prints a page of a web server; a ``header`` is written ``'NAME': 'VALUE'``."""
     url = f"http://127.0.0.1:{port}{path}"
     request = f"u.Request('{url}', headers={{{header}}})"
     return f'python3 -c "import urllib.request as u; print(u.urlopen({request}).read().decode().strip())"'
@@ -76,7 +72,7 @@ def background(command: str) -> str:
 
 
 @FAMILY.template(1, 3)
-def _serve_folder(draw: Draw, size: int) -> ShellTask:
+def _serve_folder(draw: TaskDraw, size: int) -> ShellTask:
     """Serve files over HTTP."""
     port = _port(draw)
     here = size == 1
@@ -95,7 +91,7 @@ def _serve_folder(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 3)
-def _ask_page(draw: Draw, size: int) -> ShellTask:
+def _ask_page(draw: TaskDraw, size: int) -> ShellTask:
     """Get a page from a running server."""
     port, answer = _port(draw), draw.token()
     paths = [f"/{name}" for name in draw.words(2 + size)]
@@ -117,7 +113,7 @@ def _ask_page(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _repair_config(draw: Draw, size: int) -> ShellTask:
+def _repair_config(draw: TaskDraw, size: int) -> ShellTask:
     """Repair the configuration of a server that does not start, or misbehaves."""
     port, wrong = draw.some(_PORTS, 2)
     paths = [f"/{name}" for name in draw.words(1 + size)]
@@ -142,7 +138,7 @@ def _repair_config(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _change_page(draw: Draw, size: int) -> ShellTask:
+def _change_page(draw: TaskDraw, size: int) -> ShellTask:
     """Change the configuration of a running server, and restart it."""
     port = _port(draw)
     paths = [f"/{name}" for name in draw.words(1 + size)]
@@ -164,7 +160,7 @@ def _change_page(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _find_port(draw: Draw, size: int) -> ShellTask:
+def _find_port(draw: TaskDraw, size: int) -> ShellTask:
     """Find the port, among several, with a page."""
     ports = draw.some(_PORTS, min(1 + size, 5))
     pages = {port: (f"/{word}", draw.token()) for port, word in zip(ports, draw.words(len(ports)), strict=True)}
@@ -187,7 +183,7 @@ def _find_port(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _all_pages(draw: Draw, size: int) -> ShellTask:
+def _all_pages(draw: TaskDraw, size: int) -> ShellTask:
     """Sum a list that is split into pages."""
     port, path, key = _port(draw), f"/{draw.topic()}", draw.pick(("price", "weight", "count"))
     items: list[dict[str, Any]] = [
@@ -232,7 +228,7 @@ _ANSWERS: tuple[tuple[str, str, Callable[[str], str]], ...] = (
 
 
 @FAMILY.template(3, 5)
-def _line_server(draw: Draw, size: int) -> ShellTask:
+def _line_server(draw: TaskDraw, size: int) -> ShellTask:
     """Write a server that answers lines with lines."""
     port = _port(draw)
     clause, code, answer = draw.pick(_ANSWERS)
@@ -257,7 +253,7 @@ def _line_server(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(4, 5)
-def _json_server(draw: Draw, size: int) -> ShellTask:
+def _json_server(draw: TaskDraw, size: int) -> ShellTask:
     """Write a web server over a table."""
     port, column = _port(draw), draw.pick(("city", "team", "room"))
     names = draw.words(8 * size)
@@ -288,7 +284,7 @@ def _json_server(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 3)
-def _stop_server(draw: Draw, size: int) -> ShellTask:
+def _stop_server(draw: TaskDraw, size: int) -> ShellTask:
     """Stop the server on one port, and not the others."""
     ports = draw.some(_PORTS, size + 1)
     bodies = {port: draw.sentence() for port in ports}

@@ -7,8 +7,8 @@ import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 
-from rollenv.envs.shell.checks import Json, Lines, Number, Table
-from rollenv.envs.shell.draw import Draw
+from rollenv.envs.shell.checks import HoldsJson, Lines, Number, Table
+from rollenv.envs.shell.draw import TaskDraw
 from rollenv.envs.shell.task import Family, ShellTask
 from rollenv.envs.shell.words import CITIES
 
@@ -17,7 +17,7 @@ _FIELDS = ("id", "item", "city", "quantity", "price")
 Rows = list[tuple[str, ...]]
 
 
-def _orders(draw: Draw, size: int) -> Rows:
+def _orders(draw: TaskDraw, size: int) -> Rows:
     """Draw rows of orders: number, item, city, quantity, price."""
     items, cities = draw.words(4 + 2 * size), draw.some(CITIES, 3 + size)
     count = draw.records(size)
@@ -43,7 +43,7 @@ _WRITE = "w = csv.writer(open('answer.csv', 'w')); w.writerow({header!r}.split('
 
 
 @FAMILY.template(1, 1)
-def _one_column(draw: Draw, size: int) -> ShellTask:
+def _one_column(draw: TaskDraw, size: int) -> ShellTask:
     """Extract one column of a table without a header."""
     column = draw.number(1, 5)
     rows = [(*row, str(draw.number(1, 5))) for row in _orders(draw, size)]
@@ -57,7 +57,7 @@ def _one_column(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 1)
-def _sort_lines(draw: Draw, size: int) -> ShellTask:
+def _sort_lines(draw: TaskDraw, size: int) -> ShellTask:
     """Sort lines by number or as text."""
     numbers = draw.chance(0.5)
     lines = [str(n) for n in draw.some(range(1, 2000), draw.records(1))] if numbers else draw.words(draw.records(1))
@@ -76,7 +76,7 @@ def _sort_lines(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 2)
-def _count_rows(draw: Draw, size: int) -> ShellTask:
+def _count_rows(draw: TaskDraw, size: int) -> ShellTask:
     """Count the rows with a value."""
     rows = _orders(draw, size)
     city = max(sorted({row[2] for row in rows}), key=lambda city: sum(row[2] == city for row in rows))
@@ -90,7 +90,7 @@ def _count_rows(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 3)
-def _sum_column(draw: Draw, size: int) -> ShellTask:
+def _sum_column(draw: TaskDraw, size: int) -> ShellTask:
     """Sum a column."""
     rows = _orders(draw, size)
     city = draw.pick(rows)[2] if size > 2 else ""
@@ -106,7 +106,7 @@ def _sum_column(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _filter_rows(draw: Draw, size: int) -> ShellTask:
+def _filter_rows(draw: TaskDraw, size: int) -> ShellTask:
     """Select the rows with a text, and a number above or below a bound."""
     rows, border, more = _orders(draw, size), draw.number(8, 30), draw.chance(0.5)
     city = draw.pick(rows)[2] if size > 2 else ""
@@ -123,7 +123,7 @@ def _filter_rows(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 4)
-def _to_json(draw: Draw, size: int) -> ShellTask:
+def _to_json(draw: TaskDraw, size: int) -> ShellTask:
     """Convert a table to JSON."""
     rows = _orders(draw, size)
     value = [
@@ -144,12 +144,12 @@ def _to_json(draw: Draw, size: int) -> ShellTask:
                 "json.dump(rows, open('answer.json', 'w'))",
             ),
         ),
-        (Json("answer.json", json.dumps(value)),),
+        (HoldsJson("answer.json", json.dumps(value)),),
     )
 
 
 @FAMILY.template(2, 4)
-def _from_json(draw: Draw, size: int) -> ShellTask:
+def _from_json(draw: TaskDraw, size: int) -> ShellTask:
     """Convert JSON to a table; keys may be missing."""
     rows, columns = _orders(draw, size), tuple(draw.some(_FIELDS, draw.number(2, 4)))
     named = [dict(zip(_FIELDS, row, strict=True)) for row in rows]
@@ -188,7 +188,7 @@ def _grouped(rows: Rows, key: int, value: Callable[[Sequence[str]], int]) -> dic
 
 
 @FAMILY.template(3, 5)
-def _group(draw: Draw, size: int) -> ShellTask:
+def _group(draw: TaskDraw, size: int) -> ShellTask:
     """Sum the revenue of each city or item."""
     rows, key = _orders(draw, size), draw.number(1, 2)
     totals = _grouped(rows, key, _revenue)
@@ -215,7 +215,7 @@ def _group(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _join(draw: Draw, size: int) -> ShellTask:
+def _join(draw: TaskDraw, size: int) -> ShellTask:
     """Join two tables by a common column."""
     people = draw.people(draw.records(size) // 2)
     customers = list(zip(map(str, draw.some(range(100, 999), len(people))), people, strict=True))
@@ -245,7 +245,7 @@ def _join(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _latest(draw: Draw, size: int) -> ShellTask:
+def _latest(draw: TaskDraw, size: int) -> ShellTask:
     """Find the latest reading of each sensor."""
     sensors = [f"s{n}" for n in draw.some(range(10, 99), 3 + 2 * size)]
     times = draw.moments(draw.records(size), hours=400)
@@ -270,7 +270,7 @@ def _latest(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(4, 5)
-def _quoted(draw: Draw, size: int) -> ShellTask:
+def _quoted(draw: TaskDraw, size: int) -> ShellTask:
     """Process a table whose cells contain commas, quotes and line ends."""
 
     def note() -> str:
@@ -295,7 +295,7 @@ def _quoted(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(4, 5)
-def _pivot(draw: Draw, size: int) -> ShellTask:
+def _pivot(draw: TaskDraw, size: int) -> ShellTask:
     """Make a pivot table of quantities by item and city."""
     rows = _orders(draw, size)
     items, cities = sorted({row[1] for row in rows}), sorted({row[2] for row in rows})

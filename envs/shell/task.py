@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from rollenv.envs.shell.draw import Draw
+from rollenv.envs.shell.draw import TaskDraw
 from rollenv.envs.shell.workspace import Workspace
 
 #: A picklable function from a machine to the description of an error; empty if there is none.
@@ -15,7 +15,7 @@ SIZES = range(1, 6)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ShellVerdict:
     """The verdict on an episode."""
 
     success: bool
@@ -42,12 +42,12 @@ class ShellTask:
     template: str = ""
     size: int = 1
 
-    def judge(self, workspace: Workspace) -> Verdict:
+    def judge(self, workspace: Workspace) -> ShellVerdict:
         """Judge the final state."""
         wrong = [why for why in (check(workspace) for check in self.checks) if why]
-        return Verdict(not wrong, 1 - len(wrong) / len(self.checks), "; ".join(wrong))
+        return ShellVerdict(not wrong, 1 - len(wrong) / len(self.checks), "; ".join(wrong))
 
-    def named(self) -> str:
+    def task_id(self) -> str:
         """Return a hash of the instruction and the initial files: equal tasks have equal names."""
         digest = hashlib.blake2b(digest_size=16)
         for text in (self.instruction, self.setup, *(part for item in sorted(self.files.items()) for part in item)):
@@ -56,11 +56,11 @@ class ShellTask:
         return digest.hexdigest()
 
 
-Make = Callable[[Draw, int], ShellTask]
+Make = Callable[[TaskDraw, int], ShellTask]
 
 
 @dataclass(frozen=True)
-class Template:
+class ShellTemplate:
     """A kind of task: a function of the random draws and the size."""
 
     name: str
@@ -74,26 +74,20 @@ class Family:
 
     name: str
     about: str
-    templates: list[Template] = field(default_factory=list)
+    templates: list[ShellTemplate] = field(default_factory=list)
 
     def template(self, least: int, most: int) -> Callable[[Make], Make]:
         """Add the decorated function, under its name without the underscore, for sizes from least to most (1 to 5)."""
 
         def add(make: Make) -> Make:
-            self.templates.append(Template(make.__name__.lstrip("_"), make, range(least, most + 1)))
+            self.templates.append(ShellTemplate(make.__name__.lstrip("_"), make, range(least, most + 1)))
             return make
 
         return add
 
     def task(self, seed: int | str, size: int, template: str | None = None) -> ShellTask:
-        """Generate the task of a seed.
-
-        Args:
-            seed: equal seeds give equal tasks, in every process.
-            size: 1 (one short command) to 5.
-            template: name of the kind; by default one of those for the size is drawn.
-        """
-        draw = Draw(f"shell {self.name} {template or ''} {size} {seed}")
+        """Generate the task of a seed. ``size``: 1 (one short command) to 5."""
+        draw = TaskDraw(f"shell {self.name} {template or ''} {size} {seed}")
         kinds = [one for one in self.templates if size in one.sizes and template in (None, one.name)]
         kind = draw.pick(kinds)
         return replace(kind.make(draw, size), family=self.name, template=kind.name, size=size)

@@ -9,8 +9,8 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 
-from rollenv.envs.shell.checks import Content, Line, Lines, Number, Paths
-from rollenv.envs.shell.draw import Draw, listed
+from rollenv.envs.shell.checks import Holds, Line, Lines, Number, Paths
+from rollenv.envs.shell.draw import TaskDraw, listed
 from rollenv.envs.shell.logs import RANKED
 from rollenv.envs.shell.task import Family, ShellTask
 
@@ -18,7 +18,7 @@ FAMILY = Family("text", "texts and puzzles: decode, extract, compare, count, ver
 
 
 @FAMILY.template(1, 1)
-def _reverse(draw: Draw, size: int) -> ShellTask:
+def _reverse(draw: TaskDraw, size: int) -> ShellTask:
     """Reverse the order of lines."""
     text = draw.text(draw.number(2, 6))
     return ShellTask(
@@ -30,7 +30,7 @@ def _reverse(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 2)
-def _unique(draw: Draw, size: int) -> ShellTask:
+def _unique(draw: TaskDraw, size: int) -> ShellTask:
     """List or count the distinct lines."""
     words = draw.words(draw.number(3, 8) * size)
     lines, count = [*words, *draw.some(words, len(words) // 2)], draw.chance(0.5)
@@ -49,7 +49,7 @@ def _unique(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 2)
-def _replace(draw: Draw, size: int) -> ShellTask:
+def _replace(draw: TaskDraw, size: int) -> ShellTask:
     """Replace a word everywhere in a file, or in several."""
     old, new, *others = draw.words(8)
     names = [f"{name}.txt" for name in draw.topics(size if size == 1 else 3)]
@@ -61,12 +61,12 @@ def _replace(draw: Draw, size: int) -> ShellTask:
         f"Replace the word {old} with {new} everywhere in {listed(names)}.",
         texts,
         (f"sed -i 's/{old}/{new}/g' {' '.join(names)}",),
-        tuple(Content(name, text.replace(old, new).encode()) for name, text in texts.items()),
+        tuple(Holds(name, text.replace(old, new).encode()) for name, text in texts.items()),
     )
 
 
 @FAMILY.template(1, 2)
-def _change_case(draw: Draw, size: int) -> ShellTask:
+def _change_case(draw: TaskDraw, size: int) -> ShellTask:
     """Convert a text to upper or lower case."""
     text, upper = draw.text(2 * size), draw.chance(0.5)
     text = text if upper else text.upper()
@@ -75,7 +75,7 @@ def _change_case(draw: Draw, size: int) -> ShellTask:
         f"Write text.txt with all letters in {'upper' if upper else 'lower'} case to answer.txt.",
         {"text.txt": text},
         (f"{command} < text.txt > answer.txt",),
-        (Content("answer.txt", (text.upper() if upper else text.lower()).encode()),),
+        (Holds("answer.txt", (text.upper() if upper else text.lower()).encode()),),
     )
 
 
@@ -89,10 +89,11 @@ _CODES: dict[str, tuple[Callable[[str], str], str]] = {
 
 
 @FAMILY.template(1, 5)
-def _decode(draw: Draw, size: int) -> ShellTask:
+def _decode(draw: TaskDraw, size: int) -> ShellTask:
     """Decode a text that was encoded once or several times."""
     text, names = draw.text(draw.number(1, 2 + size)), [draw.pick(list(_CODES)) for _ in range((size + 1) // 2)]
-    names = ["base64"] if size == 1 else names
+    if size == 1:
+        names = ["base64"]
     coded = text
     for name in names:
         coded = _CODES[name][0](coded)
@@ -106,12 +107,12 @@ def _decode(draw: Draw, size: int) -> ShellTask:
         f"The text in secret.txt was {clause}. Write the original text to answer.txt.",
         {"secret.txt": coded},
         (f"{' | '.join([f'{commands[0]} < secret.txt', *commands[1:]])} > answer.txt",),
-        (Content("answer.txt", text.encode()),),
+        (Holds("answer.txt", text.encode()),),
     )
 
 
 @FAMILY.template(2, 4)
-def _shifted(draw: Draw, size: int) -> ShellTask:
+def _shifted(draw: TaskDraw, size: int) -> ShellTask:
     """Decipher a Caesar cipher with an unknown shift."""
     shift, key = draw.number(1, 25), draw.word()
     text = draw.text(1 + size) + f"{draw.word()} {key} is the key\n"
@@ -128,12 +129,12 @@ def _shifted(draw: Draw, size: int) -> ShellTask:
         "answer.txt.",
         {"secret.txt": coded},
         (f'python3 -c "{program}"',),
-        (Content("answer.txt", text.encode()),),
+        (Holds("answer.txt", text.encode()),),
     )
 
 
 @FAMILY.template(2, 5)
-def _addresses(draw: Draw, size: int) -> ShellTask:
+def _addresses(draw: TaskDraw, size: int) -> ShellTask:
     """Extract the addresses in a text, each once."""
     people = [person.lower().replace(" ", ".") for person in draw.people(2 + 2 * size)]
     mails = [f"{person}@{draw.word()}.{draw.pick(('org', 'com', 'net'))}" for person in people]
@@ -154,7 +155,7 @@ def _addresses(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _frequent_words(draw: Draw, size: int) -> ShellTask:
+def _frequent_words(draw: TaskDraw, size: int) -> ShellTask:
     """Find the most frequent words."""
     words, most = draw.words(6 + 4 * size), draw.number(2, 3 + size)
     words += words[:3] * 3
@@ -174,7 +175,7 @@ def _frequent_words(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _differences(draw: Draw, size: int) -> ShellTask:
+def _differences(draw: TaskDraw, size: int) -> ShellTask:
     """Find the lines of one list that are not in the other."""
     lines = [f"{name} {draw.token(4)}" for name in draw.words(draw.records(size))]
     cut = max(2, len(lines) // 5)
@@ -188,7 +189,7 @@ def _differences(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _checksums(draw: Draw, size: int) -> ShellTask:
+def _checksums(draw: TaskDraw, size: int) -> ShellTask:
     """Find the files that do not match their checksum."""
     files = {f"{name}.dat": draw.text(3) for name in draw.words(draw.files(size))}
     kind = draw.pick(("sha256", "md5", "sha1"))
@@ -196,10 +197,8 @@ def _checksums(draw: Draw, size: int) -> ShellTask:
         f"{hashlib.new(kind, t.encode(), usedforsecurity=False).hexdigest()}  {n}\n" for n, t in files.items()
     )
     bad = draw.some(list(files), draw.number(1, len(files) // 2))
-    now = {
-        name: text.replace("a", "e", 1) + ("." if "a" not in text else "") if name in bad else text
-        for name, text in files.items()
-    }
+    changed = {name: files[name].replace("a", "e", 1) if "a" in files[name] else f"{files[name]}." for name in bad}
+    now = files | changed
     return ShellTask(
         f"sums.txt holds the {kind.upper()} checksums of the .dat files, in the format of {kind}sum. Some files were "
         "changed since. Write the names of the files that no longer have their checksum to answer.txt, one a line, "
@@ -211,7 +210,7 @@ def _checksums(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _follow(draw: Draw, size: int) -> ShellTask:
+def _follow(draw: TaskDraw, size: int) -> ShellTask:
     """Follow a chain of files, each of which names the next."""
     names, last = [f"{name}.txt" for name in draw.words(8 * size)], draw.token()
     chain = names[: 3 * size]
@@ -229,7 +228,7 @@ def _follow(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _anagrams(draw: Draw, size: int) -> ShellTask:
+def _anagrams(draw: TaskDraw, size: int) -> ShellTask:
     """Find the words of a list that are anagrams of a word."""
     word = draw.pick([one for one in draw.words(60) if len(one) > 5])
     right = list(dict.fromkeys("".join(draw.mixed(word)) for _ in range(2 + size)))
@@ -246,7 +245,7 @@ def _anagrams(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(3, 5)
-def _initials(draw: Draw, size: int) -> ShellTask:
+def _initials(draw: TaskDraw, size: int) -> ShellTask:
     """Extract a message of one letter per line of a text."""
     message = "".join(draw.words(size - 1))
     position = draw.number(1, 3)
@@ -266,7 +265,7 @@ def _initials(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 1)
-def _count_word(draw: Draw, size: int) -> ShellTask:
+def _count_word(draw: TaskDraw, size: int) -> ShellTask:
     """Count the lines with a word."""
     word, *others = draw.words(9)
     hits, misses = draw.number(2, 12), draw.number(2, 6)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from rollenv.envs.shell.checks import Content, Folder, Line, Missing, Number, Paths, Tree, unchanged
-from rollenv.envs.shell.draw import Draw
+from rollenv.envs.shell.checks import Folder, Holds, HoldsTree, Line, Missing, Number, Paths, unchanged
+from rollenv.envs.shell.draw import TaskDraw
 from rollenv.envs.shell.task import Family, ShellTask
 
 FAMILY = Family("trees", "files and folders: find, count, move, copy, rename, remove")
 _SUFFIXES = ("txt", "md", "csv", "log", "dat", "cfg")
 
 
-def tree(draw: Draw, size: int, suffixes: tuple[str, ...] = _SUFFIXES) -> dict[str, str]:
-    """Draw files of words in folders, path to contents, with different names.
-
-    Args:
-        size: 1 (no folders) to 5.
-    """
+def tree(draw: TaskDraw, size: int, suffixes: tuple[str, ...] = _SUFFIXES) -> dict[str, str]:
+    """Draw files of words in folders, path to contents, with different names. ``size``: 1 (no folders) to 5."""
     folders = [""]
     for topic in draw.topics(2 * (size - 1)):
         folders.append(f"{draw.pick(folders[-3:])}{topic}/")
@@ -35,7 +31,7 @@ def wanted(files: dict[str, str]) -> dict[str, bytes]:
 
 
 @FAMILY.template(1, 2)
-def _count_files(draw: Draw, size: int) -> ShellTask:
+def _count_files(draw: TaskDraw, size: int) -> ShellTask:
     """Count the files below a folder."""
     top, files = draw.topic(), tree(draw, size)
     where = "in" if size == 1 else "below"
@@ -49,7 +45,7 @@ def _count_files(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 1)
-def _rename_file(draw: Draw, size: int) -> ShellTask:
+def _rename_file(draw: TaskDraw, size: int) -> ShellTask:
     """Rename one file."""
     old, new = draw.words(2)
     text = draw.text(2)
@@ -57,12 +53,12 @@ def _rename_file(draw: Draw, size: int) -> ShellTask:
         f"Rename the file {old}.txt to {new}.txt.",
         {f"{old}.txt": text},
         (f"mv {old}.txt {new}.txt",),
-        (Content(f"{new}.txt", text.encode()), Missing(f"{old}.txt")),
+        (Holds(f"{new}.txt", text.encode()), Missing(f"{old}.txt")),
     )
 
 
 @FAMILY.template(1, 1)
-def _copy_file(draw: Draw, size: int) -> ShellTask:
+def _copy_file(draw: TaskDraw, size: int) -> ShellTask:
     """Copy one file."""
     old, new = draw.words(2)
     text = draw.text(2)
@@ -70,12 +66,12 @@ def _copy_file(draw: Draw, size: int) -> ShellTask:
         f"Copy the file {old}.txt to {new}.txt, and keep {old}.txt.",
         {f"{old}.txt": text},
         (f"cp {old}.txt {new}.txt",),
-        (Content(f"{new}.txt", text.encode()), Content(f"{old}.txt", text.encode())),
+        (Holds(f"{new}.txt", text.encode()), Holds(f"{old}.txt", text.encode())),
     )
 
 
 @FAMILY.template(1, 1)
-def _remove_file(draw: Draw, size: int) -> ShellTask:
+def _remove_file(draw: TaskDraw, size: int) -> ShellTask:
     """Remove one file of several."""
     names = draw.words(draw.number(2, 5))
     files = {f"{name}.txt": draw.text(1) for name in names}
@@ -89,7 +85,7 @@ def _remove_file(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(1, 2)
-def _make_folders(draw: Draw, size: int) -> ShellTask:
+def _make_folders(draw: TaskDraw, size: int) -> ShellTask:
     """Make a folder, or nested folders."""
     parts = draw.topics(draw.number(1, 2) if size == 1 else draw.number(3, 5))
     path = "/".join(parts)
@@ -99,12 +95,12 @@ def _make_folders(draw: Draw, size: int) -> ShellTask:
         f"Create the folder {path}{' (with its parent folders)' if len(parts) > 1 else ''}.{clause}",
         {"notes.txt": draw.text(1)},
         (f"mkdir -p {path}" + ("" if size == 1 else f" && touch {inside}"),),
-        (Folder(path), *((Content(inside, b"", loose=False),) if size > 1 else ())),
+        (Folder(path), *((Holds(inside, b"", loose=False),) if size > 1 else ())),
     )
 
 
 @FAMILY.template(2, 5)
-def _largest_file(draw: Draw, size: int) -> ShellTask:
+def _largest_file(draw: TaskDraw, size: int) -> ShellTask:
     """Find the file with the most bytes."""
     top, files = draw.topic(), tree(draw, size)
     lengths = draw.some(range(20, 4000), len(files))
@@ -125,7 +121,7 @@ def _largest_file(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _total_size(draw: Draw, size: int) -> ShellTask:
+def _total_size(draw: TaskDraw, size: int) -> ShellTask:
     """Sum the sizes of files with a suffix."""
     top, suffix, files = draw.topic(), draw.pick(_SUFFIXES), tree(draw, size)
     files[f"{draw.token(6)}.{suffix}"] = draw.text(2)
@@ -143,7 +139,7 @@ def _total_size(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(2, 5)
-def _change_suffix(draw: Draw, size: int) -> ShellTask:
+def _change_suffix(draw: TaskDraw, size: int) -> ShellTask:
     """Rename all files with a suffix to another one."""
     top, files = draw.topic(), tree(draw, size, ("txt", "md", "csv"))
     old, new = draw.pick(("txt", "md", "csv")), draw.pick(("text", "old", "bak"))
@@ -155,12 +151,12 @@ def _change_suffix(draw: Draw, size: int) -> ShellTask:
         f"instead (a.{old} becomes a.{new} in the same folder). Leave all other files as they are.",
         placed(top, files),
         (command,),
-        (Tree(top, wanted(after)),),
+        (HoldsTree(top, wanted(after)),),
     )
 
 
 @FAMILY.template(2, 5)
-def _gather(draw: Draw, size: int) -> ShellTask:
+def _gather(draw: TaskDraw, size: int) -> ShellTask:
     """Move all files with a suffix into one folder."""
     top, files, suffix = draw.topic(), tree(draw, size, ("log", "txt", "md")), draw.pick(("log", "txt", "md"))
     files[f"{draw.token(6)}.{suffix}"] = draw.text(1)
@@ -171,12 +167,12 @@ def _gather(draw: Draw, size: int) -> ShellTask:
         f"folder {top}/{suffix}, keeping the file names (they are all different). Other files stay where they are.",
         placed(top, files),
         (f"mkdir {top}/{suffix}", f"find {top} -name '*.{suffix}' -type f -exec mv -n {{}} {top}/{suffix}/ \\;"),
-        (Tree(top, wanted(after)),),
+        (HoldsTree(top, wanted(after)),),
     )
 
 
 @FAMILY.template(2, 5)
-def _remove_empty(draw: Draw, size: int) -> ShellTask:
+def _remove_empty(draw: TaskDraw, size: int) -> ShellTask:
     """Remove empty files and then empty folders."""
     top, files = draw.topic(), tree(draw, size)
     empty = set(draw.some(sorted(files), max(2, len(files) // 3)))
@@ -188,12 +184,12 @@ def _remove_empty(draw: Draw, size: int) -> ShellTask:
         "hold no files at any depth. Leave everything else as it is.",
         placed(top, files),
         (f"find {top} -type f -empty -delete", f"find {top} -mindepth 1 -type d -empty -delete"),
-        (Tree(top, wanted(kept), frozenset(folders)),),
+        (HoldsTree(top, wanted(kept), frozenset(folders)),),
     )
 
 
 @FAMILY.template(3, 5)
-def _remove_copies(draw: Draw, size: int) -> ShellTask:
+def _remove_copies(draw: TaskDraw, size: int) -> ShellTask:
     """Remove copies: keep the file with the path that sorts first."""
     top, files = draw.topic(), tree(draw, size)
     contents = [draw.text(2) for _ in range(max(2, len(files) // 2))]
@@ -209,12 +205,12 @@ def _remove_copies(draw: Draw, size: int) -> ShellTask:
         "delete the others. Files without a copy stay.",
         placed(top, files),
         (script,),
-        (Tree(top, {path: text.encode() for text, path in kept.items()}),),
+        (HoldsTree(top, {path: text.encode() for text, path in kept.items()}),),
     )
 
 
 @FAMILY.template(3, 5)
-def _remove_old(draw: Draw, size: int) -> ShellTask:
+def _remove_old(draw: TaskDraw, size: int) -> ShellTask:
     """Remove files that were last changed before a day."""
     top, files = draw.topic(), tree(draw, size)
     border = draw.moment().replace(hour=0, minute=0, second=0)
@@ -227,13 +223,13 @@ def _remove_old(draw: Draw, size: int) -> ShellTask:
         "00:00 UTC. Keep the other files.",
         placed(top, files),
         (f"find {top} -type f ! -newermt '{border:%Y-%m-%d} 00:00:00 UTC' -delete",),
-        (Tree(top, wanted(kept)),),
+        (HoldsTree(top, wanted(kept)),),
         setup,
     )
 
 
 @FAMILY.template(3, 5)
-def _broken_links(draw: Draw, size: int) -> ShellTask:
+def _broken_links(draw: TaskDraw, size: int) -> ShellTask:
     """List symbolic links that lead nowhere."""
     top, files = draw.topic(), tree(draw, size)
     names = [f"{name}.lnk" for name in draw.words(len(files))]
@@ -251,7 +247,7 @@ def _broken_links(draw: Draw, size: int) -> ShellTask:
 
 
 @FAMILY.template(4, 5)
-def _deepest(draw: Draw, size: int) -> ShellTask:
+def _deepest(draw: TaskDraw, size: int) -> ShellTask:
     """Find the file that holds a word, among files with one name."""
     top, name, mark = draw.topic(), f"{draw.word()}.conf", draw.token()
     folders = ["/".join(draw.topics(draw.number(1, 5))) for _ in range(10 * size)]

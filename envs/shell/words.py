@@ -43,25 +43,9 @@ LAST_NAMES = tuple(
 )
 LEVELS = ("DEBUG", "INFO", "WARN", "ERROR")
 SERVICES = ("auth", "billing", "cache", "cart", "gateway", "mailer", "indexer", "payments", "queue", "search", "users")
-CITIES = (
-    "Berlin",
-    "Bogota",
-    "Cairo",
-    "Dublin",
-    "Hanoi",
-    "Lagos",
-    "Lima",
-    "Lisbon",
-    "Madrid",
-    "Nairobi",
-    "Oslo",
-    "Paris",
-    "Prague",
-    "Quito",
-    "Riga",
-    "Rome",
-    "Seoul",
-    "Sofia",
-    "Tokyo",
-    "Vienna",
+CITIES = tuple(
+    """
+    Berlin Bogota Cairo Dublin Hanoi Lagos Lima Lisbon Madrid Nairobi Oslo Paris Prague Quito Riga
+    Rome Seoul Sofia Tokyo Vienna
+    """.split()  # noqa: SIM905
 )

@@ -28,11 +28,7 @@ class Workspace(Protocol):
     """
 
     def run(self, command: str, *, timeout: float = 10.0) -> CommandResult:
-        """Run a bash command in the working folder with a clean environment, and kill all its processes.
-
-        Args:
-            timeout: time limit of the command, in seconds.
-        """
+        """Run a bash command in the working folder with a clean environment, and kill all its processes."""
 
     def look(self, path: str) -> Entry | None:
         """Return the status of a file, folder or link itself; None if nothing exists there."""
@@ -44,7 +40,7 @@ class Workspace(Protocol):
         """Return the contents of a file; None if it is a link, unreadable or larger than ``most`` bytes."""
 
 
-def _found(look: Callable[[], _Found]) -> _Found | None:
+def _result_or_none(look: Callable[[], _Found]) -> _Found | None:
     """Return the result, or None if the agent's files make it fail."""
     with contextlib.suppress(SandboxFileError, UnicodeError, ValueError):
         return look()
@@ -58,14 +54,7 @@ class MachineWorkspace:
         self._machine, self._home = machine, home
 
     def prepare(self, files: Mapping[str, str | bytes], setup: str) -> None:
-        """Write files, and then run the setup.
-
-        Args:
-            setup: bash commands; background processes keep running.
-
-        Raises:
-            SandboxError: the setup failed, so there is no task.
-        """
+        """Write files, and then run the setup."""
         self._machine.files.write_many({self._path(path): data for path, data in files.items()})
         if not setup:
             return
@@ -80,17 +69,17 @@ class MachineWorkspace:
 
     def run(self, command: str, *, timeout: float = 10.0) -> CommandResult:
         words = [*_CLEAN.split(), command]
-        done = _found(lambda: self._machine.run(words, cwd=self._home, timeout=timeout))
+        done = _result_or_none(lambda: self._machine.run(words, cwd=self._home, timeout=timeout))
         return done or CommandResult("", "the folder or bash is gone", 127, None, 0.0)
 
     def look(self, path: str) -> Entry | None:
-        return _found(lambda: self._machine.files.info(self._path(path)))
+        return _result_or_none(lambda: self._machine.files.info(self._path(path)))
 
     def listing(self, path: str) -> list[Entry]:
-        return _found(lambda: self._machine.files.list(self._path(path))) or []
+        return _result_or_none(lambda: self._machine.files.list(self._path(path))) or []
 
     def read(self, path: str, most: int = MOST_BYTES) -> bytes | None:
         entry = self.look(path)
         if entry is None or entry.type != "file" or entry.size > most:
             return None
-        return _found(lambda: self._machine.files.read_bytes(self._path(path)))
+        return _result_or_none(lambda: self._machine.files.read_bytes(self._path(path)))

@@ -55,7 +55,7 @@ _NO_CALL = "No call was found. Call bash with a command, or submit once the task
 
 
 @dataclass
-class Started:
+class StartedTask:
     """A task with its machine, ready for the agent."""
 
     instruction: str
@@ -122,12 +122,12 @@ class TerminalEnv(Env):
         self.max_turns, self.calls, self.output_chars = max_turns, calls, output_chars
         self.command_seconds, self.max_seconds = command_seconds, max_seconds
         self.attached = attached or Attached()
-        self._started: Started | None = None
+        self._started: StartedTask | None = None
         self._begin_again()
 
     # -- what an author defines ----------------------------------------------------------------------------------------
 
-    def start(self, options: dict[str, Any]) -> Started:
+    def start(self, options: dict[str, Any]) -> StartedTask:
         """Choose a task with :attr:`np_random` or ``options``, and start its machine."""
         raise NotImplementedError(f"{type(self).__name__} has no start()")
 
@@ -166,18 +166,13 @@ class TerminalEnv(Env):
         return self._begun_task.user
 
     @property
-    def _begun_task(self) -> Started:
+    def _begun_task(self) -> StartedTask:
         if self._started is None:
             raise EpisodeOver(f"{self}: call reset() to start an episode")
         return self._started
 
     def say(self, text: str, *, ends: bool = False, valid: bool = True, died: bool = False) -> StepResult:
         """Count a turn that was played on the machine from outside; grade the machine after the last turn.
-
-        Args:
-            ends: whether the agent has submitted.
-            valid: whether the action was parsed.
-            died: whether the machine has died.
 
         Raises:
             EpisodeOver: there is no running episode.
@@ -215,9 +210,6 @@ class TerminalEnv(Env):
         """Start a program that plays the task, see :class:`~rollenv.envs.terminal.program.Program`.
 
         Its deadline is limited by the remainder of :attr:`max_seconds`.
-
-        Raises:
-            UsageError: a program is running, or the spec is incomplete.
         """
         if self._program is not None:
             raise UsageError(f"{self}: a program is running; call end_program() first")
@@ -266,7 +258,7 @@ class TerminalEnv(Env):
     def _step(self, action: str) -> StepResult:
         self.turn += 1
         try:
-            commands, ends, wrong = self._understood(action)
+            commands, ends, wrong = self._parse_commands(action)
             outputs = [self._run(command, seconds) for command, seconds in commands]
             text = "\n".join([*outputs, *([wrong] if wrong else [])])
             return self._after(text, ends, not ends and self._is_late(), valid=not wrong)
@@ -292,7 +284,7 @@ class TerminalEnv(Env):
         text = "The machine has ended."
         return text, 0.0, True, False, {"success": False, "metrics": {"turns": self.turn, "machine_ended": 1}}
 
-    def _understood(self, action: str) -> tuple[list[tuple[str, float]], bool, str]:
+    def _parse_commands(self, action: str) -> tuple[list[tuple[str, float]], bool, str]:
         """Parse commands with their time limits, whether the agent submits, and an error."""
         if self.calls == PLAIN:
             ends = action.strip() == SUBMIT
@@ -354,5 +346,8 @@ class TerminalEnv(Env):
 def shown_output(ran: Ran, most: int) -> str:
     """Return the observation of a command: its output without the middle, and any failure."""
     text = cut_middle(ran.text, most)
-    end = f"[stopped: {ran.cut}]" if ran.cut else f"[exit code {ran.exit_code}]" if ran.exit_code else ""
-    return text + ("\n" if text and end and not text.endswith("\n") else "") + end
+    if not ran.cut and not ran.exit_code:
+        return text
+    if text and not text.endswith("\n"):
+        text += "\n"
+    return text + (f"[stopped: {ran.cut}]" if ran.cut else f"[exit code {ran.exit_code}]")

@@ -34,7 +34,7 @@ class Healthcheck:
 
 
 @dataclass(frozen=True)
-class Collect:
+class CollectStep:
     """A command that collects results before the agent's processes are killed."""
 
     command: str
@@ -66,7 +66,7 @@ class Verifier:
     user: str = ""
     separate: bool = False
     image: str = ""
-    collect: tuple[Collect, ...] = ()
+    collect: tuple[CollectStep, ...] = ()
     writes_reward: bool = True
 
     def find(self, name: str) -> Path | None:
@@ -90,7 +90,7 @@ class Artifact:
 
 
 @dataclass(frozen=True)
-class Step:
+class TaskStep:
     """A step of a task, with its own instruction and grading."""
 
     name: str
@@ -131,7 +131,7 @@ class TaskFolder:
     path: Path
     name: str
     kind: str
-    steps: tuple[Step, ...]
+    steps: tuple[TaskStep, ...]
     context: Path
     dockerfile: str
     ignored: tuple[str, ...] = ()
@@ -209,7 +209,9 @@ class Fields:
     def numbers(self, name: str) -> dict[str, float]:
         """Return finite numbers by name; the name of a single one is ``reward``."""
         found = self.data.get(name)
-        table = found if isinstance(found, Mapping) else {} if found is None else {"reward": found}
+        if found is None:
+            return {}
+        table = found if isinstance(found, Mapping) else {"reward": found}
         good = (isinstance(each, int | float) and not isinstance(each, bool) for each in table.values())
         if not all(good) or not all(map(math.isfinite, table.values())):
             self.wrong(name, "a number, or a table of numbers")
@@ -232,21 +234,13 @@ class Fields:
         return _VARIABLE.sub(value, text).replace("\0", "")
 
     def wrong(self, name: str, wanted: str) -> None:
-        """Report an invalid value, with a description of valid ones.
-
-        Raises:
-            TaskFolderError: always.
-        """
+        """Report an invalid value, with a description of valid ones."""
         where = f"{self.prefix}.{name}".strip(".")
         raise TaskFolderError(f"{self.file}: {where} must be {wanted}, got {self.data.get(name)!r}")
 
 
 def read_text(path: Path) -> str:
-    """Read a file of a task.
-
-    Raises:
-        TaskFolderError: the file cannot be read.
-    """
+    """Read a file of a task."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

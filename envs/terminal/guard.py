@@ -58,12 +58,10 @@ _PROJECT = frozenset({"pyproject.toml", "uv.lock", "uv.toml", ".python-version"}
 _MOST = 1 << 20
 
 
-class Guard:
+class FileGuard:
     """The filter for :meth:`Machine.commit`.
 
     Args:
-        image: the agent's initial image.
-        runners: programs and packages of the tests.
         tests: names of the tests' files, which they may copy beside the agent's work.
     """
 
@@ -106,6 +104,12 @@ class Guard:
         return bool(_SYSTEM.match(path)) or any(part == "pyvenv.cfg" or part[:3] in ("bin", "lib") for part in parts)
 
     def _keeps(self, path: str, member: tarfile.TarInfo, contents: IO[bytes] | None) -> bool:
+        # The first rule that applies to a path decides, so the order is part of the rules. First what is refused
+        # wherever it is: the grader's folders, files that Python or pytest load from any folder, and members whose kind
+        # (a link, a file for a folder) would divert what is copied later. Then packages, before the system folders that
+        # most of them are in and that accept new files. Then the system folders, before settings and homes: these
+        # rules may end with "keep", which must not be reached by a path of a stricter place. Rules for the project's
+        # own files come last, since everything that no rule names is kept.
         if any(f"{path}/".startswith(f"{ours}/") for ours in _OURS):
             return False
         name = path.rpartition("/")[2]
@@ -122,7 +126,7 @@ class Guard:
             return False
         if self._is_system(path):
             return self._of_system(path, name, member, before is not None)
-        if path in _ACCOUNTS and _renumbered(_read(contents), before):
+        if path in _ACCOUNTS and _renumbers_accounts(_read(contents), before):
             return False
         if _ETC.match(path) or (_HOME.search(path) and path.startswith(("/root/", "/home/"))):
             return False
@@ -199,7 +203,7 @@ def _settings(text: bytes | None) -> Any:
         return object()
 
 
-def _renumbered(text: bytes | None, before: Path | None) -> bool:
+def _renumbers_accounts(text: bytes | None, before: Path | None) -> bool:
     """Return whether system users or groups have new ids, as tests may run programs as them."""
     if text is None:
         return True
@@ -228,7 +232,7 @@ def tampered(machine: Machine) -> list[str]:
 
     Compiled Python modules are ignored: set ``PYTHONPYCACHEPREFIX`` for graders to a folder without any.
     """
-    guard, found = Guard(machine.image), []
+    guard, found = FileGuard(machine.image), []
     with tempfile.TemporaryFile() as file:
         machine.pack(file)
         file.seek(0)

@@ -47,19 +47,12 @@ class Keystrokes(Wrapper):
     task is submitted when ``task_complete`` was true twice in a row.
 
     Args:
-        env: the environment that runs commands, a :class:`TerminalEnv`.
         output_bytes: maximum length of an observation; the middle of longer ones is left out.
         longest_wait: maximum number of seconds to wait after one entry of keystrokes.
     """
 
     def __init__(
-        self,
-        env: Any,
-        *,
-        rows: int = 40,
-        columns: int = 160,
-        output_bytes: int = 10_000,
-        longest_wait: float = 60.0,
+        self, env: Any, *, rows: int = 40, columns: int = 160, output_bytes: int = 10_000, longest_wait: float = 60.0
     ):
         super().__init__(env)
         if not isinstance(env.unwrapped, TerminalEnv):
@@ -87,7 +80,7 @@ class Keystrokes(Wrapper):
         if not isinstance(action, str):
             raise TypeError(f"{self}: an action must be a str, not {type(action).__name__}")
         try:
-            commands, done = self._understood(action)
+            commands, done = self._parse_keystrokes(action)
         except ValueError as error:
             self._confirming = False
             return self._inner.say(f"Previous response had parsing errors:\nERROR: {error}", valid=False)
@@ -104,7 +97,7 @@ class Keystrokes(Wrapper):
         self._confirming = done
         return self._inner.say(f"{screen}\n\n{_CONFIRM}" if done else screen)
 
-    def _understood(self, action: str) -> tuple[list[tuple[str, float]], bool]:
+    def _parse_keystrokes(self, action: str) -> tuple[list[tuple[str, float]], bool]:
         """Parse keystrokes with the seconds to wait after them, and whether the agent declares the task complete."""
         begin, end = action.find("{"), action.rfind("}")
         if begin < 0 or end < begin:
@@ -225,7 +218,9 @@ class _Screen:
         return f"Current Terminal Screen:\n{self._visible()}"
 
     def _visible(self) -> str:
-        return self._tmux("capture-pane", "-p", "-t", "main").stdout.rstrip() if self.tmux else self._plain()[-4000:]
+        if self.tmux:
+            return self._tmux("capture-pane", "-p", "-t", "main").stdout.rstrip()
+        return self._plain()[-4000:]
 
     def _history(self) -> str:
         if not self.tmux:

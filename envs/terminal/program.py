@@ -61,12 +61,7 @@ class Program:
         spec: plain data: ``command`` (words), ``seconds`` (its deadline), ``home`` (a folder for its files, which is
             created, and removed at the end), and optionally ``env``, ``files`` (text or JSON data by path), ``stdin``
             and ``transcript`` (a shell pattern for files).
-        cwd: working folder of the program.
         user: name or id of the user that runs it.
-
-    Raises:
-        UsageError: the spec is incomplete.
-        SandboxError: the program could not be set up.
     """
 
     def __init__(self, machine: Machine, spec: Mapping[str, Any], cwd: str, user: str):

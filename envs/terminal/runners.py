@@ -73,12 +73,7 @@ class Runners:
         return program in self.programs or _PROGRAMS.match(program) is not None
 
     def loads(self, package: str, of_image: bool) -> bool:
-        """Return whether the tests load a Python package for themselves, rather than as part of the agent's work.
-
-        Args:
-            package: its name in ``site-packages``, or the name of its metadata.
-            of_image: whether the image has it.
-        """
+        """Return whether the tests load a Python package for themselves, rather than as part of the agent's work."""
         name = top_level(package)
         return bool(_ALWAYS.match(name)) or name in self.installed or (of_image and name in self.imported)
 

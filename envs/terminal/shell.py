@@ -63,12 +63,7 @@ class Shell:
     kept: str = field(default="", repr=False)
 
     def run(self, script: str, *arguments: str, timeout: float | None = None) -> Ran:
-        """Run a script to its end, or to the limit of time or output.
-
-        Args:
-            arguments: values of ``$1`` and so on.
-            timeout: time limit, instead of the session's.
-        """
+        """Run a script to its end, or to the limit of time or output. ``arguments``: values of ``$1`` and so on."""
         given = f"{self.kept or f'cd -- {shlex.quote(self.cwd)}'}\0{sendable(script)}\0"
         words = ["bash", "-c", _KEEPING, "--", *arguments]
         ran, kept = _run(self.machine, words, given, timeout or self.timeout, self.user)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 
-from rollenv.envs.terminal.folder import Artifact, Step, TaskFolder, Verifier
-from rollenv.envs.terminal.guard import Guard, tells_runners
+from rollenv.envs.terminal.folder import Artifact, TaskFolder, TaskStep, Verifier
+from rollenv.envs.terminal.guard import FileGuard, tells_runners
 from rollenv.envs.terminal.runners import read_runners
 from rollenv.sandbox import CommandResult, Image, Limits, Machine, NotFound, SandboxDied, SandboxError
 from rollenv.sandbox.inside.protocol import ReadFile
@@ -113,7 +113,7 @@ def lacking(output: str) -> str:
 
 
 @dataclass
-class Verdict:
+class Grading:
     """The outcome of a task's tests.
 
     Attributes:
@@ -140,22 +140,17 @@ class Verdict:
 
 def verify(
     task: TaskFolder,
-    step: Step,
+    step: TaskStep,
     machine: Machine,
     image: Image,
     *,
     offline: Offline | None = None,
     separate: Image | None = None,
     limits: Limits = LIMITS,
-) -> Verdict:
+) -> Grading:
     """Grade a machine. Its processes are killed (servers after the tests that need them), its files stay.
 
     If the tests have no result because of the agent's work, the reward is 0, so that provoking an error does not pay.
-
-    Args:
-        image: image of the grading machine.
-        offline: wheels and programs that replace the network.
-        separate: the image of a separate verifier.
 
     Raises:
         VerifierError: there is no reward even without the agent's files; subclasses are the reasons.
@@ -172,7 +167,7 @@ def verify(
     if not servers:
         machine.end_processes()
     runners = read_runners(verifier.files("*.py"), _script(task, step))
-    guard = Guard(image, runners, (path.name for path in verifier.files()))
+    guard = FileGuard(image, runners, (path.name for path in verifier.files()))
     grading = _Grading(task, step, separate or image, offline, limits)
     try:
         with temporary() as folder, carried(machine, servers) as tunnels:
@@ -184,7 +179,7 @@ def verify(
             except VerifierError as error:
                 if not grading.comes_to_a_result():
                     raise
-                verdict = Verdict({"reward": 0.0}, str(error), broke_tests=True)
+                verdict = Grading({"reward": 0.0}, str(error), broke_tests=True)
     finally:
         if servers and machine.alive:
             machine.end_processes()
@@ -197,7 +192,7 @@ class _Grading:
     """Runs the tests of one step, each time on a new machine, where the agent's files take no space from them."""
 
     task: TaskFolder
-    step: Step
+    step: TaskStep
     image: Image
     """The image without the agent's work."""
     offline: Offline
@@ -208,7 +203,7 @@ class _Grading:
         start: Image,
         tunnels: Mapping[int, str] | None = None,
         artifacts: Callable[[Machine], None] = lambda grader: None,
-    ) -> Verdict:
+    ) -> Grading:
         with Machine.create(start, limits=self.limits, shown=self.offline.shown(), tunnels=tunnels) as grader:
             artifacts(grader)
             return _run(self.task, self.step, grader, self.image, self.offline)
@@ -222,7 +217,7 @@ class _Grading:
         return True
 
 
-def _hand_over(machine: Machine, grader: Machine, step: Step, folder: Path) -> None:
+def _hand_over(machine: Machine, grader: Machine, step: TaskStep, folder: Path) -> None:
     """Copy the artifacts to a separate verifier, without links, which may lead anywhere."""
     for i, artifact in enumerate((_PUBLISHED, *step.artifacts)):
         source, target = artifact.source.rstrip("/"), artifact.destination.rstrip("/") or "/"
@@ -253,14 +248,16 @@ def _fits(name: Path, patterns: Sequence[str]) -> bool:
     return any(fnmatch(end, pattern) for pattern in patterns for end in ends)
 
 
-def _script_file(task: TaskFolder, step: Step) -> Path:
+def _script_file(task: TaskFolder, step: TaskStep) -> Path:
     name = step.verifier.script
     return (step.verifier.find(name) if task.kind == "harbor" and name else None) or task.path / name
 
 
-def _script(task: TaskFolder, step: Step) -> str:
+def _script(task: TaskFolder, step: TaskStep) -> str:
     path = _script_file(task, step)
-    return path.read_text(errors="replace") if step.verifier.script and path.is_file() else "python3 -m pytest"
+    if step.verifier.script and path.is_file():
+        return path.read_text(errors="replace")
+    return "python3 -m pytest"
 
 
 def _account(image: Image, user: str) -> tuple[str, dict[str, str]]:
@@ -276,7 +273,7 @@ def _account(image: Image, user: str) -> tuple[str, dict[str, str]]:
     return user, {}
 
 
-def _run(task: TaskFolder, step: Step, grader: Machine, image: Image, offline: Offline) -> Verdict:
+def _run(task: TaskFolder, step: TaskStep, grader: Machine, image: Image, offline: Offline) -> Grading:
     verifier = step.verifier
     user, about = _account(image, verifier.user or grader.image.user)
     root = {"user": "0", "cwd": "/"}
@@ -312,7 +309,7 @@ def _run(task: TaskFolder, step: Step, grader: Machine, image: Image, offline: O
         raise TestsNotSetUp(f"{task.name}: the tests could not be set up without a network: {why[:300]}")
     if early:
         rewards = dict.fromkeys(rewards, 0.0)
-    return Verdict(rewards, output, ended_early=early)
+    return Grading(rewards, output, ended_early=early)
 
 
 def _command(task: TaskFolder, script: Path, grader: Machine) -> list[str]:
@@ -337,7 +334,7 @@ def _by_exit_code(done: CommandResult) -> dict[str, float]:
     return {"reward": float(passed)}
 
 
-def _rewards(task: TaskFolder, step: Step, grader: Machine, done: CommandResult) -> dict[str, float]:
+def _rewards(task: TaskFolder, step: TaskStep, grader: Machine, done: CommandResult) -> dict[str, float]:
     """Read reward.json, else reward.txt, as Harbor does; one that the tests mention takes precedence."""
     for name in sorted(("reward.json", "reward.txt"), key=lambda name: not _mention(step.verifier, name)):
         path = f"{_LOGS}/{name}"

@@ -10,7 +10,7 @@ from rollenv.core.env import ResetResult, StepResult
 from rollenv.core.errors import EpisodeOver
 from rollenv.core.parsing import last_boxed, last_tagged
 from rollenv.core.tools.calculator import MAX_CHARACTERS, evaluate
-from rollenv.envs.data.task import Verdict
+from rollenv.envs.data.task import RowVerdict
 from rollenv.envs.math.arithmetic import INTEGER, OPERATORS, Arithmetic
 
 #: The calculator's schema for function-calling models.
@@ -36,8 +36,6 @@ class CalculatorTask(Arithmetic):
     ``tool_success_counter``.
 
     Args:
-        terms, operands, operators, split: arguments of :class:`~rollenv.envs.math.arithmetic.Arithmetic`.
-        max_turns: maximum number of calls and answers together.
         format_reward: reward for an action that is neither, and for a malformed call.
     """
 
@@ -75,39 +73,43 @@ class CalculatorTask(Arithmetic):
             f"Then give just the number, as in \\boxed{{408}}. You have {self.max_turns} turns, including the answer."
         )
 
-    def _judge(self, action: str) -> Verdict:
+    def _judge(self, action: str) -> RowVerdict:
         call = last_tagged(action, "tool_call")
         if call is not None:
             self.calls += 1
             try:
                 expression = _expression(call)
             except ValueError as error:
-                return Verdict(0.0, f"The call was not understood: {error}.", valid=False)
+                return RowVerdict(0.0, f"The call was not understood: {error}.", valid=False)
             try:
                 result = str(evaluate(expression))
                 self.results += 1
             except ValueError as error:
                 result = f"error: {error}"
             self.hint += f"\n{expression} = {result}"
-            return Verdict(0.0, f"<tool_response>\n{result}\n</tool_response>")
+            return RowVerdict(0.0, f"<tool_response>\n{result}\n</tool_response>")
         answer = last_boxed(action)
         if answer is None:
-            return Verdict(0.0, "This is neither a <tool_call> nor an answer in \\boxed{}.", valid=False)
+            return RowVerdict(0.0, "This is neither a <tool_call> nor an answer in \\boxed{}.", valid=False)
         right = bool(INTEGER.fullmatch(answer)) and int(answer) == self.gold
-        return Verdict(float(right), "That is right." if right else "That is wrong.", final=True)
+        return RowVerdict(float(right), "That is right." if right else "That is wrong.", final=True)
 
     def render(self) -> str:
         return f"{super().render()}, {self.calls} calls, {self.results} results"
 
     def sample_random_action(self) -> str:
         number = self.action_rng.randrange(1000)
-        return _tool_call(f"{number} + 1") if self.action_rng.random() < 0.5 else self.format_answer(number)
+        if self.action_rng.random() < 0.5:
+            return _tool_call(f"{number} + 1")
+        return self.format_answer(number)
 
     def oracle_action(self) -> str:
         """Return a call of the calculator with the whole expression, then its result."""
         if self._over:
             raise EpisodeOver(f"{self}: the episode is over; there is no next action")
-        return _tool_call(self.task) if self.turn == 0 and self.max_turns > 1 else self.format_answer(self.gold)
+        if self.turn == 0 and self.max_turns > 1:
+            return _tool_call(self.task)
+        return self.format_answer(self.gold)
 
 
 def _tool_call(expression: str) -> str:
@@ -115,11 +117,7 @@ def _tool_call(expression: str) -> str:
 
 
 def _expression(call: str) -> str:
-    """Return the expression of a call.
-
-    Raises:
-        ValueError: the call is malformed; the message is for the agent.
-    """
+    """Return the expression of a call."""
     if len(call) > 2 * MAX_CHARACTERS:
         raise ValueError("it is too long")
     try:

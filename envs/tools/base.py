@@ -22,7 +22,7 @@ from rollenv.envs.splits import check_split, in_split
 
 
 @dataclass(frozen=True)
-class Reply:
+class UserReply:
     """A user's reply to a message."""
 
     text: str
@@ -35,9 +35,9 @@ class User:
     def __init__(self) -> None:
         self.state: dict[str, Any] = {}
 
-    def reply(self, message: str) -> Reply:
+    def reply(self, message: str) -> UserReply:
         """Answer a message of the agent."""
-        return Reply("", ends=True)
+        return UserReply("", ends=True)
 
 
 class Informant(User):
@@ -57,13 +57,13 @@ class Informant(User):
         super().__init__()
         self.facts, self.ignorant = facts, ignorant
 
-    def reply(self, message: str) -> Reply:
+    def reply(self, message: str) -> UserReply:
         if "?" not in message:
-            return Reply("", ends=True)
+            return UserReply("", ends=True)
         asked = message.lower()
         known = [fact for words, fact in self.facts if any(word in asked for word in words)]
         self.state["questions"] = self.state.get("questions", 0) + 1
-        return Reply(" ".join(known) or self.ignorant)
+        return UserReply(" ".join(known) or self.ignorant)
 
 
 class Reminder(User):
@@ -73,8 +73,8 @@ class Reminder(User):
         super().__init__()
         self.text = text
 
-    def reply(self, message: str) -> Reply:
-        return Reply(self.text)
+    def reply(self, message: str) -> UserReply:
+        return UserReply(self.text)
 
 
 #: A function's name and its arguments.
@@ -141,7 +141,7 @@ class Problem:
             twin.call(name, arguments)
         return twin.data()
 
-    def named(self) -> str:
+    def task_id(self) -> str:
         """Return the name, or a hash of the task."""
         if self.name:
             return self.name
@@ -150,11 +150,7 @@ class Problem:
 
 
 def counted(changed: Sequence[Change], wanted: Sequence[Change]) -> tuple[int, int]:
-    """Count changes.
-
-    Returns:
-        The numbers of wanted changes that were made, and of other changes.
-    """
+    """Count changes."""
     aims = {change.path: change.after for change in wanted}
     met = sum(change.path in aims and aims[change.path] == change.after for change in changed)
     return met, sum(change.path not in aims for change in changed)
@@ -288,7 +284,7 @@ class ToolEnv(Env):
         for _ in range(1000):
             self.key = int(self.np_random.integers(2**62))
             problem = self.problem(self.key)
-            if in_split(problem.named(), self.split, _TEST_SHARE):
+            if in_split(problem.task_id(), self.split, _TEST_SHARE):
                 return problem
         raise UsageError(f"{self}: its settings leave no tasks in the split {self.split!r}")
 
@@ -303,9 +299,10 @@ class ToolEnv(Env):
         found, message = find_calls(action, self.calls, schemas)
         answers: list[Answer] = []
         for call in found:
-            answers.append(
-                Answer(f"error: {call.problem}", failed=True) if call.problem else self._call(call.name, call.arguments)
-            )
+            if call.problem:
+                answers.append(Answer(f"error: {call.problem}", failed=True))
+            else:
+                answers.append(self._call(call.name, call.arguments))
         if answers:
             self.called += len(answers)
             self.failed += sum(answer.failed for answer in answers)
@@ -389,7 +386,9 @@ class ToolEnv(Env):
         if self.step_of_plan >= len(plan):
             return self.closing()
         move = plan[self.step_of_plan]
-        return move if isinstance(move, str) else write_calls(list(move)[self._done_of_move :], self.calls)
+        if isinstance(move, str):
+            return move
+        return write_calls(list(move)[self._done_of_move :], self.calls)
 
     def closing(self) -> str:
         """Return the message that ends a task whose plan does not end with one."""

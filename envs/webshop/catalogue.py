@@ -36,12 +36,8 @@ _DECODED = 2048
 Ints = NDArray[np.int32]
 
 
-class Catalogue:
-    """The products in a folder from :func:`write_catalogue`, numbered in the order of the shop's files.
-
-    Raises:
-        UsageError: the folder has no catalogue of this version.
-    """
+class Products:
+    """The products in a folder from :func:`write_catalogue`, numbered in the order of the shop's files."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -90,15 +86,7 @@ class Catalogue:
         return _load(self.folder, f"{kind}_order")  # type: ignore[no-any-return]
 
     def listed(self, what: str, name: str) -> Ints:
-        """Look up the products of a category, query or attribute.
-
-        Args:
-            what: ``category``, ``query`` or ``attribute``.
-            name: its name; an unknown one has no products.
-
-        Returns:
-            Numbers of the products, int32 of shape (n,), in the order of the files.
-        """
+        """Look up a category, query or attribute: the numbers of its products, int32 of shape (n,), in their order."""
         names, starts, members = self._lists(what)
         position = names.get(name)
         found: Ints = members[starts[position] : starts[position + 1]] if position is not None else members[:0]
@@ -121,14 +109,7 @@ def _load(folder: Path, name: str) -> Any:
 
 
 def write_catalogue(found: Iterable[Product], folder: Path) -> None:
-    """Write products in the compact format to an existing folder.
-
-    Args:
-        found: the products, consumed one at a time.
-
-    Raises:
-        UsageError: there is no product.
-    """
+    """Write products in the compact format to an existing folder."""
     writer = _Writer()
     with (folder / "records.bin").open("wb") as records:
         for number, product in enumerate(found):
@@ -229,13 +210,6 @@ def digest(files: ShopFiles) -> str:
 
 
 def build_catalogue(files: ShopFiles, num_products: int | None = None) -> Path:
-    """Return the folder of the catalogue of WebShop's files, built on first use.
-
-    Args:
-        num_products: maximum number of products; None reads all.
-
-    Raises:
-        BadFile: a file is damaged.
-    """
+    """Return the folder of the catalogue of WebShop's files, built on first use."""
     name = f"{digest(files)}-{'all' if num_products is None else num_products}"
     return cached("webshop", name, lambda folder: write_catalogue(products(files, num_products), folder))

@@ -15,10 +15,22 @@ import numpy as np
 from rollenv.core.env import Env, ResetResult, StepResult
 from rollenv.core.errors import EpisodeOver, Unsolvable, UsageError
 from rollenv.core.parsing import last_boxed, last_tagged
-from rollenv.envs.webshop.goals import KINDS, SPLITS, Goal, Goals
-from rollenv.envs.webshop.pages import BACK, BUY, MODES, NEXT, PREVIOUS, SEPARATOR, SUB_PAGES, Node, View, clickables
+from rollenv.envs.webshop.goals import KINDS, SPLITS, Goals
+from rollenv.envs.webshop.pages import (
+    BACK,
+    BUY,
+    MODES,
+    NEXT,
+    PREVIOUS,
+    SEPARATOR,
+    SUB_PAGES,
+    PagePart,
+    View,
+    clickables,
+)
 from rollenv.envs.webshop.pages import nodes as page_nodes
 from rollenv.envs.webshop.pages import render as render_page
+from rollenv.envs.webshop.product import ShopGoal
 from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, purchase_reward
 from rollenv.envs.webshop.search import MAX_QUERY, rank_in
 from rollenv.envs.webshop.shop import Shop, open_shop
@@ -47,7 +59,6 @@ class WebShopEnv(Env):
         observation: format of pages: ``text``, ``text_rich`` or ``html``.
         num_products: use only the first products; None for all.
         goals: the published goals: ``synthetic`` or ``human``.
-        max_steps: actions before the episode is truncated.
         invalid_action_penalty: reward of an action that is malformed or not available.
         error_tolerance: number of such actions before the episode ends; None for no limit.
         history: number of past turns before the observation.
@@ -61,10 +72,6 @@ class WebShopEnv(Env):
         data: the folder of WebShop's files; by default ``$ROLLENV_DATA/webshop``.
 
     ``reset(options={"index": i})`` plays the i-th goal of the split, reachable or not.
-
-    Raises:
-        UsageError: a setting is invalid.
-        MissingData: the files are missing.
     """
 
     def __init__(
@@ -107,13 +114,13 @@ class WebShopEnv(Env):
         self.price_seed = price_seed
         self.shop = self._open(data, num_products)
         self.goals: Goals = self.shop.goals(goals, price_seed, self.rules)
-        self.goal: Goal
+        self.goal: ShopGoal
         self.view = View()
         self.turn = self.errors = 0
         self.reward = 0.0
         self._past: list[str] = []
-        self._page: list[Node] = []
-        self._clickable: dict[str, Node] = {}
+        self._page: list[PagePart] = []
+        self._clickable: dict[str, PagePart] = {}
 
     def _open(self, data: str | Path | None, num_products: int | None) -> Shop:
         return open_shop(data, num_products)
@@ -195,7 +202,7 @@ class WebShopEnv(Env):
             self._show()
         return True
 
-    def _click(self, node: Node, name: str) -> None:
+    def _click(self, node: PagePart, name: str) -> None:
         """Click on an element. Buttons take precedence over options of the same name, as in the original."""
         view = self.view
         if name == BUY.lower():

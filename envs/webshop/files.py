@@ -39,14 +39,7 @@ class ShopFiles:
 
     @classmethod
     def find(cls, folder: Path, num_products: int | None = None) -> ShopFiles:
-        """Find the files in a folder: the full set, or the set of 1,000 products if it is enough or the only one.
-
-        Args:
-            num_products: wanted number of products; None for all.
-
-        Raises:
-            MissingData: a required file is missing.
-        """
+        """Find the files in a folder: the full set, or the set of 1,000 products if it is enough or the only one."""
         small = num_products is not None and num_products <= 1000
         order = ("_1000", "") if small else ("", "_1000")
         for end in order:
@@ -61,24 +54,18 @@ class ShopFiles:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        return (self.items, self.instructions) if self.human is None else (self.items, self.instructions, self.human)
+        if self.human is None:
+            return (self.items, self.instructions)
+        return (self.items, self.instructions, self.human)
 
 
 def records(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the values of a JSON list with their numbers, from 1.
-
-    Raises:
-        BadFile: the file is truncated, damaged or not a list.
-    """
+    """Yield the values of a JSON list with their numbers, from 1."""
     return _read(path, "[", lambda library, file: library.items(file, "item", use_float=True))
 
 
 def entries(path: Path) -> Iterator[tuple[int, str, Any]]:
-    """Yield the pairs of a JSON object with their numbers, from 1.
-
-    Raises:
-        BadFile: the file is truncated, damaged or not an object.
-    """
+    """Yield the pairs of a JSON object with their numbers, from 1."""
     pairs = _read(path, "{", lambda library, file: library.kvitems(file, "", use_float=True))
     return ((number, key, value) for number, (key, value) in pairs)
 
@@ -102,16 +89,9 @@ def _read(path: Path, opening: str, parse: Callable[[Any, BinaryIO], Iterator[An
 
 
 def products(files: ShopFiles, limit: int | None = None) -> Iterator[Product]:
-    """Yield the products in the order of the file, the first of those with the same ASIN.
-
-    Args:
-        limit: maximum number of products; None reads all.
-
-    Raises:
-        BadFile: a record is invalid.
-    """
-    notes = _packed(files.instructions)
-    human = _packed(files.human) if files.human else {}
+    """Yield the products in the order of the file, the first of those with the same ASIN."""
+    notes = _pack_by_asin(files.instructions)
+    human = _pack_by_asin(files.human) if files.human else {}
     seen: set[str] = set()
     for number, record in records(files.items):
         if limit is not None and len(seen) >= limit:
@@ -126,15 +106,15 @@ def products(files: ShopFiles, limit: int | None = None) -> Iterator[Product]:
             continue  # as the original does
         seen.add(asin)
         where = f"{where} (asin {asin})"
-        yield _product(record, where, *_noted(files, asin, notes, human))
+        yield _product(record, where, *_entries_of(files, asin, notes, human))
 
 
-def _packed(path: Path) -> dict[str, bytes]:
+def _pack_by_asin(path: Path) -> dict[str, bytes]:
     """Return the entries of a file by ASIN, as compact JSON, which takes a tenth of the memory of objects."""
     return {asin: json.dumps(value).encode() for _, asin, value in entries(path)}
 
 
-def _noted(
+def _entries_of(
     files: ShopFiles, asin: str, notes: Mapping[str, bytes], human: Mapping[str, bytes]
 ) -> tuple[dict[str, Any], tuple[HumanInstruction, ...]]:
     """Return a product's entries in the other two files."""

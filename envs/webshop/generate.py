@@ -59,10 +59,8 @@ class Style:
     Args:
         kinds: number of kinds of products, up to 76.
         qualities: number of different qualities, up to 30.
-        qualities_each: number of qualities of a product.
         options: number of options of a product, up to 4.
         values: number of values of each option.
-        limits: whether goals have a price limit.
         bullets: number of lines on the features page.
         words: number of words in the description, and in each bullet.
         brands: number of invented brand names in titles; 0 for titles without.

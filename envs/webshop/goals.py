@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rollenv.core.errors import UsageError
-from rollenv.envs.webshop.catalogue import Catalogue
-from rollenv.envs.webshop.product import Product, draws
+from rollenv.envs.webshop.catalogue import Products
+from rollenv.envs.webshop.product import Product, ShopGoal, draws
 from rollenv.envs.webshop.reward import PUBLISHED, RewardRules, normalize_colour, purchase_reward, similarity
 
 KINDS = ("synthetic", "human")
@@ -23,45 +22,17 @@ NO_LIMIT = 1_000_000.0
 _PRICES = tuple(10.0 * i for i in range(1, 100))
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """An instruction with its target product, attributes and options."""
-
-    number: int
-    product: int
-    """Number of the product that it was made from."""
-    asin: str
-    query: str
-    name: str
-    product_category: str
-    instruction: str
-    attributes: tuple[str, ...]
-    options: Mapping[str, str] | tuple[str, ...]
-    """Values by name in a synthetic goal, texts in a human one."""
-    price_upper: float
-
-    @property
-    def wanted_options(self) -> tuple[tuple[str, str], ...] | tuple[str, ...]:
-        """The options in the form of the published reward: pairs in a synthetic goal, texts in a human one."""
-        return self.options if isinstance(self.options, tuple) else tuple(self.options.items())
-
-
 class Goals:
     """All goals of a catalogue, built on demand and numbered in the order before the shuffle.
 
     Args:
         kind: ``synthetic`` (every instructed product with every combination of its options) or ``human``.
         price_seed: seed of the prices within ranges (one draw per product) and of the price limits (one per goal).
-        rules: scoring, for the reachability of goals.
-        limits: whether goals have a price limit.
-
-    Raises:
-        UsageError: the catalogue has no goals of the kind.
     """
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: Products,
         kind: str = "synthetic",
         price_seed: int = 0,
         rules: RewardRules = PUBLISHED,
@@ -82,12 +53,12 @@ class Goals:
     def __len__(self) -> int:
         return len(self.order)
 
-    def __getitem__(self, number: int) -> Goal:
+    def __getitem__(self, number: int) -> ShopGoal:
         if not 0 <= number < len(self):
             raise UsageError(f"there is no goal {number}; there are {len(self)}")
         return self._made(number)
 
-    def _synthetic(self, number: int) -> Goal:
+    def _synthetic(self, number: int) -> ShopGoal:
         index = int(np.searchsorted(self._ends, number, side="right"))
         which = number - (int(self._ends[index - 1]) if index else 0)
         product_number = int(self.catalogue.instructed[index])
@@ -97,7 +68,7 @@ class Goals:
         key = f"{product.asin} {sorted(options.items())}"
         return self._goal(number, product_number, product, text, product.instruction_attributes, options, key)
 
-    def _human(self, number: int) -> Goal:
+    def _human(self, number: int) -> ShopGoal:
         product_number, which = map(int, self.catalogue.human[number])
         product = self.catalogue.product(product_number)
         human = product.human[which]
@@ -115,12 +86,12 @@ class Goals:
         attributes: tuple[str, ...],
         options: Mapping[str, str] | tuple[str, ...],
         key: str,
-    ) -> Goal:
+    ) -> ShopGoal:
         price = product.price(self.price_seed)
         limit = price_limit(price, f"limit {self.price_seed} {key}") if self.limits else None
         if limit is not None:
             text += f", and price lower than {limit:.2f} dollars"
-        return Goal(
+        return ShopGoal(
             number=number,
             product=product_number,
             asin=product.asin,
@@ -143,9 +114,6 @@ class Goals:
         all behind ``test``. Duplicates of earlier splits are left out: from ``eval``, equal goals of the same product;
         from ``train`` and ``rest``, goals with the same text (except for the price limit), even of other products. A
         shop with up to 1,500 goals has a fifth in test and two fifths in eval.
-
-        Raises:
-            UsageError: unknown name.
         """
         if name not in SPLITS:
             raise UsageError(f"split {name!r} is unknown; choose from {', '.join(SPLITS)}")
@@ -185,7 +153,7 @@ class Goals:
 
     # -- what can be reached -----------------------------------------------------------------------------------------
 
-    def plan(self, goal: Goal) -> tuple[str, ...]:
+    def plan(self, goal: ShopGoal) -> tuple[str, ...]:
         """Return the options to click on the page of the goal's product, in order, for the highest reward."""
         return _plan(self.catalogue.product(goal.product), goal, self.price_seed, self.rules)[0]
 
@@ -240,12 +208,7 @@ def combination(product: Product, which: int) -> dict[str, str]:
 def price_limit(price: float, key: str) -> float | None:
     """Draw a price limit: the higher of two different picks among the next four multiples of 10 above the price.
 
-    Args:
-        price: price of the product, in dollars.
-        key: seed of the draw.
-
-    Returns:
-        The limit in dollars; None for prices from 980 on.
+    Prices are in dollars; None for those from 980 on.
     """
     above = [limit for limit in _PRICES if limit > price][:4]
     if len(above) < 2:
@@ -260,7 +223,7 @@ def price_limit(price: float, key: str) -> float | None:
 ITEM_BUTTONS = frozenset(("back to search", "< prev", "description", "features", "reviews", "buy now"))
 
 
-def _plan(product: Product, goal: Goal, price_seed: int, rules: RewardRules) -> tuple[tuple[str, ...], float]:
+def _plan(product: Product, goal: ShopGoal, price_seed: int, rules: RewardRules) -> tuple[tuple[str, ...], float]:
     """Return the best clicks found, and their reward."""
     price = product.price(price_seed)
     names = {value: name for name, values in product.options.items() for value in values}
@@ -278,7 +241,7 @@ def _plan(product: Product, goal: Goal, price_seed: int, rules: RewardRules) -> 
     return best
 
 
-def _closest(names: Mapping[str, str], goal: Goal, rules: RewardRules) -> tuple[str, ...]:
+def _closest(names: Mapping[str, str], goal: ShopGoal, rules: RewardRules) -> tuple[str, ...]:
     """Return the most similar value for each wanted option, among options not yet chosen."""
     chosen: dict[str, str] = {}
     for option in goal.wanted_options:

@@ -83,9 +83,6 @@ class MiniShopEnv(WebShopEnv):
             :class:`~rollenv.envs.webshop.generate.Style`.
         window: number of products on a page of results.
         max_steps, split, observation, show_selected, show_actions, separator: see WebShopEnv, with other defaults.
-
-    Raises:
-        UsageError: a setting is invalid.
     """
 
     def __init__(

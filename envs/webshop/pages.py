@@ -20,7 +20,7 @@ SUB_PAGES = ("description", "features", "reviews")
 SEARCH, BACK, NEXT, PREVIOUS, BUY = "Search", "Back to Search", "Next >", "< Prev", "Buy Now"
 
 
-class Node(NamedTuple):
+class PagePart(NamedTuple):
     """A visible element: ``kind`` is text, title, price, heading, button, product or option."""
 
     kind: str
@@ -45,7 +45,7 @@ class View:
     """ASINs of the visited items, in order."""
 
 
-class Content(NamedTuple):
+class PageContent(NamedTuple):
     """The data for the nodes of a page."""
 
     instruction: str
@@ -56,51 +56,51 @@ class Content(NamedTuple):
     reward: float = 0.0
 
 
-def nodes(view: View, content: Content) -> list[Node]:
+def nodes(view: View, content: PageContent) -> list[PagePart]:
     """Return the nodes of a page, from top to bottom."""
     if view.page == "done":
         return _done(view, content)
-    head = [Node("heading", "Instruction:"), Node("text", content.instruction)]
+    head = [PagePart("heading", "Instruction:"), PagePart("text", content.instruction)]
     if view.page == "index":
-        return [Node("heading", "WebShop"), *head, Node("button", SEARCH)]
-    head.append(Node("button", BACK))
+        return [PagePart("heading", "WebShop"), *head, PagePart("button", SEARCH)]
+    head.append(PagePart("button", BACK))
     if view.page == "results":
         return head + _results(view, content)
-    head.append(Node("button", PREVIOUS))
+    head.append(PagePart("button", PREVIOUS))
     product = content.product_of(view.product)
     return head + (_item(product) if view.page == "item" else _sub_page(view.page, product))
 
 
-def _results(view: View, content: Content) -> list[Node]:
-    found = [Node("text", f"Page {view.number} (Total results: {len(content.results)})")]
+def _results(view: View, content: PageContent) -> list[PagePart]:
+    found = [PagePart("text", f"Page {view.number} (Total results: {len(content.results)})")]
     if view.number > 1:
-        found.append(Node("button", PREVIOUS))
-    found.append(Node("button", NEXT))
+        found.append(PagePart("button", PREVIOUS))
+    found.append(PagePart("button", NEXT))
     first = (view.number - 1) * content.window
     for number in content.results[first : first + content.window].tolist():
         product = content.product_of(number)
-        found += (Node("product", product.asin), Node("title", product.title), Node("price", product.price_tag))
+        found += _parts(product=product.asin, title=product.title, price=product.price_tag)
     return found
 
 
-def _item(product: Product) -> list[Node]:
+def _item(product: Product) -> list[PagePart]:
     found = []
     for name, values in product.options.items():
-        found.append(Node("heading", name))
-        found += [Node("option", value, name) for value in values]
-    found += (Node("title", product.title), Node("price", f"Price: {product.price_tag}"), Node("text", "Rating: N.A."))
-    found += [Node("button", name.capitalize()) for name in SUB_PAGES]
-    found.append(Node("button", BUY))
+        found.append(PagePart("heading", name))
+        found += [PagePart("option", value, name) for value in values]
+    found += _parts(title=product.title, price=f"Price: {product.price_tag}", text="Rating: N.A.")
+    found += [PagePart("button", name.capitalize()) for name in SUB_PAGES]
+    found.append(PagePart("button", BUY))
     return found
 
 
-def _sub_page(page: str, product: Product) -> list[Node]:
+def _sub_page(page: str, product: Product) -> list[PagePart]:
     if page == "description":
-        return [Node("text", product.description)]
-    return [Node("text", bullet) for bullet in product.bullets] if page == "features" else []
+        return [PagePart("text", product.description)]
+    return [PagePart("text", bullet) for bullet in product.bullets] if page == "features" else []
 
 
-def _done(view: View, content: Content) -> list[Node]:
+def _done(view: View, content: PageContent) -> list[PagePart]:
     bought = ("asin", content.product_of(view.product).asin, "options", json.dumps(view.options, ensure_ascii=False))
     unknown = ("attrs", "None", "category", "None", "query", "None", "product category", "None")
     target = ("asin", "options", "attrs", "price upper", "instuction text", "category", "product category", "query")
@@ -110,15 +110,15 @@ def _done(view: View, content: Content) -> list[Node]:
         *target,
         *("Goal", "None", "Reward", "Your score (min 0.0, max 1.0)", str(content.reward), "Reward Details", "None"),
     )
-    return [Node("text", line) for line in lines]
+    return [PagePart("text", line) for line in lines]
 
 
 # -- what can be clicked ---------------------------------------------------------------------------------------------
 
 
-def clickables(page: Sequence[Node]) -> dict[str, Node]:
+def clickables(page: Sequence[PagePart]) -> dict[str, PagePart]:
     """Return the clickable nodes by lower-case name: buttons, products, options; the last of equal names."""
-    found: dict[str, Node] = {}
+    found: dict[str, PagePart] = {}
     for kind in ("button", "product", "option"):
         for node in page:
             if node.kind == kind:
@@ -129,14 +129,17 @@ def clickables(page: Sequence[Node]) -> dict[str, Node]:
 # -- how it looks ----------------------------------------------------------------------------------------------------
 
 
-def render(page: Sequence[Node], view: View, mode: str, show_selected: bool = False, separator: str = SEPARATOR) -> str:
+def _parts(**texts: str) -> list[PagePart]:
+    return [PagePart(kind, text) for kind, text in texts.items()]
+
+
+def render(
+    page: Sequence[PagePart], view: View, mode: str, show_selected: bool = False, separator: str = SEPARATOR
+) -> str:
     """Render a page.
 
     Args:
-        view: the chosen options and visited items.
         mode: ``text`` (all texts, joined by the separator), ``text_rich`` (a line each, buttons marked) or ``html``.
-        show_selected: mark the chosen options in ``text`` too; the original does not show them there.
-        separator: text between the parts in ``text``.
     """
     if mode == "text":
         texts = [node.text.strip() for node in page]
@@ -146,11 +149,11 @@ def render(page: Sequence[Node], view: View, mode: str, show_selected: bool = Fa
     return _rich(page, view) if mode == "text_rich" else _html(page, view)
 
 
-def _is_chosen(node: Node, view: View) -> bool:
+def _is_chosen(node: PagePart, view: View) -> bool:
     return node.kind == "option" and view.options.get(node.option) == node.text
 
 
-def _rich(page: Sequence[Node], view: View) -> str:
+def _rich(page: Sequence[PagePart], view: View) -> str:
     clicked, lines = [], []
     for node in page:
         text = node.text.strip()
@@ -183,7 +186,7 @@ _FRAME = "<!DOCTYPE html>\n<html>\n<body>\n{search}{body}\n</body>\n</html>\n"
 _SEARCH_BAR = '<input type="text" id="search_input" name="search_query">\n'
 
 
-def _html(page: Sequence[Node], view: View) -> str:
+def _html(page: Sequence[PagePart], view: View) -> str:
     body = [
         _TAGS[node.kind].format(
             text=html.escape(node.text.strip()),

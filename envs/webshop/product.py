@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -84,3 +85,26 @@ def draws(key: str, n: int) -> list[float]:
     """Draw ``n`` (at most 4) numbers in [0, 1) that depend only on a text."""
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=32).digest()
     return [int.from_bytes(digest[8 * i : 8 * i + 8], "big") / 2**64 for i in range(n)]
+
+
+@dataclass(frozen=True, slots=True)
+class ShopGoal:
+    """An instruction with its target product, attributes and options."""
+
+    number: int
+    product: int
+    """Number of the product that it was made from."""
+    asin: str
+    query: str
+    name: str
+    product_category: str
+    instruction: str
+    attributes: tuple[str, ...]
+    options: Mapping[str, str] | tuple[str, ...]
+    """Values by name in a synthetic goal, texts in a human one."""
+    price_upper: float
+
+    @property
+    def wanted_options(self) -> tuple[tuple[str, str], ...] | tuple[str, ...]:
+        """The options in the form of the published reward: pairs in a synthetic goal, texts in a human one."""
+        return self.options if isinstance(self.options, tuple) else tuple(self.options.items())

@@ -17,15 +17,11 @@ import importlib.util
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.envs.webshop.analysis import package
-from rollenv.envs.webshop.product import Product
-
-if TYPE_CHECKING:
-    from rollenv.envs.webshop.goals import Goal
-
+from rollenv.envs.webshop.product import Product, ShopGoal
 
 _WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|['’-](?=[^\W\d_]))*")
 _DESCRIBING = """
@@ -80,12 +76,7 @@ def has_spacy() -> bool:
 
 @functools.cache
 def nouns_from(source: str) -> Nouns:
-    """Return the function that finds nouns: ``simple`` or ``spacy``.
-
-    Raises:
-        UsageError: unknown name.
-        MissingExtra: spaCy is not installed.
-    """
+    """Return the function that finds nouns: ``simple`` or ``spacy``."""
     if source not in SOURCES:
         raise UsageError(f"nouns {source!r} is unknown; choose from {', '.join(SOURCES)}")
     if source == "spacy" and not has_spacy():
@@ -158,7 +149,7 @@ def normalize_colour(option: str) -> str:
     return first_colour(option) or option
 
 
-def _wanted(option: str | tuple[str, str], rules: RewardRules) -> str:
+def _option_text(option: str | tuple[str, str], rules: RewardRules) -> str:
     """Return the text of a goal's option for the comparison."""
     if isinstance(option, str):
         return normalize_colour(option)
@@ -168,12 +159,13 @@ def _wanted(option: str | tuple[str, str], rules: RewardRules) -> str:
     return next((colour for colour in COLOURS if colour in option), None) or repr(option)
 
 
-def _type_reward(product: Product, goal: Goal, rules: RewardRules = PUBLISHED) -> dict[str, Any]:
+def _type_reward(product: Product, goal: ShopGoal, rules: RewardRules = PUBLISHED) -> dict[str, Any]:
     """Score the match of the kind of product: ``r_type`` and its parts."""
     nouns = nouns_from(rules.nouns)
     had, wanted = nouns(product.title), nouns(goal.name)
-    shared = len(set(had) & set(wanted))
-    score = shared / (len(wanted) if rules.repeated_nouns else len(set(wanted))) if wanted else 0.2
+    score = 0.2
+    if wanted:
+        score = len(set(had) & set(wanted)) / len(wanted if rules.repeated_nouns else set(wanted))
     query = product.query == goal.query
     category = len(_levels(product.product_category) & _levels(goal.product_category)) >= rules.shared_categories
     r_type = 1.0 if query or category or score > 0.2 else 0.5
@@ -189,13 +181,12 @@ def _levels(category: str) -> set[str]:
 
 
 def purchase_reward(
-    product: Product, goal: Goal, price: float, options: Mapping[str, str], rules: RewardRules = PUBLISHED
+    product: Product, goal: ShopGoal, price: float, options: Mapping[str, str], rules: RewardRules = PUBLISHED
 ) -> tuple[float, dict[str, Any]]:
     """Score a purchase.
 
     Args:
         price: price of the product, in dollars.
-        options: chosen values by the name of the option.
 
     Returns:
         The reward in [0, 1], and its parts under the published names, with the source of the nouns as ``nouns``.
@@ -213,7 +204,7 @@ def purchase_reward(
     had = [normalize_colour(value) for value in options.values()]
     chosen = sum(
         any(similarity(value, option) > rules.threshold for value in had)
-        for option in (_wanted(option, rules) for option in wanted)
+        for option in (_option_text(option, rules) for option in wanted)
     )
     cheap = price <= goal.price_upper
     parts = len(goal.attributes) + len(wanted) + 1

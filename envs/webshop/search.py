@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollenv.envs.webshop.analysis import package, term, tokens
-from rollenv.envs.webshop.catalogue import Catalogue
+from rollenv.envs.webshop.catalogue import Products
 
 #: Numbers of products, best first.
 Results = NDArray[np.int32]
@@ -32,16 +32,9 @@ _LISTS = {"<a>": "attribute", "<c>": "category", "<q>": "query"}
 
 
 class SearchEngine:
-    """Finds products by keywords.
+    """Finds products by keywords."""
 
-    Args:
-        folder: index from :func:`write_index`.
-
-    Raises:
-        MissingExtra: bm25s, PyStemmer or regex is not installed.
-    """
-
-    def __init__(self, catalogue: Catalogue, folder: Path):
+    def __init__(self, catalogue: Products, folder: Path):
         self.catalogue = catalogue
         self._bm25 = package("bm25s").BM25.load(folder, mmap=True, load_vocab=False, show_progress=False)
         for name in ("data", "indices", "indptr"):  # plain arrays are much faster to slice than mapped ones
@@ -76,14 +69,7 @@ class SearchEngine:
         return scores
 
     def ranked(self, query: str, k: int = MAX_RESULTS) -> list[tuple[int, float]]:
-        """Rank the products for a query.
-
-        Args:
-            k: maximum number of products.
-
-        Returns:
-            (number of the product, score) pairs, best first; products with score 0 are left out.
-        """
+        """Return (number of the product, score) pairs for a query, best first, without those of score 0."""
         scores = self.scores(query)
         best = _best(scores, k)
         return list(zip(self._by_asin[best].tolist(), scores[best].tolist(), strict=True))
@@ -141,7 +127,7 @@ def _to_four_bits(number: int) -> int:
     return (number >> shift) & 7 | (shift + 1) << 3
 
 
-def write_index(catalogue: Catalogue, folder: Path) -> None:
+def write_index(catalogue: Products, folder: Path) -> None:
     """Write the search index of a catalogue to an existing folder."""
     counts = _count(catalogue, folder / "postings.bin")
     # Words are sorted by their bytes, for a binary search.
@@ -174,7 +160,7 @@ class _Counts:
         """Number of documents with each word."""
 
 
-def _count(catalogue: Catalogue, path: Path) -> _Counts:
+def _count(catalogue: Products, path: Path) -> _Counts:
     """Write the postings (word, document, count) in batches, and count."""
     counts = _Counts(len(catalogue))
     position = np.empty(len(catalogue), np.int32)
@@ -214,7 +200,7 @@ class _Numbers(dict[str, int]):
         return number
 
 
-def _batches(catalogue: Catalogue, numbers: _Numbers) -> Iterator[tuple[int, NDArray[np.int32], NDArray[np.int64]]]:
+def _batches(catalogue: Products, numbers: _Numbers) -> Iterator[tuple[int, NDArray[np.int32], NDArray[np.int64]]]:
     """Yield batches of documents: the first product, the words, and the number of words of each."""
     words: list[int] = []
     lengths: list[int] = []

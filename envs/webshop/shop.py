@@ -11,10 +11,10 @@ import numpy as np
 from rollenv.cache import cached
 from rollenv.core.errors import MissingData
 from rollenv.core.needs import data_root
-from rollenv.envs.webshop.catalogue import Catalogue, build_catalogue
+from rollenv.envs.webshop.catalogue import Products, build_catalogue
 from rollenv.envs.webshop.files import ShopFiles
 from rollenv.envs.webshop.goals import Goals
-from rollenv.envs.webshop.pages import Content, View
+from rollenv.envs.webshop.pages import PageContent, View
 from rollenv.envs.webshop.product import Product
 from rollenv.envs.webshop.reward import RewardRules
 from rollenv.envs.webshop.search import INDEX_FORMAT, SearchEngine, rank_in, write_index
@@ -24,14 +24,9 @@ AnyShop = TypeVar("AnyShop", bound="Shop")
 
 
 class Shop:
-    """The immutable data that environments share.
+    """The immutable data that environments share."""
 
-    Args:
-        index: the folder of the search index.
-        window: number of products on a page of results.
-    """
-
-    def __init__(self, catalogue: Catalogue, index: Path, window: int = 10):
+    def __init__(self, catalogue: Products, index: Path, window: int = 10):
         self.catalogue, self.window = catalogue, window
         self.engine = SearchEngine(catalogue, index)
         self.goals = functools.cache(self._goals)
@@ -40,10 +35,10 @@ class Shop:
     def _goals(self, kind: str, price_seed: int, rules: RewardRules) -> Goals:
         return Goals(self.catalogue, kind, price_seed, rules)
 
-    def content(self, view: View, instruction: str, reward: float = 0.0) -> Content:
+    def content(self, view: View, instruction: str, reward: float = 0.0) -> PageContent:
         """Collect the content of a page; the reward, in [0, 1], is shown on the last page."""
         results = self.engine.search(view.keywords) if view.page == "results" else _NONE
-        return Content(instruction, results, self.catalogue.product, self.window, reward)
+        return PageContent(instruction, results, self.catalogue.product, self.window, reward)
 
     def _best_search(self, number: int) -> str | None:
         """Return the expert's best keywords for a product; None if no search finds it."""
@@ -67,13 +62,11 @@ def _searches(product: Product) -> list[str]:
 
 
 def shop_folder(data: str | Path | None) -> Path:
-    """Return the folder of the data set, by default ``$ROLLENV_DATA/webshop``.
-
-    Raises:
-        MissingData: there is no such folder.
-    """
+    """Return the folder of the data set, by default ``$ROLLENV_DATA/webshop``."""
     root = data_root()
-    folder = Path(data) if data is not None else Path(root) / "webshop" if root else None
+    folder = Path(root) / "webshop" if root else None
+    if data is not None:
+        folder = Path(data)
     if folder is None or not folder.is_dir():
         where = "$ROLLENV_DATA does not name a folder" if folder is None else f"there is no folder {folder}"
         raise MissingData(
@@ -85,16 +78,7 @@ def shop_folder(data: str | Path | None) -> Path:
 
 
 def open_shop(data: str | Path | None = None, num_products: int | None = None) -> Shop:
-    """Return the shop of WebShop's files, built on first use and shared.
-
-    Args:
-        data: the folder of the files; by default ``$ROLLENV_DATA/webshop``.
-        num_products: use only the first products; None for all.
-
-    Raises:
-        MissingData: the files are missing.
-        BadFile: a file is damaged.
-    """
+    """Return the shop of WebShop's files, built on first use and shared."""
     files = ShopFiles.find(shop_folder(data), num_products)
     stamps = tuple((path, stat.st_mtime_ns, stat.st_size) for path in files.paths for stat in (path.stat(),))
     return _open(files, num_products, stamps)
@@ -107,12 +91,7 @@ def _open(files: ShopFiles, num_products: int | None, stamps: tuple[tuple[Path, 
 
 
 def shop_from(folder: Path, window: int = 10, kind: type[AnyShop] = Shop) -> AnyShop:  # type: ignore[assignment]
-    """Open the shop of a cached catalogue; its search index is built on first use.
-
-    Args:
-        window: number of products on a page of results.
-        kind: the class of the shop.
-    """
-    catalogue = Catalogue(folder)
+    """Open the shop of a cached catalogue; its search index is built on first use."""
+    catalogue = Products(folder)
     index = cached("webshop", f"{folder.name}-index{INDEX_FORMAT}", lambda new: write_index(catalogue, new))
     return kind(catalogue, index, window)

@@ -14,7 +14,7 @@ from rollenv.envs.game.base import box
 from rollenv.envs.game.fifteen_puzzle import FifteenPuzzle, solved
 from rollenv.envs.game.game_2048 import DIRECTIONS, Game2048
 from rollenv.envs.game.minesweeper import Minesweeper, grid_of
-from rollenv.envs.game.sokoban.board import Board, State, bits
+from rollenv.envs.game.sokoban.board import Board, BoardState, bits
 from rollenv.envs.game.sokoban.env import LEGEND, Sokoban
 from rollenv.envs.game.sudoku import Sudoku
 from rollenv.envs.game.sudoku_square import MOST_EMPTY
@@ -293,7 +293,7 @@ class SokobanEnv(GemGame, Sokoban):
         self._begin()
         return self.state.boxes == self.board.targets
 
-    def _paid(self, before: State, terminated: bool, truncated: bool, valid: bool) -> float:
+    def _paid(self, before: BoardState, terminated: bool, truncated: bool, valid: bool) -> float:
         """GEM's rewards, with what a user changed in ``LanguageGameReward``."""
         if not valid:
             return LanguageGameReward.format_error_reward
@@ -317,7 +317,7 @@ class SokobanEnv(GemGame, Sokoban):
     @property
     def room_fixed(self) -> np.ndarray[Any, Any]:
         """0 for a wall, 1 for floor, 2 for a target."""
-        return self._room(State(-1, 0))
+        return self._room(BoardState(-1, 0))
 
     @room_fixed.setter
     def room_fixed(self, value: Any) -> None:
@@ -337,7 +337,7 @@ class SokobanEnv(GemGame, Sokoban):
         old = self.board  # in the same room, what the player stands on is known though not shown
         same = (old.height, old.width, old.walls) == (*room.shape, _cells(room, 0))
         self._build(room, _cells(room, 2, 3) | (old.targets & player if same else 0))
-        self.state = State(player.bit_length() - 1, _cells(room, 3, 4))
+        self.state = BoardState(player.bit_length() - 1, _cells(room, 3, 4))
 
     def _build(self, room: np.ndarray[Any, Any], targets: int) -> None:
         """Copy the walls of a room."""
@@ -345,7 +345,7 @@ class SokobanEnv(GemGame, Sokoban):
         self.board, self._plan = Board(height, width, _cells(room, 0), targets), None
         self._prepare_text()
 
-    def _room(self, state: State) -> np.ndarray[Any, Any]:
+    def _room(self, state: BoardState) -> np.ndarray[Any, Any]:
         self._begin()
         board = self.board
         room = np.ones(board.height * board.width, dtype=int)

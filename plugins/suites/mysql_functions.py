@@ -69,7 +69,9 @@ class Sum:
     def finalize(self) -> int | float | None:
         if not self.count:
             return None
-        return self.total if isinstance(self.total, float) or abs(self.total) < 1 << 62 else float(self.total)
+        if isinstance(self.total, float) or abs(self.total) < 1 << 62:
+            return self.total
+        return float(self.total)
 
 
 class Average(Sum):
@@ -85,7 +87,9 @@ class Average(Sum):
 
 def folded(text: str) -> str:
     """Return a text without accents, in lower case."""
-    return text.lower() if text.isascii() else _folded(text) if len(text) < 500 else _folded.__wrapped__(text)
+    if text.isascii():
+        return text.lower()
+    return _folded(text) if len(text) < 500 else _folded.__wrapped__(text)
 
 
 @functools.lru_cache(maxsize=16384)
@@ -157,7 +161,9 @@ def _of_moment(part: Callable[[datetime.datetime], Any]) -> Callable[[Any], Any]
 def _round(value: Any, digits: Any = 0) -> int | float:
     number, decimals = as_number(value), max(-30, min(30, int(as_number(digits))))
     result = Decimal(repr(number)).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP)
-    return float(result) if isinstance(number, float) or decimals > 0 else int(result)
+    if isinstance(number, float) or decimals > 0:
+        return float(result)
+    return int(result)
 
 
 def _truncated(value: Any, digits: Any = 0) -> float:

@@ -70,7 +70,13 @@ ResetResult = tuple[str, dict[str, Any]]
 class OptionalAbility:
     """Descriptor of an optional ability on :class:`Env`, which implements none.
 
-    A ``__getattr__`` would do the same, but makes every attribute lookup of a step a third slower in Python 3.11.
+    ``hasattr`` is false for an ability that a class does not have. A ``__getattr__`` would do the same, but makes every
+    attribute lookup of a step a third slower in Python 3.11.
+
+    Args:
+        part: a hook of the author for a part of the ability: ``_get_state`` knows the author's own fields.
+        whole: the method of :class:`Env` that completes the hook: ``_whole_state`` adds the random streams. A class
+            has the ability if it has the hook; a hook that is None takes away an inherited one.
     """
 
     def __init__(self, lacking: str, *, part: str = "", whole: str = ""):
@@ -80,7 +86,7 @@ class OptionalAbility:
         self.name = name
 
     def __get__(self, env: Any, owner: type) -> Any:
-        """Return the method that completes the hook of the class (``part``), or the one of a base class behind Env.
+        """Return the method that completes the hook, or the one of a base class behind Env.
 
         Raises:
             NoSuchAbility: neither exists.
@@ -358,22 +364,32 @@ def inherited(name: str) -> Any:
 
 
 class Wrapper(Env):
-    """An environment around another one; attributes and abilities that it does not define are the inner one's."""
+    """An environment around another one; attributes and abilities that it does not define are the inner one's.
+
+    What :class:`Env` defines is :func:`inherited` by name, and ``__getattr__`` finds the rest.
+    """
 
     _own_spec: Any = None
 
     def __init__(self, env: Env):
         self.env = env
 
-    if not TYPE_CHECKING:  # without a part: __getattr__ looks both up in the inner environment
-        get_state = OptionalAbility("does not save its state")
-        set_state = OptionalAbility("does not restore its state")
+    if not TYPE_CHECKING:  # a wrapper has these abilities if the inner environment does
+
+        @property
+        def get_state(self) -> Callable[..., Any]:
+            """Return the method that adds the wrapper's own state to the inner environment's."""
+            return self.env.get_state and self._whole_state
+
+        @property
+        def set_state(self) -> Callable[..., Any]:
+            """Return the method that restores both."""
+            return self.env.set_state and self._restore
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "env":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        found = get_inner(self.env, name)
-        return {"get_state": self._whole_state, "set_state": self._restore}.get(name, found)
+        return get_inner(self.env, name)
 
     def reset(self, seed: int | None = None, *, options: dict[str, Any] | None = None, **given: Any) -> ResetResult:
         """Reset the inner environment with the same arguments; ``options`` only if they are set."""

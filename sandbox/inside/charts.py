@@ -153,10 +153,4 @@ def _boxes_of(axes: Any, lines: list[Any], patches: Any = ()) -> list[Json]:
     return boxes
 
 
-_KINDS = (
-    ("box_and_whisker", _boxes),
-    ("pie", _pies),
-    ("bar", _bars),
-    ("scatter", _scatters),
-    ("line", _lines),
-)
+_KINDS = (("box_and_whisker", _boxes), ("pie", _pies), ("bar", _bars), ("scatter", _scatters), ("line", _lines))

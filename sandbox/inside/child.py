@@ -19,7 +19,15 @@ from typing import NoReturn
 
 from rollenv.sandbox.inside import files, protocol, terminal, users
 from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
-from rollenv.sandbox.inside.protocol import Command, FileOperation, FrameKind, OpenContext, Terminal, frame, from_json
+from rollenv.sandbox.inside.protocol import (
+    Command,
+    FileOperation,
+    FrameKind,
+    OpenContext,
+    StartTerminal,
+    frame,
+    from_json,
+)
 
 #: Descriptors of a child besides its standard streams, above those that programs close or reuse.
 REQUESTS, REPORTS = 1000, 1001
@@ -86,7 +94,7 @@ def begin(scratch: str) -> NoReturn:
                 most = resource.getrlimit(kind)[1]
                 bound = value if most == resource.RLIM_INFINITY else min(value, most)
                 resource.setrlimit(kind, (bound, bound))
-        if isinstance(request, Terminal):
+        if isinstance(request, StartTerminal):
             terminal.run(request.command, request.size, *TERMINAL, REQUESTS)
         if isinstance(request, Command):
             for each in (signal.SIGINT, signal.SIGPIPE):

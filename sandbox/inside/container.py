@@ -91,7 +91,9 @@ def _harden(rules: int | None, user: int) -> Callable[[], None]:
 
 def _rules() -> int | None:
     try:
-        return linux.out_of_the_way(linux.landlock_ruleset([*WRITABLE, "/dev"])) if linux.landlock_version() else None
+        if linux.landlock_version():
+            return linux.out_of_the_way(linux.landlock_ruleset([*WRITABLE, "/dev"]))
+        return None
     except OSError:  # the engine's own filter blocks Landlock
         return None
 

@@ -192,11 +192,7 @@ _MAX_FOLDERS = 2000
 
 
 def watch(request: WatchFolder) -> None:
-    """Watch a folder, and its subfolders if requested, until it is removed.
-
-    Raises:
-        OSError: the path is not a folder.
-    """
+    """Watch a folder, and its subfolders if requested, until it is removed."""
     fd = check(libc.inotify_init1(os.O_CLOEXEC), "inotify_init1")
     watching = _Watcher(fd, request.path, request.recursive)
     watching.add("", _ALL)
@@ -259,11 +255,7 @@ _PIECE = 1 << 20
 
 
 def perform(request: protocol.FileOperation) -> None:
-    """Carry out a request.
-
-    Raises:
-        OSError: the operation failed, with its error number.
-    """
+    """Carry out a request."""
     _OPERATIONS[type(request)](request)
 
 
@@ -279,10 +271,10 @@ def _read(request: protocol.ReadFile) -> None:
 def _write_many(request: protocol.WriteFiles) -> None:
     """Write several files with concatenated contents."""
     for path, size in request.parts:
-        _put(path, size)
+        _write_input(path, size)
 
 
-def _put(path: str, size: int | None) -> None:
+def _write_input(path: str, size: int | None) -> None:
     """Write ``size`` bytes of standard input, or all, to a file."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY
@@ -328,7 +320,7 @@ def _list(request: protocol.ListFolder) -> None:
 def _describe(path: str) -> None:
     """Write the description of a path; a link is not followed."""
     info = os.lstat(path)
-    kind = "dir" if stat.S_ISDIR(info.st_mode) else "link" if stat.S_ISLNK(info.st_mode) else "file"
+    kind = {stat.S_IFDIR: "dir", stat.S_IFLNK: "link"}.get(stat.S_IFMT(info.st_mode), "file")
     line: Json = {"name": _shown(os.path.basename(path.rstrip("/"))), "type": kind, "size": info.st_size}
     line |= {"mode": info.st_mode & 0o7777, "modified": info.st_mtime, "owner": info.st_uid, "group": info.st_gid}
     if kind == "link":
@@ -379,7 +371,7 @@ def _connect(request: protocol.Connect) -> None:
 
 _OPERATIONS: dict[type, Callable[[Any], object]] = {
     protocol.ReadFile: _read,
-    protocol.WriteFile: lambda request: _put(request.path, None),
+    protocol.WriteFile: lambda request: _write_input(request.path, None),
     protocol.WriteFiles: _write_many,
     protocol.ListFolder: _list,
     protocol.DescribePath: lambda request: _describe(request.path),

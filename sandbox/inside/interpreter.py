@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from rollenv.sandbox.inside import charts, magics, protocol
-from rollenv.sandbox.inside.protocol import Cell, FrameKind, frame, from_json
-from rollenv.sandbox.inside.sessions import Session
+from rollenv.sandbox.inside.protocol import FrameKind, RunCell, frame, from_json
+from rollenv.sandbox.inside.sessions import LanguageSession
 
 Json = dict[str, Any]
 
@@ -217,25 +217,27 @@ def _describe(error: BaseException) -> tuple[str, str, str]:
         while inner is not None:
             inner.stack = traceback.StackSummary.from_list([f for f in inner.stack if f.filename not in _OWN])
             inner = inner.__cause__ or inner.__context__
-        value = str(error)[: protocol.MAX_MESSAGE].encode("utf-8", "backslashreplace")[: protocol.MAX_MESSAGE]
+        value = str(error)[: protocol.MAX_ERROR_TEXT].encode("utf-8", "backslashreplace")[: protocol.MAX_ERROR_TEXT]
         return name, value.decode("utf-8", "ignore"), "".join(trace.format())[-100_000:]
     return name, "", f"{name}\n"
 
 
-def runner(language: str | None, reports: int) -> Interpreter | Session:
+def runner(language: str | None, reports: int) -> Interpreter | LanguageSession:
     """Return an object that runs cells of a language."""
-    return Interpreter(reports, notebook=True) if language in (None, "python") else Session(reports, language)
+    if language in (None, "python"):
+        return Interpreter(reports, notebook=True)
+    return LanguageSession(reports, language)
 
 
-def serve_cells(interpreter: Interpreter | Session, requests: int, reports: int) -> NoReturn:
+def serve_cells(interpreter: Interpreter | LanguageSession, requests: int, reports: int) -> NoReturn:
     """Run cells one after another, and report the end of each with its number."""
     signal.signal(signal.SIGINT, _nothing)
     while line := protocol.read_message(requests):
-        cell: Cell = from_json(json.loads(line))
+        cell: RunCell = from_json(json.loads(line))
         try:
             with _environment(cell.env):
                 signal.signal(signal.SIGINT, signal.default_int_handler)
-                if isinstance(interpreter, Session):
+                if isinstance(interpreter, LanguageSession):
                     interpreter.run(cell.code, cell.env)
                 else:
                     interpreter.run(cell.code)

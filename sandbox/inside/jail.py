@@ -121,7 +121,7 @@ def _can_map_users() -> bool:
 def _refuse(channel: int, error: OSError) -> None:
     """Report what is missing, and exit."""
     with contextlib.suppress(OSError):
-        os.write(channel, protocol.encode(0, protocol.Refused(str(error))))
+        os.write(channel, protocol.encode(0, protocol.SandboxStartRefused(str(error))))
     os._exit(1)
 
 
@@ -321,6 +321,7 @@ def _mount_scratch(settings: dict[str, Any]) -> None:
 
 def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: int) -> None:
     """Finish the jail as process 1, import the packages, fork the zygote, and serve."""
+    # -- The jail's own /proc and limits of the kernel's namespaces, while /proc/sys can still be written.
     namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     proc = _mount_proc()
     for name, value in _USER_LIMITS.items():
@@ -328,6 +329,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
             _write(f"/proc/sys/user/{name}", str(value))
     with contextlib.suppress(OSError):  # so that closed connections leave nothing for the next run
         _write("/proc/sys/net/ipv4/tcp_max_tw_buckets", "0")
+    # -- From here on nothing of the root can be changed, and the kernel cannot be inspected or regain privileges.
     linux.mount(
         "none", "/", None, linux.MS_BIND | linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
     )
@@ -337,10 +339,12 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     os.chdir("/")
     if any(map(_covering, settings["read_only"])):
         _mount_scratch(settings)  # Python itself is below a mount point of the scratch folder
+    # -- The packages, once for all runs. Only after this does stderr go nowhere: an import may say why it failed.
     sys.path += settings["path"]
     loaded = _preload(settings["preload"])
     os.dup2(os.open("/dev/null", os.O_RDWR), 2)
     oom = settings["oom"]
+    # -- The namespaces of code: their file system, and what each fork gives up before it reads anything.
     program = linux.filter_program(memfd=oom is not None, affinity=settings["share"] is not None)
 
     def build() -> namespace_init.Prepared:
@@ -368,6 +372,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
 
         return namespace_init.Prepared(harden, HOME, scratch)
 
+    # -- The zygote, which keeps nothing of the kernel's but its socket. It is forked before any request is read.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
@@ -381,8 +386,10 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
     theirs.close()
     for fd in (namespace, *settings["groups"]):
         os.close(fd)
-    shown = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY) if proc else host_proc
+    # -- The kernel, which measures by the jail's /proc or, where the host forbids one, by the host's.
+    shown = host_proc
     if proc:
+        shown = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
         os.close(host_proc)
     monitoring = monitor.ResourceMonitor(shown, not proc, oom, settings["memory_bytes"])
     monitoring.own.add(pid)

@@ -1,8 +1,8 @@
-"""The program inside a sandbox, which manages processes, relays their input and output, and enforces limits.
+"""The program inside a sandbox, which manages processes and relays their input and output.
 
 It is process 1 of its pid namespace: when it ends, everything in the sandbox ends. It needs only the standard library.
 :mod:`jail` and ``container`` start it. It does not fork processes that run code, because its memory contains code:
-:mod:`namespace_init` does.
+:mod:`namespace_init` does. :mod:`limits` enforces the limits.
 
 Its messages are those of :mod:`protocol`. The sandbox ends with the channel.
 """
@@ -20,12 +20,13 @@ from collections.abc import Callable
 from typing import Any
 
 from rollenv.sandbox.inside import protocol
+from rollenv.sandbox.inside.limits import LimitEnforcer
 from rollenv.sandbox.inside.monitor import ResourceMonitor
-from rollenv.sandbox.inside.processes import Child, Job, LimitEnforcer, Namespace
+from rollenv.sandbox.inside.processes import Child, Job, Namespace, Namespaces
 from rollenv.sandbox.inside.protocol import Failed, Value, Violation, write_all
 
 #: Maximum bytes of one message; a larger one ends the channel.
-MAX_MESSAGE = 64 << 20
+_MAX_CHANNEL_MESSAGE = 64 << 20
 #: Bytes of output that are collected before they are sent.
 _HELD = 1 << 16
 #: Maximum words of a command, and characters of each, in a list of processes.
@@ -34,11 +35,10 @@ _SHOWN = 100
 Json = dict[str, Any]
 
 
-class Kernel(LimitEnforcer):
+class Kernel:
     """Serves one channel until it ends.
 
     Args:
-        inward, outward: file descriptors of requests and of answers; they may be the same.
         new_namespace: creates a namespace; None if there is only ``common``.
         common: the one namespace of a container.
     """
@@ -53,15 +53,17 @@ class Kernel(LimitEnforcer):
         monitor: ResourceMonitor,
         idle_seconds: float,
     ):
-        super().__init__(monitor, idle_seconds)
         self.inward, self.outward = inward, outward
-        self.new_namespace, self.shared = new_namespace, common
+        self.new_namespace, self.monitor = new_namespace, monitor
+        self.namespaces = Namespaces(self._on_namespace)
+        self.namespaces.shared = common
+        self.limits = LimitEnforcer(self.namespaces, monitor, idle_seconds)
         self.only_namespace = False  # true if the shared namespace cannot be replaced
         self.spare: Namespace | None = None
         self.named: dict[str, Child] = {}
         self.inbox = bytearray()
         self._handlers: dict[type, Callable[[int, Any], Any]] = {
-            protocol.Cell: self._cell,
+            protocol.RunCell: self._cell,
             protocol.Signal: self._signal,
             protocol.Acknowledge: self._acknowledge,
             protocol.Resize: self._resize,
@@ -82,12 +84,12 @@ class Kernel(LimitEnforcer):
         """Serve requests until the channel ends."""
         with contextlib.suppress(EOFError):
             while True:
-                for key, _ in self.selector.select(self._seconds_until_check()):
+                for key, _ in self.selector.select(self.limits.seconds_until_check()):
                     now = self.selector.get_map().get(key.fd)
                     if now is not None and now.data is key.data:  # the descriptor may have been closed and reused
                         key.data()
-                self._enforce()
-        for namespace in self.namespaces:
+                self.limits.enforce()
+        for namespace in self.namespaces.all:
             namespace.end()
 
     # -- the channel -------------------------------------------------------------------------------------------------
@@ -102,7 +104,7 @@ class Kernel(LimitEnforcer):
         self.inbox += data
         while len(self.inbox) >= 4:
             size = 4 + int.from_bytes(self.inbox[:4], "big")
-            if size > MAX_MESSAGE:
+            if size > _MAX_CHANNEL_MESSAGE:
                 raise EOFError
             if len(self.inbox) < size:
                 return
@@ -115,44 +117,26 @@ class Kernel(LimitEnforcer):
             self._dispatch(head["id"], protocol.from_json(head), payload)
 
     def _dispatch(self, number: int, request: Any, payload: bytes) -> None:
-        starting = isinstance(request, (protocol.Start, protocol.Cell))
-        starting &= not isinstance(request, protocol.PackMachine)  # which works during a pause
-        if starting:
-            self._on_request_start(time.monotonic())
-        answer: Any
-        try:
-            if self._paused_at is not None and starting:
-                raise OSError(errno.ESHUTDOWN, "the sandbox is paused; resume() it first")
-            if isinstance(request, protocol.Start):
-                # Send the request and the start of its input to a process.
-                if isinstance(request, protocol.OpenContext) and request.key in self.named:
-                    raise FileExistsError(errno.EEXIST, "there is a context of this name", request.key)
-                if isinstance(request, protocol.Run):  # in a namespace of its own
-                    if self.new_namespace is None:
-                        child = self._take_waiting(self._shared_namespace(), once=False)
-                    else:
-                        namespace, self.spare = self.spare or self._new_namespace(), None
-                        child = self._take_waiting(namespace, once=True)
-                elif isinstance(request, protocol.PackMachine):
-                    child = self._fork(self._shared_namespace(), trusted=True)
-                else:
-                    child = self._fork(self._shared_namespace(), terminal=isinstance(request, protocol.Terminal))
-                if isinstance(request, protocol.Command):
-                    child.words = [str(word)[:_SHOWN] for word in request.command[:_SHOWN]]
-                child.context = isinstance(request, protocol.OpenContext)
-                child.job, child.key = Job(number, request), request.key or f"request-{number}"
-                self.named[child.key] = child
-                child.tell(number, request)
-                child.stdin.put(payload, close=request.last)
-                return
-            if isinstance(request, protocol.WriteInput):
-                # Answer when there is room for the next piece.
-                def then(taken: bool) -> None:
-                    self.send(number, Value() if taken else Failed(errno.EPIPE, "its standard input is closed"))
+        """Serve a request of one of three kinds.
 
-                self._find(request.key).stdin.put(payload, close=request.last, then=then)
-                return
-            answer = self._handlers[type(request)](number, request)
+        A ``Start`` is given to a process, and ``WriteInput`` adds to its input: both are answered later, by
+        :meth:`_answer` when the process has ended (a context: when it is ready), and when there is room for more input.
+        All others have a handler, which returns the answer, or None where a later event sends it. An exception of any
+        of them is the answer ``Failed``; only EOFError, the end of the channel, ends the kernel.
+        """
+        answer: Any = None
+        try:
+            starting = isinstance(request, (protocol.Start, protocol.RunCell))
+            if starting and not isinstance(request, protocol.PackMachine):  # which works during a pause
+                self.limits.on_request_start()
+                if self.namespaces.paused_at is not None:
+                    raise OSError(errno.ESHUTDOWN, "the sandbox is paused; resume() it first")
+            if isinstance(request, protocol.Start):
+                self._start(number, request, payload)
+            elif isinstance(request, protocol.WriteInput):
+                self._write_input(number, request, payload)
+            else:
+                answer = self._handlers[type(request)](number, request)
         except EOFError:
             raise
         except Exception as error:
@@ -169,6 +153,35 @@ class Kernel(LimitEnforcer):
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
+    def _start(self, number: int, request: protocol.Start, payload: bytes) -> None:
+        """Send a request and the start of its input to a process."""
+        if isinstance(request, protocol.OpenContext) and request.key in self.named:
+            raise FileExistsError(errno.EEXIST, "there is a context of this name", request.key)
+        if isinstance(request, protocol.PackMachine):
+            child = self._fork(self._shared_namespace(), trusted=True)
+        elif not isinstance(request, protocol.RunProgram):
+            child = self._fork(self._shared_namespace(), terminal=isinstance(request, protocol.StartTerminal))
+        elif self.new_namespace is None:
+            child = self._take_waiting(self._shared_namespace(), once=False)
+        else:
+            namespace, self.spare = self.spare or self._new_namespace(), None  # it has a namespace of its own
+            child = self._take_waiting(namespace, once=True)
+        if isinstance(request, protocol.Command):
+            child.words = [str(word)[:_SHOWN] for word in request.command[:_SHOWN]]
+        child.context = isinstance(request, protocol.OpenContext)
+        child.job, child.key = Job(number, request), request.key or f"request-{number}"
+        self.named[child.key] = child
+        child.tell(number, request)
+        child.stdin.put(payload, close=request.last)
+
+    def _write_input(self, number: int, request: protocol.WriteInput, payload: bytes) -> None:
+        """Add to the input of a process; answer when there is room for the next piece."""
+
+        def then(taken: bool) -> None:
+            self.send(number, Value() if taken else Failed(errno.EPIPE, "its standard input is closed"))
+
+        self._find(request.key).stdin.put(payload, close=request.last, then=then)
+
     def _prepare(self) -> None:
         """Prepare a namespace with a waiting process for the next run."""
         if self.new_namespace is None:
@@ -179,7 +192,7 @@ class Kernel(LimitEnforcer):
                 self.spare = self._new_namespace()
                 self.spare.waiting = self._fork(self.spare, once=True)
 
-    def _cell(self, number: int, request: protocol.Cell) -> None:
+    def _cell(self, number: int, request: protocol.RunCell) -> None:
         child = self._find(request.key)
         if child.job is not None:
             raise BlockingIOError(errno.EBUSY, "the context is running other code", request.key)
@@ -209,7 +222,7 @@ class Kernel(LimitEnforcer):
 
     def _resize(self, number: int, request: protocol.Resize) -> Value:
         child = self._find(request.key)
-        if child.job is None or not isinstance(child.job.request, protocol.Terminal):
+        if child.job is None or not isinstance(child.job.request, protocol.StartTerminal):
             raise ProcessLookupError(errno.ESRCH, "it is at no terminal", request.key)
         child.tell(number, request)
         return Value()
@@ -222,48 +235,42 @@ class Kernel(LimitEnforcer):
         return None
 
     def _get_memory(self, number: int, request: protocol.GetMemory) -> Value:
-        return Value({"used": self.monitor.used(self._scratches(), True)})
+        return Value({"used": self.monitor.used(self.namespaces.scratches(), True)})
 
     def _get_metrics(self, number: int, request: protocol.GetMetrics) -> Value:
-        disk = os.fstatvfs(self.shared.scratch) if self.shared is not None and self.shared.scratch is not None else None
+        shared, disk_used = self.namespaces.shared, 0
+        if shared is not None and shared.scratch is not None:
+            disk = os.fstatvfs(shared.scratch)
+            disk_used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
         return Value(
             {
                 "cpu_seconds": self.monitor.cpu_seconds(),
-                "memory_used": self.monitor.used(self._scratches(), True),
-                "disk_used": (disk.f_blocks - disk.f_bfree) * disk.f_frsize if disk else 0,
+                "memory_used": self.monitor.used(self.namespaces.scratches(), True),
+                "disk_used": disk_used,
                 "processes": len(self.monitor.pids()),
             }
         )
 
     def _list_processes(self, number: int, request: protocol.ListProcesses) -> Value:
         """List the contexts and commands with their process ids inside."""
-        now = time.monotonic()
-        running = [(key, child) for key, child in self.named.items() if child.pid and child.namespace is self.shared]
-        return Value(
-            {
-                "processes": [
-                    {"key": key, "pid": child.pid, "seconds": now - child.begun, "words": child.words}
-                    for key, child in running
-                    if child.context or child.words
-                ]
-            }
-        )
+        now, found = time.monotonic(), []
+        for key, child in self.named.items():
+            if child.pid and child.namespace is self.namespaces.shared and (child.context or child.words):
+                found.append({"key": key, "pid": child.pid, "seconds": now - child.begun, "words": child.words})
+        return Value({"processes": found})
 
     def _pause(self, number: int, request: protocol.Pause) -> Value:
-        if self._paused_at is None:
-            self._paused_at = time.monotonic()
+        if self.namespaces.paused_at is None:
+            self.namespaces.paused_at = time.monotonic()
             self._shared_namespace().order(signal_all=int(signal.SIGSTOP))
         return Value()
 
     def _resume(self, number: int, request: protocol.Resume) -> Value:
-        self._resume_all()
+        self.namespaces.resume()
         return Value()
 
     def _end_all(self, number: int, request: protocol.EndAll) -> None:
         self._shared_namespace().order(end_all=number)
-
-    def _scratches(self) -> list[int]:
-        return [namespace.scratch for namespace in self.namespaces if namespace.scratch is not None]
 
     def _find(self, key: str) -> Child:
         if key not in self.named:
@@ -273,9 +280,9 @@ class Kernel(LimitEnforcer):
     # -- namespaces --------------------------------------------------------------------------------------------------
 
     def _shared_namespace(self) -> Namespace:
-        if self.shared is None:
-            self.shared = self._new_namespace()
-        return self.shared
+        if self.namespaces.shared is None:
+            self.namespaces.shared = self._new_namespace()
+        return self.namespaces.shared
 
     def _new_namespace(self) -> Namespace:
         assert self.new_namespace is not None
@@ -285,7 +292,7 @@ class Kernel(LimitEnforcer):
         return namespace
 
     def _join(self, namespace: Namespace) -> None:
-        self.namespaces.append(namespace)
+        self.namespaces.all.append(namespace)
         namespace.connection.setblocking(False)
         self.selector.register(namespace.connection, selectors.EVENT_READ, lambda: self._on_namespace(namespace))
         if namespace.pidfd is not None:
@@ -327,15 +334,15 @@ class Kernel(LimitEnforcer):
                     self._finish(child)
             self._prepare()
         elif "all_ended" in message:
-            self._ending = False
+            self.namespaces.ending = False
             if message["all_ended"]:
                 self.send(message["all_ended"], Value())
         elif sender := namespace.children.get(message["number"]):
             if "error" in message:
                 sender.report.failed = Failed(errno.EAGAIN, message["error"])
-                self._ended(sender, 126 << 8)
+                self._on_child_end(sender, 126 << 8)
             elif "status" in message:
-                self._ended(sender, message["status"])
+                self._on_child_end(sender, message["status"])
             else:
                 sender.pid = message["pid"]
                 for number in sender.pid_requests:
@@ -343,10 +350,10 @@ class Kernel(LimitEnforcer):
                 sender.pid_requests.clear()
         return True
 
-    def _ended(self, child: Child, status: int) -> None:
+    def _on_child_end(self, child: Child, status: int) -> None:
         """Handle the end of a process. A run ends with its whole namespace."""
         child.status = status
-        if child.job is None or not isinstance(child.job.request, protocol.Run):
+        if child.job is None or not isinstance(child.job.request, protocol.RunProgram):
             self._finish(child)
         elif child.namespace.pidfd is None:
             child.namespace.order(clear=True)
@@ -358,18 +365,21 @@ class Kernel(LimitEnforcer):
         for fileobj in (namespace.connection, namespace.pidfd):
             with contextlib.suppress(KeyError, ValueError):
                 self.selector.unregister(fileobj)  # type: ignore[arg-type]
-        if self.only_namespace and namespace is self.shared:
-            raise EOFError
-        self.namespaces.remove(namespace)
+        if namespace is self.namespaces.shared:
+            if self.only_namespace:
+                raise EOFError
+            self.namespaces.shared = None
+        if namespace is self.spare:
+            self.spare = None
+        self.namespaces.all.remove(namespace)
         self.monitor.own.discard(namespace.pid)
-        self.shared = None if self.shared is namespace else self.shared
-        self.spare = None if self.spare is namespace else self.spare
         again = any(
-            child.job and isinstance(child.job.request, protocol.Run) and child.job.request.again
+            child.job and isinstance(child.job.request, protocol.RunProgram) and child.job.request.again
             for child in namespace.children.values()
         )
         for child in list(namespace.children.values()):
-            child.status = 9 if child.status is None else child.status
+            if child.status is None:
+                child.status = 9
             self._finish(child)
         namespace.close()
         if again:
@@ -407,19 +417,19 @@ class Kernel(LimitEnforcer):
             if job is None or job.violation:
                 raise Violation("no request was running")
             report.take(data)
-            if report.done is not None and (not isinstance(job.request, protocol.Cell) or report.done != job.number):
+            if report.done is not None and (not isinstance(job.request, protocol.RunCell) or report.done != job.number):
                 raise Violation("it is of another cell")
         except Violation as error:
             if job is not None:
                 job.violation = job.violation or f"its report was not in order: {error}"
-            self._stop(child)
+            child.stop()
             return
         if job.request.show and job.shown < report.whole:
             # Forward results as they arrive, after earlier output.
             for fd in [fd for fd in child.fds if child.fds[fd] != "reports"]:
                 self._on_output(child, fd)
             for result in report.results[job.shown : report.whole]:
-                self.send(job.number, protocol.Shown(result))
+                self.send(job.number, protocol.ShownResult(result))
             job.shown = report.whole
         if isinstance(job.request, protocol.OpenContext) and report.ready:
             self._answer(child, job)
@@ -440,12 +450,12 @@ class Kernel(LimitEnforcer):
                     self.selector.unregister(fd)
         if len(data) > left and not job.flags["truncated"]:
             job.flags["truncated"] = True
-            self._stop(child)
+            child.stop()
 
     def _send_held(self, job: Job, name: str) -> None:
         if data := bytes(job.held[name]):
             job.held[name].clear()
-            self.send(job.number, protocol.Output(name), data)
+            self.send(job.number, protocol.OutputPiece(name), data)
 
     def _drain(self, child: Child) -> None:
         """Read output from before the end; other processes may hold the pipes open and continue to write."""
@@ -476,13 +486,13 @@ class Kernel(LimitEnforcer):
     def _answer(self, child: Child, job: Job) -> None:
         child.job = None
         report, status = child.report, child.status
-        self._on_request_done()
+        self.limits.on_request_done()
         if self.monitor.killed():
             job.flags["out_of_memory"] = True
-            self._out_of_memory()
+            self.limits.out_of_memory()
         for name in job.held:
             self._send_held(job, name)
-        if report.failed is not None and not report.ready and not isinstance(job.request, protocol.Cell):
+        if report.failed is not None and not report.ready and not isinstance(job.request, protocol.RunCell):
             self.send(job.number, report.failed)
             return
         code = None if status is None else os.waitstatus_to_exitcode(status)

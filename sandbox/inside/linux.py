@@ -383,7 +383,6 @@ def filter_program(memfd: bool = True, affinity: bool = True, machine: bool = Fa
         memfd: allow memfd files, and processes that hide their mappings (``PR_SET_DUMPABLE`` 0). Both need a control
             group that counts memory.
         affinity: allow processes to choose their processors, which needs a control group that shares them.
-        machine: allow :data:`OF_MACHINES`.
     """
     architecture = platform.machine()
     column = list(_ARCH).index(architecture)
@@ -454,11 +453,7 @@ def install_filter(program: bytes) -> None:
 
 
 def confine_code(rules: int | None, program: bytes) -> None:
-    """Confine this process, which already has code's user, and its children.
-
-    Args:
-        rules: Landlock ruleset, if supported.
-    """
+    """Confine this process, which already has code's user, and its children."""
     drop_capabilities()
     set_dumpable(True)
     go_first_when_memory_is_short()

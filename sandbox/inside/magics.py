@@ -25,8 +25,11 @@ _SHOWN = {"html": "html", "HTML": "html", "markdown": "markdown", "latex": "late
 _SHOWN |= {"javascript": "javascript", "js": "javascript"}
 
 
-class UsageError(Exception):
+class MagicError(Exception):
     """An unknown magic, or wrong use of one."""
+
+
+MagicError.__name__ = "UsageError"  # the name that a cell's error has, as in IPython
 
 
 def changed(code: str) -> str:
@@ -116,7 +119,8 @@ class Magics:
 
     def run_line_magic(self, name: str, rest: str) -> Any:
         """Run ``%name rest``."""
-        rest = self._expand(rest) if name not in ("time", "timeit") else rest
+        if name not in ("time", "timeit"):
+            rest = self._expand(rest)
         if name in _SHELL_WORDS:
             return self.system(f"{name} {rest}")
         return self._find("line", name)(rest)
@@ -133,7 +137,7 @@ class Magics:
         method = getattr(self, f"_{kind}_{name}", None)
         if method is None:
             mark = "%" if kind == "line" else "%%"
-            raise UsageError(f"there is no magic {mark}{name} here; choose from {', '.join(self._names(kind))}")
+            raise MagicError(f"there is no magic {mark}{name} here; choose from {', '.join(self._names(kind))}")
         return method  # type: ignore[no-any-return]
 
     def _names(self, kind: str) -> list[str]:
@@ -186,7 +190,7 @@ class Magics:
         try:
             process = subprocess.Popen(command, stdin=pipe, stdout=out, preexec_fn=lambda: os.setpgid(0, 0))
         except FileNotFoundError:
-            raise UsageError(f"there is no program {command[0]} in the sandbox") from None
+            raise MagicError(f"there is no program {command[0]} in the sandbox") from None
         try:
             output, _ = process.communicate(data)
         except BaseException:
@@ -249,7 +253,7 @@ class Magics:
     _line_config = _line_load_ext = _line_reload_ext = _line_autoreload = _nothing
 
     def _line_pip(self, _: str) -> None:
-        raise UsageError(
+        raise MagicError(
             "the sandbox has no network, so nothing can be installed in it; pass packages= or another image"
         )
 
@@ -307,7 +311,7 @@ class Magics:
     def _cell_writefile(self, rest: str, body: str) -> None:
         words = rest.split()
         if not words or (words[0] == "-a" and len(words) < 2):
-            raise UsageError("%%writefile needs a name: %%writefile [-a] name")
+            raise MagicError("%%writefile needs a name: %%writefile [-a] name")
         with open(words[-1].strip("'\""), "a" if words[0] == "-a" else "w", encoding="utf-8") as file:
             file.write(body)
         print(f"Writing {words[-1]}")  # noqa: T201

@@ -84,7 +84,7 @@ class ResourceMonitor:
         private = sum(private for _, private in pages)
         if kept + private > self.limit / 2:
             self._raise_nice(pids, _NEAR_LIMIT)
-        shared = self._shared(pids)
+        shared = self._shared_mappings(pids)
         if kept + shared + private > self.limit:  # pages shared by forks were counted repeatedly; count them precisely
             private = sum(map(self._proportional, pids))
         return kept + shared + private
@@ -108,7 +108,7 @@ class ResourceMonitor:
                     return int(line.split()[1]) << 10
         return self._statm(pid)[1]
 
-    def _shared(self, pids: Iterable[str]) -> int:
+    def _shared_mappings(self, pids: Iterable[str]) -> int:
         """Return the size of all shared anonymous mappings, including untouched parts."""
         sizes: dict[bytes, int] = {}
         for pid in pids:
@@ -222,11 +222,7 @@ class ResourceMonitor:
 
 
 def bytes_in_sockets(read: Callable[[str], bytes]) -> int:
-    """Return the bytes of unread and unsent data in sockets; 0 if they cannot be counted.
-
-    Args:
-        read: reads a file of /proc.
-    """
+    """Return the bytes of unread and unsent data in sockets; 0 if they cannot be counted."""
     lines = [line.split() for line in read("self/net/protocols").splitlines()]
     count = sum(int(line[2]) for line in lines if len(line) > 2 and line[0].startswith((b"UNIX", b"TCP", b"UDP")))
     if count <= 4:  # inspecting sockets is expensive, and a few hold little

@@ -40,10 +40,7 @@ class Prepared(NamedTuple):
 
 
 def zygote(
-    connection: socket.socket,
-    own: int,
-    build: Callable[[], Prepared],
-    part: Callable[[], None] | None = None,
+    connection: socket.socket, own: int, build: Callable[[], Prepared], part: Callable[[], None] | None = None
 ) -> None:
     """Fork a namespace for every received socket.
 
@@ -75,11 +72,7 @@ def zygote(
         connection.send(json.dumps(answer).encode())
 
 
-def _run_init(
-    connection: socket.socket,
-    build: Callable[[], Prepared],
-    part: Callable[[], None] | None,
-) -> None:
+def _run_init(connection: socket.socket, build: Callable[[], Prepared], part: Callable[[], None] | None) -> None:
     try:
         linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWIPC)
         built = build()

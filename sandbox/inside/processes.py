@@ -1,4 +1,4 @@
-"""The kernel's view of namespaces, their processes, requests and limits."""
+"""The kernel's view of namespaces, their processes and requests."""
 
 from __future__ import annotations
 
@@ -14,24 +14,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rollenv.sandbox.inside.monitor import ResourceMonitor
-from rollenv.sandbox.inside.protocol import Cell, Report, Resize, Run, Start, encode
+from rollenv.sandbox.inside.protocol import Report, Resize, RunCell, RunProgram, Start, encode
 
 Json = dict[str, Any]
 
-#: Seconds between checks of running requests, and of background work.
-WATCH_INTERVAL, IDLE_INTERVAL = 0.02, 1.0
-#: Seconds after which a run yields to younger ones.
-YIELD_AFTER = 0.1
-#: Seconds that code may take to react to an interrupt before it is killed.
-GRACE = 0.5
-#: Seconds after a request until background work is limited, and its allowed share of a processor.
-IDLE_BEGINS, _IDLE_SHARE = 0.05, 0.1
 #: Bytes of unread input above which a sender must wait.
 HIGH_WATER = 1 << 20
 
 
-class Feed:
+class InputFeed:
     """Writes to a pipe without blocking."""
 
     def __init__(self, selector: selectors.BaseSelector, fd: int):
@@ -87,7 +78,7 @@ class Feed:
 class Job:
     """A request that a process is serving."""
 
-    def __init__(self, number: int, request: Start | Cell):
+    def __init__(self, number: int, request: Start | RunCell):
         self.number, self.request = number, request
         self.window = request.window if isinstance(request, Start) else 0
         self.quiet = isinstance(request, Start) and request.quiet
@@ -106,7 +97,7 @@ class Child:
 
     def __init__(self, namespace: Namespace, number: int, selector: selectors.BaseSelector, pipes: dict[str, int]):
         self.namespace, self.number, self.key = namespace, number, ""
-        self.stdin, self.requests = Feed(selector, pipes["stdin"]), Feed(selector, pipes["requests"])
+        self.stdin, self.requests = InputFeed(selector, pipes["stdin"]), InputFeed(selector, pipes["requests"])
         self.fds = {pipes[name]: name for name in ("stdout", "stderr", "reports")}
         self.report = Report()
         self.job: Job | None = None  # the current request; a context has none between cells
@@ -118,9 +109,16 @@ class Child:
         self.pid_requests: list[int] = []  # requests that wait for its pid
         self.status: int | None = None
 
-    def tell(self, number: int, message: Start | Cell | Resize) -> None:
+    def tell(self, number: int, message: Start | RunCell | Resize) -> None:
         """Send a request to the process."""
         self.requests.put(encode(number, message))
+
+    def stop(self) -> None:
+        """Kill the process and its session, or the whole namespace of a run."""
+        if self.job is not None and isinstance(self.job.request, RunProgram):
+            self.namespace.end()
+        else:
+            self.namespace.signal(self, signal.SIGKILL, True)
 
 
 class Namespace:
@@ -139,11 +137,7 @@ class Namespace:
         self._next = 1
 
     def fork(self, selector: selectors.BaseSelector, **how: bool) -> Child:
-        """Fork a process, which waits for its request.
-
-        Args:
-            how: ``once``, with a ``terminal``, or ``trusted``.
-        """
+        """Fork a process, which waits for its request. ``how``: ``once``, with a ``terminal``, or ``trusted``."""
         pipes = {name: os.pipe() for name in ("stdin", "stdout", "stderr", "requests", "reports")}
         inner = [pipes[name][0 if name in ("stdin", "requests") else 1] for name in pipes]
         outer = {name: pipes[name][1 if name in ("stdin", "requests") else 0] for name in pipes}
@@ -184,139 +178,47 @@ class Namespace:
         self.pidfd = self.scratch = None
 
 
-class LimitEnforcer:
-    """The part of a kernel that enforces limits.
+class Namespaces:
+    """All namespaces of a sandbox, and the orders that concern several of them.
 
     Args:
-        idle_seconds: maximum processor time of background work between requests.
+        receive: handles a message of a namespace's first process; returns whether there was one.
     """
 
-    def __init__(self, monitor: ResourceMonitor, idle_seconds: float):
-        self.monitor = monitor
-        self.idle_seconds = self._idle_left = idle_seconds
-        self._idle_at: tuple[float, float] | None = None  # time and processor time of the last check
-        self.namespaces: list[Namespace] = []
-        self.shared: Namespace | None = None
-        self._look_at = self._looked = self._lower_at = 0.0
-        self._paused_at: float | None = None
-        self._ending = False  # true while everything in the shared namespace is being killed
+    def __init__(self, receive: Callable[[Namespace], bool]):
+        self._receive = receive
+        self.all: list[Namespace] = []
+        self.shared: Namespace | None = None  # of contexts and commands; each run may have its own
+        self.paused_at: float | None = None
+        self.ending = False  # true while everything in the shared namespace is being killed
 
-    def _on_namespace(self, namespace: Namespace) -> bool:
-        raise NotImplementedError
+    def jobs(self) -> list[Job]:
+        """Return the running requests."""
+        return [child.job for namespace in self.all for child in namespace.children.values() if child.job is not None]
 
-    def _on_request_done(self) -> None:
-        """Handle the end of a request. If no other is running, limit background work from now on."""
-        if not self._busy():
-            self.monitor.restore_priority()
-            self._look_at = min(self._look_at, time.monotonic() + IDLE_BEGINS)
+    def scratches(self) -> list[int]:
+        """Return the descriptors of the scratch folders."""
+        return [namespace.scratch for namespace in self.all if namespace.scratch is not None]
 
-    def _on_request_start(self, now: float) -> None:
-        """Handle the start of a request: schedule a check, late enough not to delay a short run."""
-        self.monitor.killed()  # ignore earlier kills
-        if self._idle_at is not None:
-            self._limit_idle_work(now)
-            self._idle_at = None
-        soon = now + WATCH_INTERVAL / 2
-        if self._look_at > soon or now - self._looked < IDLE_INTERVAL / 4 or self.shared is None:
-            self._look_at = soon if self._look_at <= now else min(self._look_at, soon)
-
-    def _resume_all(self) -> None:
+    def resume(self) -> None:
         """Resume after a pause, and extend deadlines by it."""
-        if self._paused_at is None or self.shared is None:
-            self._paused_at = None
+        began, self.paused_at = self.paused_at, None
+        if began is None or self.shared is None:
             return
-        pause, self._paused_at = time.monotonic() - self._paused_at, None
         for child in self.shared.children.values():
             if child.job is not None:
-                child.job.deadline += pause
+                child.job.deadline += time.monotonic() - began
         self.shared.order(signal_all=int(signal.SIGCONT))
 
-    def _busy(self) -> bool:
-        jobs = (child.job for namespace in self.namespaces for child in namespace.children.values())
-        return any(job is not None and not job.quiet for job in jobs)
-
-    def _seconds_until_check(self) -> float | None:
-        jobs = [child.job for namespace in self.namespaces for child in namespace.children.values() if child.job]
-        now = time.monotonic()
-        if (not jobs and self.shared is None) or self._paused_at is not None:
-            return None
-        until = min([self._look_at, *(job.deadline for job in jobs)])
-        return max(0.0, min(until - now, 3600.0))
-
-    def _enforce(self) -> None:
-        now = time.monotonic()
-        if self._paused_at is not None:
-            return
-        oldest = now
-        for namespace in list(self.namespaces):
-            for child in list(namespace.children.values()):
-                if child.job is not None:
-                    oldest = min(oldest, child.job.started)
-                    if now >= child.job.deadline:
-                        if isinstance(child.job.request, Cell) and not child.job.flags["timed_out"]:
-                            child.job.deadline = now + GRACE  # so that a context can react and keep its state
-                            child.namespace.signal(child, signal.SIGINT, False)
-                        else:
-                            child.job.deadline = float("inf")
-                            self._stop(child)
-                        child.job.flags["timed_out"] = True
-        if now < self._look_at or not self.namespaces:
-            return
-        busy = self._busy()
-        wait = WATCH_INTERVAL if busy else IDLE_INTERVAL
-        if self.monitor.counts:
-            scratches = [each.scratch for each in self.namespaces if each.scratch is not None]
-            used = self.monitor.used(scratches)
-            wait = min(wait, self.monitor.patience(used))
-            if used > self.monitor.limit:
-                self._out_of_memory()
-        elif self.monitor.killed():
-            self._out_of_memory()
-        if now - oldest > YIELD_AFTER and now >= self._lower_at:
-            self.monitor.lower_priority()
-            self._lower_at = now + YIELD_AFTER
-        if not busy and self.shared is not None:
-            self._limit_idle_work(now)
-        self._look_at, self._looked = time.monotonic() + wait, now
-
-    def _limit_idle_work(self, now: float) -> None:
-        """Limit background work to the processor time of a request, plus a tenth of the time that passes."""
-        seconds, before = self.monitor.cpu_seconds(), self._idle_at
-        self._idle_at = (now, seconds)
-        if before is not None:
-            left = self._idle_left - (seconds - before[1]) + _IDLE_SHARE * (now - before[0])
-            self._idle_left = min(left, self.idle_seconds)
-        if self._idle_left < 0:
-            self._idle_left = self.idle_seconds
-            self._stop_all()
-            self._wait_until_ended()
-
-    def _out_of_memory(self) -> None:
-        for namespace in self.namespaces:
-            for child in namespace.children.values():
-                if child.job:
-                    child.job.flags["out_of_memory"] = True
-        self._stop_all()
-        self._wait_until_ended()
-
-    def _wait_until_ended(self) -> None:
-        """Wait for killed processes, so that the next request neither reaches one nor is charged for its memory."""
-        until = time.monotonic() + 2.5
-        while self.shared is not None and self._ending and (left := until - time.monotonic()) > 0:
-            if select.select([self.shared.connection], [], [], left)[0] and not self._on_namespace(self.shared):
-                break  # the end of the namespace is handled elsewhere
-
-    def _stop(self, child: Child) -> None:
-        """Kill a process and its session, or the whole namespace of a run."""
-        if child.job is not None and isinstance(child.job.request, Run):
-            child.namespace.end()
-        else:
-            child.namespace.signal(child, signal.SIGKILL, True)
-
-    def _stop_all(self) -> None:
-        for namespace in self.namespaces:
+    def end_all(self) -> None:
+        """Kill everything, and wait for it, so that the next request neither reaches a process nor pays its memory."""
+        for namespace in self.all:
             if namespace is self.shared:
-                self._ending = True
+                self.ending = True
                 namespace.order(end_all=0)
             else:
                 namespace.end()
+        until = time.monotonic() + 2.5
+        while self.shared is not None and self.ending and (left := until - time.monotonic()) > 0:
+            if select.select([self.shared.connection], [], [], left)[0] and not self._receive(self.shared):
+                break  # the end of the namespace is handled elsewhere

@@ -1,8 +1,8 @@
 """The messages between a host and the kernel in a sandbox, and their encoding.
 
 A message on the channel is four bytes of length, a JSON object, and ``bytes`` bytes of data. The answer to a request is
-any number of :class:`Output` and :class:`Shown`, followed by one :class:`Finished`, :class:`Value` or :class:`Failed`.
-The kernel forwards a :class:`Start` or :class:`Cell` to the process that serves it.
+any number of :class:`OutputPiece` and :class:`ShownResult`, followed by a :class:`Finished`, :class:`Value` or
+:class:`Failed`. The kernel forwards a :class:`Start` or :class:`RunCell` to the process that serves it.
 
 That process reports to the kernel in frames on a pipe, each with a byte of kind and four of length. Untrusted code may
 control it, so the kernel only copies bytes and bounds their sizes and number.
@@ -16,7 +16,16 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import dataclass_transform
+else:
+
+    def dataclass_transform(**_: bool) -> Callable[[type], type]:
+        """Mark nothing: images may have a Python before 3.11."""
+        return lambda kind: kind
+
 
 Json = dict[str, Any]
 
@@ -41,11 +50,21 @@ class ProtocolError(ValueError):
     """A message that a correct kernel never sends."""
 
 
+_TYPES: dict[str, Any] = {}
+
+
+@dataclass_transform(eq_default=False)
+class SandboxMessage:
+    """The base of all messages: dataclasses that are told apart by their names."""
+
+    def __init_subclass__(cls) -> None:
+        _TYPES[cls.__name__] = dataclass(eq=False)(cls)
+
+
 # -- requests that start a process -----------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class Start:
+class Start(SandboxMessage):
     """Start a process with limits; None is no limit.
 
     Attributes:
@@ -76,128 +95,107 @@ class Start:
     quiet: bool = False
 
 
-@dataclass(eq=False)
-class Run(Start):
+class RunProgram(Start):
     """Run a Python program in a namespace of its own; ``again``: prepare a namespace for the next run."""
 
     code: str = ""
     again: bool = False
 
 
-@dataclass(eq=False)
 class Command(Start):
     """Run a program."""
 
     command: list[str] = field(default_factory=list)
 
 
-@dataclass(eq=False)
-class Terminal(Command):
+class StartTerminal(Command):
     """Run a program in a terminal of ``size`` (rows, columns)."""
 
     size: list[int] = field(default_factory=list)
 
 
-@dataclass(eq=False)
 class OpenContext(Start):
     """Start a process that runs cells of a language."""
 
     language: str = "python"
 
 
-@dataclass(eq=False)
 class FileOperation(Start):
     """Carry out an operation on a path with code's permissions; contents are standard input and standard output."""
 
     path: str = ""
 
 
-@dataclass(eq=False)
 class ReadFile(FileOperation):
     """Read a file of at most ``max_bytes``."""
 
     max_bytes: int = 0
 
 
-@dataclass(eq=False)
 class WriteFile(FileOperation):
     """Write standard input to a file."""
 
 
-@dataclass(eq=False)
 class WriteFiles(FileOperation):
     """Write several files with path and size in ``parts`` and concatenated contents."""
 
     parts: list[tuple[str, int]] = field(default_factory=list)
 
 
-@dataclass(eq=False)
 class ListFolder(FileOperation):
     """Describe the contents of a folder."""
 
 
-@dataclass(eq=False)
 class DescribePath(FileOperation):
     """Describe a path; a link is not followed."""
 
 
-@dataclass(eq=False)
 class WatchFolder(FileOperation):
     """Report changes in a folder."""
 
     recursive: bool = False
 
 
-@dataclass(eq=False)
 class MakeFolder(FileOperation):
     """Create a folder and its parents."""
 
 
-@dataclass(eq=False)
 class RemovePath(FileOperation):
     """Remove a file, or a folder with everything in it."""
 
 
-@dataclass(eq=False)
 class RenamePath(FileOperation):
     """Rename a path."""
 
     to: str = ""
 
 
-@dataclass(eq=False)
 class CheckPath(FileOperation):
     """Fail unless a path exists."""
 
 
-@dataclass(eq=False)
 class PackScratch(FileOperation):
     """Archive the scratch folder."""
 
 
-@dataclass(eq=False)
 class UnpackScratch(FileOperation):
     """Unpack an archive of :class:`PackScratch`."""
 
 
-@dataclass(eq=False)
 class PackMachine(FileOperation):
     """Archive all written files of a machine, with the permissions of its first process."""
 
 
-@dataclass(eq=False)
 class PackPath(FileOperation):
     """Archive a file, or the contents of a folder."""
 
     follow: bool = False
 
 
-@dataclass(eq=False)
 class UnpackInto(FileOperation):
     """Unpack an archive into a folder."""
 
 
-@dataclass(eq=False)
 class Connect(FileOperation):
     """Connect to a server in the sandbox."""
 
@@ -207,8 +205,7 @@ class Connect(FileOperation):
 # -- requests about running processes --------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class Cell:
+class RunCell(SandboxMessage):
     """Run a cell in the context with a key."""
 
     key: str
@@ -221,123 +218,105 @@ class Cell:
     number: int = 0
 
 
-@dataclass(eq=False)
-class Signal:
+class Signal(SandboxMessage):
     """Send a signal; SIGKILL reaches the whole session, and SIGINT a context only while it runs a cell."""
 
     key: str
     signal: int
 
 
-@dataclass(eq=False)
-class WriteInput:
+class WriteInput(SandboxMessage):
     """Append the data to a standard input, and close it after the ``last`` piece."""
 
     key: str
     last: bool = False
 
 
-@dataclass(eq=False)
-class Acknowledge:
+class Acknowledge(SandboxMessage):
     """Acknowledge received bytes of output."""
 
     key: str
     taken: int
 
 
-@dataclass(eq=False)
-class Resize:
+class Resize(SandboxMessage):
     """Change the size of a terminal."""
 
     key: str
     size: list[int]
 
 
-@dataclass(eq=False)
-class GetPid:
+class GetPid(SandboxMessage):
     """Return the process id inside, once it is known."""
 
     key: str
 
 
-@dataclass(eq=False)
-class GetMemory:
+class GetMemory(SandboxMessage):
     """Return the bytes in use."""
 
 
-@dataclass(eq=False)
-class GetMetrics:
+class GetMetrics(SandboxMessage):
     """Return the use of memory, disk, processor time and processes."""
 
 
-@dataclass(eq=False)
-class ListProcesses:
+class ListProcesses(SandboxMessage):
     """Return the running contexts and commands."""
 
 
-@dataclass(eq=False)
-class Pause:
+class Pause(SandboxMessage):
     """Stop all processes; time does not count until :class:`Resume`."""
 
 
-@dataclass(eq=False)
-class Resume:
+class Resume(SandboxMessage):
     """Resume all processes."""
 
 
-@dataclass(eq=False)
-class EndAll:
+class EndAll(SandboxMessage):
     """Kill all processes except those of single runs, and wait for their end."""
 
 
 # -- answers ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class Ready:
+class Ready(SandboxMessage):
     """The kernel is ready; ``about`` has the properties of this sandbox."""
 
     about: Json
 
 
-@dataclass(eq=False)
-class Refused:
+class SandboxStartRefused(SandboxMessage):
     """The sandbox cannot start."""
 
     reason: str
 
 
-@dataclass(eq=False)
-class Output:
+class OutputPiece(SandboxMessage):
     """Data of ``stdout`` or ``stderr``."""
 
     stream: str
 
 
-@dataclass(eq=False)
-class Shown:
+class ShownResult(SandboxMessage):
     """A result, as representations by name."""
 
     result: Json
 
 
-@dataclass(eq=False)
-class Value:
+class Value(SandboxMessage):
     """The answer to a request that starts no process."""
 
     value: Json = field(default_factory=dict)
 
 
-@dataclass(eq=False)
-class Failed:
+class Failed(SandboxMessage):
     """A request could not be served."""
 
     errno: int
     message: str
 
 
-@dataclass(eq=False)
-class Finished:
+class Finished(SandboxMessage):
     """The end of a process or cell.
 
     Attributes:
@@ -356,19 +335,6 @@ class Finished:
     timed_out: bool = False
     truncated: bool = False
     out_of_memory: bool = False
-
-
-def _subclasses(base: Any) -> list[Any]:
-    return [base, *(kind for each in base.__subclasses__() for kind in _subclasses(each))]
-
-
-_TYPES: dict[str, Any] = {
-    kind.__name__: kind
-    for kind in (
-        *_subclasses(Start), Cell, Signal, WriteInput, Acknowledge, Resize, GetPid, GetMemory, GetMetrics,
-        ListProcesses, Pause, Resume, EndAll, Ready, Refused, Output, Shown, Value, Failed, Finished,
-    )
-}  # fmt: skip
 
 
 def from_json(head: Json) -> Any:
@@ -425,8 +391,8 @@ def _is_finished(done: Finished) -> bool:
 
 _CHECKS: dict[Any, Callable[[Any], bool]] = {
     Finished: _is_finished,
-    Output: lambda output: output.stream in ("stdout", "stderr"),
-    Shown: lambda shown: _is_result(shown.result),
+    OutputPiece: lambda output: output.stream in ("stdout", "stderr"),
+    ShownResult: lambda shown: _is_result(shown.result),
     Value: lambda value: isinstance(value.value, dict),
     Failed: lambda failed: _is_number(failed.errno) and isinstance(failed.message, str),
 }
@@ -447,7 +413,7 @@ class FrameKind(enum.IntEnum):
 #: Maximum bytes and frames of one report.
 MAX_BYTES, MAX_FRAMES = 16 << 20, 10_000
 #: Maximum bytes of an exception's message, which agents use for answers.
-MAX_MESSAGE = 1 << 20
+MAX_ERROR_TEXT = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_.+/-]{1,100}")
 
 
@@ -530,7 +496,7 @@ class Report:
             self.whole = len(self.results)
         elif kind == FrameKind.ERROR:
             name, value, trace = [*text.split("\0", 2), "", ""][:3]
-            self.error = {"name": name[:200], "value": value[:MAX_MESSAGE], "traceback": trace[:200_000]}
+            self.error = {"name": name[:200], "value": value[:MAX_ERROR_TEXT], "traceback": trace[:200_000]}
         elif kind == FrameKind.DONE:
             self.done = _number(text)
         else:

@@ -72,15 +72,8 @@ _MAX_LINE = 8 << 20
 _GRACE = 0.3
 
 
-class Session:
-    """Runs cells of one language.
-
-    Args:
-        language: one of :data:`LANGUAGES`.
-
-    Raises:
-        FileNotFoundError: the language's program is missing.
-    """
+class LanguageSession:
+    """Runs cells of one language."""
 
     def __init__(self, fd: int, language: str):
         self.fd, self.language, self.pid = fd, language, os.getpid()
@@ -116,7 +109,7 @@ class Session:
         try:
             line = self._tell(cell)
         except KeyboardInterrupt:
-            line = self._interrupted()
+            line = self._forward_interrupt()
             kept = "" if line else "; its process did not react and was ended"
             return self._failed("KeyboardInterrupt", f"it was interrupted{kept}", "")
         if line is None:
@@ -176,7 +169,7 @@ class Session:
                 return rest
         return None
 
-    def _interrupted(self) -> str | None:
+    def _forward_interrupt(self) -> str | None:
         """Forward an interrupt; return the status line, or None if the program had to be killed."""
         assert self._process is not None
         with contextlib.suppress(OSError):

@@ -20,11 +20,7 @@ _PTS = "/dev/pts"
 
 
 def open_pair() -> tuple[int, int]:
-    """Open a new terminal; return our end and the program's end. Mount devpts if necessary.
-
-    Raises:
-        OSError: no terminal can be opened.
-    """
+    """Open a new terminal; return our end and the program's end. Mount devpts if necessary."""
     if not os.path.exists(f"{_PTS}/ptmx"):
         options = "newinstance,ptmxmode=0000,mode=0600,max=16"
         linux.mount("devpts", _PTS, "devpts", linux.MS_NOSUID | linux.MS_NOEXEC | linux.MS_RDONLY, options)
@@ -34,11 +30,7 @@ def open_pair() -> tuple[int, int]:
 
 
 def run(command: list[str], size: list[int], ours: int, theirs: int, requests: int) -> NoReturn:
-    """Run a program in the terminal, and exit with its status.
-
-    Raises:
-        FileNotFoundError: there is no such program.
-    """
+    """Run a program in the terminal, and exit with its status."""
     resize(ours, size)
     failures, fail = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()

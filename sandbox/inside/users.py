@@ -14,9 +14,6 @@ def become(user: str) -> None:
     """Switch to a user in Docker's notation (``name``, ``number``, ``name:group`` or ``number:number``).
 
     HOME, USER and LOGNAME are set if the environment lacks them.
-
-    Raises:
-        OSError: there is no such user or group.
     """
     name, _, group = user.partition(":")
     entry = _find("/etc/passwd", name) or (_ROOT if name == "root" else None)

@@ -47,7 +47,6 @@ class Wheels:
     """Wheels for one version of Python.
 
     Args:
-        folder: folder of the wheels; by default in the cache.
         python: version of Python, such as ``3.11``; by default that of the host's system.
         fetch: download missing wheels with the host's pip and its settings. Source distributions are not downloaded,
             so no code of a package runs.
@@ -152,19 +151,19 @@ def _of_command(words: list[str]) -> list[str]:
     for i, word in enumerate(words):
         name, after = word.rpartition("/")[2], words[i + 1 :]
         if re.fullmatch(r"pip[\d.]*", name) and "install" in after[:4]:
-            return _listed(after[after.index("install") + 1 :])
+            return _requirements_in(after[after.index("install") + 1 :])
         if name == "uvx":
-            return _listed(after, first_only=True)
+            return _requirements_in(after, first_only=True)
         if name == "uv" and after:
             if after[:2] in (["pip", "install"], ["tool", "install"]):
-                return _listed(after[2:])
+                return _requirements_in(after[2:])
             if after[0] == "add":
-                return _listed(after[1:])
-            return _listed(after[1:], first_only=True)[:-1] if after[0] == "run" else []
+                return _requirements_in(after[1:])
+            return _requirements_in(after[1:], first_only=True)[:-1] if after[0] == "run" else []
     return []
 
 
-def _listed(words: list[str], first_only: bool = False) -> list[str]:
+def _requirements_in(words: list[str], first_only: bool = False) -> list[str]:
     """List the requirements among arguments; with ``first_only``, those of options and the program's own."""
     found: list[str] = []
     at = 0
@@ -206,7 +205,7 @@ class Debs:
 
     def __init__(self, folder: Path | None = None, *, fetch: bool = True):
         self.fetch = fetch and shutil.which("apt-get") is not None
-        self.folder = folder or store() / "debs" / (_installed() if self.fetch else "given")
+        self.folder = folder or store() / "debs" / (_digest_of_packages() if self.fetch else "given")
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def ensure(self, wanted: Sequence[str]) -> list[str]:
@@ -244,7 +243,7 @@ def _run(command: list[str]) -> str:
 
 
 @functools.cache
-def _installed() -> str:
+def _digest_of_packages() -> str:
     """Return a digest of the host's packages, on which missing dependencies depend."""
     try:
         return hashlib.sha256(Path("/var/lib/dpkg/status").read_bytes()).hexdigest()[:16]

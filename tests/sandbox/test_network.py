@@ -8,7 +8,7 @@ import pytest
 
 from rollenv.core.errors import UsageError
 from rollenv.sandbox import Machine
-from rollenv.sandbox.network import AllowList, Refused
+from rollenv.sandbox.network import AllowList, HostRefused
 
 FETCH = """
 import sys, urllib.request
@@ -169,7 +169,7 @@ def test_entries_allow_what_they_say(entry, monkeypatch):
         assert allowed.addresses(host, int(port))
     for target in bad:
         host, _, port = target.rpartition(":")
-        with pytest.raises(Refused):
+        with pytest.raises(HostRefused):
             allowed.addresses(host, int(port))
 
 
@@ -182,7 +182,7 @@ def test_entries_allow_what_they_say(entry, monkeypatch):
 )
 def test_a_name_does_not_lead_to_this_host_or_its_neighbours(address, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, **_: [(0, 0, 0, "", (address, port))])
-    with pytest.raises(Refused, match="may not reach"):
+    with pytest.raises(HostRefused, match="may not reach"):
         AllowList(["evil.com", "*"]).addresses("evil.com", 80)
     if address == "10.0.0.7":
         assert AllowList(["evil.com", "10.0.0.0/8"]).addresses("evil.com", 80) == [address]

@@ -16,7 +16,7 @@ WALL, FLOOR, PLAYER, BOX, TARGET, BOX_ON_TARGET, PLAYER_ON_TARGET = "#", " ", "@
 DIRECTIONS = ("up", "down", "left", "right")
 
 
-class State(NamedTuple):
+class BoardState(NamedTuple):
     """The changing part of a level: the player's cell and the set of boxes."""
 
     player: int
@@ -37,34 +37,22 @@ class Board:
         """Index offsets of :data:`DIRECTIONS`."""
         return (-self.width, self.width, -1, 1)
 
-    def move(self, state: State, step: int) -> State | None:
-        """Move the player.
-
-        Args:
-            step: index offset, one of :attr:`steps`.
-
-        Returns:
-            The next state, or None if the move is blocked.
-        """
+    def move(self, state: BoardState, step: int) -> BoardState | None:
+        """Move the player by an index offset, one of :attr:`steps`: the next state, or None if the move is blocked."""
         cell = state.player + step
         if self.walls >> cell & 1:
             return None
         if not state.boxes >> cell & 1:
-            return State(cell, state.boxes)
+            return BoardState(cell, state.boxes)
         if (self.walls | state.boxes) >> (cell + step) & 1:
             return None
-        return State(cell, state.boxes ^ (1 << cell) ^ (1 << (cell + step)))
+        return BoardState(cell, state.boxes ^ (1 << cell) ^ (1 << (cell + step)))
 
-    def solved(self, state: State) -> bool:
+    def solved(self, state: BoardState) -> bool:
         return state.boxes == self.targets
 
-    def rows(self, state: State, symbols: dict[str, str] | None = None) -> list[list[str]]:
-        """Draw the board as rows of cells.
-
-        Args:
-            state: the player and the boxes.
-            symbols: text for each XSB character; by default the character.
-        """
+    def rows(self, state: BoardState, symbols: dict[str, str] | None = None) -> list[list[str]]:
+        """Draw the board as rows of cells. ``symbols``: text for each XSB character; by default the character."""
         cells = [WALL if self.walls >> i & 1 else FLOOR for i in range(self.height * self.width)]
         for i in bits(self.targets):
             cells[i] = TARGET
@@ -77,10 +65,7 @@ class Board:
 
 
 def layers(board: Board, player: int, boxes: int) -> Iterator[tuple[int, int]]:
-    """Group the cells that the player can walk to by distance.
-
-    Args:
-        boxes: bit mask of the boxes.
+    """Group the cells that the player can walk to by distance; ``boxes`` is a bit mask.
 
     Returns:
         Pairs of (moves to walk there plus one, bit mask of cells), nearest first.
@@ -100,7 +85,6 @@ def reached(board: Board, player: int, boxes: int, stands: Sequence[tuple[int, i
     """List the steps (pushes or pulls) whose standing cell the player can walk to.
 
     Args:
-        boxes: bit mask of the boxes.
         stands: pairs of (step, bit mask of the cells where the player stands for it).
 
     Returns:
@@ -136,7 +120,7 @@ def bits(cells: int) -> Iterator[int]:
         cells ^= low
 
 
-def parse_level(text: str) -> tuple[Board, State]:
+def parse_level(text: str) -> tuple[Board, BoardState]:
     """Parse one level in XSB format. Rows may have different lengths; a missing outer wall is added.
 
     Raises:
@@ -165,4 +149,4 @@ def parse_level(text: str) -> tuple[Board, State]:
             f"a level needs as many boxes as targets; this one has {boxes.bit_count()} and {targets.bit_count()}"
         )
     board = Board(len(lines), len(lines[0]), cells(WALL), targets)
-    return board, State(players.bit_length() - 1, boxes)
+    return board, BoardState(players.bit_length() - 1, boxes)

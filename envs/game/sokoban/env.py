@@ -9,7 +9,7 @@ from typing import Any
 from rollenv.core.errors import EpisodeOver, Unsolvable, UsageError
 from rollenv.envs import pictures
 from rollenv.envs.game.grid import GridGame, Rewards
-from rollenv.envs.game.sokoban.board import DIRECTIONS, Board, State, bits
+from rollenv.envs.game.sokoban.board import DIRECTIONS, Board, BoardState, bits
 from rollenv.envs.game.sokoban.levels import Level, Rules, generate, load_levels
 from rollenv.envs.game.sokoban.solver import Solver
 from rollenv.envs.splits import check_split
@@ -39,7 +39,6 @@ class Sokoban(GridGame):
         min_moves: minimum length of the shortest solution, or (low, high) to draw it for each level.
         split: ``train`` and ``test`` never share a room (walls and targets); ``all`` is both.
         levels: a Boxoban file or folder to draw levels from instead of generating them.
-        max_actions, actions_per_turn, action_format: arguments of :class:`~rollenv.envs.game.grid.GridGame`.
 
     ``reset(options={"index": i})`` plays the i-th level of ``levels``.
     """
@@ -97,8 +96,8 @@ class Sokoban(GridGame):
             raise UsageError(f"min_moves must be a number from 1 or a pair (low, high), got {self.min_moves}")
         self.levels = None if levels is None else load_levels(levels)
         self.board: Board
-        self.state: State
-        self._plan: tuple[State, list[int]] | None = None
+        self.state: BoardState
+        self._plan: tuple[BoardState, list[int]] | None = None
         self._solver: Solver | None = None
 
     reset_options = frozenset({"index"})
@@ -156,12 +155,12 @@ class Sokoban(GridGame):
         """Prepare the constant part of the text, so that a turn only fills in the player and the boxes."""
         board, width = self.board, self.board.width
         if self.observation == "compact":
-            inner = board.rows(State(0, 0), SYMBOLS | {"@": "#", ".": "_"})[1:-1]
+            inner = board.rows(BoardState(0, 0), SYMBOLS | {"@": "#", ".": "_"})[1:-1]
             self._static = "\n".join("".join(row[1:-1]) for row in inner), self._letters(board.targets, "O")
             return
         gap = "" if self.observation == "dense" else " "
         symbols = SYMBOLS | {"@": "#"}
-        self._canvas = list("\n".join(gap.join(row) for row in board.rows(State(0, 0), symbols)))
+        self._canvas = list("\n".join(gap.join(row) for row in board.rows(BoardState(0, 0), symbols)))
         self._stride = 1 + len(gap), width * (1 + len(gap)) + 1 - len(gap)
 
     def _draw(self) -> str:
@@ -255,7 +254,7 @@ class Sokoban(GridGame):
     def _set_state(self, state: dict[str, Any]) -> None:
         super()._set_state(state)
         self.board = Board(state["height"], state["width"], int(state["walls"], 16), int(state["targets"], 16))
-        self.state = State(state["player"], int(state["boxes"], 16))
+        self.state = BoardState(state["player"], int(state["boxes"], 16))
         self.max_turns = state["max_turns"]
         self._plan = None
         self._prepare_text()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollenv.core.errors import UsageError
-from rollenv.envs.game.sokoban.board import Board, State, bits, parse_level, reached
+from rollenv.envs.game.sokoban.board import Board, BoardState, bits, parse_level, reached
 from rollenv.envs.game.sokoban.solver import solve
 from rollenv.envs.splits import in_split
 
@@ -27,7 +27,7 @@ class Level:
     """A room with the initial player and boxes."""
 
     board: Board
-    start: State
+    start: BoardState
     solution_bound: int
     """Upper bound on the moves of the shortest solution; 0 if none is known."""
 
@@ -49,15 +49,7 @@ class Rules:
 
 
 def generate(rules: Rules, random: Random, tries: int = 2000) -> Level:
-    """Generate a solvable level with every box off its target; (almost) every random stream gives another level.
-
-    Args:
-        random: a source of draws from [0, 1).
-        tries: maximum number of rooms to try.
-
-    Raises:
-        UsageError: no level was found in ``tries`` rooms, because the rules contradict each other or are too strict.
-    """
+    """Generate a solvable level with every box off its target; (almost) every random stream gives another level."""
     for _ in range(tries):
         board, cells = _room(rules, random)
         if board is None:
@@ -152,7 +144,7 @@ def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -
     cost = {done: 0}  # moves of the known solution
     queue: list[tuple[float, int, tuple[int, int], tuple[int, ...], int]] = [(0.0, 0, done, targets, 0)]
     found: list[tuple[int, tuple[int, int]]] = []
-    aparts = [_apart(board.height, board.width, target) for target in targets]
+    aparts = [_distances_from(board.height, board.width, target) for target in targets]
     wander = int(random() * 4)
     for _ in range(EXPANSIONS):
         if not queue:
@@ -178,22 +170,22 @@ def _play_backwards(board: Board, player: int, max_moves: int, random: Random) -
         return None
     found.sort()
     total, start = found[int(len(found) * (1 + random()) / 2)]
-    return Level(board, _wander(board, State(*start), wander, random), total + wander)
+    return Level(board, _wander(board, BoardState(*start), wander, random), total + wander)
 
 
 @functools.lru_cache(4096)
-def _apart(height: int, width: int, cell: int) -> tuple[int, ...]:
+def _distances_from(height: int, width: int, cell: int) -> tuple[int, ...]:
     """Return the Manhattan distances from a cell to all cells."""
     row, column = divmod(cell, width)
     return tuple(abs(r - row) + abs(c - column) for r in range(height) for c in range(width))
 
 
-def _wander(board: Board, state: State, steps: int, random: Random) -> State:
+def _wander(board: Board, state: BoardState, steps: int, random: Random) -> BoardState:
     """Take up to ``steps`` random steps that push nothing."""
     for _ in range(steps):
         around = [state.player + s for s in board.steps if not (board.walls | state.boxes) >> (state.player + s) & 1]
         if around:
-            state = State(around[int(random() * len(around))], state.boxes)
+            state = BoardState(around[int(random() * len(around))], state.boxes)
     return state
 
 
@@ -201,9 +193,6 @@ def load_levels(path: str | Path) -> list[Level]:
     """Load all levels of a Boxoban file, or of every ``*.txt`` below a folder, sorted by name.
 
     Levels are in XSB format, each after a line that starts with ``;``.
-
-    Raises:
-        UsageError: there is no such file or folder, no level in it, or a level is malformed.
     """
     path = Path(path)
     files = sorted(path.rglob("*.txt")) if path.is_dir() else [path]

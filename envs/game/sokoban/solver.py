@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from rollenv.envs.game.sokoban.board import Board, State, bits, layers, reached
+from rollenv.envs.game.sokoban.board import Board, BoardState, bits, layers, reached
 
 #: Larger than any real distance, and small enough to be added up.
 INFINITE = 1 << 20
@@ -15,7 +15,7 @@ _Cells = tuple[int, int]
 
 
 def solve(
-    board: Board, state: State, *, weights: tuple[float, ...] = (1, 2, 5, 25), budget: int = 4000
+    board: Board, state: BoardState, *, weights: tuple[float, ...] = (1, 2, 5, 25), budget: int = 4000
 ) -> list[int] | None:
     """Solve a level; see :meth:`Solver.solve`."""
     return Solver(board).solve(state, weights=weights, budget=budget)
@@ -35,7 +35,7 @@ def _pushes(board: Board, player: int, boxes: int, landing: int) -> Iterator[tup
     return ((moves, cell + step, step) for moves, cell, step in reached(board, player, boxes, stands))
 
 
-def _walk(board: Board, state: State, goal: int) -> list[int]:
+def _walk(board: Board, state: BoardState, goal: int) -> list[int]:
     """Return a shortest walk of the player, without pushes, to a reachable cell."""
     trail = []
     for _, cells in layers(board, goal, state.boxes):
@@ -79,7 +79,7 @@ class Solver:
         self.heuristic: dict[int, int] = {}
 
     def solve(
-        self, state: State, *, weights: tuple[float, ...] = (1, 2, 5, 25), budget: int = 4000
+        self, state: BoardState, *, weights: tuple[float, ...] = (1, 2, 5, 25), budget: int = 4000
     ) -> list[int] | None:
         """Solve a level.
 
@@ -87,10 +87,6 @@ class Solver:
         empty room), A* finds a shortest solution. If it expands ``budget`` states without reaching the goal, the search
         starts again with the next weight on the heuristic: faster, and the solution is at most ``weight`` times the
         shortest.
-
-        Args:
-            weights: weights of the heuristic, tried in order.
-            budget: states to expand for each weight.
 
         Returns:
             The moves as index offsets, or None if no solution was found.
@@ -102,13 +98,13 @@ class Solver:
                 for box, step in plan:
                     moves += _walk(self.board, state, box - step)
                     moves.append(step)
-                    state = State(box, state.boxes ^ (1 << box) ^ (1 << box + step))
+                    state = BoardState(box, state.boxes ^ (1 << box) ^ (1 << box + step))
                 return moves
             if exhausted:
                 break
         return None
 
-    def _run(self, start: State, weight: float, budget: int) -> tuple[list[tuple[int, int]] | None, bool]:
+    def _run(self, start: BoardState, weight: float, budget: int) -> tuple[list[tuple[int, int]] | None, bool]:
         """Search once; return ``(pushes or None, whether every state was searched)``."""
         board, targets, live = self.board, self.board.targets, self.live
         begin = start.player, start.boxes

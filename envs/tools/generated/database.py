@@ -11,7 +11,7 @@ from rollenv.core.tools.backend import tool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedProblem, GeneratedToolEnv
-from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template, World
+from rollenv.envs.tools.generated.goals import Fact, Goal, GoalDraw, GoalKind, Path, World
 from rollenv.envs.tools.sql.database import Database, SqlBackend, image_of
 
 #: Maximum number of rows of an answer to an agent.
@@ -81,11 +81,11 @@ _MOST_RAISE = 20
 Rows = list[dict[str, Any]]
 
 
-def _rows(draw: Draw, table: str) -> Rows:
+def _rows(draw: GoalDraw, table: str) -> Rows:
     return list(draw.state["tables"][table]["rows"].values())
 
 
-def _team(draw: Draw, key: int | None = None) -> dict[str, Any]:
+def _team(draw: GoalDraw, key: int | None = None) -> dict[str, Any]:
     teams = _rows(draw, "teams")
     return draw.rng.choice(teams) if key is None else next(team for team in teams if team["id"] == key)
 
@@ -101,7 +101,7 @@ def _reads(*tables: str) -> list[Path]:
 _TABLES: list[Call] = [("list_tables", {})]
 
 
-def _salary(draw: Draw, breaks: bool) -> Goal | None:
+def _salary(draw: GoalDraw, breaks: bool) -> Goal | None:
     one = draw.rng.choice(_rows(draw, "staff"))
     most = one["salary"] * (100 + _MOST_RAISE) // 100
     salary = draw.rng.randint(most + 50, most + 2000) if breaks else draw.rng.randint(one["salary"] - 500, most - 1)
@@ -112,7 +112,7 @@ def _salary(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}: {salary}.", look, act, fact=fact, reads=_reads("staff"))
 
 
-def _raise_all(draw: Draw, breaks: bool) -> Goal | None:
+def _raise_all(draw: GoalDraw, breaks: bool) -> Goal | None:
     team, more = _team(draw), draw.rng.randint(11, 199)
     ask = draw.say(
         f"Everybody in the team {team['name']} earns {more} more.",
@@ -123,7 +123,7 @@ def _raise_all(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, act, reads=_reads("staff", "teams"))
 
 
-def _delete(draw: Draw, breaks: bool) -> Goal | None:
+def _delete(draw: GoalDraw, breaks: bool) -> Goal | None:
     project = draw.one([one for one in _rows(draw, "projects") if one["done"] != breaks])
     ask = draw.say(
         f"Delete the project {project['title']}.", f"The project {project['title']} can go from the database."
@@ -132,7 +132,7 @@ def _delete(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, _run(f"DELETE FROM projects WHERE id = {project['id']}"), reads=_reads("projects"))
 
 
-def _change_team(draw: Draw, breaks: bool) -> Goal | None:
+def _change_team(draw: GoalDraw, breaks: bool) -> Goal | None:
     one, team = draw.rng.choice(_rows(draw, "staff")), _team(draw)
     ask = draw.say(f"{one['name']} changes to another team", f"Put {one['name']} into another team")
     fact = Fact(("team", "which", "where"), f"It is the team {team['name']}.", f"{ask}.", "Which team?")
@@ -141,7 +141,7 @@ def _change_team(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}: {team['name']}.", look, act, fact=fact, reads=_reads("staff", "teams"))
 
 
-def _hire(draw: Draw, breaks: bool) -> Goal | None:
+def _hire(draw: GoalDraw, breaks: bool) -> Goal | None:
     team, salary = _team(draw), draw.rng.randint(2500, 6000)
     name = f"{draw.rng.choice(words.FIRST)} {words.name(draw.rng)}"
     hired = words.day("2031-01-01", draw.rng.randint(0, 300))
@@ -154,7 +154,7 @@ def _hire(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, act, reads=_reads("teams", "staff"))
 
 
-def _finish(draw: Draw, breaks: bool) -> Goal | None:
+def _finish(draw: GoalDraw, breaks: bool) -> Goal | None:
     team, limit = _team(draw), draw.rng.randint(20, 90) * 1000
     ask = draw.say(
         f"Set done to 1 for all projects of the team {team['name']} that cost less than {limit}.",
@@ -178,7 +178,7 @@ def _sums(rows: Rows, by: str, what: str) -> dict[Any, int]:
     return sums
 
 
-def _payroll(draw: Draw, breaks: bool) -> Goal | None:
+def _payroll(draw: GoalDraw, breaks: bool) -> Goal | None:
     team = _team(draw)
     sums = _sums(_rows(draw, "staff"), "team_id", "salary")
     total = sums.get(team["id"])
@@ -190,7 +190,7 @@ def _payroll(draw: Draw, breaks: bool) -> Goal | None:
     return _answer(ask, query, total, _reads("staff", "teams"), [*sums.values()]) if total else None
 
 
-def _mean_cost(draw: Draw, breaks: bool) -> Goal | None:
+def _mean_cost(draw: GoalDraw, breaks: bool) -> Goal | None:
     done = draw.rng.randint(0, 1)
     costs: list[list[int]] = [[one["cost"] for one in _rows(draw, "projects") if one["done"] == n] for n in (0, 1)]
     if not all(costs):
@@ -205,7 +205,7 @@ def _mean_cost(draw: Draw, breaks: bool) -> Goal | None:
     return _answer(ask, query, means[done], _reads("projects"), means)
 
 
-def _best_paid(draw: Draw, breaks: bool) -> Goal | None:
+def _best_paid(draw: GoalDraw, breaks: bool) -> Goal | None:
     team = _team(draw)
     members = [one for one in _rows(draw, "staff") if one["team_id"] == team["id"]]
     if len(members) < 2:
@@ -221,7 +221,7 @@ def _best_paid(draw: Draw, breaks: bool) -> Goal | None:
     return _answer(ask, query, best, _reads("staff", "teams"), [one["name"] for one in _rows(draw, "staff")])
 
 
-def _budget(draw: Draw, breaks: bool) -> Goal | None:
+def _budget(draw: GoalDraw, breaks: bool) -> Goal | None:
     one = draw.rng.choice(_rows(draw, "staff"))
     team = _team(draw, one["team_id"])
     ask = draw.say(
@@ -233,7 +233,7 @@ def _budget(draw: Draw, breaks: bool) -> Goal | None:
     )
 
 
-def _city_cost(draw: Draw, breaks: bool) -> Goal | None:
+def _city_cost(draw: GoalDraw, breaks: bool) -> Goal | None:
     city, cities = _team(draw)["city"], {team["id"]: team["city"] for team in _rows(draw, "teams")}
     open_ones = [{**one, "city": cities[one["team_id"]]} for one in _rows(draw, "projects") if not one["done"]]
     sums = _sums(open_ones, "city", "cost")
@@ -251,17 +251,17 @@ class SqlEnv(GeneratedToolEnv):
 
     intro = "You look after the SQLite database of a company. Whether a project is done is 1 or 0."
     templates = (
-        Template(_salary, f"No salary of one person is raised by more than {_MOST_RAISE} percent at once."),
-        Template(_raise_all),
-        Template(_delete, "Only projects that are done are deleted."),
-        Template(_change_team),
-        Template(_hire),
-        Template(_finish),
-        Template(_payroll),
-        Template(_mean_cost),
-        Template(_best_paid),
-        Template(_budget),
-        Template(_city_cost),
+        GoalKind(_salary, f"No salary of one person is raised by more than {_MOST_RAISE} percent at once."),
+        GoalKind(_raise_all),
+        GoalKind(_delete, "Only projects that are done are deleted."),
+        GoalKind(_change_team),
+        GoalKind(_hire),
+        GoalKind(_finish),
+        GoalKind(_payroll),
+        GoalKind(_mean_cost),
+        GoalKind(_best_paid),
+        GoalKind(_budget),
+        GoalKind(_city_cost),
     )
 
     def __init__(self, **settings: Any):

@@ -11,7 +11,7 @@ from rollenv.core.tools.backend import ToolError, tool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
-from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template, World
+from rollenv.envs.tools.generated.goals import Fact, Goal, GoalDraw, GoalKind, Path, World
 
 #: Limits: files and folders, characters of a path and of a file.
 _MOST_ENTRIES, _MOST_PATH, _MOST_TEXT = 1000, 200, 20_000
@@ -23,7 +23,7 @@ def _clean(path: str) -> str:
     return posixpath.normpath("/" + path.lstrip("/"))
 
 
-class Tree(World):
+class FileWorld(World):
     """Files with text in folders. A text ends without empty lines."""
 
     @property
@@ -166,7 +166,7 @@ class Tree(World):
 SETTINGS = ("retries", "timeout", "workers", "limit", "margin", "volume")
 
 
-def make_tree(rng: random.Random, size: int) -> Tree:
+def make_tree(rng: random.Random, size: int) -> FileWorld:
     """Generate a tree of ``size`` files and a folder for every four, all with different names."""
     folders = ["/"]
     for name in rng.sample(words.TOPICS, min(len(words.TOPICS), max(3, size // 4))):
@@ -176,7 +176,7 @@ def make_tree(rng: random.Random, size: int) -> Tree:
     for name in names:
         kind, make = rng.choice((("txt", _note), ("cfg", _settings)))
         files[posixpath.join(rng.choice(folders), f"{name.replace(' ', '_')}.{kind}")] = make(rng)
-    return Tree({"folders": dict.fromkeys(folders, True), "files": files})
+    return FileWorld({"folders": dict.fromkeys(folders, True), "files": files})
 
 
 def _note(rng: random.Random) -> str:
@@ -194,7 +194,7 @@ def _settings(rng: random.Random) -> str:
 _KEEP = "A file whose first line is # keep is never deleted."
 
 
-def _file(draw: Draw, kind: str = "", head: str = "", has_head: bool = True) -> str:
+def _file(draw: GoalDraw, kind: str = "", head: str = "", has_head: bool = True) -> str:
     """Draw the path of a file of a kind, with or without a first line."""
     files: dict[str, str] = dict(draw.state["files"])
     fits = [path for path, text in files.items() if path.endswith(kind) and text.startswith(head) == has_head]
@@ -209,7 +209,7 @@ def _find(*paths: str) -> list[Call]:
     return [("find", {"name": _name(path)}) for path in paths]
 
 
-def _folder(draw: Draw, but: str = "") -> str:
+def _folder(draw: GoalDraw, but: str = "") -> str:
     folders: list[str] = [one for one in draw.state["folders"] if one not in ("/", but)]
     return draw.rng.choice(folders)
 
@@ -223,7 +223,7 @@ def _at(*paths: str) -> list[Path]:
     return [("files", path) for path in paths]
 
 
-def _move(draw: Draw, breaks: bool) -> Goal | None:
+def _move(draw: GoalDraw, breaks: bool) -> Goal | None:
     path = _file(draw)
     folder = _folder(draw, posixpath.dirname(path))
     target = posixpath.join(folder, _name(path))
@@ -234,7 +234,7 @@ def _move(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}: {_name(folder)}.", look, act, blocks=["move", "delete_file"], fact=fact, reads=_at(path))
 
 
-def _rename(draw: Draw, breaks: bool) -> Goal | None:
+def _rename(draw: GoalDraw, breaks: bool) -> Goal | None:
     path = _file(draw)
     new = f"{words.name(draw.rng).lower()}{posixpath.splitext(path)[1]}"
     ask = draw.say(f"Rename {_name(path)}", f"Give {_name(path)} another name")
@@ -244,7 +244,7 @@ def _rename(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}; the new name is {new}", [_find(path)], act, blocks=blocks, fact=fact, reads=_at(path))
 
 
-def _copy(draw: Draw, breaks: bool) -> Goal | None:
+def _copy(draw: GoalDraw, breaks: bool) -> Goal | None:
     path = _file(draw)
     folder, new = _folder(draw), f"{words.name(draw.rng).lower()}{posixpath.splitext(path)[1]}"
     ask = draw.say(
@@ -255,14 +255,14 @@ def _copy(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, [_find(path, folder)], act, blocks=["copy_file", "write_file"], reads=_at(path))
 
 
-def _delete(draw: Draw, breaks: bool) -> Goal | None:
+def _delete(draw: GoalDraw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt", "# keep", breaks)
     ask = draw.say(f"Delete {_name(path)}", f"{_name(path)} can go; delete it")
     act = [("delete_file", {"path": path})]
     return Goal(ask, [_find(path), _read(path)], act, blocks=["delete_file"], reads=_at(path))
 
 
-def _delete_by_code(draw: Draw, breaks: bool) -> Goal | None:
+def _delete_by_code(draw: GoalDraw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt", "# keep", breaks)
     code = _value(draw, path, "code: ")
     ask = draw.say(f"Delete the file with the code {code}", f"The file that has the code {code} is to be deleted")
@@ -270,11 +270,11 @@ def _delete_by_code(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, [("delete_file", {"path": path})], blocks=["delete_file"], reads=[("files",)])
 
 
-def _value(draw: Draw, path: str, before: str) -> str:
+def _value(draw: GoalDraw, path: str, before: str) -> str:
     return str(draw.state["files"][path]).partition(before)[2].partition("\n")[0]
 
 
-def _append(draw: Draw, breaks: bool) -> Goal | None:
+def _append(draw: GoalDraw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt")
     line = f"seen: {words.name(draw.rng)} {draw.rng.randint(10, 99)}"
     ask = draw.say(f"Add a line at the end of {_name(path)}", f"{_name(path)} needs one more line at its end")
@@ -284,7 +284,7 @@ def _append(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f'{ask}: "{line}".', [_find(path)], act, blocks=blocks, fact=fact, reads=_at(path))
 
 
-def _set(draw: Draw, breaks: bool) -> Goal | None:
+def _set(draw: GoalDraw, breaks: bool) -> Goal | None:
     path = _file(draw, ".cfg", "# locked", breaks)
     name, old = draw.rng.choice(re.findall(r"(\w+) = (\d+)", draw.state["files"][path]))
     new = str(draw.rng.randint(1000, 9999))
@@ -296,7 +296,7 @@ def _set(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}: set it to {new}.", look, act, blocks=blocks, fact=fact, reads=_at(path))
 
 
-def _make_folder(draw: Draw, breaks: bool) -> Goal | None:
+def _make_folder(draw: GoalDraw, breaks: bool) -> Goal | None:
     folder, new = _folder(draw), words.name(draw.rng).lower()
     ask = draw.say(
         f"Make a folder {new} in the folder {_name(folder)}", f"The folder {_name(folder)} needs a folder {new} in it"
@@ -305,7 +305,7 @@ def _make_folder(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, [_find(folder)], act, blocks=["make_folder"])
 
 
-def _collect(draw: Draw, breaks: bool) -> Goal | None:
+def _collect(draw: GoalDraw, breaks: bool) -> Goal | None:
     paths = [path for path in draw.state["files"] if path.endswith(".txt")]
     if len(paths) < 2:
         return None
@@ -323,7 +323,7 @@ def _collect(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, act, blocks=["write_file", "copy_file"], reads=_at(one, two))
 
 
-def _ask_value(draw: Draw, breaks: bool) -> Goal | None:
+def _ask_value(draw: GoalDraw, breaks: bool) -> Goal | None:
     path = _file(draw, ".cfg")
     name, value = draw.rng.choice(re.findall(r"(\w+) = (\d+)", draw.state["files"][path]))
     ask = draw.say(f"What is the value of {name} in {_name(path)}?", f"Tell me what {name} is set to in {_name(path)}.")
@@ -337,7 +337,7 @@ def _ask_value(draw: Draw, breaks: bool) -> Goal | None:
     )
 
 
-def _ask_code(draw: Draw, breaks: bool) -> Goal | None:
+def _ask_code(draw: GoalDraw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt")
     code = _value(draw, path, "code: ")
     ask = draw.say(f"Which code does {_name(path)} give?", f"What is the code in {_name(path)}?")
@@ -351,7 +351,7 @@ def _ask_code(draw: Draw, breaks: bool) -> Goal | None:
     )
 
 
-def _ask_file(draw: Draw, breaks: bool) -> Goal | None:
+def _ask_file(draw: GoalDraw, breaks: bool) -> Goal | None:
     path = _file(draw, ".txt")
     code = _value(draw, path, "code: ")
     ask = draw.say(f"Which file has the code {code}?", f"Find the file with the code {code} and tell me its name.")
@@ -371,19 +371,19 @@ class FilesEnv(GeneratedToolEnv):
 
     intro = "You look after a file system. No two files or folders have the same name."
     templates = (
-        Template(_move),
-        Template(_rename),
-        Template(_copy),
-        Template(_delete, _KEEP),
-        Template(_delete_by_code, _KEEP),
-        Template(_append),
-        Template(_set, "The text of a file whose first line is # locked is never changed."),
-        Template(_make_folder),
-        Template(_collect),
-        Template(_ask_value),
-        Template(_ask_code),
-        Template(_ask_file),
+        GoalKind(_move),
+        GoalKind(_rename),
+        GoalKind(_copy),
+        GoalKind(_delete, _KEEP),
+        GoalKind(_delete_by_code, _KEEP),
+        GoalKind(_append),
+        GoalKind(_set, "The text of a file whose first line is # locked is never changed."),
+        GoalKind(_make_folder),
+        GoalKind(_collect),
+        GoalKind(_ask_value),
+        GoalKind(_ask_code),
+        GoalKind(_ask_file),
     )
 
-    def world(self, rng: random.Random) -> Tree:
+    def world(self, rng: random.Random) -> FileWorld:
         return make_tree(rng, self.size)

@@ -25,11 +25,7 @@ class FormulaError(ValueError):
 
 
 def range_of(text: str) -> list[tuple[str, int]]:
-    """Return the cells of a range such as ``B2:C9``, row by row.
-
-    Raises:
-        FormulaError: it is not a range within the sheet.
-    """
+    """Return the cells of a range such as ``B2:C9``, row by row."""
     first, _, last = text.strip().upper().partition(":")
     one, two = CELL.fullmatch(first), CELL.fullmatch(last or first)
     if not one or not two or int(one[2]) > int(two[2]) or one[1] > two[1] or int(two[2]) > MOST_ROWS:
@@ -51,11 +47,7 @@ def shifted(formula: str, rows: int) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def parse(formula: str) -> ast.expr:
-    """Parse a formula to a syntax tree, in which ranges and texts are constants.
-
-    Raises:
-        FormulaError: the formula is malformed.
-    """
+    """Parse a formula to a syntax tree, in which ranges and texts are constants."""
     body = formula.removeprefix("=").replace("$", "")
     if len(body) > _MOST_FORMULA or not body.isascii() or not body.isprintable():
         raise FormulaError(f"a formula has at most {_MOST_FORMULA} plain characters")
@@ -68,7 +60,7 @@ def parse(formula: str) -> ast.expr:
         raise FormulaError(f"{formula[:60]!r} is not a formula") from None
 
 
-class Evaluation:
+class SheetValues:
     """The values of a sheet's cells, each computed once."""
 
     def __init__(self, cells: Cells):
@@ -86,22 +78,14 @@ class Evaluation:
         }
 
     def shown(self, column: str, row: int) -> Value | None:
-        """Return the value of a cell: empty text if it is empty, None for an error.
-
-        Args:
-            row: number of the row, from 1.
-        """
+        """Return the value of a cell: empty text if it is empty, None for an error."""
         try:
             return self._cell(column, row)
         except FormulaError:
             return None
 
     def formula(self, text: str) -> Value:
-        """Return the value of a formula in this sheet.
-
-        Raises:
-            FormulaError: the formula has an error.
-        """
+        """Return the value of a formula in this sheet."""
         value = self._value(parse(text))
         return round(value, 6) if isinstance(value, float) else value
 

@@ -13,10 +13,10 @@ from rollenv.envs.tools.base import Informant, Judgement, Move, Problem, ToolEnv
 from rollenv.envs.tools.generated.goals import (
     DISTRACTIONS,
     LONGEST_MESSAGE,
-    Draw,
     Fitted,
     Goal,
-    Template,
+    GoalDraw,
+    GoalKind,
     World,
     fitted,
     guesses,
@@ -97,12 +97,11 @@ class GeneratedToolEnv(ToolEnv):
             when asked.
         long_context: characters of an irrelevant staff handbook before the request.
         policy: there are rules; in half of the tasks one goal breaks a rule and should be refused.
-        settings: further arguments, passed on to :class:`ToolEnv`.
     """
 
     #: The text before the request.
     intro: ClassVar[str]
-    templates: ClassVar[Sequence[Template]]
+    templates: ClassVar[Sequence[GoalKind]]
 
     def __init__(
         self,
@@ -120,13 +119,13 @@ class GeneratedToolEnv(ToolEnv):
         if isinstance(records, bool) or not isinstance(records, int) or not 4 <= records <= 500:
             raise UsageError(f"size={size!r} is not {', '.join(SIZES)} or a number of records from 4 to 500")
         self.size = records
-        both = (goals, goals) if isinstance(goals, int) else tuple(goals) if isinstance(goals, list | tuple) else ()
-        whole = len(both) == 2 and all(isinstance(n, int) and not isinstance(n, bool) for n in both)
+        both: Any = (goals, goals) if isinstance(goals, int) else goals
+        whole = isinstance(both, list | tuple) and [type(n) for n in both] == [int, int]
         if not whole or not 1 <= both[0] <= both[1] <= 8:
             raise UsageError(f"goals={goals!r} is not a number from 1 to 8 or a pair of them, the lower one first")
         self.goals = both[0], both[1]
-        _whole("distractors", distractors, len(DISTRACTIONS))
-        _whole("long_context", long_context, 1_000_000)
+        _check_number("distractors", distractors, len(DISTRACTIONS))
+        _check_number("long_context", long_context, 1_000_000)
         if missing not in ("none", "functions", "parameters"):
             raise UsageError(f"missing={missing!r} is unknown; choose from none, functions and parameters")
         if not isinstance(policy, bool):
@@ -148,7 +147,7 @@ class GeneratedToolEnv(ToolEnv):
         rng = random.Random(key)
         for _ in range(_WORLDS):
             world = self.world(rng)
-            if goals := self._goals(Draw(rng, world)):
+            if goals := self._goals(GoalDraw(rng, world)):
                 break
         else:
             raise UsageError(f"{self}: its settings leave no tasks; allow more records, or fewer options at once")
@@ -161,8 +160,8 @@ class GeneratedToolEnv(ToolEnv):
             answers=[answer for goal in goals if not goal.refused for answer in goal.answers],
             user=Informant(given) if given else User(),
             policy=self._policy(rng, world),
-            tools=self._offered(rng, world, goals),
-            category=self.missing if self.missing != "none" else "policy" if self.policy else "",
+            tools=self._offered_tools(rng, world, goals),
+            category=self.missing if self.missing != "none" else "policy" * self.policy,
             goals=goals,
             may_refuse=self.may_refuse,
         )
@@ -179,12 +178,12 @@ class GeneratedToolEnv(ToolEnv):
         parts += [_ASK if self.missing == "parameters" else "", filler(rng, self.long_context)]
         return "\n".join(part for part in parts if part)
 
-    def _offered(self, rng: random.Random, world: World, goals: list[Goal]) -> list[str]:
+    def _offered_tools(self, rng: random.Random, world: World, goals: list[Goal]) -> list[str]:
         own = [name for name in world.functions() if name not in DISTRACTIONS]
-        gone = self._gone(Draw(rng, world), goals) if self.missing == "functions" else set()
+        gone = self._gone(GoalDraw(rng, world), goals) if self.missing == "functions" else set()
         return [name for name in own if name not in gone] + sorted(rng.sample(DISTRACTIONS, self.distractors))
 
-    def _gone(self, draw: Draw, goals: list[Goal]) -> set[str]:
+    def _gone(self, draw: GoalDraw, goals: list[Goal]) -> set[str]:
         """Return the missing functions: those of the goal to refuse, or, to give nothing away, those of no goal."""
         if gone := {name for goal in goals if goal.refused for name in goal.blocks}:
             return gone
@@ -198,7 +197,7 @@ class GeneratedToolEnv(ToolEnv):
 
     # -- the choice of goals -------------------------------------------------------------------------------------------
 
-    def _goals(self, draw: Draw) -> list[Goal]:
+    def _goals(self, draw: GoalDraw) -> list[Goal]:
         """Draw compatible goals, starting with those that an option requires."""
         count = draw.rng.randint(*self.goals)
         special = [name for name, on in (("policy", self.policy), (self.missing, self.missing != "none")) if on]
@@ -215,7 +214,7 @@ class GeneratedToolEnv(ToolEnv):
         draw.rng.shuffle(found)
         return [one.goal for one in found]
 
-    def _goal(self, draw: Draw, kind: str, broken: bool) -> Goal | None:
+    def _goal(self, draw: GoalDraw, kind: str, broken: bool) -> Goal | None:
         usable = [template for template in self.templates if template.rule or kind != "policy"]
         breaks = kind == "policy" and broken
         goal = draw.rng.choice(usable).goal(draw, breaks)
@@ -270,6 +269,6 @@ def joined(rng: random.Random, asks: Sequence[str]) -> str:
     return "\n".join([asks[0], *(f"{words[n % 5]}{ask}" for n, ask in enumerate(asks[1:]))])
 
 
-def _whole(name: str, value: int, most: int) -> None:
+def _check_number(name: str, value: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise UsageError(f"{name}={value!r} is not a whole number from 0 to {most}")

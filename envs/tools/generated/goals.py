@@ -18,11 +18,7 @@ _METRES = {"m": 1.0, "km": 1000.0, "cm": 0.01, "mile": 1609.344, "foot": 0.3048,
 
 
 def date_of(text: str) -> datetime.date:
-    """Parse a date of the form 2031-05-14.
-
-    Raises:
-        ToolError: it is not a date.
-    """
+    """Parse a date of the form 2031-05-14."""
     try:
         return datetime.date.fromisoformat(text[:20])
     except ValueError:
@@ -160,12 +156,7 @@ def mentions(text: str, answer: str) -> bool:
 
 
 def guesses(text: str, rivals: Iterable[object], known: Iterable[str]) -> bool:
-    """Return whether a text mentions a plausible wrong answer.
-
-    Args:
-        rivals: plausible wrong answers.
-        known: texts that the message may repeat: the request and the right answers.
-    """
+    """Return whether a text mentions a plausible wrong answer that is not in the ``known`` texts."""
     allowed = "; ".join(known)
     return any(mentions(text, rival) and not mentions(allowed, rival) for rival in dict.fromkeys(map(str, rivals)))
 
@@ -184,11 +175,7 @@ class World(Distractions):
     """A generated state of tables of records, by id."""
 
     def record(self, table: str, key: str) -> dict[str, Any]:
-        """Return the record of a table with an id.
-
-        Raises:
-            ToolError: there is no such record.
-        """
+        """Return the record of a table with an id."""
         found = self.state[table].get(key)
         if found is None:
             raise ToolError(f"{table} has no {key[:60]!r}; search for its id first")
@@ -260,17 +247,17 @@ class NothingFits(Exception):
 
 
 @dataclass(frozen=True)
-class Template:
+class GoalKind:
     """A generator of goals of one kind.
 
     With a rule, ``make(draw, True)`` returns a request that the rule forbids, worded like an allowed one; otherwise
     requests are allowed.
     """
 
-    make: Callable[[Draw, bool], Goal | None]
+    make: Callable[[GoalDraw, bool], Goal | None]
     rule: str = ""
 
-    def goal(self, draw: Draw, breaks: bool) -> Goal | None:
+    def goal(self, draw: GoalDraw, breaks: bool) -> Goal | None:
         """Draw a goal; None if the world has no record for it."""
         try:
             return self.make(draw, breaks)
@@ -279,7 +266,7 @@ class Template:
 
 
 @dataclass
-class Draw:
+class GoalDraw:
     """The random source and the world of a template."""
 
     rng: random.Random
@@ -291,24 +278,13 @@ class Draw:
         return self.world.data()
 
     def one(self, items: Sequence[_T]) -> _T:
-        """Draw an item.
-
-        Raises:
-            NothingFits: there are none.
-        """
+        """Draw an item."""
         if not items:
             raise NothingFits
         return self.rng.choice(items)
 
     def record(self, table: str, fits: Callable[[Any], bool] = lambda one: True) -> tuple[str, Any]:
-        """Draw a record that fits.
-
-        Returns:
-            The id and the record.
-
-        Raises:
-            NothingFits: there are none.
-        """
+        """Draw a record that fits."""
         return self.one([(key, one) for key, one in self.state[table].items() if fits(one)])
 
     def any(self, table: str) -> tuple[str, Any]:
@@ -343,7 +319,6 @@ def together(world: World, goals: Sequence[Fitted]) -> bool:
     """Return whether the goals are independent, so that any order has the same effect.
 
     Args:
-        world: the initial world, which is not changed.
         goals: goals of which all but the last are known to be independent.
     """
     *others, new = goals

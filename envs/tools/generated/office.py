@@ -13,7 +13,7 @@ from rollenv.core.tools.backend import ToolError, tool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
-from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, NothingFits, Template, World, column, date_of
+from rollenv.envs.tools.generated.goals import Fact, Goal, GoalDraw, GoalKind, NothingFits, World, column, date_of
 
 Minutes = Annotated[int, Field(ge=5, le=600)]
 
@@ -245,7 +245,7 @@ def _find(event: Any) -> list[Call]:
     return [("find_events", {"title": event["title"]})]
 
 
-def _free(draw: Draw, date: str, start: str, minutes: int, but: str = "") -> bool:
+def _free(draw: GoalDraw, date: str, start: str, minutes: int, but: str = "") -> bool:
     """Return whether a time has no other event."""
     begin = minutes_of(start)
     return all(
@@ -257,7 +257,7 @@ def _free(draw: Draw, date: str, start: str, minutes: int, but: str = "") -> boo
     )
 
 
-def _slot(draw: Draw, minutes: int, taken: bool, but: str = "") -> tuple[str, str]:
+def _slot(draw: GoalDraw, minutes: int, taken: bool, but: str = "") -> tuple[str, str]:
     """Draw a date and time with or without another event."""
     for _ in range(30):
         date = words.day(draw.state["today"], draw.rng.randint(1, 6))
@@ -267,7 +267,7 @@ def _slot(draw: Draw, minutes: int, taken: bool, but: str = "") -> tuple[str, st
     raise NothingFits
 
 
-def _move(draw: Draw, breaks: bool) -> Goal | None:
+def _move(draw: GoalDraw, breaks: bool) -> Goal | None:
     key, event = draw.any("events")
     date, start = _slot(draw, event["minutes"], breaks, key)
     ask = draw.say(f"Move the {event['title']}", f"The {event['title']} has to take place at another time")
@@ -280,7 +280,7 @@ def _move(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}: {when}.", look, act, blocks=["move_event"], fact=fact, reads=[("events",)])
 
 
-def _create(draw: Draw, breaks: bool) -> Goal | None:
+def _create(draw: GoalDraw, breaks: bool) -> Goal | None:
     title = _title(draw)
     minutes = draw.rng.choice((30, 60, 90))
     slot = _slot(draw, minutes, breaks)
@@ -295,14 +295,14 @@ def _create(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, act, blocks=["create_event"], reads=[("events",)])
 
 
-def _title(draw: Draw) -> str:
+def _title(draw: GoalDraw) -> str:
     """Draw a title that no event has; empty if a few draws find none."""
     titles = {one["title"] for one in draw.state["events"].values()}
     free = [title for title in words.pairs(draw.rng, words.TOPICS, words.KINDS, 3) if title not in titles]
     return draw.rng.choice(free) if free else ""
 
 
-def _first_free(draw: Draw, breaks: bool) -> Goal | None:
+def _first_free(draw: GoalDraw, breaks: bool) -> Goal | None:
     title, date = _title(draw), words.day(draw.state["today"], draw.rng.randint(1, 6))
     hours = [f"{hour:02}:00" for hour in range(8, 18) if _free(draw, date, f"{hour:02}:00", 60)]
     if not title or not hours:
@@ -316,7 +316,7 @@ def _first_free(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, [[("list_events", {"date": date})]], act, blocks=["create_event"], reads=[("events",)])
 
 
-def _cancel(draw: Draw, breaks: bool) -> Goal | None:
+def _cancel(draw: GoalDraw, breaks: bool) -> Goal | None:
     key, event = draw.any("events")
     ask = draw.say(f"Cancel the {event['title']}.", f"The {event['title']} will not take place; cancel it.")
     return Goal(
@@ -324,7 +324,7 @@ def _cancel(draw: Draw, breaks: bool) -> Goal | None:
     )
 
 
-def _cancel_with(draw: Draw, breaks: bool) -> Goal | None:
+def _cancel_with(draw: GoalDraw, breaks: bool) -> Goal | None:
     """Cancel an event that is identified by its day and a participant without other events on that day."""
     key, event = draw.any("events")
     same_day = [one for one in draw.state["events"].values() if one["date"] == event["date"]]
@@ -341,7 +341,7 @@ def _cancel_with(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, [("cancel_event", {"event_id": key})], blocks=["cancel_event"], reads=[("events",)])
 
 
-def _place(draw: Draw, breaks: bool) -> Goal | None:
+def _place(draw: GoalDraw, breaks: bool) -> Goal | None:
     key, event = draw.any("events")
     place = f"room {words.code(draw.rng, 4)}"
     ask = draw.say(f"The {event['title']} takes place somewhere else", f"Change the place of the {event['title']}")
@@ -350,7 +350,7 @@ def _place(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f'{ask}: "{place}".', [_find(event)], act, blocks=["set_place"], fact=fact, reads=[("events", key)])
 
 
-def _invite(draw: Draw, breaks: bool) -> Goal | None:
+def _invite(draw: GoalDraw, breaks: bool) -> Goal | None:
     key, event = draw.record("events", lambda one: (len(one["participants"]) >= _MOST_PARTICIPANTS) == breaks)
     guest = draw.record("contacts", lambda one: one["email"] not in event["participants"])
     name, email = guest[1]["name"], guest[1]["email"]
@@ -361,7 +361,7 @@ def _invite(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}: {name}.", look, act, blocks=["add_participant"], fact=fact, reads=[("events", key)])
 
 
-def _uninvite(draw: Draw, breaks: bool) -> Goal | None:
+def _uninvite(draw: GoalDraw, breaks: bool) -> Goal | None:
     key, event = draw.any("events")
     email = draw.one(event["participants"])
     who = next(one["name"] for one in draw.state["contacts"].values() if one["email"] == email)
@@ -373,7 +373,7 @@ def _uninvite(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, act, blocks=["remove_participant"], reads=[("events", key)])
 
 
-def _ask_place(draw: Draw, breaks: bool) -> Goal | None:
+def _ask_place(draw: GoalDraw, breaks: bool) -> Goal | None:
     key, event = draw.any("events")
     ask = draw.say(f"Where is the {event['title']}?", f"In which room does the {event['title']} take place?")
     room = _room(event)
@@ -392,7 +392,7 @@ def _room(event: Mapping[str, Any]) -> str:
     return str(event["place"]).removeprefix("room ")
 
 
-def _forward(draw: Draw, breaks: bool) -> Goal | None:
+def _forward(draw: GoalDraw, breaks: bool) -> Goal | None:
     mail = draw.record("mails", lambda one: one["confidential"] == breaks)
     to = draw.rng.choice(list(draw.state["contacts"].values()))
     ask = draw.say(
@@ -408,7 +408,7 @@ def _forward(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}, to {to['name']}.", look, act, blocks=["forward_mail"], fact=fact, reads=[("mails", mail[0])])
 
 
-def _reply(draw: Draw, breaks: bool) -> Goal | None:
+def _reply(draw: GoalDraw, breaks: bool) -> Goal | None:
     key, mail = draw.any("mails")
     n = draw.rng.randint(100, 999)
     text = draw.say(f"We will take {n}.", f"The offer of {n} is fine.", f"Please call at {n}.")
@@ -419,7 +419,7 @@ def _reply(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f'{ask}. Just write "{text}"', look, act, blocks=["reply_to_mail"], fact=fact, reads=[("mails", key)])
 
 
-def _delete(draw: Draw, breaks: bool) -> Goal | None:
+def _delete(draw: GoalDraw, breaks: bool) -> Goal | None:
     mail = draw.record("mails", lambda one: one["flagged"] == breaks)
     ask = draw.say(
         f"Delete the mail about the {mail[1]['subject']}.",
@@ -429,7 +429,7 @@ def _delete(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, [("delete_mail", {"mail_id": mail[0]})], blocks=["delete_mail"], reads=[("mails", mail[0])])
 
 
-def _phone(draw: Draw, breaks: bool) -> Goal | None:
+def _phone(draw: GoalDraw, breaks: bool) -> Goal | None:
     key, contact = draw.any("contacts")
     number = words.phone(draw.rng)
     ask = draw.say(f"{contact['name']} has a new phone number", f"Change the phone number of {contact['name']}")
@@ -439,7 +439,7 @@ def _phone(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}: {number}.", look, act, blocks=["set_phone"], fact=fact, reads=[("contacts", key)])
 
 
-def _ask_phone(draw: Draw, breaks: bool) -> Goal | None:
+def _ask_phone(draw: GoalDraw, breaks: bool) -> Goal | None:
     key, contact = draw.any("contacts")
     ask = draw.say(
         f"What is the phone number of {contact['name']}?", f"I need to call {contact['name']}; tell me the number."
@@ -456,7 +456,7 @@ def _ask_phone(draw: Draw, breaks: bool) -> Goal | None:
     )
 
 
-def _ask_reference(draw: Draw, breaks: bool) -> Goal | None:
+def _ask_reference(draw: GoalDraw, breaks: bool) -> Goal | None:
     key, mail = draw.any("mails")
     ask = draw.say(
         f"What reference does the mail about the {mail['subject']} give?",
@@ -483,21 +483,21 @@ class OfficeEnv(GeneratedToolEnv):
 
     intro = "You look after the calendar, the mail and the contacts of an office. Today is {today}."
     templates = (
-        Template(_move, "An event is never moved to a time at which another event takes place."),
-        Template(_create, "A new event is never put at a time at which another event takes place."),
-        Template(_first_free),
-        Template(_cancel),
-        Template(_cancel_with),
-        Template(_place),
-        Template(_invite, f"Nobody is invited to an event that has {_MOST_PARTICIPANTS} participants or more."),
-        Template(_uninvite),
-        Template(_ask_place),
-        Template(_forward, "Confidential mails are never forwarded."),
-        Template(_reply),
-        Template(_delete, "Flagged mails are never deleted."),
-        Template(_phone),
-        Template(_ask_phone),
-        Template(_ask_reference),
+        GoalKind(_move, "An event is never moved to a time at which another event takes place."),
+        GoalKind(_create, "A new event is never put at a time at which another event takes place."),
+        GoalKind(_first_free),
+        GoalKind(_cancel),
+        GoalKind(_cancel_with),
+        GoalKind(_place),
+        GoalKind(_invite, f"Nobody is invited to an event that has {_MOST_PARTICIPANTS} participants or more."),
+        GoalKind(_uninvite),
+        GoalKind(_ask_place),
+        GoalKind(_forward, "Confidential mails are never forwarded."),
+        GoalKind(_reply),
+        GoalKind(_delete, "Flagged mails are never deleted."),
+        GoalKind(_phone),
+        GoalKind(_ask_phone),
+        GoalKind(_ask_reference),
     )
 
     def world(self, rng: random.Random) -> Office:

@@ -18,7 +18,7 @@ from rollenv.core.tools.backend import ToolError, tool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
-from rollenv.envs.tools.generated.goals import Draw, Goal, Template, World
+from rollenv.envs.tools.generated.goals import Goal, GoalDraw, GoalKind, World
 
 _WORD = re.compile(r"\w+")
 _ENDS = ("Works", "Trading", "Brothers", "Mills", "Lines")
@@ -140,11 +140,7 @@ def _text(
 
 
 class Library(World):
-    """A searchable, immutable corpus.
-
-    Args:
-        hops: minimum and maximum number of documents for a question.
-    """
+    """A searchable, immutable corpus."""
 
     def __init__(self, corpus: Corpus, hops: tuple[int, int]):
         digest = hashlib.blake2b("\n".join(corpus.texts.values()).encode(), digest_size=8).hexdigest()
@@ -172,7 +168,7 @@ class Library(World):
         return self.corpus.texts[id]
 
 
-def _question(draw: Draw, breaks: bool) -> Goal | None:
+def _question(draw: GoalDraw, breaks: bool) -> Goal | None:
     """Draw a path from one document to others, which ends in a value."""
     assert isinstance(draw.world, Library)
     corpus = draw.world.corpus
@@ -201,12 +197,11 @@ class SearchEnv(GeneratedToolEnv):
 
     Args:
         hops: number of documents for a question, or its minimum and maximum, 1 to 5.
-        settings: see :class:`~rollenv.envs.tools.generated.generate.GeneratedToolEnv`; ``missing`` and ``policy`` are
-            not available, since nothing can be changed.
+        settings: without ``missing`` and ``policy``, since nothing can be changed.
     """
 
     intro = "You answer questions from a library of documents."
-    templates = (Template(_question),)
+    templates = (GoalKind(_question),)
 
     def __init__(self, *, hops: int | tuple[int, int] | list[int] = (1, 3), **settings: Any):
         super().__init__(**settings)

@@ -17,15 +17,15 @@ from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.formulas import (
     CELL,
     MOST_ROWS,
-    Evaluation,
     FormulaError,
+    SheetValues,
     Value,
     parse,
     range_of,
     shifted,
 )
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
-from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Path, Template, World
+from rollenv.envs.tools.generated.goals import Fact, Goal, GoalDraw, GoalKind, Path, World
 from rollenv.sandbox.python_tool import PythonCodeTool
 
 Row = Annotated[int, Field(ge=1, le=MOST_ROWS)]
@@ -70,12 +70,7 @@ class Sheet(World):
         return self.state["cells"]  # type: ignore[no-any-return]
 
     def put(self, column: str, row: int, content: float | str) -> None:
-        """Write a cell; an empty text clears it.
-
-        Args:
-            row: number of the row, from 1.
-            content: a number, a text or a formula.
-        """
+        """Write a cell; an empty text clears it."""
         rows = self.cells.setdefault(column, {})
         if content == "":
             rows.pop(str(row), None)
@@ -97,7 +92,7 @@ class Sheet(World):
     @tool
     def read_range(self, range: str) -> list[list[Value]]:
         """The values of a range such as A1:D9, row by row."""
-        values = Evaluation(self.cells)
+        values = SheetValues(self.cells)
         rows: dict[int, list[Value]] = {}
         for column, row in _cells_of(range):
             rows.setdefault(row, []).append(plain(values.shown(column, row)))
@@ -111,7 +106,7 @@ class Sheet(World):
             column: a letter.
             text: the whole value, as it is shown.
         """
-        values = Evaluation(self.cells)
+        values = SheetValues(self.cells)
         rows = sorted(map(int, self.cells.get(column, {})))
         return [row for row in rows if str(plain(values.shown(column, row))).lower() == text.strip().lower()]
 
@@ -123,7 +118,7 @@ class Sheet(World):
             formula: of cells, numbers, + - * / and SUM, AVERAGE, MIN, MAX, COUNT, ROUND, SUMIF(range, value, range).
         """
         try:
-            return plain(Evaluation(self.cells).formula(formula))
+            return plain(SheetValues(self.cells).formula(formula))
         except FormulaError as error:
             raise ToolError(str(error)) from None
 
@@ -137,7 +132,7 @@ class Sheet(World):
         """
         column, row = _cell(cell)
         self.put(column, row, _content(content))
-        return f"{column}{row} is {plain(Evaluation(self.cells).shown(column, row))}"
+        return f"{column}{row} is {plain(SheetValues(self.cells).shown(column, row))}"
 
     @tool
     def fill_down(self, cell: str, last_row: Row) -> str:
@@ -169,7 +164,7 @@ class Sheet(World):
             column: a letter, A to D.
             descending: the highest first.
         """
-        values, last = Evaluation(self.cells), self.last_row()
+        values, last = SheetValues(self.cells), self.last_row()
         keys = {row: values.shown(column, row) for row in range(2, last + 1)}
         order = sorted(keys, key=lambda row: _sort_key(keys[row]), reverse=descending)
         old = {letter: dict(self.cells.get(letter, {})) for letter in "ABCD"}
@@ -227,7 +222,7 @@ class SheetWithPython(Sheet):
         Args:
             code: the program; what it changes stays in it.
         """
-        shown = Evaluation(self.cells).all()
+        shown = SheetValues(self.cells).all()
         cells = {f"{column}{row}": plain(value) for column, rows in shown.items() for row, value in rows.items()}
         begin = f"cells = __import__('json').loads({json.dumps(cells)!r})"
         done = _interpreter().answer(f"{begin}\n{code}", "")
@@ -258,7 +253,7 @@ class _Row(NamedTuple):
     price: float
 
 
-def _rows(draw: Draw) -> list[_Row]:
+def _rows(draw: GoalDraw) -> list[_Row]:
     cells = draw.state["cells"]
     return [_Row(int(n), *(cells[letter][n] for letter in "ABCD")) for n in cells["A"] if n != "1"]
 
@@ -267,7 +262,7 @@ def _columns(*letters: str) -> list[Path]:
     return [("cells", letter) for letter in letters]
 
 
-def _target(draw: Draw) -> str:
+def _target(draw: GoalDraw) -> str:
     return f"{draw.rng.choice(_FREE)}{draw.rng.randint(2, 30)}"
 
 
@@ -275,7 +270,7 @@ def _number(value: float) -> str:
     return str(plain(round(value, 2)))
 
 
-def _correct(draw: Draw, breaks: bool) -> Goal | None:
+def _correct(draw: GoalDraw, breaks: bool) -> Goal | None:
     row = draw.rng.choice(_rows(draw))
     name, value = draw.rng.choice(
         (("units", float(draw.rng.randint(1000, 1999))), ("price", draw.rng.randint(100, 999) + 0.5))
@@ -291,7 +286,7 @@ def _correct(draw: Draw, breaks: bool) -> Goal | None:
     )
 
 
-def _add(draw: Draw, breaks: bool) -> Goal | None:
+def _add(draw: GoalDraw, breaks: bool) -> Goal | None:
     row = draw.rng.choice(_rows(draw))
     more = draw.rng.randint(5, 80)
     ask = draw.say(
@@ -305,7 +300,7 @@ def _add(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, act, blocks=["set_cell"], reads=[*_columns("A"), ("cells", "C", str(row.number))])
 
 
-def _whole(draw: Draw, breaks: bool) -> Goal | None:
+def _whole(draw: GoalDraw, breaks: bool) -> Goal | None:
     function, word = draw.rng.choice((("SUM", "sum"), ("MAX", "highest"), ("MIN", "lowest")))
     name, target, last = draw.rng.choice(("units", "price")), _target(draw), len(_rows(draw)) + 1
     ask = draw.say(f"Write the {word} of all {name} values", f"We need the {word} of the column {name}; write it")
@@ -322,7 +317,7 @@ def _whole(draw: Draw, breaks: bool) -> Goal | None:
     )
 
 
-def _of_region(draw: Draw, breaks: bool) -> Goal | None:
+def _of_region(draw: GoalDraw, breaks: bool) -> Goal | None:
     region, target, last = draw.rng.choice(REGIONS), _target(draw), len(_rows(draw)) + 1
     ask = draw.say(
         f"Write into {target} how many units the region {region} has in all.",
@@ -332,7 +327,7 @@ def _of_region(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, [_DESCRIBE], act, blocks=["set_cell", "fill_down"], reads=_columns("B", "C"))
 
 
-def _amounts(draw: Draw, breaks: bool) -> Goal | None:
+def _amounts(draw: GoalDraw, breaks: bool) -> Goal | None:
     last = len(_rows(draw)) + 1
     ask = draw.say(
         "Fill column E with units times price for every row, under the header amount.",
@@ -346,22 +341,17 @@ def _amounts(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, [_DESCRIBE], act, blocks=["set_cell"], reads=_columns("A", "C", "D"))
 
 
-def _sort(draw: Draw, breaks: bool) -> Goal | None:
+def _sort(draw: GoalDraw, breaks: bool) -> Goal | None:
     name, descending = draw.rng.choice(("units", "price", "item")), draw.rng.random() < 0.5
-    order = (
-        ("from Z to A" if descending else "from A to Z")
-        if name == "item"
-        else "the highest first"
-        if descending
-        else "the lowest first"
-    )
+    orders = ("from A to Z", "from Z to A") if name == "item" else ("the lowest first", "the highest first")
+    order = orders[descending]
     ask = draw.say(f"Sort the table by {name}, {order}.", f"Put the rows in order by {name}, {order}.")
     column = {"item": "A", **_NUMBERS}[name]
     act = [("sort_table", {"column": column, "descending": descending})]
     return Goal(ask, [_DESCRIBE], act, reads=_columns(*"ABCD"))
 
 
-def _clear(draw: Draw, breaks: bool) -> Goal | None:
+def _clear(draw: GoalDraw, breaks: bool) -> Goal | None:
     row = draw.rng.choice(_rows(draw))
     ask = draw.say(
         f"Empty the row of the {row.item}, from A to D.", f"The {row.item} is no longer sold; empty its row, A to D."
@@ -371,7 +361,7 @@ def _clear(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, act, blocks=["clear_range", "set_cell"], reads=_columns(*"ABCD"))
 
 
-def _append(draw: Draw, breaks: bool) -> Goal | None:
+def _append(draw: GoalDraw, breaks: bool) -> Goal | None:
     last = len(_rows(draw)) + 2
     item = words.name(draw.rng).lower() + " " + draw.rng.choice(words.THINGS)
     values = (item, draw.rng.choice(REGIONS), draw.rng.randint(10, 99), draw.rng.randint(10, 99) + 0.25)
@@ -383,7 +373,7 @@ def _append(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, [_DESCRIBE], act, blocks=["set_cell"], reads=_columns(*"ABCD"))
 
 
-def _average(draw: Draw, breaks: bool) -> Goal | None:
+def _average(draw: GoalDraw, breaks: bool) -> Goal | None:
     name, last = draw.rng.choice(("units", "price")), len(_rows(draw)) + 1
     letter = _NUMBERS[name]
     means = {each: f"{sum(getattr(row, each) for row in _rows(draw)) / (last - 1):.2f}" for each in _NUMBERS}
@@ -396,7 +386,7 @@ def _average(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, look, done=done, answers=[value], reads=reads, rivals=lambda _: rivals)
 
 
-def _revenue(draw: Draw, breaks: bool) -> Goal | None:
+def _revenue(draw: GoalDraw, breaks: bool) -> Goal | None:
     row = draw.rng.choice(_rows(draw))
     ask = draw.say(
         f"What are all units of the {row.item} worth, at its price?",
@@ -416,7 +406,7 @@ def _worth(row: _Row) -> str:
     return f"{row.units * row.price:.2f}"
 
 
-def _which(draw: Draw, breaks: bool) -> Goal | None:
+def _which(draw: GoalDraw, breaks: bool) -> Goal | None:
     rows, name = _rows(draw), draw.rng.choice(("units", "price"))
     function, word = draw.rng.choice((("MAX", "highest"), ("MIN", "lowest")))
     found = (max if function == "MAX" else min)(rows, key=lambda row: getattr(row, name))
@@ -438,13 +428,12 @@ class SheetEnv(GeneratedToolEnv):
     Args:
         python: whether there is a function ``run_python``, whose programs have the values in ``cells``. They run in a
             sandbox, and can make episodes nondeterministic (clock, random numbers).
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.generated.generate.GeneratedToolEnv`.
     """
 
     intro = "You look after a spreadsheet: a table in columns A to D with a header in row 1; other columns are free."
     templates = tuple(
         map(
-            Template, (_correct, _add, _whole, _of_region, _amounts, _sort, _clear, _append, _average, _revenue, _which)
+            GoalKind, (_correct, _add, _whole, _of_region, _amounts, _sort, _clear, _append, _average, _revenue, _which)
         )
     )
 
@@ -459,4 +448,4 @@ class SheetEnv(GeneratedToolEnv):
 
     def compared(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the values of the cells: every formula with the right value is right."""
-        return Evaluation(state["cells"]).all()
+        return SheetValues(state["cells"]).all()

@@ -12,13 +12,13 @@ from rollenv.core.tools.backend import ToolError, tool
 from rollenv.envs.tools.base import Call
 from rollenv.envs.tools.generated import words
 from rollenv.envs.tools.generated.generate import GeneratedToolEnv
-from rollenv.envs.tools.generated.goals import Draw, Fact, Goal, Template, World, column
+from rollenv.envs.tools.generated.goals import Fact, Goal, GoalDraw, GoalKind, World, column
 
 Amount = Annotated[int, Field(ge=1, le=1000)]
 Status = Literal["pending", "shipped", "delivered", "cancelled", "refunded"]
 
 
-class Shop(World):
+class ShopWorld(World):
     """Customers, products and orders; an order is for one product."""
 
     def _pending(self, order_id: str) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def _order(customer: str, product: str, quantity: int, ordered: str) -> dict[str
     }
 
 
-def make_shop(rng: random.Random, size: int) -> Shop:
+def make_shop(rng: random.Random, size: int) -> ShopWorld:
     """Generate a shop with ``size`` customers and products in total, and as many orders, at least six."""
     today = words.day("2031-01-01", rng.randint(0, 1000))
     customers = {
@@ -200,7 +200,7 @@ def make_shop(rng: random.Random, size: int) -> Shop:
     orders = {
         key: _past_order(rng, today, *pair) for key, pair in zip(words.ids(rng, "O", len(chosen)), chosen, strict=True)
     }
-    return Shop({"today": today, "customers": customers, "products": products, "orders": orders})
+    return ShopWorld({"today": today, "customers": customers, "products": products, "orders": orders})
 
 
 def _past_order(rng: random.Random, today: str, customer: str, product: str) -> dict[str, Any]:
@@ -222,7 +222,7 @@ _REFUND_DAYS, _MOST_DISCOUNT = 30, {"standard": 10, "gold": 25}
 class _Order:
     """An order with its description and lookup; a customer has at most one order per product."""
 
-    def __init__(self, draw: Draw, key: str):
+    def __init__(self, draw: GoalDraw, key: str):
         self.key = key
         self.data: dict[str, Any] = draw.state["orders"][key]
         self.product: dict[str, Any] = draw.state["products"][self.data["product"]]
@@ -236,12 +236,12 @@ class _Order:
         self.see: list[Call] = [("get_order", {"order_id": key})]
 
 
-def _an_order(draw: Draw, status: str, fits: Callable[[_Order], bool] = lambda order: True) -> _Order:
+def _an_order(draw: GoalDraw, status: str, fits: Callable[[_Order], bool] = lambda order: True) -> _Order:
     orders = (_Order(draw, key) for key, one in draw.state["orders"].items() if one["status"] == status)
     return draw.one([order for order in orders if fits(order)])
 
 
-def _cancel(draw: Draw, breaks: bool) -> Goal | None:
+def _cancel(draw: GoalDraw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "pending")
     ask = draw.say(
         f"Cancel the order of {order.who} for the {order.what}.",
@@ -253,7 +253,7 @@ def _cancel(draw: Draw, breaks: bool) -> Goal | None:
     )
 
 
-def _refund(draw: Draw, breaks: bool) -> Goal | None:
+def _refund(draw: GoalDraw, breaks: bool) -> Goal | None:
     limit = words.day(draw.state["today"], -_REFUND_DAYS)
     order = _an_order(draw, "delivered", lambda one: (one.data["delivered"] < limit) == breaks)
     ask = draw.say(
@@ -265,7 +265,7 @@ def _refund(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(ask, [*order.look, order.see], act, blocks=["refund_order"], reads=[order.path])
 
 
-def _address(draw: Draw, breaks: bool) -> Goal | None:
+def _address(draw: GoalDraw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "pending")
     address = words.address(draw.rng)
     ask = draw.say(
@@ -277,7 +277,7 @@ def _address(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}: {address}.", order.look, act, blocks=["change_address"], fact=fact, reads=[order.path])
 
 
-def _quantity(draw: Draw, breaks: bool) -> Goal | None:
+def _quantity(draw: GoalDraw, breaks: bool) -> Goal | None:
     number = draw.rng.randint(5, 35)  # drawn first, so that it does not reveal whether it is allowed
     order = _an_order(draw, "pending", lambda one: (one.product["stock"] < number) == breaks)
     ask = draw.say(
@@ -291,7 +291,7 @@ def _quantity(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}: make it {number}.", look, act, blocks=["set_quantity"], fact=fact, reads=reads)
 
 
-def _discount(draw: Draw, breaks: bool) -> Goal | None:
+def _discount(draw: GoalDraw, breaks: bool) -> Goal | None:
     percent = draw.rng.randint(_MOST_DISCOUNT["standard"] + 1, _MOST_DISCOUNT["gold"])  # allowed for some tiers
     order = _an_order(draw, "pending", lambda one: (_MOST_DISCOUNT[one.customer["tier"]] < percent) == breaks)
     ask = draw.say(
@@ -307,7 +307,7 @@ def _discount(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}: {percent} percent.", look, act, blocks=["set_discount"], fact=fact, reads=reads)
 
 
-def _tracking(draw: Draw, breaks: bool) -> Goal | None:
+def _tracking(draw: GoalDraw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "shipped")
     ask = draw.say(
         f"What is the tracking code of {order.who}'s {order.what}?",
@@ -324,7 +324,7 @@ def _tracking(draw: Draw, breaks: bool) -> Goal | None:
     )
 
 
-def _total(draw: Draw, breaks: bool) -> Goal | None:
+def _total(draw: GoalDraw, breaks: bool) -> Goal | None:
     order = _an_order(draw, "pending")
     ask = draw.say(
         f"How much does {order.who} pay for the order of the {order.what}, after the discount?",
@@ -353,7 +353,7 @@ def _find(product: dict[str, Any]) -> list[Call]:
     return [("find_products", {"name": product["name"]})]
 
 
-def _price(draw: Draw, breaks: bool) -> Goal | None:
+def _price(draw: GoalDraw, breaks: bool) -> Goal | None:
     price = draw.rng.randint(2000, 13_000)  # drawn first, so that it does not reveal whether it is allowed
     least = 2 * price / 100  # current prices above this, by 1.00 or more, make it forbidden
     key, product = draw.record(
@@ -369,7 +369,7 @@ def _price(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}: {price / 100:.2f}.", look, act, blocks=["set_price"], fact=fact, reads=reads)
 
 
-def _restock(draw: Draw, breaks: bool) -> Goal | None:
+def _restock(draw: GoalDraw, breaks: bool) -> Goal | None:
     key, product = draw.any("products")
     pieces = draw.rng.randint(2, 90)
     ask = draw.say(
@@ -383,7 +383,7 @@ def _restock(draw: Draw, breaks: bool) -> Goal | None:
     )
 
 
-def _email(draw: Draw, breaks: bool) -> Goal | None:
+def _email(draw: GoalDraw, breaks: bool) -> Goal | None:
     key = draw.rng.choice(list(draw.state["customers"]))
     who = draw.state["customers"][key]["name"]
     email = f"{words.name(draw.rng).lower()}{draw.rng.randint(10, 99)}@example.org"
@@ -394,7 +394,7 @@ def _email(draw: Draw, breaks: bool) -> Goal | None:
     return Goal(f"{ask}: {email}", look, act, blocks=["set_email"], fact=fact, reads=[("customers", key)])
 
 
-def _place(draw: Draw, breaks: bool) -> Goal | None:
+def _place(draw: GoalDraw, breaks: bool) -> Goal | None:
     number, (customer, about) = draw.rng.randint(5, 35), draw.any("customers")
     known = {one["product"] for one in draw.state["orders"].values() if one["customer"] == customer}
     fits = {key: one for key, one in draw.state["products"].items() if (one["stock"] < number) == breaks}
@@ -411,7 +411,7 @@ def _place(draw: Draw, breaks: bool) -> Goal | None:
     )
 
 
-def _number(draw: Draw, breaks: bool) -> Goal | None:
+def _number(draw: GoalDraw, breaks: bool) -> Goal | None:
     key = draw.rng.choice(list(draw.state["customers"]))
     customer = draw.state["customers"][key]
     ask = draw.say(
@@ -433,19 +433,19 @@ class ShopEnv(GeneratedToolEnv):
 
     intro = "You work in the back office of a shop. Today is {today}."
     templates = (
-        Template(_cancel),
-        Template(_refund, f"Refund an order only within {_REFUND_DAYS} days of its delivery."),
-        Template(_address),
-        Template(_quantity, "An order is never changed to more pieces than there are in stock."),
-        Template(_discount, "Customers of the tier standard get at most 10 percent discount, those of gold 25."),
-        Template(_tracking),
-        Template(_total),
-        Template(_price, "A price is never lowered to less than half of what it is."),
-        Template(_restock),
-        Template(_email),
-        Template(_place, "A new order is never for more pieces than there are in stock."),
-        Template(_number),
+        GoalKind(_cancel),
+        GoalKind(_refund, f"Refund an order only within {_REFUND_DAYS} days of its delivery."),
+        GoalKind(_address),
+        GoalKind(_quantity, "An order is never changed to more pieces than there are in stock."),
+        GoalKind(_discount, "Customers of the tier standard get at most 10 percent discount, those of gold 25."),
+        GoalKind(_tracking),
+        GoalKind(_total),
+        GoalKind(_price, "A price is never lowered to less than half of what it is."),
+        GoalKind(_restock),
+        GoalKind(_email),
+        GoalKind(_place, "A new order is never for more pieces than there are in stock."),
+        GoalKind(_number),
     )
 
-    def world(self, rng: random.Random) -> Shop:
+    def world(self, rng: random.Random) -> ShopWorld:
         return make_shop(rng, self.size)

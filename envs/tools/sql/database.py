@@ -32,8 +32,6 @@ def table_image(
 
     Args:
         columns: names and the rest of the definitions, such as ``TEXT``.
-        rows: values in the order of the columns.
-        prepare: adds the collations of the columns.
     """
     sql = f"CREATE TABLE {quoted(name)} ({', '.join(f'{quoted(column)} {kind}' for column, kind in columns)})"
     with _opened(prepare) as connection:
@@ -106,16 +104,14 @@ def _plain(value: Any) -> Any:
 
 def _stored(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return float(value["real"]) if "real" in value else bytes.fromhex(value.get("blob") or value.get("text", ""))
+        if "real" in value:
+            return float(value["real"])
+        return bytes.fromhex(value.get("blob") or value.get("text", ""))
     return value
 
 
 def image_of(data: Mapping[str, Any], prepare: Prepare | None = None) -> bytes:
-    """Return the image of a database from the JSON data of :func:`data_of`.
-
-    Args:
-        prepare: adds the collations that occur in it.
-    """
+    """Return the image of a database from the JSON data of :func:`data_of`."""
     with _opened(prepare) as connection:
         connection.execute("BEGIN")
         own = sorted(data["tables"].items(), key=lambda each: each[0].startswith("sqlite_"))
@@ -206,7 +202,7 @@ class SqlError(Exception):
     """An error in a query; the message is for the agent."""
 
 
-class Result(NamedTuple):
+class SqlResult(NamedTuple):
     """The result of a statement."""
 
     columns: tuple[str, ...] = ()
@@ -258,7 +254,6 @@ class Database:
     Args:
         image: the initial database, from :func:`image_of` or :attr:`image`; databases may share it.
         prepare: adds functions and collations to every new connection; see :data:`Prepare`.
-        steps: maximum number of steps of a query.
     """
 
     def __init__(self, image: bytes = b"", prepare: Prepare | None = None, steps: int = STEPS):
@@ -298,11 +293,8 @@ class Database:
     def __del__(self) -> None:
         self.close()
 
-    def execute(self, query: str, values: Sequence[Any] = ()) -> Result:
+    def execute(self, query: str, values: Sequence[Any] = ()) -> SqlResult:
         """Execute one statement atomically.
-
-        Args:
-            values: values of its question marks.
 
         Raises:
             SqlError: the statement is wrong, forbidden, too long or too slow.
@@ -343,10 +335,10 @@ class Database:
                             f"the result is larger than {_MOST_ROWS} rows or {_MOST_CHARACTERS} characters; use LIMIT"
                         )
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError, RecursionError) as error:
-            raise SqlError(self._explained(error)) from None
-        return Result(columns, rows, connection.total_changes - before)
+            raise SqlError(self._explain(error)) from None
+        return SqlResult(columns, rows, connection.total_changes - before)
 
-    def _explained(self, error: BaseException) -> str:
+    def _explain(self, error: BaseException) -> str:
         if self._guard.denied:
             return f"{self._guard.denied} is not allowed here"
         if self._guard.spent > self._steps:
@@ -370,15 +362,8 @@ class SqlBackend(Backend):
         super().__init__(state)
         self.database = database
 
-    def query(self, query: str, values: Sequence[Any] = ()) -> Result:
-        """Execute one statement atomically.
-
-        Args:
-            values: values of its question marks.
-
-        Raises:
-            ToolError: the statement failed.
-        """
+    def query(self, query: str, values: Sequence[Any] = ()) -> SqlResult:
+        """Execute one statement atomically."""
         try:
             return self.database.execute(query, values)
         except SqlError as error:

@@ -59,9 +59,6 @@ class TinyEnv(ToolEnv):
     Args:
         records: number of orders, 3 to 20.
         brief: return ``info["brief"]`` as the observation.
-        calls: format of calls; see :class:`ToolEnv`.
-        max_turns: see :class:`ToolEnv`; three are needed.
-        settings: further arguments, passed on to :class:`ToolEnv`.
     """
 
     def __init__(
@@ -82,7 +79,7 @@ class TinyEnv(ToolEnv):
         plan: list[Move] = [[("find", {"name": names[0]})], [(verb, {"id": numbers[0]})], "Done."]
         return Problem(f"{verb} {names[0]}", Orders(orders), plan)
 
-    def _short(self) -> str:
+    def _brief_line(self) -> str:
         """Return the request and the last answer in one line."""
         answers = [line for line in self.last.split("\n") if line and not line.startswith("<")]
         return " > ".join([self.current.question, *answers])
@@ -100,9 +97,9 @@ class TinyEnv(ToolEnv):
         text = (
             f"Functions: {functions}. Call one with {how}. Say Done. at the end.\n{verb.capitalize()} {name}'s order."
         )
-        return self._short() if self.brief else text, info | {"brief": self._short()}
+        return self._brief_line() if self.brief else text, info | {"brief": self._brief_line()}
 
     def _step(self, action: str) -> StepResult:
         observation, reward, terminated, truncated, info = super()._step(action)
-        brief = self._short()
+        brief = self._brief_line()
         return brief if self.brief else observation, reward, terminated, truncated, info | {"brief": brief}

@@ -12,10 +12,7 @@ MULTI = "multi_turn_base"
 _SOURCE = "https://github.com/ShishirPatil/gorilla"
 #: Without dependencies: their pins conflict with most other packages, and the parts used here do not need them.
 _COMMAND = "pip install --no-deps bfcl-eval==2026.3.23 mpmath"
-PACKAGES = (
-    Package("bfcl-eval", module="bfcl_eval", command=_COMMAND),
-    Package("mpmath", command=_COMMAND),
-)
+PACKAGES = (Package("bfcl-eval", module="bfcl_eval", command=_COMMAND), Package("mpmath", command=_COMMAND))
 
 
 def need(category: str) -> DataFiles:

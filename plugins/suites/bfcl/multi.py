@@ -20,7 +20,7 @@ from rollenv.core.env import StepResult
 from rollenv.core.errors import MissingExtra
 from rollenv.core.tools.backend import Answer, Change, differences, not_arguments, unknown
 from rollenv.core.tools.function import text_of
-from rollenv.envs.tools.base import Call, Judgement, Move, Problem, Reply, ToolEnv, User
+from rollenv.envs.tools.base import Call, Judgement, Move, Problem, ToolEnv, User, UserReply
 from rollenv.plugins.suites.bfcl import MULTI, PACKAGES
 from rollenv.plugins.suites.bfcl.single import Described, Entry, answers, documented, entries, schema
 
@@ -82,14 +82,7 @@ def _class(name: str) -> Any:
 
 
 class Services:
-    """The services of a task in their current state.
-
-    Args:
-        offered: names of the functions that may be called.
-
-    Raises:
-        MissingExtra: bfcl-eval is not installed.
-    """
+    """The services of a task in their current state."""
 
     def __init__(self, entry: Entry, offered: Sequence[str]):
         self.objects: dict[str, Any] = {}
@@ -179,7 +172,9 @@ def _own_precision(service: str) -> Iterator[None]:
 
 def _plain(value: Any, depth: int = 0) -> Any:
     if depth > 2 * _DEEPEST or value is None or isinstance(value, str | int | float):
-        return value if value is None or isinstance(value, str | int | float) else "..."
+        if value is None or isinstance(value, str | int | float):
+            return value
+        return "..."
     if isinstance(value, Mapping):
         return {str(key): _plain(each, depth + 1) for key, each in value.items()}
     if isinstance(value, list | tuple | set):
@@ -330,11 +325,13 @@ class Requests(User):
         super().__init__()
         self.conversation = conversation
 
-    def reply(self, message: str) -> Reply:
+    def reply(self, message: str) -> UserReply:
         self.conversation.answer()
         questions = self.conversation.entry["question"]
         at = self.conversation.answered
-        return Reply(_text(questions[at])) if at < len(questions) else Reply("", ends=True)
+        if at < len(questions):
+            return UserReply(_text(questions[at]))
+        return UserReply("", ends=True)
 
 
 def _text(messages: list[Mapping[str, str]]) -> str:
@@ -348,9 +345,6 @@ class BFCLMultiTurnEnv(ToolEnv):
     after every request, the state and the answers of the services are those of the right calls. A request may take 20
     actions with calls. ``partial`` is the share of solved requests. The services are bfcl-eval's classes:
     ``pip install --no-deps bfcl-eval mpmath``.
-
-    Args:
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     _KEPT = (*ToolEnv._KEPT, "asked_at")

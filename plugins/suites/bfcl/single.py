@@ -31,25 +31,19 @@ def _lines(path: Path) -> tuple[Entry, ...]:
 
 
 def entries(category: str) -> tuple[Entry, ...]:
-    """Return the tasks of a category.
-
-    Raises:
-        MissingData: the files are not there.
-    """
+    """Return the tasks of a category."""
     return _lines(need(category).found() / f"BFCL_v4_{category}.json")
 
 
 @functools.lru_cache(maxsize=16)
 def _answers(path: Path) -> Mapping[str, Sequence[Any]]:
-    return {line["id"]: line["ground_truth"] for line in _lines(path)} if path.exists() else {}
+    if path.exists():
+        return {line["id"]: line["ground_truth"] for line in _lines(path)}
+    return {}
 
 
 def answers(category: str) -> Mapping[str, Sequence[Any]]:
-    """Return the right answers by the id of the task; empty if no call is right.
-
-    Raises:
-        MissingData: the files are not there.
-    """
+    """Return the right answers by the id of the task; empty if no call is right."""
     return _answers(need(category).found() / "possible_answer" / f"BFCL_v4_{category}.json")
 
 
@@ -133,7 +127,9 @@ def check(functions: Sequence[Mapping[str, Any]], calls: Sequence[Call], answer:
                 break
             problems.append(problem)
         else:
-            return problems[0] if len(problems) == 1 else f"no call fits {name}: {'; '.join(problems)[:2000]}"
+            if len(problems) == 1:
+                return problems[0]
+            return f"no call fits {name}: {'; '.join(problems)[:2000]}"
     return ""
 
 
@@ -201,7 +197,9 @@ def _has_type(value: Any, possible: Sequence[Any], expected: type, inner: type |
 
 def _folded(value: Any) -> Any:
     """Normalise a text for comparison; return anything else unchanged."""
-    return _IGNORED.sub("", value).lower().replace("'", '"') if type(value) is str else value
+    if type(value) is str:
+        return _IGNORED.sub("", value).lower().replace("'", '"')
+    return value
 
 
 def _folded_each(values: Iterable[Any]) -> list[Any]:
@@ -218,12 +216,7 @@ def _fits_dict(value: Mapping[str, Any], possible: Sequence[Any]) -> bool:
 
 
 def first_right(about: Mapping[str, Any], possible: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return right arguments: the first possible value of each, without optional ones.
-
-    Args:
-        about: the function's description in BFCL's format.
-        possible: possible values of each argument.
-    """
+    """Return right arguments: the first possible value of each, without optional ones."""
     required = about["parameters"]["required"]
     return {
         name: _unfolded(next(each for each in values if each != ""))
@@ -257,7 +250,6 @@ class BFCLEnv(ToolEnv):
 
     Args:
         category: simple_python, multiple, parallel or irrelevance.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, category: str = "simple_python", **settings: Any):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollenv.core.needs import DataFiles
+from rollenv.core.needs import DataFiles, Package
 from rollenv.core.registry import ABILITIES, register
 
 NEED = DataFiles("agentic/agentbench_db", ("standard.jsonl",), "https://github.com/THUDM/AgentBench")
@@ -16,7 +16,7 @@ def register_tools() -> None:
             f"tools:DBBench-v0{'-' if kind else ''}{kind}",
             "rollenv.plugins.suites.dbbench.env:DBBenchEnv",
             abilities=ABILITIES,
-            needs=[NEED],
+            needs=[NEED, Package("sqlglot", "envs")],
             indexed=True,
             oracle_success=1.0 if kind in ("select", "insert") else 0.9,
             kind=kind or "all",

@@ -43,7 +43,9 @@ class DBBenchBackend(SqlBackend):
         """
         self._going_on()
         shown = str([tuple(row) for row in self.query(query).rows])
-        return shown if len(shown) <= _MOST_SHOWN else f"{shown[:_MOST_SHOWN]}[TRUNCATED]"
+        if len(shown) <= _MOST_SHOWN:
+            return shown
+        return f"{shown[:_MOST_SHOWN]}[TRUNCATED]"
 
     @tool
     def commit_final_answer(self, answers: list[str | int | float | bool | None] | str) -> str:
@@ -72,7 +74,6 @@ class DBBenchEnv(ToolEnv):
 
     Args:
         kind: statement of the tasks: ``select``, ``insert``, ``update`` or ``all``.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, kind: str = "all", **settings: Any):
@@ -105,10 +106,11 @@ class DBBenchEnv(ToolEnv):
         if kind_of(row) == "select":
             right = "answers" in data and answer_is_right(data["answers"], row["label"])
             return Judgement(right, float(right), len(changed))
-        right = "answers" in data and hash_of(row, data) == stored_hash(row)
+        if "answers" in data and hash_of(row, data) == stored_hash(row):
+            return Judgement(True, 1.0, 0)
         wanted = differences(problem.start["tables"], problem.wanted["tables"])
         met, aside = counted(changed, wanted)
-        return Judgement(right, 1.0 if right else met / len(wanted) if wanted else 0.0, 0 if right else aside)
+        return Judgement(False, met / len(wanted) if wanted else 0.0, aside)
 
     def sample_random_action(self) -> str:
         """Return a query on the table, or, rarely, an answer."""
@@ -176,7 +178,9 @@ def answer_is_right(given: Any, label: Any) -> bool:
     ours, theirs = cleaned(given), cleaned(label)
     numbers = [[_number(text) for text in texts] for texts in (ours, theirs)]
     if None in (*numbers[0], *numbers[1]):
-        return ours == theirs if len(ours) == len(theirs) == 1 else set(ours) == set(theirs)
+        if len(ours) == len(theirs) == 1:
+            return ours == theirs
+        return set(ours) == set(theirs)
     left = [number for number in numbers[1] if number is not None]
     for number in numbers[0]:
         near = next((other for other in left if number is not None and abs(number - other) <= 0.01), None)
@@ -227,7 +231,6 @@ def table_hash(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str
     """Return AgentBench's hash of a table: the MD5 of the sorted, shortened MD5s of its rows; None without rows.
 
     Args:
-        columns: columns to hash, in order.
         rows: values by column; missing values and None are left out.
     """
     if not rows:

@@ -53,7 +53,9 @@ class AgentBenchOSBackend(MachineBackend):
         ran = self._execute(script)
         shown = ran.text if len(ran.text) <= _MOST_SHOWN else f"{ran.text[:_SHOWN]}\n{_CUT}"
         stopped = f"\n[the script was stopped: {ran.cut}]" if ran.cut else ""
-        return f"The output of the OS:\n\n{shown}{stopped}" if shown or stopped else "The output of the OS is empty."
+        if shown or stopped:
+            return f"The output of the OS:\n\n{shown}{stopped}"
+        return "The output of the OS is empty."
 
     @tool
     def finish_action(self, thought: str = "") -> str:
@@ -94,7 +96,6 @@ class AgentBenchOSEnv(MachineEnv):
     Args:
         split: ``test`` (144 tasks), ``dev`` (26) or ``train`` (1,000).
         network: include the tasks that install packages. Machines have no network, so those raise an error.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, split: str = "test", network: bool = False, max_turns: int = 8, **settings: Any):
@@ -155,21 +156,12 @@ class AgentBenchOSEnv(MachineEnv):
 
 @functools.lru_cache(maxsize=8)
 def items(root: Path, split: str, network: bool) -> Sequence[Item]:
-    """Return the tasks of a split (``test``, ``dev`` or ``train``).
-
-    Args:
-        root: the folder of the data set.
-        network: include tasks that install packages.
-    """
+    """Return the tasks of a split (``test``, ``dev`` or ``train``)."""
     return [item for item in read_items(root, split) if network or not item.needs_network]
 
 
 def start(item: Item) -> Shell:
-    """Start a machine, prepare a task, and return its shell.
-
-    Raises:
-        SandboxError: the machine cannot be started, or a script of the task fails.
-    """
+    """Start a machine, prepare a task, and return its shell."""
 
     def prepare(machine: Machine) -> None:
         machine.run(["bash", "-c", _LOGS])

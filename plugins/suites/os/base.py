@@ -25,11 +25,7 @@ class MachineBackend(Backend):
         self.failure: SandboxError | None = None
 
     def execute(self, command: str) -> Ran:
-        """Run a command of the agent.
-
-        Raises:
-            SandboxDied: the machine has died.
-        """
+        """Run a command of the agent."""
         raise NotImplementedError
 
     def _execute(self, command: str) -> Ran:
@@ -83,12 +79,15 @@ class MachineEnv(ToolEnv):
         failure = self.backend.failure
         if failure is not None and not isinstance(failure, SandboxDied):
             raise failure
-        return Answer("The machine has ended.", failed=True) if failure else answer
+        if failure:
+            return Answer("The machine has ended.", failed=True)
+        return answer
 
     def _after(self, ended: bool, valid: bool, info: dict[str, Any]) -> StepResult:
         backend = self.backend
         died = backend.failure is not None
-        info = {**info, "valid": True} if died else info
+        if died:
+            info = {**info, "valid": True}
         result = super()._after(ended or died or "ended" in backend.state, valid, info)
         if backend.failure is not None:
             result[4]["died"] = True
@@ -105,11 +104,7 @@ class MachineEnv(ToolEnv):
         return Judgement(False)
 
     def grade(self) -> Judgement:
-        """Judge the episode while the machine is still running.
-
-        Raises:
-            SandboxDied: the agent's files crash the grading machine.
-        """
+        """Judge the episode while the machine is still running."""
         raise NotImplementedError(f"{type(self).__name__} has no grade()")
 
     def random_command(self) -> str:

@@ -14,7 +14,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from typing import IO
 
-from rollenv.envs.terminal.guard import Guard
+from rollenv.envs.terminal.guard import FileGuard
 from rollenv.envs.terminal.shell import LIMITS, Shell
 from rollenv.plugins.suites.os.items import Item, Script
 from rollenv.sandbox import Machine
@@ -24,7 +24,7 @@ from rollenv.sandbox.layers import temporary
 _STARTUP = re.compile(r"/(root|home/[^/]+)/\.(bashrc|bash_\w+|profile)$")
 
 
-class SystemGuard(Guard):
+class SystemGuard(FileGuard):
     """A guard for tasks about the system: start-up files of Bash and permissions of programs are copied too."""
 
     def _keeps(self, path: str, member: tarfile.TarInfo, contents: IO[bytes] | None) -> bool:
@@ -56,17 +56,16 @@ def is_right(item: Item, answer: str | None, machine: Machine, fresh: Callable[[
 
     Args:
         answer: None if the agent finished without an answer.
-        machine: the agent's machine, whose processes are killed.
         fresh: starts a fresh machine, prepared for the task.
-
-    Raises:
-        SandboxError: a grading machine cannot be started.
     """
     if item.answer is not None:
         if answer is None:
             return False
-        answer = answer.strip() if item.strip else answer
-        return bool(re.search(item.answer, answer)) if item.regex else answer == item.answer
+        if item.strip:
+            answer = answer.strip()
+        if item.regex:
+            return bool(re.search(item.answer, answer))
+        return answer == item.answer
     with fresh() if None in item.check else _copy_of(machine) as sandbox:
         # Each script gets the answer and the outputs of the scripts before it.
         arguments = [str(answer).encode("utf-8", "replace").decode()]

@@ -26,13 +26,8 @@ def start_prepared(
     same even if scripts draw random numbers. A machine with processes running after its preparation is not cached.
 
     Args:
-        name: folder of the cache for this kind of image.
         recipe: the key: equal recipes give equal images.
         prepare: sets up a machine over the host's system; its errors are raised.
-        env: environment variables of all processes.
-
-    Raises:
-        IsolationError: no machine can be started.
     """
     base = Image.host()
     recipe_json = json.dumps([_VERSION, base.mounts, list(recipe)])

@@ -63,7 +63,6 @@ class InterCodeBackend(MachineBackend):
 
     Args:
         query: the request, which is the output before the first command, as upstream.
-        as_published: see :class:`InterCodeBashEnv`.
     """
 
     def __init__(self, machine: Machine, query: Query, as_published: bool):
@@ -115,7 +114,6 @@ class InterCodeBashEnv(MachineEnv):
     Args:
         as_published: put commands into double quotes for Bash, for comparisons with upstream's results. Double quotes
             in a command then close these, and the text after a following space is lost.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     judged_when_cut = True
@@ -155,14 +153,7 @@ class InterCodeBashEnv(MachineEnv):
 
 @functools.lru_cache(maxsize=4)
 def queries(root: Path) -> Sequence[Query]:
-    """Read the 200 queries, by file system.
-
-    Args:
-        root: the folder of InterCode's data.
-
-    Raises:
-        UsageError: a file is malformed.
-    """
+    """Read the 200 queries, by file system."""
     found = []
     for system in (1, 2, 3, 4):
         path = root / "nl2bash" / f"nl2bash_fs_{system}.json"
@@ -177,14 +168,7 @@ def queries(root: Path) -> Sequence[Query]:
 
 
 def start(root: Path, system: int) -> Machine:
-    """Start a machine with one of the file systems, committed to git.
-
-    Args:
-        root: the folder of InterCode's data.
-
-    Raises:
-        SandboxError: the machine cannot be prepared.
-    """
+    """Start a machine with one of the file systems, committed to git."""
     name = f"setup_nl2b_fs_{system}.sh"
     script = (root / "docker" / "bash_scripts" / name).read_text(encoding="utf-8")
 
@@ -205,7 +189,9 @@ def start(root: Path, system: int) -> Machine:
 def run(machine: Machine, words: list[str], cwd: str) -> Ran:
     """Run a program with its arguments, and return the output that an agent sees."""
     ran = run_once(machine, words, cwd=cwd, timeout=_SECONDS)
-    return Ran("Command timed out", 124, ran.cut) if "seconds" in ran.cut else ran
+    if "seconds" in ran.cut:
+        return Ran("Command timed out", 124, ran.cut)
+    return ran
 
 
 def run_published(machine: Machine, command: str, cwd: str) -> Ran:
@@ -218,15 +204,7 @@ def run_published(machine: Machine, command: str, cwd: str) -> Ran:
 
 
 def gold_outcome(root: Path, query: Query, as_published: bool) -> Outcome:
-    """Return the effect of the gold command in a separate file system.
-
-    Args:
-        root: the folder of InterCode's data.
-        as_published: see :class:`InterCodeBashEnv`.
-
-    Raises:
-        SandboxError: a machine cannot be started.
-    """
+    """Return the effect of the gold command in a separate file system."""
     with start(root, query.system) as machine:
         if as_published:
             ran = run_published(machine, query.gold, "/")
@@ -236,11 +214,7 @@ def gold_outcome(root: Path, query: Query, as_published: bool) -> Outcome:
 
 
 def outcome(machine: Machine, output: str) -> Outcome:
-    """Return the changes of a machine, determined on a fresh one with its files and the system's own programs.
-
-    Raises:
-        SandboxError: a machine cannot be started.
-    """
+    """Return the changes of a machine, determined on a fresh one with its files and the system's own programs."""
     with temporary() as folder:
         settle(machine)
         machine.end_processes()

@@ -54,7 +54,9 @@ def similarity(first: str, second: str) -> float:
         for each, other in zip(counts, counts[::-1], strict=True)
     )
     lengths = math.hypot(*one.values()) * math.hypot(*two.values())
-    return sum(weight * two[word] for word, weight in one.items() if word in two) / lengths if lengths else 0.0
+    if lengths:
+        return sum(weight * two[word] for word, weight in one.items() if word in two) / lengths
+    return 0.0
 
 
 def changes(status: str) -> frozenset[Change]:

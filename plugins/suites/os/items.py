@@ -63,9 +63,6 @@ def read_items(root: Path, split: str) -> list[Item]:
 
     Args:
         root: the folder with ``data``, ``scripts`` and ``train_0317``.
-
-    Raises:
-        UsageError: a file is malformed; the message names the file and the task.
     """
     sources = {
         "test": [(path, path.parent.name) for path in sorted(root.glob("data/[1-7]/*.json"))],
@@ -93,15 +90,7 @@ def _read_file(path: Path, scripts: Path, name: str) -> Iterator[Item]:
 
 
 def item_of(row: Mapping[str, Any], scripts: Path, name: str) -> Item:
-    """Parse one task.
-
-    Args:
-        scripts: base folder of the paths of its scripts.
-
-    Raises:
-        KeyError: a key is missing.
-        ValueError: a value is invalid.
-    """
+    """Parse one task. ``scripts``: base folder of the paths of its scripts."""
 
     def script(given: Any) -> Script:
         if isinstance(given, str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollenv.core.needs import DataFiles
+from rollenv.core.needs import DataFiles, Package
 from rollenv.core.registry import ABILITIES, register
 
 NEED = DataFiles("agentic/intercode/sql/spider", ("ic_spider_dev.json",), "https://github.com/princeton-nlp/intercode")
@@ -14,7 +14,7 @@ def register_tools() -> None:
         "tools:Spider-v0",
         "rollenv.plugins.suites.spider.env:SpiderEnv",
         abilities=ABILITIES,
-        needs=[NEED],
+        needs=[NEED, Package("sqlglot", "envs")],
         indexed=True,
         max_turns=10,
         partial_reward=1.0,

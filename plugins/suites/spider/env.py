@@ -21,69 +21,42 @@ from rollenv.core.env import StepResult
 from rollenv.core.tools.backend import ToolError, tool
 from rollenv.core.tools.calls import write_calls
 from rollenv.envs.tools.base import Judgement, Problem, Reminder, ToolEnv
-from rollenv.envs.tools.sql.database import Result, SqlBackend, quoted, random_query
-from rollenv.plugins.suites.mysql import MySql, Token, closing, tokens
+from rollenv.envs.tools.sql.database import SqlBackend, SqlResult, quoted, random_query
+from rollenv.plugins.suites.mysql import MySql, read
 from rollenv.plugins.suites.mysql_functions import PAD, prepare
 from rollenv.plugins.suites.spider import NEED
 
 
-def row_texts(result: Result, query: str, floats: Collection[str] = ()) -> list[str]:
+def row_texts(result: SqlResult, query: str, floats: Collection[str] = ()) -> list[str]:
     """Convert each row of a result to a text; rows that are equal in MySQL have equal texts.
 
     Args:
         query: query of the result, whose sums and averages of whole numbers are decimals in MySQL.
         floats: lower-case names of columns of floating point numbers and of texts.
     """
-    items = _items(tokens(query))
-    kinds = ["" if any(token.text.lower() in floats for token in item) else _kind(item) for item in items]
+    kinds = ["" if names & set(floats) else call for call, names in read(query).items]
     if len(kinds) != len(result.columns):
         kinds = [""] * len(result.columns)
-    return [str(tuple(map(_typed, row, kinds))) for row in result.rows]
+    return [str(tuple(map(_as_mysql_type, row, kinds))) for row in result.rows]
 
 
-def _typed(value: Any, kind: str) -> Any:
-    """Convert a value of a column that is a ``sum`` or ``avg`` of whole numbers, or neither."""
-    if value is None or not kind:
+def _as_mysql_type(value: Any, kind: str) -> Any:
+    """Convert a value of a column that is a ``sum`` or ``avg`` of whole numbers, or another one."""
+    if value is None or kind not in ("sum", "avg"):
         return value
     if isinstance(value, int):
-        return Decimal(value) if kind == "sum" else Decimal(value).quantize(Decimal("0.0001"))
+        if kind == "sum":
+            return Decimal(value)
+        return Decimal(value).quantize(Decimal("0.0001"))
     if isinstance(value, float) and kind == "avg" and round(value, 4) == value:  # an average of whole numbers
         return Decimal(repr(value)).quantize(Decimal("0.0001"), ROUND_HALF_UP)
     return value
-
-
-def _items(found: list[Token]) -> list[list[Token]]:
-    """Return the items of the outermost select list."""
-    if not found or found[0].word != "select":
-        return []
-    items: list[list[Token]] = [[]]
-    depth = 0
-    for token in found[1:]:
-        sign = token.text if token.kind == "sign" else ""
-        depth += (sign == "(") - (sign == ")")
-        if depth == 0 and token.word == "from":
-            break
-        if depth == 0 and sign == ",":
-            items.append([])
-        else:
-            items[-1].append(token)
-    return items
-
-
-def _kind(item: Sequence[Token]) -> str:
-    """Return ``sum`` or ``avg`` if an item is one call of it, with or without an alias."""
-    if len(item) < 3 or item[0].word not in ("sum", "avg") or item[1].text != "(":
-        return ""
-    rest = item[closing(item, 1) + 1 :]
-    return item[0].word if len(rest) < 2 or rest[0].word == "as" else ""
 
 
 def intercode_reward(given: Sequence[str], wanted: Sequence[str], ordered: bool = False) -> float:
     """Return the intersection over union of the rows of two results.
 
     Args:
-        given: rows from :func:`row_texts`.
-        wanted: rows of the gold query.
         ordered: multiply by Kendall's tau-b of the common rows' order, rounded, as in InterCode's current code.
     """
     ours, theirs = Counter(given), Counter(wanted)
@@ -91,11 +64,11 @@ def intercode_reward(given: Sequence[str], wanted: Sequence[str], ordered: bool 
     if not union:
         return 1.0
     share = common.total() / union.total()
-    tau = kendall_tau(_of(given, common), _of(wanted, common)) if common and ordered else math.nan
+    tau = kendall_tau(_keep_common(given, common), _keep_common(wanted, common)) if common and ordered else math.nan
     return share if math.isnan(tau) else round(tau * share, 2)
 
 
-def _of(rows: Sequence[str], common: Counter[str]) -> list[str]:
+def _keep_common(rows: Sequence[str], common: Counter[str]) -> list[str]:
     """Return the first occurrences of the rows in a multiset."""
     left = common.copy()
     kept = []
@@ -236,12 +209,7 @@ class Gold(NamedTuple):
 
 
 class SpiderBackend(SqlBackend):
-    """A database, with the score of the last result.
-
-    Args:
-        stored: the initial database.
-        ordered: whether the order of rows counts.
-    """
+    """A database, with the score of the last result."""
 
     def __init__(self, stored: Stored, gold: Gold, ordered: bool = False):
         super().__init__(MySql(stored.image, stored.text_columns), {"score": 0.0, "match": False})
@@ -283,7 +251,9 @@ class SpiderBackend(SqlBackend):
 
     def data(self) -> dict[str, Any]:
         """Return the state, without the tables unless they have changed."""
-        return dict(self.state) if self.database.image is self.stored.image else super().data()
+        if self.database.image is self.stored.image:
+            return dict(self.state)
+        return super().data()
 
     def load(self, data: Mapping[str, Any]) -> None:
         if "tables" in data:
@@ -303,7 +273,6 @@ class SpiderEnv(ToolEnv):
         ordered: multiply the reward by the rank correlation of the common rows with the gold query's order, as in
             InterCode's current code; its published results do not have this factor.
         strict: expect an empty result for the 13 questions whose gold query MySQL rejects, as upstream.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     judged_when_cut = True
@@ -366,11 +335,7 @@ def _gold(dump: Path, name: str, query: str) -> Gold:
 
 @functools.lru_cache(maxsize=4)
 def questions(path: Path, dump: Path, empty: bool) -> Sequence[Mapping[str, Any]]:
-    """Return the questions in ``ic_spider_dev.json`` with their ``number`` in the file.
-
-    Args:
-        empty: include those over databases without rows.
-    """
+    """Return the questions in ``ic_spider_dev.json`` with their ``number`` in the file."""
     stored = databases(dump)
     rows = enumerate(json.loads(path.read_text(encoding="utf-8")))
     return [{**row, "number": number} for number, row in rows if empty or not stored[row["db"]].empty]

@@ -17,7 +17,7 @@ from rollenv.core.env import StepResult
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.tools.backend import Change, differences
 from rollenv.core.tools.calls import write_calls
-from rollenv.envs.tools.base import Call, Judgement, Problem, Reply, ToolEnv, User, counted
+from rollenv.envs.tools.base import Call, Judgement, Problem, ToolEnv, User, UserReply, counted
 from rollenv.plugins.suites.tau2 import NEED
 from rollenv.plugins.suites.tau2.retail import RetailBackend, Tables
 
@@ -75,16 +75,16 @@ class Customer(User):
         """Return the customer's first message."""
         return f"Hello. {self.parts['reason_for_call']}."
 
-    def reply(self, message: str) -> Reply:
+    def reply(self, message: str) -> UserReply:
         """Answer a message of the agent."""
         text = message.lower()
         if TRANSFERRED in text:
-            return Reply("", ends=True)
+            return UserReply("", ends=True)
         if "?" not in text and not self.asked(text):
-            return Reply("", ends=True)
+            return UserReply("", ends=True)
         if any(phrase in text for phrase in LEAVES):
             more = self.confirms(text)
-            return Reply("Yes. That is all." if more else "No, that is all. Thank you.", ends=not more)
+            return UserReply("Yes. That is all." if more else "No, that is all. Thank you.", ends=not more)
         self.state["questions"] = self.state.get("questions", 0) + 1
         # Reply with the facts about the customer that the message asks for.
         known = self.parts.get("known_info", "")
@@ -99,8 +99,8 @@ class Customer(User):
         if "reason" in text and (reason := re.search(r"no longer needed|by mistake", self._everything().lower())):
             answers.append("It is no longer needed." if reason[0].startswith("no") else "I ordered it by mistake.")
         if self.confirms(text) and not answers:
-            return Reply("Yes.")
-        return Reply(" ".join(answers) or self._everything())
+            return UserReply("Yes.")
+        return UserReply(" ".join(answers) or self._everything())
 
     @staticmethod
     def confirms(text: str) -> bool:
@@ -135,7 +135,6 @@ class ChatCustomer(User):
     """A customer played by a model behind an endpoint; :attr:`state` has the conversation.
 
     Args:
-        model: the endpoint's name of the model.
         base_url: URL before ``/chat/completions``. The key is ``OPENAI_API_KEY``, if it is set.
         patience: timeout of each of three tries, in seconds.
     """
@@ -152,7 +151,7 @@ class ChatCustomer(User):
         self.role = _ROLE + json.dumps(dict(instructions), ensure_ascii=False)
         self.state["heard"] = []
 
-    def reply(self, message: str) -> Reply:
+    def reply(self, message: str) -> UserReply:
         """Get the customer's reply to a message of the agent from the endpoint.
 
         Raises:
@@ -161,7 +160,7 @@ class ChatCustomer(User):
         heard: list[dict[str, str]] = [*self.state["heard"], {"role": "user", "content": _clean(message)}]
         text = self._asked([{"role": "system", "content": self.role}, *heard])
         self.state["heard"] = [*heard, {"role": "assistant", "content": text}]
-        return Reply(text.replace(_STOP, "").strip(), ends=_STOP in text)
+        return UserReply(text.replace(_STOP, "").strip(), ends=_STOP in text)
 
     def _asked(self, messages: list[dict[str, str]]) -> str:
         sent = {"model": self.model, "messages": messages, "temperature": 0}
@@ -220,7 +219,6 @@ class RetailEnv(ToolEnv):
         user: ``script``, or ``chat:MODEL`` for a language model, whose episodes are not reproducible, whatever the
             spec declares for the default.
         base_url: URL of the endpoint for ``chat:MODEL``.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(
@@ -345,13 +343,7 @@ def tables_of(path: Path) -> Tables:
 
 @functools.lru_cache(maxsize=8)
 def tasks_of(path: Path, splits: Path, split: str) -> Sequence[Mapping[str, Any]]:
-    """Return the tasks of a split, in the order of the file.
-
-    Args:
-        path: path of the file ``tasks.json``.
-        splits: path of the file ``split_tasks.json``.
-        split: the split, one of :data:`SPLITS`.
-    """
+    """Return the tasks of a split, in the order of the file."""
     wanted = set(_cached(splits)[split])
     return [row for row in _cached(path) if row["id"] in wanted]
 

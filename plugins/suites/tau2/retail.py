@@ -32,11 +32,7 @@ class RetailBackend(Backend):
         self.tables = tables
 
     def record(self, table: str, key: str) -> Record:
-        """Return a record, for reading.
-
-        Raises:
-            ToolError: there is no such record.
-        """
+        """Return a record, for reading."""
         changed = self.state["changed"][table]
         if key not in changed and key not in self.tables[table]:
             raise ToolError(f"{table.removesuffix('s').capitalize()} not found")
@@ -44,11 +40,7 @@ class RetailBackend(Backend):
         return found
 
     def own(self, table: str, key: str) -> Record:
-        """Return the episode's own copy of a record, for changes.
-
-        Raises:
-            ToolError: there is no such record.
-        """
+        """Return the episode's own copy of a record, for changes."""
         changed = self.state["changed"][table]
         if key not in changed:
             changed[key] = copy.deepcopy(self.record(table, key))
@@ -224,7 +216,7 @@ class RetailBackend(Backend):
             payment_method_id: pays or gets the difference, such as 'gift_card_0000000'.
         """
         order = self._order(order_id, "pending", "Non-pending order cannot be modified")
-        variants = self._exchanged(order, item_ids, new_item_ids)
+        variants = self._check_exchange(order, item_ids, new_item_ids)
         if any(old == new for old, new in zip(item_ids, new_item_ids, strict=True)):
             raise ToolError("The new item id should be different from the old item id")
         difference = _difference(order, item_ids, variants)
@@ -275,7 +267,7 @@ class RetailBackend(Backend):
             payment_method_id: pays or gets the difference, such as 'gift_card_0000000'.
         """
         order = self._order(order_id, "delivered", "Non-delivered order cannot be exchanged")
-        difference = round(_difference(order, item_ids, self._exchanged(order, item_ids, new_item_ids)), 2)
+        difference = round(_difference(order, item_ids, self._check_exchange(order, item_ids, new_item_ids)), 2)
         self._covers(order["user_id"], payment_method_id, difference)
         order |= {
             "status": "exchange requested",
@@ -353,7 +345,7 @@ class RetailBackend(Backend):
             method = self.own("users", user_id)["payment_methods"][method_id]
             method["balance"] = round(method["balance"] - amount, 2)
 
-    def _exchanged(self, order: Record, item_ids: Sequence[str], new_item_ids: Sequence[str]) -> list[Record]:
+    def _check_exchange(self, order: Record, item_ids: Sequence[str], new_item_ids: Sequence[str]) -> list[Record]:
         """Check an exchange, and return the new variants."""
         _check_ordered(order, item_ids)
         if len(item_ids) != len(new_item_ids):

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from rollenv.core.needs import DataFiles
 from rollenv.core.registry import ABILITIES, register
-
-if TYPE_CHECKING:
-    from rollenv.plugins.suites.workbench.env import Verdict, verdict
-
-__all__ = ["CATEGORIES", "NEED", "Verdict", "register_tools", "verdict"]
 
 #: Prefixes of the files of each category of queries.
 CATEGORIES = {
@@ -31,9 +23,3 @@ def register_tools() -> None:
     for category in ("", *CATEGORIES):
         env_id = f"tools:WorkBench-v0{'-' if category else ''}{category}"
         register(env_id, _ENV, abilities=ABILITIES, needs=[NEED], indexed=True, category=category)
-
-
-def __getattr__(name: str) -> Any:
-    if name in ("Verdict", "verdict"):  # imported on first use, so that listing ids does not import the functions
-        return getattr(importlib.import_module(f"{__name__}.env"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

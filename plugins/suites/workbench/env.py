@@ -57,12 +57,7 @@ def _read(folder: Path) -> tuple[Query, ...]:
 
 
 def queries(category: str = "") -> tuple[Query, ...]:
-    """Return the tasks of a category, or all.
-
-    Raises:
-        MissingData: the files are not there.
-        UsageError: there is no such category.
-    """
+    """Return the tasks of a category, or all."""
     if category and category not in CATEGORIES:
         raise UsageError(f"WorkBench has no category {category!r}; choose from {', '.join(CATEGORIES)}")
     return tuple(each for each in _read(NEED.found()) if category in ("", each.category))
@@ -73,10 +68,6 @@ def verdict(query: str, function_calls: Sequence[str] | str, error: str = "") ->
 
     Args:
         function_calls: the calls, as a list or the text of a list.
-        error: the error that stopped the agent, if any.
-
-    Raises:
-        UsageError: there is no such query, or the calls are not a list of texts.
     """
     known = next((each for each in _read(NEED.found()) if each.text == query), None)
     if known is None:
@@ -159,7 +150,6 @@ class WorkBenchEnv(ToolEnv):
     Args:
         category: analytics, calendar, crm, email, multi_domain or project_management; all if empty.
         toolkits: ``all`` functions, or those of the ``domains`` of the request.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, category: str = "", toolkits: str = "all", **settings: Any):

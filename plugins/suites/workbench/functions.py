@@ -53,11 +53,7 @@ class Projects(Tables):
 
     @tool
     def analytics_create_plot(
-        self,
-        time_min: Text = None,
-        time_max: Text = None,
-        value_to_plot: Text = None,
-        plot_type: Text = None,
+        self, time_min: Text = None, time_max: Text = None, value_to_plot: Text = None, plot_type: Text = None
     ) -> str:
         """Draw a plot of a metric over some days; returns the path of its file.
 
@@ -270,11 +266,7 @@ class Messages(Tables):
 
     @tool
     def calendar_create_event(
-        self,
-        event_name: Text = None,
-        participant_email: Text = None,
-        event_start: Text = None,
-        duration: Text = None,
+        self, event_name: Text = None, participant_email: Text = None, event_start: Text = None, duration: Text = None
     ) -> Any:
         """Add an event to the calendar; returns its id.
 
@@ -399,7 +391,9 @@ class Messages(Tables):
         if "@" not in recipient or "." not in recipient:
             return "Invalid recipient email address."
         result = self.email_send_email(recipient, f"FW: {email['subject']}", email["body"])
-        return "Email forwarded successfully." if result == "Email sent successfully." else result
+        if result == "Email sent successfully.":
+            return "Email forwarded successfully."
+        return result
 
     @tool
     def email_reply_email(self, email_id: Text = None, body: Text = None) -> str:
@@ -415,7 +409,9 @@ class Messages(Tables):
         if email is None:
             return "Email not found."
         result = self.email_send_email(email["sender/recipient"], email["subject"], body)
-        return "Email replied successfully." if result == "Email sent successfully." else result
+        if result == "Email sent successfully.":
+            return "Email replied successfully."
+        return result
 
     # -- directory -----------------------------------------------------------------------------------------------------
 

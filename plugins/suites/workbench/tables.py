@@ -74,7 +74,9 @@ class Tables(Backend):
         self.restore(data)
 
     def pack(self) -> Any:
-        tables = {name: each for name, rows in office().tables.items() if (each := _changed(rows, self.state[name]))}
+        tables = {
+            name: each for name, rows in office().tables.items() if (each := _changed_rows(rows, self.state[name]))
+        }
         return {"tables": tables}
 
     def unpack(self, packed: Any) -> None:
@@ -101,7 +103,9 @@ class Tables(Backend):
         row = self.find(table, row_id)
         if row is None:
             return f"{what} not found."
-        return {field: row.get(field)} if field in self.columns(table) else "Field not found."
+        if field in self.columns(table):
+            return {field: row.get(field)}
+        return "Field not found."
 
     def columns(self, table: str) -> tuple[str, ...]:
         """Return the columns of a table."""
@@ -147,7 +151,7 @@ def _copy(state: Mapping[str, Any]) -> dict[str, Any]:
     return {name: dict(state[name]) for name in TABLES}
 
 
-def _changed(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[Any]:
+def _changed_rows(before: Mapping[str, Row], now: Mapping[str, Row]) -> list[Any]:
     """Return the keys of a table in order, and its new or changed rows; empty if nothing changed."""
     rows = {number: dict(row) for number, row in now.items() if before.get(number) is not row}
     return [list(now), rows] if rows or len(now) != len(before) else []
@@ -209,4 +213,6 @@ def between(first: str | None, last: str | None, column: str, whole_days: bool =
 
 def _time(text: str, whole_days: bool) -> datetime:
     at = datetime.fromisoformat(text.strip()).replace(tzinfo=None)
-    return at.replace(hour=0, minute=0, second=0, microsecond=0) if whole_days else at
+    if whole_days:
+        return at.replace(hour=0, minute=0, second=0, microsecond=0)
+    return at

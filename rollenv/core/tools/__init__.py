@@ -16,13 +16,7 @@ _MODULES = {
     "tool": "rollenv.core.tools.backend",
 }
 
-__all__ = [
-    "Backend",
-    "FunctionTool",
-    "PythonCodeTool",
-    "ToolError",
-    "tool",
-]
+__all__ = ["Backend", "FunctionTool", "PythonCodeTool", "ToolError", "tool"]
 
 
 def __getattr__(name: str) -> Any:

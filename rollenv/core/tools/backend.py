@@ -91,9 +91,6 @@ class Backend:
     A subclass marks methods with :func:`tool` and keeps all that changes in :attr:`state`: plain JSON data, so that it
     can be copied, compared and sent. A function raises :class:`ToolError` for what the agent did wrong; whatever a
     failed call has changed is taken back.
-
-    Args:
-        state: at the start; the backend owns it from now on.
     """
 
     def __init__(self, state: dict[str, Any] | None = None):
@@ -116,12 +113,7 @@ class Backend:
         return [dict(known[name].schema) for name in known if names is None or name in names]
 
     def call(self, name: str, arguments: Mapping[str, Any], names: Collection[str] | None = None) -> Answer:
-        """Carry out a call. Mistakes of the agent never raise.
-
-        Args:
-            arguments: the agent's arguments, of any types.
-            names: the functions that may be called; None for all.
-        """
+        """Carry out a call. Mistakes of the agent never raise."""
         function = self.functions().get(name) if names is None or name in names else None
         if function is None:
             offered = [known for known in self.functions() if names is None or known in names]

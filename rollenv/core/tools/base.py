@@ -56,25 +56,13 @@ class BaseTool:
         raise NotImplementedError(f"{type(self).__name__} does nothing")
 
     def check(self) -> None:
-        """Called when an environment is wrapped.
-
-        Raises:
-            UsageError: a setting is missing or wrong.
-            MissingExtra: a package is not installed.
-        """
+        """Called when an environment is wrapped."""
 
     def reset(self) -> None:
         """Reset for a new episode."""
 
     def spawn(self, same_state: bool = False) -> BaseTool:
-        """Return the tool for a copy of the environment: itself if it has no state.
-
-        Args:
-            same_state: continue from where this one is, instead of from the start.
-
-        Raises:
-            UsageError: ``same_state`` is asked for and the state cannot be copied.
-        """
+        """Return the tool for a copy of the environment: itself if it has no state."""
         return self
 
     def close(self) -> None:

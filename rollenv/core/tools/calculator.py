@@ -50,11 +50,7 @@ def evaluate(expression: str, names: Mapping[str, int] | None = None) -> Number:
 
 
 def parse(expression: str) -> ast.expr:
-    """Parse an expression within the limits.
-
-    Raises:
-        ValueError: it is too long or not an expression.
-    """
+    """Parse an expression within the limits."""
     if len(expression) > MAX_CHARACTERS:
         raise ValueError(f"the expression has more than {MAX_CHARACTERS} characters")
     return _parse(expression.strip())
@@ -71,11 +67,7 @@ def _parse(expression: str) -> ast.expr:
 
 
 def evaluate_tree(tree: ast.expr, names: Mapping[str, int]) -> Number:
-    """Evaluate a parsed expression.
-
-    Raises:
-        ValueError: see :func:`evaluate`.
-    """
+    """Evaluate a parsed expression."""
     try:
         return _value(tree, names, 0)
     except ZeroDivisionError:

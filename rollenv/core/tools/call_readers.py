@@ -84,11 +84,7 @@ def first_mark(text: str) -> int:
 
 
 def marked_calls(text: str, functions: Functions) -> tuple[list[ToolCall], str]:
-    """Find the calls behind marks.
-
-    Returns:
-        The calls, and the text around them.
-    """
+    """Find the calls behind marks."""
     calls: list[ToolCall] = []
     around, at = [], 0
     while len(calls) <= MOST_CALLS and (mark := _OPENING.search(text, at)):
@@ -99,7 +95,13 @@ def marked_calls(text: str, functions: Functions) -> tuple[list[ToolCall], str]:
 
 
 def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[list[ToolCall], int]:
-    """Read the calls behind a mark; return them and the index behind them."""
+    """Read the calls behind a mark; return them and the index behind them.
+
+    The form is told by how the text begins, and the more special beginning is tried first: elements, GEM's and GLM's
+    elements, a list of Python calls, a name before JSON, and JSON, which also says what is wrong with anything else.
+    A form that begins but fails ends at the closing mark, so that the words of a malformed call are never read again
+    as calls.
+    """
     start = _LEADING.match(text, mark.end()).end()  # type: ignore[union-attr]  # it matches nothing too
     if mark[0].startswith(("<function=", "<invoke", "<｜DSML｜invoke")):
         start = mark.start()
@@ -116,7 +118,7 @@ def _behind_mark(text: str, mark: re.Match[str], functions: Functions) -> tuple[
         elif _PYTHON_LIST.match(text, start):
             calls, end = _from_python_list(text, start)
         elif name := _NAMED.match(text, start):
-            data, end = _decoded(text, name.end())
+            data, end = _decode_json(text, name.end())
             calls = [_call(name[1], data, end)]
         else:
             calls, end = _from_json(text, start)
@@ -153,7 +155,7 @@ _JSON = json.JSONDecoder(object_pairs_hook=_without_doubles, strict=False)  # li
 _TRAILING_COMMA = re.compile(r",\s*[}\]]")
 
 
-def _decoded(text: str, start: int) -> tuple[Any, int]:
+def _decode_json(text: str, start: int) -> tuple[Any, int]:
     """Decode JSON from its beginning, with commas at the end of lists and objects; return it and its end."""
     for _ in range(MOST_CALLS):
         try:
@@ -181,7 +183,7 @@ def _from_json(text: str, start: int) -> tuple[list[ToolCall], int]:
     calls, at = [], start
     while text.startswith(("{", "["), at):
         try:
-            data, end = _decoded(text, at)
+            data, end = _decode_json(text, at)
         except ValueError:
             stop = re.compile(r"</|<\||\Z").search(text, at).start()  # type: ignore[union-attr]
             try:
@@ -190,7 +192,7 @@ def _from_json(text: str, start: int) -> tuple[list[ToolCall], int]:
                 data = None
             if not isinstance(data, dict) or not _SINGLE_QUOTED.match(text, at):
                 raise
-        found = _shaped(data, end)
+        found = _calls_in(data, end)
         if not found:
             raise ValueError('the call is not of the form {"name": "...", "arguments": {...}}')
         calls += found
@@ -198,15 +200,20 @@ def _from_json(text: str, start: int) -> tuple[list[ToolCall], int]:
     return calls, end
 
 
-def _shaped(data: Any, end: int) -> list[ToolCall]:
-    """Return the calls in decoded JSON; none if it has another form."""
+def _calls_in(data: Any, end: int) -> list[ToolCall]:
+    """Return the calls in decoded JSON; none if it has another form.
+
+    Unwraps lists, messages with ``tool_calls``, and an inner object ``function``, in this order. What is left needs one
+    name and at most one object of arguments: a further key is an argument in the wrong place, which is said to the
+    agent, because a call without it would do something else.
+    """
     if isinstance(data, list):
-        each = [_shaped(item, end) for item in data]
+        each = [_calls_in(item, end) for item in data]
         return [call for calls in each for call in calls] if all(each) else []
     if not isinstance(data, dict):
         return []
     if "tool_calls" in data:  # OpenAI's message
-        calls = _shaped(data["tool_calls"], end)
+        calls = _calls_in(data["tool_calls"], end)
         return calls or [ToolCall("", {}, end, "the message has no function with a name in its tool_calls")]
     for key in ("function", "function_call"):
         if isinstance(inner := data.get(key), dict):
@@ -254,24 +261,20 @@ _CANDIDATE = re.compile(rf'(?:\[\s*)?\{{\s*"({"|".join(_KEYS)})"\s*:(?:\s*"([^"\
 def json_calls(text: str, expected: bool, known: Collection[str]) -> tuple[list[ToolCall], str, int]:
     """Find calls in JSON without marks: a text that is nothing else, or calls of known functions between words.
 
-    Args:
-        expected: the agent was asked for this form.
-        known: names of the functions that are offered.
-
     Returns:
         The calls, the text around them, and where the first begins.
     """
-    whole = _unfenced(text)
+    whole = _strip_fence(text)
     message = '"tool_calls"' in whole or '"function_call"' in whole
     if whole.startswith(("{", "[")) and (message or (expected and '"name"' in whole)):
         try:
-            data, end = _decoded(whole, 0)
+            data, end = _decode_json(whole, 0)
         except ValueError as error:
             return [ToolCall("", {}, len(text), str(error)[:300])], "", 0
         if end == len(whole) and (
             expected or (isinstance(data, dict) and data.keys() & {"tool_calls", "function_call"})
         ):
-            calls = _shaped(data, len(text))
+            calls = _calls_in(data, len(text))
             return (calls, "", 0) if calls else ([], text, len(text))
     calls, around, at, start = [], [], 0, len(text)
     failed = 0
@@ -281,8 +284,8 @@ def json_calls(text: str, expected: bool, known: Collection[str]) -> tuple[list[
         if failed == _MOST_FAILED or len(calls) > MOST_CALLS:
             break
         try:
-            data, end = _decoded(text, candidate.start())
-            found = _shaped(data, end)
+            data, end = _decode_json(text, candidate.start())
+            found = _calls_in(data, end)
         except ValueError as error:
             end = len(text)
             found = [ToolCall(candidate[2], {}, end, str(error)[:300])] if candidate[2] in known else []
@@ -298,7 +301,7 @@ def json_calls(text: str, expected: bool, known: Collection[str]) -> tuple[list[
 _MOST_FAILED = 16
 
 
-def _unfenced(text: str) -> str:
+def _strip_fence(text: str) -> str:
     """The text without white space around it, and without the code fence that holds all of it."""
     text = text.strip()
     first, _, rest = text.partition("\n")
@@ -321,7 +324,7 @@ def _from_gem(text: str, start: int) -> tuple[list[ToolCall], int]:
     at = _LEADING.match(text, behind + len("<arguments>")).end()  # type: ignore[union-attr]
     if text.startswith("</arguments>", at):
         return [_call(name.content.strip(), {}, at)], at + len("</arguments>")
-    data, end = _decoded(text, at)
+    data, end = _decode_json(text, at)
     closing = text.find("</arguments>", end)
     if closing < 0 or text[end:closing].strip():
         raise ValueError("the arguments are not valid JSON, or not closed with </arguments>")
@@ -338,21 +341,21 @@ def _from_glm(text: str, name: re.Match[str], functions: Functions) -> tuple[lis
         at = argument.end()
     if text.startswith("<arg_", at):
         raise ValueError("an argument is not closed")
-    return [ToolCall(name[1], _typed(arguments, functions.get(name[1], {})), at)], at
+    return [ToolCall(name[1], _convert_types(arguments, functions.get(name[1], {})), at)], at
 
 
 def _from_element(text: str, element: re.Match[str], functions: Functions) -> tuple[list[ToolCall], int]:
     """Qwen3-Coder, MiniMax, Anthropic: the name in an element, parameters in elements; Llama 3.1: JSON in it."""
     name, at = (element[1] or element[2]).strip(), element.end()
     if text.startswith("{", at):
-        data, at = _decoded(text, at)
+        data, at = _decode_json(text, at)
         call = _call(name, data, at)
     else:
         given: dict[str, str] = {}
         while parameter := _PARAMETER.match(text, at):
             _add(given, (parameter[1] or parameter[2]).strip(), parameter[3])
             at = parameter.end()
-        call = ToolCall(name, _typed(given, functions.get(name, {})), at)
+        call = ToolCall(name, _convert_types(given, functions.get(name, {})), at)
     end = _ELEMENT_END.match(text, at)
     if end is None:
         raise ValueError("the call is not closed: a parameter or the function lacks its closing mark")
@@ -365,7 +368,7 @@ def _add(arguments: dict[str, str], name: str, value: str) -> None:
     arguments[name] = value.removeprefix("\n").removesuffix("\n")
 
 
-def _typed(arguments: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_types(arguments: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Convert strings to the types of a schema: parameters that are no strings are parsed as JSON if possible."""
     typed: dict[str, Any] = dict(arguments)
     properties = parameters.get("properties", {})
@@ -395,7 +398,7 @@ def python_calls(text: str, known: Collection[str]) -> tuple[list[ToolCall], str
     Returns:
         The calls, the text around them, and where the first begins.
     """
-    whole = _unfenced(text)
+    whole = _strip_fence(text)
     if len(whole) > _MOST_PYTHON or "(" not in whole or "\x00" in whole:
         return [], text, len(text)
     with contextlib.suppress(ValueError):
@@ -438,8 +441,9 @@ def _from_python(text: str, end: int) -> list[ToolCall]:
         raise ValueError(f"these are no Python calls: {error}") from error
     found: list[ast.expr] = []
     for statement in statements:
-        value = statement.value if isinstance(statement, ast.Expr) else None
-        found += value.elts if isinstance(value, ast.List) else [value] if value else [ast.Constant(0)]
+        if not isinstance(statement, ast.Expr):
+            raise ValueError("these are no Python calls")
+        found += statement.value.elts if isinstance(statement.value, ast.List) else [statement.value]
     if not found or not all(isinstance(each, ast.Call) for each in found):
         raise ValueError("these are no Python calls")
     return [_from_ast(each, end) for each in found[: MOST_CALLS + 1] if isinstance(each, ast.Call)]

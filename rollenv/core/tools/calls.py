@@ -48,11 +48,7 @@ def find_calls(
     and a call with anything beside its name and arguments: no call is carried out without what it was given.
 
     Args:
-        form: format of calls in the agent's instructions.
         schemas: the functions, in the form of OpenAI's ``tools`` parameter; texts in elements get the types they name.
-
-    Returns:
-        The calls, and the text without them.
     """
     offset = opening_thought(action)
     text = action[offset:]
@@ -70,14 +66,12 @@ def find_calls(
 
 
 def unknown_argument(call: ToolCall, parameters: Mapping[str, Any]) -> str:
-    """Return the reason to refuse a call with an argument that its function does not have; empty if there is none.
-
-    Args:
-        parameters: JSON schema of the function's arguments.
-    """
+    """Return the reason to refuse a call with an argument that is not among the parameters; empty if there is none."""
     known = parameters.get("properties", {})
     others = [] if parameters.get("additionalProperties") else [name for name in call.arguments if name not in known]
-    return f"{call.name} has no argument {others[0][:100]!r}; it has {', '.join(known) or 'none'}" if others else ""
+    if others:
+        return f"{call.name} has no argument {others[0][:100]!r}; it has {', '.join(known) or 'none'}"
+    return ""
 
 
 def first_call(action: str, schemas: Sequence[Mapping[str, Any]] = ()) -> ToolCall | None:
@@ -118,11 +112,7 @@ _HOW: Mapping[CallForm, str] = {
 
 
 def call_instructions(schemas: Sequence[Mapping[str, Any]], form: CallForm) -> str:
-    """Return the part of a prompt about functions and how to call them; empty for ``native``.
-
-    Args:
-        schemas: in the form of OpenAI's ``tools`` parameter.
-    """
+    """Return the part of a prompt about functions in the form of OpenAI's ``tools``; empty for ``native``."""
     if form == "native" or not schemas:
         return ""
     lines = "\n".join(json.dumps(schema["function"], ensure_ascii=False) for schema in schemas)

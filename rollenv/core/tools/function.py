@@ -87,9 +87,6 @@ class FunctionTool(CallableTool):
 
     Args:
         functions: with type hints; the first paragraph of the docstring says what each does.
-
-    Raises:
-        UsageError: for a function whose arguments cannot be described.
     """
 
     tool_type = "function"
@@ -111,12 +108,12 @@ class FunctionTool(CallableTool):
             return True, f"The call of {call.name} failed: {problems}."
         try:
             result = self._functions[call.name](**{k: getattr(arguments, k) for k in type(arguments).model_fields})
-            return False, text_of(_awaited(result) if inspect.isawaitable(result) else result)
+            return False, text_of(_run_async(result) if inspect.isawaitable(result) else result)
         except (Exception, SystemExit) as error:  # a tool that calls sys.exit() ends its call, not the episode
             return True, f"The call of {call.name} failed: {type(error).__name__}: {str(error)[:1000]}"
 
 
-def _awaited(result: Awaitable[Any]) -> Any:
+def _run_async(result: Awaitable[Any]) -> Any:
     """Wait for the result of an async function in a new thread, as this one may run an event loop."""
 
     async def wait() -> Any:
@@ -131,9 +128,6 @@ def argument_model(function: Callable[..., Any]) -> type[BaseModel]:
 
     Args:
         function: with type hints. A first parameter ``self`` is left out.
-
-    Raises:
-        UsageError: an argument has no name that a call could use, or its type hint cannot be resolved.
     """
     try:
         hints = get_type_hints(function, include_extras=True)

@@ -39,7 +39,6 @@ class MCPTool(CallableTool):
 
     Raises:
         MCPError: if a server cannot be reached.
-        MissingExtra: without the MCP SDK.
     """
 
     tool_type = "mcp"

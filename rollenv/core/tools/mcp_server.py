@@ -24,12 +24,7 @@ with extra("tools", "An MCP server"):
 
 
 def server(backend: Backend, names: Collection[str] | None = None, instructions: str = "") -> Server[Any]:
-    """An MCP server whose tools are the backend's functions.
-
-    Args:
-        names: the functions that are offered; None for all.
-        instructions: text that a client gets when it connects.
-    """
+    """An MCP server whose tools are the backend's functions."""
     tools = [
         types.Tool(
             name=schema["function"]["name"],
@@ -50,23 +45,14 @@ def server(backend: Backend, names: Collection[str] | None = None, instructions:
 
 
 async def serve_stdio(backend: Backend, names: Collection[str] | None = None, instructions: str = "") -> None:
-    """Serve on standard input and output until the client leaves.
-
-    Args:
-        names: the functions that are offered; None for all.
-        instructions: text that a client gets when it connects.
-    """
+    """Serve on standard input and output until the client leaves."""
     protocol = server(backend, names, instructions)
     async with stdio_server() as (read, write):
         await protocol.run(read, write, protocol.create_initialization_options())
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Serve the world of one task; see the module.
-
-    Args:
-        arguments: command line; by default the process's.
-    """
+    """Serve the world of one task; see the module."""
     parser = argparse.ArgumentParser(prog="python -m rollenv.core.tools.mcp_server", description=main.__doc__)
     parser.add_argument("env_id", help="an environment of the family tools:")
     parser.add_argument("--seed", type=int, default=0)

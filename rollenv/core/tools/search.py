@@ -120,10 +120,6 @@ class CorpusSearchTool(_Search):
 
     Args:
         documents: texts whose first line is the title, or a path of a JSONL file with a ``contents`` column.
-
-    Raises:
-        MissingExtra: without bm25s.
-        UsageError: if there are no documents, or the file cannot be read.
     """
 
     def __init__(self, documents: Sequence[str] | str | Path, topk: int = 3, num_workers: int = 1):

@@ -68,10 +68,6 @@ def wrap(env: Env, wrappers: Wrappers) -> Env:
     Args:
         wrappers: names of :data:`WRAPPER_FACTORY` or ``"module:function"``, with settings. A ``tokenizer`` may be a
             path.
-
-    Raises:
-        UsageError: for an unknown name or setting, or a chat wrapper without a tokenizer.
-        MissingExtra: a package that a wrapper needs is not installed.
     """
     for name, settings in wrappers.items():
         if not isinstance(name, str) or not isinstance(settings, Mapping):
@@ -126,14 +122,7 @@ def with_tokenizer(wrappers: Wrappers, tokenizer: str) -> dict[str, dict[str, An
 
 
 def get_wrapper_fns(wrappers: str, tokenizer: Tokenizer | None = None) -> list[WrapperFn]:
-    """Parse a comma-separated list of wrappers.
-
-    Args:
-        wrappers: names; the first is the innermost.
-
-    Raises:
-        UsageError: a name is unknown, or a chat wrapper has no tokenizer.
-    """
+    """Parse a comma-separated list of wrappers. ``wrappers``: names; the first is the innermost."""
     found: list[WrapperFn] = []
     for name in filter(None, (part.strip() for part in wrappers.split(","))):
         function = _found(name)

@@ -27,9 +27,6 @@ class ObservationWrapper(Wrapper):
             default if there is a tokenizer and ``apply_chat_template_on_reset`` is not set.
         apply_chat_template_on_reset: render only the first observation with the template, and append the rest as text.
         max_history_length: number of past turns that are shown; None for all.
-
-    Raises:
-        UsageError: for settings that contradict each other.
     """
 
     def __init__(
@@ -79,7 +76,7 @@ class ObservationWrapper(Wrapper):
         text = self._template(self._messages()) if self.include_chat_template else self._joined()
         return f"{info.get('prefix', '')}{text}{info.get('suffix', '')}"
 
-    def _shown(self) -> range:
+    def _shown_indices(self) -> range:
         """Indices of the observations to show after the first."""
         n = len(self._observations)
         return range(1 if self.max_history_length is None else max(1, n - self.max_history_length), n)
@@ -88,7 +85,7 @@ class ObservationWrapper(Wrapper):
         if self.max_history_length is None:
             return self._text
         parts = [_line(self._observations[0][0])]
-        for i in self._shown():
+        for i in self._shown_indices():
             if self.include_action:
                 parts.append(_line(self._actions[i - 1]))
             parts.append(_line(self._observations[i][0]))
@@ -96,7 +93,7 @@ class ObservationWrapper(Wrapper):
 
     def _messages(self) -> list[dict[str, str]]:
         messages = [{"role": "user", "content": self._observations[0][0]}]
-        for i in self._shown():
+        for i in self._shown_indices():
             observation, from_tool = self._observations[i]
             messages.append({"role": "assistant", "content": self._actions[i - 1]})
             messages.append({"role": "tool" if from_tool else "user", "content": observation})

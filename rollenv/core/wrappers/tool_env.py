@@ -26,7 +26,6 @@ class ToolEnvWrapper(Wrapper):
 
     Args:
         tool_success_reward: added to ``tool_reward`` if the call succeeds.
-        tool_execute_error_reward: added if it fails.
         max_tool_uses: calls per episode; after them every action goes to the environment. None for no limit.
     """
 

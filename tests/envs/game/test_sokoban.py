@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import rollenv
 from rollenv import EpisodeOver, Unsolvable, UsageError
-from rollenv.envs.game.sokoban.board import DIRECTIONS, State, parse_level
+from rollenv.envs.game.sokoban.board import DIRECTIONS, BoardState, parse_level
 from rollenv.envs.game.sokoban.levels import Rules, generate, load_levels
 from rollenv.envs.game.sokoban.solver import Solver, solve
 
@@ -389,7 +389,7 @@ def test_a_level_without_an_outer_wall_gets_one():
     assert (board.height, board.width) == (4, 5)
     assert solve(board, start) == [1]
     assert all(board.walls >> i & 1 for i in itertools.chain(range(5), range(15, 20)))
-    assert isinstance(start, State)
+    assert isinstance(start, BoardState)
 
 
 @pytest.mark.parametrize("env_id", ["game:Sokoban-v0-tiny", "game:Sokoban-v0-easy"])

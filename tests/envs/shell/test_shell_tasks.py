@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from rollenv.core.errors import UsageError
-from rollenv.envs.shell.checks import Content, Json, Lines, Number, Paths, Table, Tree, lines_of, walk
+from rollenv.envs.shell.checks import Holds, HoldsJson, HoldsTree, Lines, Number, Paths, Table, lines_of, walk
 from rollenv.envs.shell.generate import FAMILIES, MIX, generate, split_of
 from rollenv.envs.shell.task import SIZES
 
@@ -50,7 +50,7 @@ def close(task, answer):
             yield from ("\n".join(lines[:-1]), "\n".join([*lines, "more"]), text[1:], f"{text.rstrip()}x")
             if isinstance(check, Lines) and check.ordered and len(set(lines)) > 1:
                 yield "\n".join(lines[::-1])
-        elif isinstance(check, Json):
+        elif isinstance(check, HoldsJson):
             yield from (text.replace("1", "2", 1), "[]", text[:-1], "[" * 100_000)
 
 
@@ -58,7 +58,7 @@ def spaced(task, answer):
     """The same answer, written a little differently."""
     text = answer.decode()
     yield from (text.rstrip("\n"), text.rstrip("\n") + "\n\n")
-    if not any(isinstance(check, Content) for check in task.checks):
+    if not any(isinstance(check, Holds) for check in task.checks):
         yield text.replace("\n", "\r\n")
     if any(isinstance(check, Number) for check in task.checks):
         yield f" {text.strip()} \n"
@@ -89,7 +89,7 @@ def played(kind, seed, bench):
 def spoiled_tree(kind, seed, bench):
     """A tree that is nearly as wanted is wrong."""
     task = made(kind, seed)
-    for tree in (check for check in task.checks if isinstance(check, Tree)):
+    for tree in (check for check in task.checks if isinstance(check, HoldsTree)):
         bench.solve(task)
         path = f"{tree.path}/{sorted(tree.files)[0]}"
         for command in (f"echo x >> {path}", f"rm {path}", f"mkdir {path}", f"touch {tree.path}/other"):
@@ -118,9 +118,9 @@ def test_a_tree_that_is_nearly_right_is_wrong(kind, bench):
 def test_equal_seeds_give_equal_tasks_in_another_process():
     program = (
         "from rollenv.envs.shell.generate import generate\n"
-        "for n in range(150): t = generate('mix', n, n % 5 + 1); print(t.named(), t.oracle)"
+        "for n in range(150): t = generate('mix', n, n % 5 + 1); print(t.task_id(), t.oracle)"
     )
-    here = "".join(f"{t.named()} {t.oracle}\n" for t in (generate(MIX, n, n % 5 + 1) for n in range(150)))
+    here = "".join(f"{t.task_id()} {t.oracle}\n" for t in (generate(MIX, n, n % 5 + 1) for n in range(150)))
     env = os.environ | {"PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"}
     there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=True)
     assert there.stdout == here
@@ -129,13 +129,13 @@ def test_equal_seeds_give_equal_tasks_in_another_process():
 @pytest.mark.parametrize("size", SIZES)
 def test_seeds_give_distinct_tasks(size):
     count = 200
-    assert len({generate(MIX, seed, size).named() for seed in range(count)}) == count
+    assert len({generate(MIX, seed, size).task_id() for seed in range(count)}) == count
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("size", SIZES)
 def test_ten_thousand_seeds_give_ten_thousand_tasks(size):
-    assert len({generate(MIX, seed, size).named() for seed in range(10_000)}) == 10_000
+    assert len({generate(MIX, seed, size).task_id() for seed in range(10_000)}) == 10_000
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -146,7 +146,7 @@ def test_a_thousand_tasks_have_no_duplicate(suite):
     names, questions = set(), set()
     for key in range(1000):
         problem = env.problem(key)
-        names.add(problem.named())
+        names.add(problem.task_id())
         questions.add(problem.question)
     assert len(names) == 1000
     assert len(questions) >= 800
@@ -161,7 +161,7 @@ def test_splits_share_no_task(suite):
         names[split] = set()
         for seed in range(150):
             env.reset(seed)
-            names[split].add(env.current.named())
+            names[split].add(env.current.task_id())
     assert not names["train"] & names["test"]
     assert all(len(each) > 140 for each in names.values())
 

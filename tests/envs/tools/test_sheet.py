@@ -8,7 +8,7 @@ import pytest
 
 import rollenv
 from rollenv.core.tools.calls import write_calls
-from rollenv.envs.tools.generated.formulas import Evaluation, FormulaError, shifted
+from rollenv.envs.tools.generated.formulas import FormulaError, SheetValues, shifted
 from rollenv.envs.tools.generated.sheet import Sheet
 
 CELLS = {
@@ -37,7 +37,7 @@ CELLS = {
     ],
 )
 def test_formulas(formula, value):
-    assert Evaluation(CELLS).formula(formula) == pytest.approx(value, abs=1e-6)
+    assert SheetValues(CELLS).formula(formula) == pytest.approx(value, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_formulas(formula, value):
 )
 def test_what_is_no_formula_is_an_error(formula):
     with pytest.raises(FormulaError):
-        Evaluation(CELLS).formula(formula)
+        SheetValues(CELLS).formula(formula)
 
 
 def test_references_move_with_the_row():
@@ -72,19 +72,19 @@ def test_references_move_with_the_row():
 
 
 def test_a_circle_and_a_long_chain_end():
-    circle = Evaluation({"A": {"1": "=A2", "2": "=A1"}, "B": {"1": 3.0}})
+    circle = SheetValues({"A": {"1": "=A2", "2": "=A1"}, "B": {"1": 3.0}})
     assert circle.shown("A", 1) is None
     assert circle.shown("B", 1) == 3
-    down = Evaluation({"A": {"1": 1.0, **{str(n): f"=A{n - 1}+1" for n in range(2, 1001)}}}).all()
+    down = SheetValues({"A": {"1": 1.0, **{str(n): f"=A{n - 1}+1" for n in range(2, 1001)}}}).all()
     assert down["A"]["1000"] == 1000
     up = {"A": {"1000": 1.0, **{str(n): f"=((((A{n + 1}+1))))" for n in range(1, 1000)}}}
-    assert Evaluation(up).all()["A"]["1"] is None
+    assert SheetValues(up).all()["A"]["1"] is None
 
 
 def test_a_sheet_full_of_sums_is_evaluated_in_bounded_time():
     cells = {chr(n): {str(row): "=SUM(A1:Y999)" for row in range(1, 1001)} for n in range(ord("B"), ord("Z"))}
     began = time.process_time()
-    Evaluation(cells).all()
+    SheetValues(cells).all()
     assert time.process_time() - began < 20
 
 
@@ -111,7 +111,8 @@ def test_every_way_to_the_right_value_is_right():
         if len(goal.act) != 1 or "=" not in str(goal.act[0][1].get("content")):
             continue
         cell, formula = goal.act[0][1]["cell"], goal.act[0][1]["content"]
-        for content, right in ((Evaluation(env.current.backend.cells).formula(formula), True), (f"{formula}+1", False)):
+        value = SheetValues(env.current.backend.cells).formula(formula)
+        for content, right in ((value, True), (f"{formula}+1", False)):
             env.reset(seed)
             env.step(write_calls([("set_cell", {"cell": cell, "content": content})], env.calls))
             assert env.step("Done.")[4]["success"] is right

@@ -11,7 +11,7 @@ import pytest
 import rollenv
 from rollenv import UsageError
 from rollenv.core.errors import MissingData
-from rollenv.envs.webshop.catalogue import Catalogue, build_catalogue
+from rollenv.envs.webshop.catalogue import Products, build_catalogue
 from rollenv.envs.webshop.files import BadFile, ShopFiles, entries, products, records
 from rollenv.envs.webshop.generate import STYLES, generated, write_webshop_files
 from rollenv.envs.webshop.product import Product
@@ -214,7 +214,7 @@ def test_a_generated_shop_survives_the_published_format(tmp_path):
     files = ShopFiles.find(tmp_path)
     assert list(products(files)) == list(generated(STYLES["medium"]))
     assert [p.asin for p in products(files, 7)] == [p.asin for p in generated(STYLES["medium"])][:7]
-    catalogue = Catalogue(build_catalogue(files, 7))
+    catalogue = Products(build_catalogue(files, 7))
     assert list(catalogue) == list(products(files, 7))
     assert [catalogue.find(p.asin.lower()) for p in catalogue] == list(range(7))
     assert catalogue.find("P999") is catalogue.find("é") is catalogue.find("") is None
@@ -243,7 +243,7 @@ def test_processes_that_build_at_once_agree(tmp_path):
 
 def test_a_folder_that_holds_no_catalogue(tmp_path):
     with pytest.raises(UsageError, match="no catalogue"):
-        Catalogue(tmp_path)
+        Products(tmp_path)
     (tmp_path / "catalogue.json").write_text('{"format": 0, "size": 1}')
     with pytest.raises(UsageError, match="format 0"):
-        Catalogue(tmp_path)
+        Products(tmp_path)

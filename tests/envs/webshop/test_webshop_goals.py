@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollenv import UsageError
-from rollenv.envs.webshop.catalogue import Catalogue, write_catalogue
+from rollenv.envs.webshop.catalogue import Products, write_catalogue
 from rollenv.envs.webshop.goals import NO_LIMIT, SPLITS, Goals, combination, price_limit
 from rollenv.envs.webshop.product import HumanInstruction, Product
 from rollenv.envs.webshop.reward import RewardRules, purchase_reward
@@ -24,7 +24,7 @@ def goals(data):
 def made(folder, products):
     folder.mkdir()
     write_catalogue(products, folder)
-    return Catalogue(folder)
+    return Products(folder)
 
 
 def asked(goal):

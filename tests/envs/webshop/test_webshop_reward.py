@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollenv import MissingExtra, UsageError
-from rollenv.envs.webshop.goals import NO_LIMIT, Goal
-from rollenv.envs.webshop.product import Product
+from rollenv.envs.webshop.goals import NO_LIMIT
+from rollenv.envs.webshop.product import Product, ShopGoal
 from rollenv.envs.webshop.reward import (
     COLOURS,
     PUBLISHED,
@@ -112,7 +112,7 @@ def some_goal(rng):
     like = some_product(rng)
     names = rng.sample(NAMES, rng.randrange(4))
     values = rng.choices(VALUES, k=len(names))
-    return Goal(
+    return ShopGoal(
         number=0,
         product=0,
         asin="B0",
@@ -157,7 +157,7 @@ def goal(**changes):
         "options": {},
         "price_upper": 20.0,
     }
-    return Goal(**values | changes)
+    return ShopGoal(**values | changes)
 
 
 SHIRT = Product(

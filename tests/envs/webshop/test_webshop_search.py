@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollenv.envs.webshop.analysis import STOP_WORDS, analyse, stem, tokens
-from rollenv.envs.webshop.catalogue import Catalogue, write_catalogue
+from rollenv.envs.webshop.catalogue import Products, write_catalogue
 from rollenv.envs.webshop.product import Product
 from rollenv.envs.webshop.search import SearchEngine, stored_length, write_index
 from rollenv.envs.webshop.shop import open_shop
@@ -19,7 +19,7 @@ from rollenv.envs.webshop.shop import open_shop
 def engine_of(folder, products):
     folder.mkdir(parents=True)
     write_catalogue(products, folder)
-    catalogue = Catalogue(folder)
+    catalogue = Products(folder)
     (folder / "index").mkdir()
     write_index(catalogue, folder / "index")
     return SearchEngine(catalogue, folder / "index")

@@ -13,7 +13,7 @@ import pytest
 
 from rollenv.core.tools.backend import tool
 from rollenv.envs.tools.sql.database import Database, SqlBackend, SqlError, data_of, image_of, table_image
-from rollenv.plugins.suites.mysql import MySql, translated
+from rollenv.plugins.suites.mysql import MySql, read
 from rollenv.plugins.suites.mysql_functions import NO_PAD, PAD, prepare
 
 
@@ -194,6 +194,29 @@ def test_mysql_refuses_to_compare_a_value_with_several_rows(mysql: Callable[...,
         mysql(("a", "1", 1), ("b", "2", 2)).execute("SELECT n FROM t WHERE n = (SELECT n FROM t)")
 
 
+@pytest.mark.parametrize("opening", ["(", "f(", "NOT ", "- ", "CASE WHEN "])
+def test_how_deeply_a_statement_may_be_nested_does_not_depend_on_its_caller(opening: str) -> None:
+    def readable(count: int, frames: int) -> str:
+        if frames:
+            return readable(count, frames - 1)
+        try:
+            read.__wrapped__(f"SELECT {opening * count}")
+        except SqlError as error:
+            return str(error)
+        return ""
+
+    assert all(readable(count, 0) == readable(count, 500) for count in range(1, 150, 12))
+
+
+def test_mysql_takes_one_statement_at_a_time(mysql: Callable[..., MySql]) -> None:
+    database = mysql(("a", "1", 1))
+    with pytest.raises(SqlError):
+        database.execute("SELECT n FROM t; DELETE FROM t")
+    assert database.execute("SELECT n FROM t;").rows == [(1,)]
+    assert database.execute("SELECT n FROM t WHERE BINARY name = 'a'").rows == [(1,)]
+    assert database.execute("SELECT n FROM t WHERE BINARY name = 'A'").rows == []
+
+
 def test_mysql_groups_joined_tables_and_shows_them() -> None:
     made = Database(b"", prepare)
     made.execute("CREATE TABLE p (id INTEGER PRIMARY KEY, name TEXT)")
@@ -217,9 +240,8 @@ def test_groups_are_in_the_order_of_their_keys(mysql: Callable[..., MySql]) -> N
 
 
 def test_names_and_strings_stay_what_they_are() -> None:
-    assert translated("SELECT `a``b`, 'x''y' FROM 1a_b WHERE \"q\" = `c`") == (
-        "SELECT \"a`b\" , 'x''y' FROM \"1a_b\" WHERE 'q' = \"c\""
-    )
+    query = "SELECT `a``b`, 'x''y' FROM 1a_b WHERE \"q\" = `c`"
+    assert read(query).sql == "SELECT \"a`b\", 'x''y' FROM \"1a_b\" WHERE 'q' = \"c\""
 
 
 def test_a_database_that_is_let_go_frees_its_memory_at_once(image: bytes) -> None:

@@ -13,8 +13,8 @@ import pytest
 import rollenv
 from rollenv.core.checker import check_env
 from rollenv.core.tools.calls import write_calls
-from rollenv.plugins.suites.workbench import CATEGORIES, verdict
-from rollenv.plugins.suites.workbench.env import judged, parsed, queries, replay
+from rollenv.plugins.suites.workbench import CATEGORIES
+from rollenv.plugins.suites.workbench.env import judged, parsed, queries, replay, verdict
 from rollenv.plugins.suites.workbench.functions import WorkBench
 from rollenv.plugins.suites.workbench.tables import TABLES, same, start
 

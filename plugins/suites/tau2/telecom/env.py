@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rollenv.core.errors import UsageError
 from rollenv.core.tools.backend import ToolError, differences
 from rollenv.core.tools.calls import write_calls
-from rollenv.envs.tools.base import Judgement, Move, Problem, Reply, ToolEnv, counted
+from rollenv.envs.tools.base import Judgement, Move, Problem, ToolEnv, UserReply, counted
 from rollenv.plugins.suites.tau2 import TELECOM_NEED
 from rollenv.plugins.suites.tau2.env import LEAVES, TRANSFERRED, Customer
 from rollenv.plugins.suites.tau2.retail import Record, Tables
@@ -101,7 +101,8 @@ def requests_in(message: str) -> list[Request]:
         clauses = [sentence] if "permission" in sentence else re.split(_BETWEEN, sentence)
         for clause in clauses:
             named = _topics(clause)
-            topic = named[0] if named else topic
+            if named:
+                topic = named[0]
             if not _NOT.search(clause):
                 asks = not _PAST.match(sentence) and (_YOU.search(clause) or not _MYSELF.search(clause))
                 actions = list(_actions(clause, topic)) if asks else []
@@ -150,7 +151,9 @@ def _arguments(name: str, clause: str) -> list[dict[str, Any]]:
     if name == "grant_app_permission":
         wanted = [each for each in ("sms", "storage", "phone", "network") if re.search(rf"\b{each}\b", clause)]
         return [{"app_name": app, "permission": each} for each in wanted]
-    return [{"app_name": app}] if name in ("check_app_permissions", "check_app_status") else [{}]
+    if name in ("check_app_permissions", "check_app_status"):
+        return [{"app_name": app}]
+    return [{}]
 
 
 def _checks(clause: str, topics: list[Topic], question: bool) -> list[Request]:
@@ -189,29 +192,29 @@ class PhoneCustomer(Customer):
         reason = self.parts["reason_for_call"].lower()
         self.aim = next((check, works) for word, check, works in _AIMS if word in reason)
 
-    def reply(self, message: str) -> Reply:
+    def reply(self, message: str) -> UserReply:
         """Answer a message of the agent."""
         text = message.lower()
         if TRANSFERRED in text or self.backend.state["transferred"]:
-            return Reply("", ends=True)
+            return UserReply("", ends=True)
         if wanted := requests_in(message):
             done = [self._done(each) for each in wanted[:_AT_ONCE]]
-            return Reply("\n".join([*done, *([_TOO_MUCH] if len(wanted) > _AT_ONCE else [])]))
+            return UserReply("\n".join([*done, *([_TOO_MUCH] if len(wanted) > _AT_ONCE else [])]))
         asks = "?" in text or self.asked(text)
         if not asks or any(phrase in text for phrase in LEAVES):
             check, works = self.aim
             shown = self._call(check)
             if re.search(works, shown):
-                return Reply("It works now. Thank you.", ends=True)
+                return UserReply("It works now. Thank you.", ends=True)
             complaints = self.state["complaints"] = self.state.get("complaints", 0) + 1
-            return Reply(f"It still does not work. {shown}", ends=complaints > _COMPLAINTS)
+            return UserReply(f"It still does not work. {shown}", ends=complaints > _COMPLAINTS)
         if "plan" in text and re.search(r"\b(change|switch|upgrade)\b", text):
-            return Reply("I do not want to change my plan, but I would pay for 2 GB more.")
+            return UserReply("I do not want to change my plan, but I would pay for 2 GB more.")
         if _WHO.search(text):
-            return Reply(f"{self.parts['known_info']}.")
+            return UserReply(f"{self.parts['known_info']}.")
         if "how much" in text or "how many" in text:
-            return Reply("2 GB.")
-        return Reply(
+            return UserReply("2 GB.")
+        return UserReply(
             "Yes."
             if self.confirms(text) or _AGREES.search(text)
             else f"{self.parts['reason_for_call']}. {self.parts['known_info']}."
@@ -326,7 +329,9 @@ def checks_of(backend: TelecomBackend, row: Row) -> list[bool]:
         for each in wanted["env_assertions"]
     ]
     # In the tasks that are judged by actions, the only required action is the transfer.
-    return [*held, backend.state["transferred"]] if "ACTION" in wanted["reward_basis"] else held
+    if "ACTION" in wanted["reward_basis"]:
+        return [*held, backend.state["transferred"]]
+    return held
 
 
 def _holds(backend: TelecomBackend, name: str, given: Mapping[str, Any]) -> bool:
@@ -366,7 +371,6 @@ class TelecomEnv(ToolEnv):
 
     Args:
         support: text on technical support in the policy: ``manual`` or ``workflow``.
-        settings: further arguments, passed on to :class:`~rollenv.envs.tools.base.ToolEnv`.
     """
 
     def __init__(self, *, support: str = "manual", **settings: Any):

@@ -19,7 +19,6 @@ class Records(Backend):
 
     Args:
         tables: the initial records. Plans and devices never change and are shared; the rest is copied.
-        phone: the initial settings.
     """
 
     def __init__(self, tables: Tables, phone: Record):
@@ -29,11 +28,7 @@ class Records(Backend):
         self.shared = {name: tables[name] for name in ("devices", "plans")}
 
     def record(self, key: str) -> Record:
-        """Return a record by its id.
-
-        Raises:
-            ToolError: there is no such record.
-        """
+        """Return a record by its id."""
         table = TABLES.get(key[:1], "")
         found = (self.shared if table in self.shared else self.state).get(table, {}).get(key)
         if found is None:
@@ -41,14 +36,7 @@ class Records(Backend):
         return found
 
     def of_customer(self, customer_id: str, table: str, key: str) -> Record:
-        """Return a line or a bill of a customer.
-
-        Args:
-            table: ``line`` or ``bill``.
-
-        Raises:
-            ToolError: there is no such record.
-        """
+        """Return a line or a bill of a customer. ``table``: ``line`` or ``bill``."""
         if key not in self._customer(customer_id)[f"{table}_ids"]:
             raise ToolError(f"customer {customer_id} has no {table} {key[:100]!r}")
         return self.record(key)
@@ -142,7 +130,9 @@ class Phone(Records):
 
     def sim(self) -> str:
         """Return the state of the SIM card."""
-        return "missing" if self.phone["sim_card_missing"] else str(self.phone["sim_card_status"])
+        if self.phone["sim_card_missing"]:
+            return "missing"
+        return str(self.phone["sim_card_status"])
 
     def search_network(self) -> None:
         """Connect to the network that the settings and the line allow."""
@@ -246,7 +236,9 @@ class Phone(Records):
     def check_wifi_status(self) -> str:
         """Look whether Wi-Fi is on and connected."""
         connected = "connected" if self.phone["wifi_connected"] else "not connected to any network"
-        return f"Wi-Fi is ON but {connected}." if self.phone["wifi_enabled"] else "Wi-Fi is OFF."
+        if self.phone["wifi_enabled"]:
+            return f"Wi-Fi is ON but {connected}."
+        return "Wi-Fi is OFF."
 
     @tool
     def check_wifi_calling_status(self) -> str:
@@ -257,7 +249,9 @@ class Phone(Records):
     def check_vpn_status(self) -> str:
         """Look whether a VPN is connected, and how well it performs."""
         performance = self.phone["vpn_performance"]
-        return f"VPN is ON and connected. Performance: {performance}." if self.phone["vpn_connected"] else "VPN is OFF."
+        if self.phone["vpn_connected"]:
+            return f"VPN is ON and connected. Performance: {performance}."
+        return "VPN is OFF."
 
     @tool
     def check_installed_apps(self) -> str:
@@ -287,7 +281,9 @@ class Phone(Records):
     def run_speed_test(self) -> str:
         """Measure the speed of the internet connection."""
         speed, name = self.speed()
-        return f"Speed test failed: {name}." if not self.online() else f"Speed test: {speed:.2f} Mbps ({name})."
+        if self.online():
+            return f"Speed test: {speed:.2f} Mbps ({name})."
+        return f"Speed test failed: {name}."
 
     @tool
     def can_send_mms(self) -> str:
@@ -303,11 +299,7 @@ class Phone(Records):
         return f"There is a payment request for bill {bill['bill_id']} of {bill['total_due']} USD."
 
     def permissions(self, app_name: str) -> dict[str, bool]:
-        """Return the permissions of an app.
-
-        Raises:
-            ToolError: there is no such app.
-        """
+        """Return the permissions of an app."""
         apps = self.phone["app_statuses"]
         if app_name not in apps:
             raise ToolError(f"there is no app {app_name[:100]!r}; there are {', '.join(apps)}")
