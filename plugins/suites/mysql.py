@@ -9,13 +9,15 @@ from collections.abc import Collection, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, NamedTuple
 
-from sqlglot import exp
-from sqlglot.dialects.mysql import MySQL
-from sqlglot.errors import SqlglotError
-from sqlglot.parsers.mysql import MySQLParser
-
+from rollenv.core.needs import extra
 from rollenv.envs.tools.sql.database import LIMITS, STEPS, Database, SqlError, SqlResult, quoted
 from rollenv.plugins.suites.mysql_functions import prepare
+
+with extra("envs", "Reading MySQL"):
+    from sqlglot import exp
+    from sqlglot.dialects.mysql import MySQL
+    from sqlglot.errors import SqlglotError
+    from sqlglot.parsers.mysql import MySQLParser
 
 _TABLES = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite%' ORDER BY 1"
 #: Functions whose names have another meaning in SQLite.
