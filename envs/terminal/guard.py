@@ -104,7 +104,7 @@ class FileGuard:
         return bool(_SYSTEM.match(path)) or any(part == "pyvenv.cfg" or part[:3] in ("bin", "lib") for part in parts)
 
     def _keeps(self, path: str, member: tarfile.TarInfo, contents: IO[bytes] | None) -> bool:
-        # The first rule that returns for a path decides, and some rules also return "keep": a stricter rule for the same
+        # The first rule that returns for a path decides, and some rules return "keep" too: a stricter rule for the same
         # path must stand above them. So first comes what is refused wherever it is: the grader's folders, files that
         # Python or pytest load from any folder, and members whose kind would divert what is copied later (links on the
         # ways to programs, a folder in place of a test, a file in place of a folder). Then packages, since the system
