@@ -104,12 +104,12 @@ class FileGuard:
         return bool(_SYSTEM.match(path)) or any(part == "pyvenv.cfg" or part[:3] in ("bin", "lib") for part in parts)
 
     def _keeps(self, path: str, member: tarfile.TarInfo, contents: IO[bytes] | None) -> bool:
-        # The first rule that applies to a path decides, so the order is part of the rules. First what is refused
-        # wherever it is: the grader's folders, files that Python or pytest load from any folder, and members whose kind
-        # (a link, a file for a folder) would divert what is copied later. Then packages, before the system folders that
-        # most of them are in and that accept new files. Then the system folders, before settings and homes: these
-        # rules may end with "keep", which must not be reached by a path of a stricter place. Rules for the project's
-        # own files come last, since everything that no rule names is kept.
+        # The first rule that returns for a path decides, and some rules return "keep" too: a stricter rule for the same
+        # path must stand above them. So first comes what is refused wherever it is: the grader's folders, files that
+        # Python or pytest load from any folder, and members whose kind would divert what is copied later (links on the
+        # ways to programs, a folder in place of a test, a file in place of a folder). Then packages, since the system
+        # folders below, which accept new files, hold most of them. Then settings of the system and of homes, and
+        # programs on the PATH. The project's own files come last, because what no rule names is kept.
         if any(f"{path}/".startswith(f"{ours}/") for ours in _OURS):
             return False
         name = path.rpartition("/")[2]

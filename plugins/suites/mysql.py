@@ -9,13 +9,15 @@ from collections.abc import Collection, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, NamedTuple
 
-from sqlglot import exp
-from sqlglot.dialects.mysql import MySQL
-from sqlglot.errors import SqlglotError
-from sqlglot.parsers.mysql import MySQLParser
-
+from rollenv.core.needs import extra
 from rollenv.envs.tools.sql.database import LIMITS, STEPS, Database, SqlError, SqlResult, quoted
 from rollenv.plugins.suites.mysql_functions import prepare
+
+with extra("envs", "Reading MySQL"):
+    from sqlglot import exp
+    from sqlglot.dialects.mysql import MySQL
+    from sqlglot.errors import ParseError, SqlglotError
+    from sqlglot.parsers.mysql import MySQLParser
 
 _TABLES = "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite%' ORDER BY 1"
 #: Functions whose names have another meaning in SQLite.
@@ -108,8 +110,12 @@ def read(query: str, text_columns: frozenset[str] = frozenset()) -> Statement:
         # Parsing is recursive. In a thread of its own, the result does not depend on the depth of the caller's stack.
         with ThreadPoolExecutor(1) as thread:
             return thread.submit(_translate, query, text_columns).result()
-    except SqlglotError as error:
-        raise SqlError(f"You have an error in your SQL syntax: {error}"[:1000]) from None
+    except ParseError as error:
+        found = error.errors[0] if error.errors else {}
+        near = f"{found.get('highlight', '')}{found.get('end_context', '')}"[:80]
+        raise SqlError(f"You have an error in your SQL syntax near {near!r}") from None
+    except SqlglotError:
+        raise SqlError("You have an error in your SQL syntax: a quote or a comment does not end") from None
     except RecursionError:
         raise SqlError("the query is nested too deeply") from None
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import importlib
 import sqlite3
+import sys
 import time
 from collections.abc import Callable
 
 import pytest
 
+from rollenv.core.errors import MissingExtra
 from rollenv.core.tools.backend import tool
 from rollenv.envs.tools.sql.database import Database, SqlBackend, SqlError, data_of, image_of, table_image
 from rollenv.plugins.suites.mysql import MySql, read
@@ -206,6 +209,31 @@ def test_how_deeply_a_statement_may_be_nested_does_not_depend_on_its_caller(open
         return ""
 
     assert all(readable(count, 0) == readable(count, 500) for count in range(1, 150, 12))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "SELECT n FROM t t t WHERE",
+        "SELECT [n] FROM [t]",
+        "SELEC n",
+        "SELECT 'a",
+        "SELECT AVG(First Elected) FROM t",
+        ";",
+    ],
+)
+def test_mysql_says_in_plain_text_where_a_statement_is_wrong(mysql: Callable[..., MySql], query: str) -> None:
+    with pytest.raises(SqlError) as error:
+        mysql().execute(query)
+    assert str(error.value).isprintable()
+
+
+def test_without_sqlglot_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlglot", None)
+    monkeypatch.delitem(sys.modules, "rollenv.plugins.suites.mysql")
+    with pytest.raises(MissingExtra, match=r"rollenv\[envs\]"):
+        importlib.import_module("rollenv.plugins.suites.mysql")
 
 
 def test_mysql_takes_one_statement_at_a_time(mysql: Callable[..., MySql]) -> None:
