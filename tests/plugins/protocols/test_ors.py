@@ -311,7 +311,7 @@ def test_groups_are_scored_by_the_owners_function(serve):
     assert ors.events("score_group", candidates=[candidate(said(text("raise")))])[-1][0] == "error"
     lost = ors.events("score_group", candidates=[candidate(said(text("lost")))])[-1]
     assert lost[0] == "error"
-    assert "returned 0 numbers" in lost[1]
+    assert "oddities:by_length" in lost[1]
     image = {"type": "image", "data": "", "mimeType": "image/png"}
     for wrong in ([], [candidate()], [candidate(HEARD)], [candidate(said(image))], [5], "x"):
         assert ors.post("score_group", candidates=wrong).status_code == 400
