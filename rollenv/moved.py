@@ -24,6 +24,7 @@ MOVED = {
     "rollenv.bridges": "rollenv.plugins.adapters",
     "rollenv.compat.gymnasium": "rollenv.plugins.adapters.gymnasium",
     "rollenv.compat": "rollenv.plugins",
+    "rollenv.envs.harbor": "rollenv.plugins.suites.harbor",
     "rollenv.envs.forge": "rollenv.plugins.forge",
     "rollenv.envs.os": "rollenv.plugins.suites.os",
     "rollenv.envs.others": "rollenv.plugins.adapters.environments",

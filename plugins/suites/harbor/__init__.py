@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 def spec_of(env_id: str) -> EnvSpec:
     """Return the spec of a folder with one or many tasks."""
-    from rollenv.envs.harbor.env import make_spec
+    from rollenv.plugins.suites.harbor.env import make_spec
 
     return make_spec(env_id)

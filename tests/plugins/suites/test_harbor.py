@@ -7,7 +7,6 @@ import task_folders as folders
 
 import rollenv
 from rollenv.core.errors import UnknownEnv
-from rollenv.envs.harbor.read import find_tasks, read_task
 from rollenv.envs.terminal.folder import TaskFolderError
 from rollenv.envs.terminal.verify import (
     RewardEmpty,
@@ -18,6 +17,7 @@ from rollenv.envs.terminal.verify import (
     VerifierError,
     VerifierTimedOut,
 )
+from rollenv.plugins.suites.harbor.read import find_tasks, read_task
 from rollenv.sandbox import Limits
 from rollenv.sandbox.image_builder import BuildError
 

@@ -14,11 +14,11 @@ from typing import Any
 from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import UnknownEnv, UsageError
 from rollenv.core.needs import MACHINES
-from rollenv.envs.harbor.read import find_tasks, read_task
 from rollenv.envs.numbered import checked_index
 from rollenv.envs.terminal.base import Graded, StartedTask, TerminalEnv
 from rollenv.envs.terminal.folder import Healthcheck, TaskFolder, TaskFolderError, TaskStep
 from rollenv.envs.terminal.verify import SolutionNotPlayed, lacking, verify
+from rollenv.plugins.suites.harbor.read import find_tasks, read_task
 from rollenv.sandbox import Image, Limits, Machine, NotFound, SandboxError, image_copy
 from rollenv.sandbox.docker import docker_image
 from rollenv.sandbox.image_builder import HIDDEN, Base, BuildError, build, image_for
@@ -39,7 +39,7 @@ def make_spec(env_id: str) -> EnvSpec:
         raise UnknownEnv(f"{env_id}: {error}") from error
     return EnvSpec(
         env_id,
-        "rollenv.envs.harbor.env:HarborEnv",
+        "rollenv.plugins.suites.harbor.env:HarborEnv",
         {"path": path},
         _ABILITIES,
         (MACHINES,),
