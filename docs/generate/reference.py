@@ -11,10 +11,11 @@ from pathlib import Path
 PUBLIC = {
     "Environments": (
         "rollenv",
-        "rollenv.core",
+        "rollenv.core.env",
         "rollenv.core.errors",
         "rollenv.core.env_spec",
         "rollenv.core.needs",
+        "rollenv.core.plugins",
         "rollenv.core.registry",
         "rollenv.core.checker",
         "rollenv.core.spaces",
