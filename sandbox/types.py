@@ -295,7 +295,7 @@ def execution(done: Finished, output: Output, seconds: float) -> Execution:
     output.end()
     results = [result(representations) for representations in done.results]
     logs = Logs(output.pieces["stdout"], output.pieces["stderr"])
-    code = exit_code(done) if done.ended else None
+    code = exit_code(done) if done.process_ended else None
     return Execution(results, logs, _error(done, seconds), code, done.seconds, done.count)
 
 
@@ -331,7 +331,7 @@ def _error(done: Finished, seconds: float) -> ExecutionError | None:
         return ExecutionError(*(done.error[name] for name in ("name", "value", "traceback")))
     if done.signal:
         return ExecutionError("Killed", f"a signal ended it: {_signal_name(done.signal)}")
-    if done.ended and done.exit_code:
+    if done.process_ended and done.exit_code:
         return ExecutionError("Exit", f"it exited with {done.exit_code}")
     return None
 

@@ -85,6 +85,8 @@ class Trainer:
             for part in (self.rewards, state.reference, state.teacher):
                 stack.callback(close, part)
 
+            # The player samples with the trained tensors, with a copy, or from another process (`weight_form`). Rollout
+            # processes are forked from this one and share the base agent's memory: each batch tells them its version.
             if not config.plays_here:
                 state.base_agent.save(run.path / "player")
             self.manager = manager = self._shards(stack) if rollout.shards else self._manager(stack)

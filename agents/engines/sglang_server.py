@@ -25,7 +25,7 @@ class SGLangEngine(ServerEngine):
     """
 
     kind, start = "SGLang", START
-    drawing, going_on, about_weights = "/generate", "/continue_generation", "/model_info"
+    sample_path, resume_path, weights_path = "/generate", "/continue_generation", "/model_info"
     _versioning = {"abort_all_requests": False}
 
     async def generate(self, prompt: Ids, sampling: Sampling, rng: random.Random, *, session: int = -1) -> Response:

@@ -89,7 +89,7 @@ class ServerEngine:
     """
 
     kind, start = "vLLM", START
-    drawing, going_on, about_weights = "/inference/v1/generate", "/resume", "/weight_info"
+    sample_path, resume_path, weights_path = "/inference/v1/generate", "/resume", "/weight_info"
     """Paths that sample, end a pause, and return the version of the weights."""
     _versioning: ClassVar[dict[str, Any]] = {}
 
@@ -148,7 +148,7 @@ class ServerEngine:
         with contextlib.suppress(httpx.HTTPError), self._blocking(self.patience) as client:
             if self._adapter:
                 client.post(f"{self.url}/v1/unload_lora_adapter", json={"lora_name": self._adapter})
-            client.post(self.url + self.going_on, json={})
+            client.post(self.url + self.resume_path, json={})
         (self.folder / "model.safetensors").unlink(missing_ok=True)
         shutil.rmtree(self.folder if self._temporary else self.folder / self._name, ignore_errors=True)
         self._adapter = ""
@@ -193,7 +193,7 @@ class ServerEngine:
             await self._post("/wake_up")
             self._asleep = 0
         await self._send_version()
-        await self._post(self.going_on, {})
+        await self._post(self.resume_path, {})
         self._suspended = False
 
     async def sleep(self, level: int = 1) -> None:
@@ -331,16 +331,16 @@ class ServerEngine:
             yield piece["choices"][0]
 
     async def _pieces(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        async with self._client().stream("POST", self.url + self.drawing, json=body) as answer:
+        async with self._client().stream("POST", self.url + self.sample_path, json=body) as answer:
             if answer.status_code != 200:
-                raise self._refusal(self.drawing, answer.status_code, (await answer.aread()).decode())
+                raise self._refusal(self.sample_path, answer.status_code, (await answer.aread()).decode())
             async for line in answer.aiter_lines():
                 data = line.removeprefix("data: ")
                 if data == line or data == "[DONE]":
                     continue
                 piece = json.loads(data)
                 if "error" in piece:
-                    raise self._refusal(self.drawing, piece["error"].get("code", 500), data)
+                    raise self._refusal(self.sample_path, piece["error"].get("code", 500), data)
                 yield piece
 
     # -- the server ----------------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class ServerEngine:
         try:
             with self._blocking(_SLOW) as client:
                 max_context = self._look(client)
-                client.post(self.url + self.going_on, json={})  # the process that paused it may have died
+                client.post(self.url + self.resume_path, json={})  # the process that paused it may have died
                 return max_context
         except _NO_ANSWER as error:
             raise UsageError(
@@ -419,7 +419,7 @@ class ServerEngine:
         end = asyncio.get_running_loop().time() + self.patience
         while True:
             try:
-                answer = await self._client().get(self.url + self.about_weights, timeout=self.patience)
+                answer = await self._client().get(self.url + self.weights_path, timeout=self.patience)
                 answer.raise_for_status()
                 return str(answer.json()["weight_version"])
             except _NO_ANSWER:

@@ -371,7 +371,7 @@ class Episode:
                 answer = await getattr(self.env, method)(*args)
         except DeadlinePassed:
             failure = EnvFailure("hung", f"{self.env_id}: {method} did not return within {seconds} s")
-            raise await self.env.overdue(failure) from None
+            raise await self.env.diagnose_hang(failure) from None
         except StrayError as error:
             raise EnvFailure("raised", f"{self.env_id}: {method} raised {error}") from error
         took = self.clock() - began

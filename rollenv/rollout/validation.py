@@ -74,7 +74,7 @@ def number(value: Any, what: str) -> float:
             value = float(value)
         except OverflowError:
             raise BadValue(f"{what} must be a finite number, not an int of {int.bit_length(value)} bits") from None
-    if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:
+    if not -LARGEST_NUMBER <= value <= LARGEST_NUMBER:  # NaN is in no range
         raise BadValue(f"{what} must be a finite number of at most {LARGEST_NUMBER:g}, not {value!r}")
     return value  # type: ignore[no-any-return]
 

@@ -57,7 +57,7 @@ class Watchdog:
         if self._timer is not None:
             self._timer.cancel()
 
-    def call_expired(self) -> bool:
+    def take_call_expiry(self) -> bool:
         """Return whether the call's deadline cancelled the task; true only once."""
         if self.expired != "call":
             return False
@@ -140,14 +140,15 @@ class Deadline:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         watchdog = self._watchdog
         watchdog.restore_deadline(self._outer)
-        pending, passed = watchdog.cancellation_pending(), watchdog.call_expired()
-        if passed and isinstance(error, asyncio.CancelledError):
+        pending = watchdog.cancellation_pending()
+        passed = watchdog.take_call_expiry()  # after it, `expired` is about the episode only
+        if passed and isinstance(error, asyncio.CancelledError):  # cause 1
             raise DeadlinePassed from None
         if error is not None and not isinstance(error, Exception):
-            if watchdog.expired or self._is_intended(error):
+            if watchdog.expired or self._is_intended(error):  # cause 3
                 return
-            raise StrayError(describe(error)) from error
-        if pending and not watchdog.expired and not self._cancelled():
+            raise StrayError(describe(error)) from error  # cause 4
+        if pending and not watchdog.expired and not self._cancelled():  # causes 2 and 5
             await watchdog.swallow_cancellation()
             if error is None and not passed:
                 raise StrayError("CancelledError: of its own task")

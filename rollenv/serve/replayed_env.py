@@ -135,7 +135,7 @@ class ReplayedEnv:
         for left in range(context.limits.replays, -1, -1):
             try:
                 if failure is not None:
-                    raise await self._overdue(failure)
+                    raise await self._diagnosed(failure)
                 return await call()
             except EnvFailure as problem:
                 failure = None
@@ -205,17 +205,17 @@ class ReplayedEnv:
         self.send(method, args, done)
         answer = await result
         if isinstance(answer, RollenvError):
-            raise await self._overdue(answer)
+            raise await self._diagnosed(answer)
         return self._answer_of(method, answer)
 
     def _seconds_of(self, method: str) -> float:
         limits = self._context.limits
         return limits.reset if method in ("reset", "about", "card") else limits.step
 
-    async def _overdue(self, error: RollenvError) -> RollenvError:
+    async def _diagnosed(self, error: RollenvError) -> RollenvError:
         """Return an error; if a deadline passed, return the failure that caused it."""
         if isinstance(error, EnvFailure) and error.kind == "hung" and self.pooled is not None:
-            return await self.pooled.overdue(error)
+            return await self.pooled.diagnose_hang(error)
         return error
 
     def _answer_of(self, method: str, result: Any) -> Any:

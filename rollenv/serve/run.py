@@ -95,7 +95,7 @@ class ServerEnv:
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
-    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+    async def diagnose_hang(self, failure: EnvFailure) -> EnvFailure:
         """Return the failure: the call has ended."""
         return failure
 

@@ -411,6 +411,11 @@ class Kernel:
         os.close(fd)
         del child.fds[fd]
 
+    # A request is answered once, by :meth:`_answer`, in one of four ways: a cell, when its report says that it is done;
+    # a new context, when its report says that it is ready; a program, when its process has ended and its output is
+    # read (:meth:`_finish`); and any of them, when a report breaks the protocol: its process is stopped, and its end
+    # is the answer. A process whose request was answered goes on only if it is a context.
+
     def _on_report(self, child: Child, data: bytes) -> None:
         report, job = child.report, child.job
         try:
@@ -502,7 +507,7 @@ class Kernel:
             exit_code=code if code is None or code >= 0 else None,
             signal=-code if code is not None and code < 0 else None,
             seconds=time.monotonic() - job.started,
-            ended=status is not None,
+            process_ended=status is not None,
             count=child.cells or None,
             **job.flags,
         )

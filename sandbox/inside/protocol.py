@@ -321,7 +321,7 @@ class Finished(SandboxMessage):
 
     Attributes:
         error: ``name``, ``value`` and ``traceback`` of an exception.
-        ended: whether the process has ended; that of a context continues.
+        process_ended: that of a context continues.
         count: number of cells that the context has run.
     """
 
@@ -330,7 +330,7 @@ class Finished(SandboxMessage):
     exit_code: int | None = None
     signal: int | None = None
     seconds: float = 0.0
-    ended: bool = True
+    process_ended: bool = True
     count: int | None = None
     timed_out: bool = False
     truncated: bool = False
@@ -383,7 +383,9 @@ def _is_finished(done: Finished) -> bool:
             error is None
             or (isinstance(error, dict) and all(isinstance(error.get(k), str) for k in ("name", "value", "traceback")))
         )
-        and all(isinstance(flag, bool) for flag in (done.timed_out, done.truncated, done.out_of_memory, done.ended))
+        and all(
+            isinstance(flag, bool) for flag in (done.timed_out, done.truncated, done.out_of_memory, done.process_ended)
+        )
         and all(number is None or _is_number(number) for number in (done.exit_code, done.signal, done.count))
         and isinstance(done.seconds, (int, float))
     )

@@ -138,7 +138,7 @@ def test_one_that_is_woken_and_cancelled_in_one_tick_passes_its_place_on():
         first = await pool.open(Task(ID, 0))
         second, third = (asyncio.ensure_future(pool.open(Task(ID, n))) for n in (1, 2))
         await asyncio.sleep(0)
-        first._worker.env_left()
+        first._worker.on_env_gone()
         second.cancel()
         env = await asyncio.wait_for(third, 10.0)
         env.close()

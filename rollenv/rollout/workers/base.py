@@ -98,7 +98,7 @@ class WorkerEnv(Protocol):
         """Call any other method of the environment. :class:`Unsolvable` is raised unchanged."""
         ...
 
-    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+    async def diagnose_hang(self, failure: EnvFailure) -> EnvFailure:
         """Handle a deadline that passed during a call; return ``failure``, or the cause if another environment blocked
         the worker."""
         ...
@@ -370,7 +370,7 @@ class InlineEnv:
         assert self._env is not None
         return self._env.call(method, *args)
 
-    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+    async def diagnose_hang(self, failure: EnvFailure) -> EnvFailure:
         return failure
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """The common part of worker pools: slots for environments, replacement of dead workers, pings.
 
-An environment leaves its worker by ``close``, or by ``abandon`` if it hangs; both count it out with ``env_left``. A
+An environment leaves its worker by ``close``, or by ``abandon`` if it hangs; both count it out with ``on_env_gone``. A
 worker ends in two steps, in either order. ``end`` is the decision: it is silent, blocked, or not needed any more. It is
 killed, and ``on_death`` puts another one into its slot. ``on_end`` is the news that it is gone: all its open requests
 fail with ``lost``. A worker in which an environment hangs is first retired: it ends when its other environments have
@@ -183,12 +183,13 @@ class PoolWorker(ABC):
         if not self.up.done() and not self.up.get_loop().is_closed():
             self.up.set_result(None)
 
-    def env_left(self, *, stuck: bool = False) -> None:
+    def on_env_gone(self, *, stuck: bool = False) -> None:
         """Record that an environment was closed, or is stuck forever."""
         if stuck:
             self.stuck += 1
         else:
             self.load -= 1
+        # A stuck environment still counts in `load`, so equal counts mean that none is left but those that hang.
         if (self.slot.alone or self in self.slot.retired) and self.load == self.stuck:
             self.end("an environment hung in it" if self.stuck else "its environments are closed")
         self.pool.wake()
@@ -263,14 +264,14 @@ class WorkerPool(Supervisor[PoolSlot]):
             try:
                 await worker.up
             except BaseException:
-                worker.env_left()
+                worker.on_env_gone()
                 raise
         else:
             worker = await self.acquire(lambda: self._choose(avoid))
         return PooledEnv(worker, next(self.numbers), build_arguments)
 
     def give_back(self, taken: PoolWorker) -> None:
-        taken.env_left()
+        taken.on_env_gone()
 
     def report(self) -> list[dict[str, Any]]:
         return [slot.report() for slot in (*self.slots, *self._alone)]
@@ -413,7 +414,7 @@ class PooledEnv:
     def _ask(self, operation: str, *args: Any) -> asyncio.Future[Any]:
         return self._worker.ask(operation, self._number, args)
 
-    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+    async def diagnose_hang(self, failure: EnvFailure) -> EnvFailure:
         # A worker that answers a ping is well: the environment hangs by itself, in its own thread. One that does not is
         # held by an environment, perhaps another one, in code that never gives the interpreter back. It is ended, and
         # all its episodes are replayed elsewhere; only an environment that was alone in it is to blame for certain.
@@ -438,7 +439,7 @@ class PooledEnv:
         self._is_open = False
         worker = self._worker
         if worker.death:
-            worker.env_left()
+            worker.on_env_gone()
             return
         closing = worker.ask("close", self._number, ())
 
@@ -454,7 +455,7 @@ class PooledEnv:
             if not future.cancelled():
                 future.exception()
                 spent(worker.computed(self._number))
-                worker.env_left()
+                worker.on_env_gone()
 
         closing.add_done_callback(closed)
 
@@ -464,6 +465,6 @@ class PooledEnv:
             self._retire()
 
     def _retire(self) -> None:
-        self._worker.env_left(stuck=True)
+        self._worker.on_env_gone(stuck=True)
         if not self._worker.death:
             self._worker.pool.retire(self._worker)

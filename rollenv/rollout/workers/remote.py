@@ -337,7 +337,7 @@ class RemoteWorkerEnv:
     async def call(self, method: str, *args: Any) -> Any:
         return await self._call(method, *args)
 
-    async def overdue(self, failure: EnvFailure) -> EnvFailure:
+    async def diagnose_hang(self, failure: EnvFailure) -> EnvFailure:
         if await self._server.answers(self._server.workers.lost_after):
             return failure
         return EnvFailure("lost", f"{self.worker} does not answer")
