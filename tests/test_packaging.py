@@ -34,7 +34,7 @@ def _packaged():
     for path in files:
         if path.startswith("rollenv/"):
             yield path
-        elif path.partition("/")[0] in ("agents", "envs", "sandbox", "trainers"):
+        elif path.partition("/")[0] in ("agents", "envs", "plugins", "sandbox", "trainers") and path[-3:] != ".md":
             yield f"rollenv/{path}"
 
 
@@ -54,6 +54,7 @@ def test_the_wheel_is_one_package_and_works(tmp_path):
     script = (
         "import rollenv; assert rollenv.__file__.startswith('site/') or '/site/' in rollenv.__file__, rollenv.__file__;"
         "env = rollenv.make('game:Sokoban-v0-easy'); env.reset(0);"
+        "assert rollenv.spec('tools:BFCL-v4-multiple').namespace == 'tools';"  # by an entry point
         "from rollenv.trainers.config import recipes; print(*recipes())"
     )
     done = subprocess.run(

@@ -63,6 +63,11 @@ def contained(client, tmp_path):
         one.remove()
 
 
+def test_the_image_gets_every_folder_of_the_package():
+    links = [path.name for path in (ROOT / "rollenv").iterdir() if path.is_symlink()]
+    assert {f"!{name}" for name in ["rollenv", *links]} <= set((ROOT / ".dockerignore").read_text().splitlines())
+
+
 @pytest.mark.smoke
 @pytest.mark.integration
 def test_a_container_plays_runs_programs_and_drains(contained, monkeypatch):
