@@ -556,7 +556,7 @@ def test_the_server_answers_to_its_own_name_only(server: Any):
     assert get(server, "/", Host=f"localhost:{server.server_address[1]}")[0] == 200
     assert server.is_private
     assert server.url.startswith("http://127.0.0.1:")
-    with pytest.raises(UsageError, match="cannot serve at"):
+    with pytest.raises(UsageError, match="serve at"):
         make_server(server.root, "127.0.0.1", server.server_address[1])
 
 

@@ -186,7 +186,7 @@ def test_a_worker_of_its_own_is_not_waited_for_forever(serve):
         with pytest.raises(EnvBroke):
             env.step("die")
     assert envs[0].step("x")[0] == "turn 1"  # it has the only place for one that killed its worker
-    with pytest.raises(EnvBroke, match="no worker had room"):
+    with pytest.raises(EnvBroke, match="room"):
         envs[1].step("x")
     envs[0].close()
     assert envs[1].step("x")[0] == "turn 1"
@@ -268,7 +268,7 @@ def test_a_replay_that_differs_is_not_played_on(serve):
     env.step("random")
     assert eventually(lambda: health(served)["sessions"]["open"] == 0, 10)
     for _ in range(2):
-        with pytest.raises(rollenv.core.errors.RollenvError, match="gave another answer"):
+        with pytest.raises(rollenv.core.errors.RollenvError, match="another answer"):
             env.step("x")
     assert health(served)["sessions"]["open"] == 0
 
@@ -363,7 +363,7 @@ def test_another_version_is_refused_each_time():
     with liar(lambda number, operation: protocol.pack([number, [] if operation == "hello" else "x"])) as port:
         connection = Connection(rollenv.remote.address.Address("127.0.0.1", port), patience=0.0)
         for _ in range(2):
-            with pytest.raises(UsageError, match="speaks version None"):
+            with pytest.raises(UsageError, match="version"):
                 connection.ask("spec", "x")
         connection.close()
 
@@ -425,7 +425,7 @@ def test_workers_belong_to_one_event_loop(server):
     workers = RemoteWorkers(server.address)
     one, two = asyncio.new_event_loop(), asyncio.new_event_loop()
     env = one.run_until_complete(workers.open(Task("test:Echo-v0", 1)))
-    with pytest.raises(UsageError, match="another event loop"):
+    with pytest.raises(UsageError, match="event loop"):
         two.run_until_complete(workers.open(Task("test:Echo-v0", 1)))
     env.close()
     one.run_until_complete(workers.aclose())

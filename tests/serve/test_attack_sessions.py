@@ -372,7 +372,7 @@ def test_answers_to_nobody_are_no_answer(patient):
         threading.Timer(5.0, stop.set).start()
         address = Address("127.0.0.1", server.socket.getsockname()[1])
         connection = Connection(address, patience=0.0, answer=0.3, silence=0.2)
-        with pytest.raises(ServerLost, match=r"does not answer|protocol"):
+        with pytest.raises(ServerLost):
             connection.ask("spec", "x")
         stop.set()
         connection.close()
@@ -389,7 +389,7 @@ def test_a_server_cannot_say_nonsense_about_when_to_ask_again(wait):
 
     with liar(answer) as port:
         connection = Connection(Address("127.0.0.1", port), patience=0.0)
-        with pytest.raises(ServerFull, match="no room"):
+        with pytest.raises(ServerFull):
             connection.ask("spec", "x")
         connection.close()
 

@@ -315,7 +315,7 @@ def test_goals_that_cannot_be_reached_are_drawn_only_when_asked_for(make):
     place = next(p for p, n in enumerate(env.goals.split("train")) if int(n) in lost)
     env.reset(0, options={"index": place})
     assert env.goal.number in lost
-    with pytest.raises(UsageError, match="no goal 10000000"):
+    with pytest.raises(UsageError, match="10000000"):
         env.reset(0, options={"index": 10_000_000})
 
 

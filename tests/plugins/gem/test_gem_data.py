@@ -80,7 +80,7 @@ def test_every_data_id_of_gem_has_a_class():
 def test_arguments_that_gem_ignores_are_ignored(make):
     env = make(init_algo="x", max_turns=3, verbose=True, use_mp=False, load_from_cache_file=False, sandbox_type="bwrap")
     assert env.reset()[0]
-    with pytest.raises(UsageError, match="no column 'nothing'"):
+    with pytest.raises(UsageError, match="'nothing'"):
         make(question_key="nothing")
 
 
@@ -122,7 +122,7 @@ def test_rows_by_number(make):
         assert env.reset(idx=i)[0] == env.dataset[i][env.question_key]
         assert env.reset(None, i)[0] == env.reset(options={"index": np.int64(i)})[0]
     for wrong in (9, -1, "0", True):
-        with pytest.raises(UsageError, match="from 0 to 8"):
+        with pytest.raises(UsageError, match="0 to 8"):
             env.reset(idx=wrong)
 
 
@@ -295,7 +295,7 @@ def test_states_and_twins(kind):
         warnings.simplefilter("error")
         fresh = env.spawn(seed=9)
     assert sorted(fresh.reset()[0] for _ in ROWS) == sorted(row[env.question_key] for row in env.dataset)
-    with pytest.warns(UserWarning, match="the same seed"):
+    with pytest.warns(UserWarning, match="seed"):
         KINDS[kind]().spawn()
 
 
@@ -414,11 +414,11 @@ def test_errors_are_of_the_kinds_that_gem_raises():
     env = MathEnv(dataset=ROWS)
     with pytest.raises(AssertionError):
         env.reset(idx=99)
-    with pytest.raises(KeyError, match=r"^the data set has the splits train, test"):
+    with pytest.raises(KeyError, match="train, test"):
         MathEnv(dataset={"train": ROWS, "test": ROWS}, split="dev")
     for cls in (MathEnv, QaEnv):
         for wrong in (None, {"a": 1}, ("1", "2")):
-            with pytest.raises(ValueError, match="a correct answer must be"):
+            with pytest.raises(ValueError, match="answer"):
                 cls.check_correct("\\boxed{1}", wrong)
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 
 from common import classes, pattern, raises
+from gem.tools import python_code_tool
+from gem.tools.base_tool import BaseTool
+from gem.tools.mcp_tool import MCPTool
+from gem.tools.python_code_tool import PythonCodeTool
+from gem.tools.search_tool import SearchTool
+from gem.tools.tool_env_wrapper import ToolEnvWrapper
+from gem.utils.sandbox import BASE_IMPORTS, check_forbidden_imports, run_python
 
 
 @pattern
 def a_tool_of_ones_own():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     Doubling, _, Echo = classes()
     tool = Echo()
     env = ToolEnvWrapper(Doubling(), [tool], tool_reward=0.1, tool_success_reward=0.2, max_tool_uses=2)
@@ -28,8 +35,6 @@ def a_tool_of_ones_own():
 
 @pattern
 def tools_by_position():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     Doubling, _, Echo = classes()
     env = ToolEnvWrapper(Doubling(), [Echo()], 0.5, 0.25)
     env.reset()
@@ -38,8 +43,6 @@ def tools_by_position():
 
 @pattern
 def tools_without_a_limit():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     Doubling, _, Echo = classes()
     env = ToolEnvWrapper(env=Doubling(), tools=[Echo("?")], max_tool_uses=None)
     env.reset()
@@ -49,8 +52,6 @@ def tools_without_a_limit():
 
 @pattern
 def a_tool_that_is_no_basetool():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     class Duck:
         tool_type, name = "duck", "duck"
 
@@ -66,8 +67,6 @@ def a_tool_that_is_no_basetool():
 
 @pattern
 def a_tool_with_methods_of_its_own():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     _, _, Echo = classes()
 
     class Busy(Echo):
@@ -94,8 +93,6 @@ def a_tool_with_methods_of_its_own():
 
 @pattern
 def tools_before_reset_and_after_the_end():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     env = ToolEnvWrapper(classes()[0](), tools=[classes()[2]()])
     assert env.step("<echo>early</echo>")[0] == "early!"
     env.reset(seed=1)
@@ -105,8 +102,6 @@ def tools_before_reset_and_after_the_end():
 
 @pattern
 def states_of_envs_with_tools():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     Doubling, _, Echo = classes()
 
     class Saved(Doubling):
@@ -128,8 +123,6 @@ def states_of_envs_with_tools():
 
 @pattern
 def an_author_subclasses_the_tool_wrapper():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     class Strict(ToolEnvWrapper):
         def __init__(self, env, tools, penalty=1.0, **kwargs):
             super().__init__(env, tools, **kwargs)
@@ -146,9 +139,6 @@ def an_author_subclasses_the_tool_wrapper():
 
 @pattern
 def the_python_tool():
-    from gem.tools.base_tool import BaseTool
-    from gem.tools.python_code_tool import PythonCodeTool
-
     tool = PythonCodeTool(timeout=8, sandbox_type="none", keep_error_last_line=False)
     assert isinstance(tool, BaseTool) and tool.tool_type == "python_code" and tool.instruction_string()
     valid, failed, text, parsed = tool.execute_action("so <python>print(6 * 7)</python> and more")
@@ -159,8 +149,6 @@ def the_python_tool():
 
 @pattern
 def the_python_tool_supplies_forgotten_imports():
-    from gem.tools.python_code_tool import PythonCodeTool
-
     code = "print(math.floor(2.5), Counter('aab').most_common(1), list(combinations([1, 2], 2)))"
     _, failed, text, _ = PythonCodeTool(timeout=9).execute_action(f"<python>{code}</python>")
     assert not failed and "2 [('a', 2)] [(1, 2)]" in text, text
@@ -170,8 +158,6 @@ def the_python_tool_supplies_forgotten_imports():
 
 @pattern
 def the_python_tool_shows_the_last_line():
-    from gem.tools.python_code_tool import PythonCodeTool
-
     tool = PythonCodeTool(5, "none", True)
     text = tool.execute_action("<python>\nx = 1\nx / 0\n</python>")[2]
     assert "ZeroDivisionError" in text and "Traceback" not in text
@@ -179,8 +165,6 @@ def the_python_tool_shows_the_last_line():
 
 @pattern
 def programs_in_the_sandbox():
-    from gem.utils.sandbox import BASE_IMPORTS, check_forbidden_imports, run_python
-
     assert run_python("print(input()[::-1])", "none", stdin="abc\n")[:2] == (True, "cba\n")
     assert run_python("print(math.pi)", "none")[0] and run_python("print(nowhere)", "none")[0] is False
     assert "nowhere" in run_python("print(nowhere)", sandbox_type="none")[2]
@@ -192,11 +176,6 @@ def programs_in_the_sandbox():
 
 @pattern
 def the_search_tool_without_a_server():
-    import os
-
-    from gem.tools.search_tool import SearchTool
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     os.environ.pop("SEARCH_URL", None)
     tool = SearchTool(search_url=None, topk=2, timeout=1)
     env = ToolEnvWrapper(classes()[0](), tools=[tool])
@@ -207,10 +186,6 @@ def the_search_tool_without_a_server():
 
 @pattern
 def an_mcp_tool_that_cannot_connect():
-    import logging
-
-    from gem.tools.mcp_tool import MCPTool
-
     logging.disable(logging.CRITICAL)
     try:
         raises(ValueError, MCPTool, "http://127.0.0.1:9/mcp", max_retries=1, execution_timeout=2.0)
@@ -222,8 +197,6 @@ def an_mcp_tool_that_cannot_connect():
 
 @pattern
 def other_tags_for_the_python_tool():
-    from gem.tools.python_code_tool import PythonCodeTool
-
     class Tagged(PythonCodeTool):
         def _parse_action(self, action):
             match = re.search(r"<run>(.*?)</run>", action)
@@ -238,8 +211,6 @@ def other_tags_for_the_python_tool():
 
 @pattern
 def a_search_that_is_replaced():
-    from gem.tools.search_tool import SearchTool
-
     tool = SearchTool(search_url="http://127.0.0.1:9")
     tool._search = lambda query: f"found {query}"
     valid, failed, text, parsed = tool.execute_action("I <search> cats </search> dogs")
@@ -249,16 +220,11 @@ def a_search_that_is_replaced():
 
 @pattern
 def no_limit_is_infinity():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     assert ToolEnvWrapper(classes()[0](), [], max_tool_uses=None).max_tool_uses == float("inf")
 
 
 @pattern
 def tools_stay_what_was_given():
-    from gem.tools.base_tool import BaseTool
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     Doubling, _, Echo = classes()
     tools = [Echo()]
     env = ToolEnvWrapper(Doubling(), tools=tools)
@@ -270,8 +236,6 @@ def tools_stay_what_was_given():
 
 @pattern
 def what_is_a_program_and_what_is_read_of_it():
-    from gem.tools.python_code_tool import PythonCodeTool
-
     tool = PythonCodeTool(timeout=9)
     assert tuple(tool.execute_action("<python>print('Hello')</python>"))[2] == "Code execution result: Hello\n\n"
     assert tool.execute_action("```python print(2)```")[0] and not tool.execute_action("```py\nprint(2)\n```")[0]
@@ -288,8 +252,6 @@ def what_is_a_program_and_what_is_read_of_it():
 
 @pattern
 def a_sandbox_that_is_mocked():
-    from gem.tools import python_code_tool
-
     before = python_code_tool.run_python
     python_code_tool.run_python = lambda code, sandbox_type, timeout: (True, f"{code} {sandbox_type} {timeout}", "")
     try:
@@ -301,8 +263,6 @@ def a_sandbox_that_is_mocked():
 
 @pattern
 def documents_as_the_agent_reads_them():
-    from gem.tools.search_tool import SearchTool
-
     rows = [{"document": {"contents": '"A"\nText\nmore'}, "score": 1.0}, {"document": {"contents": "B"}}]
     assert SearchTool()._passages2string(rows) == 'Doc 1(Title: "A") Text\nmore\nDoc 2(Title: B) \n'
     assert SearchTool()._passages2string([]) == ""
