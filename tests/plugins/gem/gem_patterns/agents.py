@@ -102,10 +102,6 @@ def whose_turn_it_is():
     selector.reinit(["x"])
     assert selector.selected == "x" and AgentSelector([]).selected is None
     raises(ValueError, AgentSelector(["a"], mode="odd").get_active_agents)
-
-
-@pattern
-def a_turn_given_by_hand():
     selector = AgentSelector(["a", "b", "c"])
     selector.selected = "c"
     assert selector.get_active_agents() == ["c"] and selector._agents == ["a", "b", "c"]

@@ -17,16 +17,12 @@ from gem.wrappers.episode_tracking_wrapper import EpisodeTrackingWrapper
 
 
 @pattern
-def a_seed_seeds_the_process():
+def seeds_of_resets():
     env = classes()[0]()
     env.reset(seed=5)
     drawn = env.number, random.random(), np.random.rand()
     env.reset(5)
     assert (env.number, random.random(), np.random.rand()) == drawn
-
-
-@pattern
-def a_reset_without_a_seed_goes_on():
     env = classes()[0](top=10**9)
     env.reset(seed=5)
     first = env.number
@@ -35,27 +31,20 @@ def a_reset_without_a_seed_goes_on():
 
 
 @pattern
-def the_seed_of_make_reaches_the_constructor():
+def seeds_reach_the_constructors():
     assert gem.make(registered(classes()[0]), seed=7).seed == 7
-
-
-@pattern
-def the_seeds_of_make_vec_reach_the_constructors():
     vec = gem.make_vec([registered(classes()[0])] * 3, seed=10)
     assert [env.seed for env in vec.envs] == [10, 11, 12]
 
 
 @pattern
-def an_env_without_its_methods_is_abstract():
+def what_an_author_leaves_out():
     class Half(gem.Env):
         def reset(self, seed=None):
             return "", {}
 
     raises(TypeError, Half)
 
-
-@pattern
-def what_an_author_leaves_out_is_not_implemented():
     class Least(gem.Env):
         def reset(self, seed=None):
             super().reset(seed)
@@ -72,16 +61,12 @@ def what_an_author_leaves_out_is_not_implemented():
 
 
 @pattern
-def an_ability_that_is_missing_is_no_attribute():
+def abilities_that_are_missing():
     env = classes()[0]()
     env.reset(1)
     assert not hasattr(env, "get_state") and not hasattr(env, "set_state")
     child = copy.deepcopy(env) if not hasattr(env, "get_state") else None
     assert child.number == env.number and getattr(env, "get_state", None) is None
-
-
-@pattern
-def a_wrapper_lacks_what_the_env_lacks():
     Doubling, Loud, _ = classes()
     assert not hasattr(Loud(Doubling()), "get_state")
     assert not hasattr(Loud(Loud(Doubling())), "set_state")

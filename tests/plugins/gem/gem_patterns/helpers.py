@@ -40,21 +40,17 @@ from gem.wrappers.observation_wrapper import WrapperObsType
 
 
 @pattern
-def submodules_as_attributes():
+def submodules_and_constants():
     assert gem.core.Env is gem.Env and gem.envs.registration.make is gem.make
     assert gem.utils.seeding.set_seed and gem.vector.vector_env.VectorEnv
-
-
-@pattern
-def both_paths_of_a_game():
     assert CrosswordsEnv is Same and SokobanEnv is SameToo
-
-
-@pattern
-def constants():
     assert len(TERMINAL_STATE) == len("<|TERMINAL_STATE|>") and "TERMINAL_STATE" in TERMINAL_STATE
     assert (LanguageGameReward.success_reward, LanguageGameReward.format_error_reward) == (1.0, -0.1)
     assert isinstance(BASE_IMPORTS, str)
+
+    def step(action: ActType) -> tuple[ObsType, WrapperObsType | None, ArrayType | None]: ...
+
+    assert step
 
 
 @pattern
@@ -88,10 +84,6 @@ def finding_answers():
     assert remove_boxed("\\boxed{b}") == "b" and remove_boxed("b") is None and remove_boxed(None) is None
     assert extract_code_from_model("```python\nx = 1\n```") == "x = 1" and extract_code_from_model("none") is None
     assert extract_last_tagged_answer("<answer>a</answer><answer> b </answer>") == "b"
-
-
-@pattern
-def normal_forms_of_answers():
     assert normalize_answer("The  Cat!") == "cat" and em_check("the cat", ["Dog", "Cat."]) and not em_check("a", "b")
 
 
@@ -104,14 +96,6 @@ def seeds_and_generators():
     generator, seed = np_random(5)
     assert isinstance(generator, RNG) and seed == 5 and generator.random() == np_random(5)[0].random()
     raises(Exception, np_random, -1)
-
-
-@pattern
-def types_for_annotations():
-
-    def step(action: ActType) -> tuple[ObsType, WrapperObsType | None, ArrayType | None]: ...
-
-    assert step
 
 
 @pattern

@@ -19,22 +19,14 @@ def a_random_agent_of_the_readme():
 
 
 @pattern
-def a_step_before_any_reset():
+def steps_out_of_turn():
     for name in ("game:GuessTheNumber-v0-easy", "game:Mastermind-v0-easy", "game:Sokoban-v0-easy"):
         assert len(gem.make(name).step("\\boxed{1}")) == 5
-
-
-@pattern
-def steps_after_the_end():
     env = gem.make("game:GuessTheNumber-v0-easy")
     env.reset(seed=0)
     assert env.step("no box")[1:3] == (-0.1, True)
     for _ in range(10):
         assert len(env.step("\\boxed{1}")) == 5
-
-
-@pattern
-def a_limit_ends_both_ways():
     env = gem.make("game:GuessTheNumber-v0-hard", max_turns=2)
     env.reset(seed=0)
     wrong = "\\boxed{1}" if env.game_number != 1 else "\\boxed{2}"

@@ -17,8 +17,13 @@ from gem.utils.seeding import set_seed
 
 
 @pattern
-def the_five_public_names():
+def what_the_package_holds():
     assert {"Env", "make", "make_vec", "print_envs", "register"} <= set(gem.__all__)
+    scope = {}
+    exec("from gem import *\nfrom gem.core import *\nfrom gem.utils.parsing import *", scope)
+    assert scope["make"] and scope["Env"] and scope["extract_last_boxed_answer"] and scope["EnvWrapper"]
+    names = {module.name for module in pkgutil.iter_modules(gem.__path__)}
+    assert os.path.dirname(gem.__file__) and {"core", "envs"} <= names
 
 
 @pattern
@@ -30,35 +35,26 @@ def ids_without_a_namespace():
 
 
 @pattern
-def the_registry_is_full_from_the_start():
-    assert "game:Sokoban-v0-easy" in ENV_REGISTRY and len(ENV_REGISTRY) > 100
-    spec = ENV_REGISTRY["game:GuessTheNumber-v0-hard"]
-    assert spec.kwargs["max_turns"] == 7 and spec.id == "game:GuessTheNumber-v0-hard"
-    assert sorted(ENV_REGISTRY)[0] and [i for i in ENV_REGISTRY if i.startswith("rg:")]
-
-
-@pattern
-def specs_by_hand():
+def specs_in_the_registry():
     ENV_REGISTRY["hand:made"] = EnvSpec(id="hand:made", entry_point=classes()[0], kwargs={"top": 4})
     assert gem.make("hand:made").top == 4
     del ENV_REGISTRY["hand:made"]
     raises(ValueError, gem.make, "hand:made")
     gem.register("hand:made", classes()[0])
     ENV_REGISTRY.pop("hand:made")
+    assert "game:Sokoban-v0-easy" in ENV_REGISTRY and len(ENV_REGISTRY) > 100
+    spec = ENV_REGISTRY["game:GuessTheNumber-v0-hard"]
+    assert spec.kwargs["max_turns"] == 7 and spec.id == "game:GuessTheNumber-v0-hard"
+    assert sorted(ENV_REGISTRY)[0] and [i for i in ENV_REGISTRY if i.startswith("rg:")]
+    name = registered(classes()[0], top=3)
+    ENV_REGISTRY[name].kwargs["top"] = 4
+    assert gem.make(name).top == 4 and name in list(ENV_REGISTRY.keys())
 
 
 @pattern
-def an_id_that_is_taken():
+def ids_that_cannot_be_made():
     assert "already registered" in raises(ValueError, gem.register, "game:Sokoban-v0-easy", classes()[0])
-
-
-@pattern
-def an_id_that_is_unknown():
     assert "not found in registry" in raises(ValueError, gem.make, "game:NoSuchGame-v0")
-
-
-@pattern
-def entry_points_that_cannot_be_loaded():
     gem.register("bad:module", "no_such_module_anywhere:Env")
     gem.register("bad:name", "json:NoSuchName")
     raises(ImportError, gem.make, "bad:module")
@@ -124,20 +120,6 @@ def print_envs_names_every_id():
 
 
 @pattern
-def the_arguments_in_the_registry_can_be_changed():
-    name = registered(classes()[0], top=3)
-    ENV_REGISTRY[name].kwargs["top"] = 4
-    assert gem.make(name).top == 4 and name in list(ENV_REGISTRY.keys())
-
-
-@pattern
-def star_imports():
-    scope = {}
-    exec("from gem import *\nfrom gem.core import *\nfrom gem.utils.parsing import *", scope)
-    assert scope["make"] and scope["Env"] and scope["extract_last_boxed_answer"] and scope["EnvWrapper"]
-
-
-@pattern
 def a_seed_for_a_class_over_one_of_gems():
     class Mine(GuessTheNumberEnv):
         def __init__(self, **kwargs):
@@ -175,9 +157,3 @@ def a_spec_of_the_authors_own():
             self.spec = {"a": 1}
 
     assert gem.make(registered(Read)).spec == "mine" and gem.make(registered(Set)).spec == {"a": 1}
-
-
-@pattern
-def where_the_package_is():
-    names = {module.name for module in pkgutil.iter_modules(gem.__path__)}
-    assert os.path.dirname(gem.__file__) and {"core", "envs"} <= names

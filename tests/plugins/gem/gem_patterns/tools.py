@@ -34,20 +34,17 @@ def a_tool_of_ones_own():
 
 
 @pattern
-def tools_by_position():
+def limits_of_tool_use():
     Doubling, _, Echo = classes()
     env = ToolEnvWrapper(Doubling(), [Echo()], 0.5, 0.25)
     env.reset()
     assert env.step("<echo>a</echo>")[1] == 0.75 and env.max_tool_uses == 10
-
-
-@pattern
-def tools_without_a_limit():
     Doubling, _, Echo = classes()
     env = ToolEnvWrapper(env=Doubling(), tools=[Echo("?")], max_tool_uses=None)
     env.reset()
     for _ in range(30):
         assert env.step("<echo>a</echo>")[0] == "a?"
+    assert ToolEnvWrapper(classes()[0](), [], max_tool_uses=None).max_tool_uses == float("inf")
 
 
 @pattern
@@ -145,6 +142,21 @@ def the_python_tool():
     assert valid and not failed and text.startswith("Code execution result: 42") and parsed.endswith("</python>")
     assert tool.execute_action("no code at all")[:3] == (False, True, "")
     assert tool.execute_action("```python\nraise ValueError('x')\n```")[1]
+    tool = PythonCodeTool(5, "none", True)
+    text = tool.execute_action("<python>\nx = 1\nx / 0\n</python>")[2]
+    assert "ZeroDivisionError" in text and "Traceback" not in text
+    tool = PythonCodeTool(timeout=9)
+    assert tuple(tool.execute_action("<python>print('Hello')</python>"))[2] == "Code execution result: Hello\n\n"
+    assert tool.execute_action("```python print(2)```")[0] and not tool.execute_action("```py\nprint(2)\n```")[0]
+    text = tool.execute_action("<python>print(' \\n 1')\n1 / 0</python>")[2]
+    assert text.startswith("Code execution result: 1\n\nTraceback")
+    assert text.endswith("ZeroDivisionError: division by zero\n")
+    assert tool.execute_action("<python>...</python>")[:2] == (True, True)
+    for name in ("exit", "quit"):
+        assert tool.execute_action(f"<python>print(3); {name}()</python>")[1:3] == (
+            False,
+            "Code execution result: 3\n\n",
+        )
 
 
 @pattern
@@ -154,13 +166,6 @@ def the_python_tool_supplies_forgotten_imports():
     assert not failed and "2 [('a', 2)] [(1, 2)]" in text, text
     code = "print(time() > 1, bisect([1, 3], 2) if False else insort, deepcopy([1]))"
     assert not PythonCodeTool(timeout=9).execute_action(f"<python>{code}</python>")[1]
-
-
-@pattern
-def the_python_tool_shows_the_last_line():
-    tool = PythonCodeTool(5, "none", True)
-    text = tool.execute_action("<python>\nx = 1\nx / 0\n</python>")[2]
-    assert "ZeroDivisionError" in text and "Traceback" not in text
 
 
 @pattern
@@ -182,6 +187,14 @@ def the_search_tool_without_a_server():
     assert env.reset(seed=1)[0] and env.step("\\boxed{0}")[0] == "turn 1"
     assert SearchTool(1, "http://127.0.0.1:9/retrieve", 3, 1).execute_action("<search>x</search>")[:2] == (True, True)
     assert tool.execute_action("no search")[:2] == (False, True)
+    tool = SearchTool(search_url="http://127.0.0.1:9")
+    tool._search = lambda query: f"found {query}"
+    valid, failed, text, parsed = tool.execute_action("I <search> cats </search> dogs")
+    assert (valid, failed, parsed) == (True, False, "I <search> cats </search>")
+    assert text.strip() == "<information>found cats</information>"
+    rows = [{"document": {"contents": '"A"\nText\nmore'}, "score": 1.0}, {"document": {"contents": "B"}}]
+    assert SearchTool()._passages2string(rows) == 'Doc 1(Title: "A") Text\nmore\nDoc 2(Title: B) \n'
+    assert SearchTool()._passages2string([]) == ""
 
 
 @pattern
@@ -210,20 +223,6 @@ def other_tags_for_the_python_tool():
 
 
 @pattern
-def a_search_that_is_replaced():
-    tool = SearchTool(search_url="http://127.0.0.1:9")
-    tool._search = lambda query: f"found {query}"
-    valid, failed, text, parsed = tool.execute_action("I <search> cats </search> dogs")
-    assert (valid, failed, parsed) == (True, False, "I <search> cats </search>")
-    assert text.strip() == "<information>found cats</information>"
-
-
-@pattern
-def no_limit_is_infinity():
-    assert ToolEnvWrapper(classes()[0](), [], max_tool_uses=None).max_tool_uses == float("inf")
-
-
-@pattern
 def tools_stay_what_was_given():
     Doubling, _, Echo = classes()
     tools = [Echo()]
@@ -235,22 +234,6 @@ def tools_stay_what_was_given():
 
 
 @pattern
-def what_is_a_program_and_what_is_read_of_it():
-    tool = PythonCodeTool(timeout=9)
-    assert tuple(tool.execute_action("<python>print('Hello')</python>"))[2] == "Code execution result: Hello\n\n"
-    assert tool.execute_action("```python print(2)```")[0] and not tool.execute_action("```py\nprint(2)\n```")[0]
-    text = tool.execute_action("<python>print(' \\n 1')\n1 / 0</python>")[2]
-    assert text.startswith("Code execution result: 1\n\nTraceback")
-    assert text.endswith("ZeroDivisionError: division by zero\n")
-    assert tool.execute_action("<python>...</python>")[:2] == (True, True)
-    for name in ("exit", "quit"):
-        assert tool.execute_action(f"<python>print(3); {name}()</python>")[1:3] == (
-            False,
-            "Code execution result: 3\n\n",
-        )
-
-
-@pattern
 def a_sandbox_that_is_mocked():
     before = python_code_tool.run_python
     python_code_tool.run_python = lambda code, sandbox_type, timeout: (True, f"{code} {sandbox_type} {timeout}", "")
@@ -259,10 +242,3 @@ def a_sandbox_that_is_mocked():
     finally:
         python_code_tool.run_python = before
     assert text == "Code execution result: x none 3\n"
-
-
-@pattern
-def documents_as_the_agent_reads_them():
-    rows = [{"document": {"contents": '"A"\nText\nmore'}, "score": 1.0}, {"document": {"contents": "B"}}]
-    assert SearchTool()._passages2string(rows) == 'Doc 1(Title: "A") Text\nmore\nDoc 2(Title: B) \n'
-    assert SearchTool()._passages2string([]) == ""

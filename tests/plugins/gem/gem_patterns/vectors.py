@@ -22,20 +22,12 @@ from gem.wrappers.episode_tracking_wrapper import EpisodeTrackingWrapper
 
 
 @pattern
-def one_id_is_a_vector_of_one():
+def arguments_of_vectors():
     with contextlib.redirect_stdout(io.StringIO()):
         vec = gem.make_vec("game:GuessTheNumber-v0-easy")
     assert vec.num_envs == 1 and len(vec.envs) == 1 and vec.env_ids == ["game:GuessTheNumber-v0-easy"]
-
-
-@pattern
-def which_arguments_win():
     vec = gem.make_vec([registered(classes()[0])] * 2, vec_kwargs=[{"top": 3}, {"top": 4, "seed": 50}], top=5, seed=20)
     assert [(env.top, env.seed) for env in vec.envs] == [(5, 20), (5, 50)]
-
-
-@pattern
-def more_settings_than_environments():
     vec = gem.make_vec([registered(classes()[0])], vec_kwargs=[{"top": 3}, {"top": 4}])
     assert vec.envs[0].top == 3
 
@@ -152,9 +144,6 @@ def what_a_vector_remembers():
     assert env._env_obs[1] == "turn 1" and env._rewards.tolist() == [0.0, 0.0]
     assert env._env_infos[1] == {"suffix": "Again."} and not env._autoreset_envs.any() and not env._truncations.any()
 
-
-@pattern
-def a_vector_of_envs_without_info():
     class Bare(gem.Env):
         def __init__(self, seed):
             super().__init__()

@@ -90,13 +90,14 @@ def observations_by_position():
     second, *_ = env.step("\\boxed{0}")
     assert second.startswith(first.split("\n")[0]) and "\\boxed{0}" in second and second.endswith("Again.")
     assert first.endswith("Answer now.")
-
-
-@pattern
-def observations_without_actions():
     env = WRAPPER_FACTORY["concat"](classes()[0]())
     env.reset(seed=1)
     assert "\\boxed" not in env.step("\\boxed{0}")[0]
+    env = ObservationWrapper(classes()[0](), include_chat_template=False, max_history_length=2)
+    env.reset(seed=1)
+    for word in ("first", "second", "third"):
+        text = env.step(word)[0]
+    assert "third" in text and "second" in text and "first" not in text
 
 
 @pattern
@@ -114,28 +115,15 @@ def observations_by_default_need_a_tokenizer():
 
 
 @pattern
-def chat_templates_by_default():
+def chat_templates():
     env = ObservationWrapper(classes()[0](), tokenizer=FakeTokenizer())
     env.reset(seed=1)
     text = env.step("mine")[0]
     assert "<assistant>mine</assistant><user>turn 1</user><assistant>" in text and text.startswith("<user>Double")
-
-
-@pattern
-def chat_templates_on_reset():
     (wrap,) = get_wrapper_fns("concat_chat_on_reset", tokenizer=FakeTokenizer())
     env = wrap(classes()[0]())
     assert env.reset(seed=1)[0].startswith("<user>Double")
     assert "mine\nturn 1\n" in env.step("mine")[0]
-
-
-@pattern
-def a_history_of_some_turns():
-    env = ObservationWrapper(classes()[0](), include_chat_template=False, max_history_length=2)
-    env.reset(seed=1)
-    for word in ("first", "second", "third"):
-        text = env.step(word)[0]
-    assert "third" in text and "second" in text and "first" not in text
 
 
 @pattern
@@ -149,10 +137,6 @@ def wrappers_by_name():
     assert sorted(TOKENIZER_REQUIRED) == ["concat_chat", "concat_chat_on_reset"]
     assert set(WRAPPER_FACTORY) >= {"python_tool", "search_tool", "concat_chat", "episode_tracking"}
     assert env.reset(seed=1)[1]["tool_use_counter"] == 0
-
-
-@pattern
-def partials_of_the_factory():
     tool = classes()[2]()
     wrap = partial(WRAPPER_FACTORY["python_tool"], max_tool_uses=2)
     assert wrap(classes()[0]()).max_tool_uses == 2
