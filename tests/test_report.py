@@ -459,9 +459,6 @@ def test_plain_data_is_json_that_cannot_end_a_script():
         nested = [nested]
     dumps(plain(nested))
     assert len(clip("x" * 10**6)) < LONGEST + 100
-
-
-def test_shared_start_is_the_longest_common_beginning():
     for a, b, n in (("", "", 0), ("abc", "abd", 2), ("abc", "abc", 3), ("abc", "abcdef", 3), ("x", "y", 0)):
         assert shared_start(a, b) == shared_start(b, a) == n
 
