@@ -21,7 +21,7 @@ from test_attack import Raw, eventually, health, honest, liar, talking
 import rollenv
 from rollenv.core.errors import UsageError
 from rollenv.remote import protocol
-from rollenv.remote.address import Address
+from rollenv.remote.address import Address, parse
 from rollenv.remote.connection import Connection
 from rollenv.remote.env import RemoteEnv, Servers
 from rollenv.remote.protocol import Cancelled, ServerFull, ServerLost, SessionGone
@@ -208,6 +208,11 @@ def test_what_is_little_to_send_and_much_to_hold_is_refused(little):
 # -- clients -----------------------------------------------------------------------------------------------------------
 
 
+def connection_to(served):
+    """The connection that environments at this server share."""
+    return Servers.of(parse(f"{served.address}/test:Echo-v0")[0]).connections[0]
+
+
 def test_a_call_that_cannot_be_sent_does_not_count(server):
     env = rollenv.make(f"{server.address}/test:Echo-v0")
     env.reset(seed=1)
@@ -228,7 +233,7 @@ def test_a_call_that_is_refused_for_now_does_not_count(serve, tmp_path, monkeypa
     monkeypatch.setenv("ROLLENV_TOKEN", token)
     env = rollenv.make(f"{served.address}/test:Echo-v0")
     env.reset(seed=1)
-    connection, turn = Servers.of(env._addresses).connections[0], 0
+    connection, turn = connection_to(served), 0
     connection.patience = 0.0
     for _ in range(40):
         try:
@@ -270,7 +275,7 @@ def test_a_step_that_was_sent_ahead_in_another_thread_has_its_own_answer(server)
         env.reset(seed=5)
 
     def elsewhere():
-        connection = Servers.of(envs[0]._addresses).connections[0]
+        connection = connection_to(server)
         connection.ask("hello", protocol.VERSION)
         while next(connection._numbers) + 1 < envs[0]._ahead[1]:  # so that both have the same number
             pass
@@ -280,7 +285,7 @@ def test_a_step_that_was_sent_ahead_in_another_thread_has_its_own_answer(server)
 
     shown: list = []
     for _ in range(20):
-        Servers.of(envs[0]._addresses).connections[0].ask("hello", protocol.VERSION)
+        connection_to(server).ask("hello", protocol.VERSION)
     RemoteEnv.steps_ahead([(envs[0], "a")])
     thread = threading.Thread(target=elsewhere)
     thread.start()
@@ -298,7 +303,7 @@ def test_what_is_not_played_leaves_nothing(serve):
     for turn in range(5):
         RemoteEnv.steps_ahead([(env, "a")])
         assert env.step("b")[0].startswith(f"{turn + 1} ")
-    connection = env._connection()
+    connection = connection_to(served)
     RemoteEnv.steps_ahead([(env, "a")])
     env.close()
     assert not connection._ahead, "answers that nobody collects"

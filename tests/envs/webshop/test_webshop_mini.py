@@ -81,9 +81,9 @@ def test_an_equal_product_wins_too():
             if p.title == env.goal.name and p.asin != env.goal.asin and p.price() <= env.goal.price_upper
         ]
         if twins:
-            env.step(f"search[{env.goal.name}]")
-            while f"click[{twins[0].asin.lower()}]" not in env._suffix():
-                env.step("click[next >]")
+            info = env.step(f"search[{env.goal.name}]")[4]
+            while twins[0].asin.lower() not in info["available_actions"]["clickables"]:
+                info = env.step("click[next >]")[4]
             env.step(f"click[{twins[0].asin}]")
             won += env.step("click[buy now]")[4]["success"]
             assert env.reward == 1.0
