@@ -162,7 +162,7 @@ def test_an_environment_that_cannot_be_replayed_says_so():
     manager = RolloutManager(Echo(), limits=Limits(max_replacements=0))
     ((trajectory,),) = manager.collect([Task("test:Moody-v0", 0)])
     assert trajectory.status == "failed"
-    assert "call 1 gave another answer" in trajectory.error
+    assert "call 1" in trajectory.error
     assert "rollenv check test:Moody-v0" in trajectory.error
 
 
