@@ -76,7 +76,7 @@ def test_words_for_true_and_false_mean_the_same_everywhere(text, value, tmp_path
     (tmp_path / "rows.jsonl").write_text('{"problem": "2+2?", "answer": "4"}\n')
     settings = {"dataset_name": str(tmp_path / "rows.jsonl"), "split": ""}
     if value is None:
-        with pytest.raises(rollenv.UsageError, match="instruct takes bool"):
+        with pytest.raises(rollenv.UsageError, match="instruct"):
             rollenv.make("math:GSM8K", instruct=text, **settings)
         return
     assert rollenv.make("math:GSM8K", instruct=text, **settings).spec.kwargs["instruct"] is value

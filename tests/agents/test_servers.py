@@ -315,7 +315,7 @@ def test_usage_in_a_choice_is_read():
 def test_a_budget_ends_a_run_whose_usage_is_not_reported(untold, budget, caplog):
     with ChatServer(says(whole("It must be \\boxed{5}.", **untold))) as server:
         agent = ChatAgent("m", server.url, patience=QUICK, concurrency=1, prices=Prices(1, 1), budget=budget)
-        with RolloutManager(agent) as manager, pytest.raises(rollenv.RollenvError, match=r"budget .* is spent"):
+        with RolloutManager(agent) as manager, pytest.raises(rollenv.RollenvError, match="budget"):
             manager.collect([Task("servers:Sum-v0", seed) for seed in range(40)])
     assert 2 <= agent.totals.requests == agent.totals.estimated < 40
     assert caplog.text.count("estimated") == 1

@@ -84,25 +84,25 @@ def test_what_it_cannot_do_is_refused(folder, tmp_path):
     with SGLangStub() as stub:
         engine = SGLangEngine(stub.url, frozenset(), model=folder)
         for narrow in ({"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}):
-            with pytest.raises(UsageError, match="before top_p, top_k and min_p"):
+            with pytest.raises(UsageError, match="top_p"):
                 asyncio.run(draw(engine, **narrow))
         with pytest.raises(UsageError, match=r"player\.lora=merged"):
             engine.check_rank(4)
-        with pytest.raises(UsageError, match="does not sleep"):
+        with pytest.raises(UsageError, match="sleep"):
             engine.check_sleep()
-        with pytest.raises(UsageError, match=r"SGLang server .* cannot load"):
+        with pytest.raises(UsageError, match="load"):
             SGLangEngine(stub.url, frozenset(), model=tmp_path)
-    with pytest.raises(UsageError, match=r"no SGLang server answers .*sglang\.launch_server"):
+    with pytest.raises(UsageError, match=r"sglang\.launch_server"):
         SGLangEngine(stub.url, frozenset(), patience=0.1)
 
 
 def test_a_server_that_aborts_or_goes_is_said(folder):
     with SGLangStub(finish="abort") as stub:
         engine = SGLangEngine(stub.url, frozenset(), model=folder, patience=0.2)
-        with pytest.raises(EngineFailed, match=r"SGLang server .* 'abort'") as failed:
+        with pytest.raises(EngineFailed, match="'abort'") as failed:
             asyncio.run(draw(engine))
         assert len(failed.value.response.ids) == 1, "what was drawn is kept"
-    with pytest.raises(EngineLost, match=r"SGLang server .* is lost"):
+    with pytest.raises(EngineLost):
         asyncio.run(draw(engine))
 
 

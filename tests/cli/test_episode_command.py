@@ -314,7 +314,7 @@ def test_a_list_of_models_that_is_late_or_refused_is_asked_for_again(status, slo
     with _listing(status, bodies[0], slow) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/v1"
-        with pytest.raises(RollenvError, match=r"gave no answer \(") as told:
+        with pytest.raises(RollenvError) as told:
             _only_model(url, None, patience)
         assert type(told.value) is RollenvError
         assert server.asked == 2

@@ -34,14 +34,14 @@ OFFLINE = "os.environ.update(HF_HUB_OFFLINE='1', HF_HOME=os.path.abspath('nowher
 def test_a_model_that_is_nowhere_is_said_before_anything_large_is_imported(tmp_path, name):
     done = run(tmp_path, "eval", "game:Sokoban-v0-easy", "-a", f"local:{name}", "-o", "out")
     assert (done.returncode, done.stdout.strip()) == (2, "light")
-    assert f"there is no folder {name.removeprefix('./')!r}" in done.stderr
+    assert repr(name.removeprefix("./")) in done.stderr
 
 
 @pytest.mark.slow
 def test_a_model_of_the_hub_is_not_waited_for_offline(tmp_path):
     done = run(tmp_path, "eval", "game:Sokoban-v0-easy", "-a", "local:someone/none", "-o", "out", env_var=OFFLINE)
     assert (done.returncode, done.stdout.strip()) == (1, "light")
-    assert "HF_HUB_OFFLINE is set" in done.stderr
+    assert "HF_HUB_OFFLINE" in done.stderr
 
 
 def test_training_says_what_the_environment_needs_before_it_starts(tmp_path):
@@ -55,7 +55,7 @@ def test_training_says_what_the_environment_needs_before_it_starts(tmp_path):
 def test_training_says_that_its_model_cannot_be_had_before_it_starts(tmp_path):
     done = run(tmp_path, "train", "sokoban", "model.path=someone/none", env_var=OFFLINE)
     assert done.returncode == 1
-    assert "no folder 'someone/none'" in done.stderr
+    assert "'someone/none'" in done.stderr
 
 
 @pytest.mark.combinations
@@ -64,4 +64,5 @@ def test_training_says_that_its_model_cannot_be_had_before_it_starts(tmp_path):
 def test_training_without_its_extra_is_one_line(tmp_path, module):
     done = run(tmp_path, "train", "sokoban", blocked=[module])
     assert done.returncode == 3
-    assert f"training needs {module}, which is not installed: pip install 'rollenv[train]'" in done.stderr
+    assert module in done.stderr
+    assert "pip install 'rollenv[train]'" in done.stderr

@@ -167,11 +167,11 @@ def four_rows(monkeypatch):
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["env.wrappers=nosuch"], "there is no wrapper 'nosuch'"),
-        (["tasks.kind=rows"], "not numbered"),
-        (["env.id=test:FourRows-v0"], "has 4 tasks, fewer than the .* lower the episodes"),
-        (["tasks.kind=success_aware"], "not numbered"),
-        (["tasks={kind='mixture', parts=[{env={id='rg:chain_sum', wrappers={nosuch={}}}}]}"], "no wrapper"),
+        (["env.wrappers=nosuch"], "'nosuch'"),
+        (["tasks.kind=rows"], "numbered"),
+        (["env.id=test:FourRows-v0"], "4 tasks"),
+        (["tasks.kind=success_aware"], "numbered"),
+        (["tasks={kind='mixture', parts=[{env={id='rg:chain_sum', wrappers={nosuch={}}}}]}"], "'nosuch'"),
     ],
 )
 def test_what_would_stop_the_run_after_the_warm_up_is_said_before_it(four_rows, overrides, says):

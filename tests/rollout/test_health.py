@@ -66,7 +66,7 @@ def test_an_environment_is_unhealthy_when_nothing_but_failure_comes():
     health.ended("e", "", "agent_failed")
     health.ended("e", "", "cancelled")
     health.failed("e", "", "raised", "gone")
-    with pytest.raises(EnvUnhealthy, match=r"its last 3 episodes failed, since 20.*2 times: step did not"):
+    with pytest.raises(EnvUnhealthy, match=r"3 episodes.*2 times"):
         health.ended("e", "", "failed")
 
 

@@ -136,14 +136,14 @@ def test_what_cannot_be_sent_is_an_error_that_says_what_to_do(pool):
         pass
 
     rollenv.register("test:Local-v0", Local)
-    with pytest.raises(UsageError, match="registered by the name of its class"):
+    with pytest.raises(UsageError, match="name of its class"):
         collect(pool, [Task("test:Local-v0", 0)])
 
 
 def test_a_pool_serves_one_loop_at_a_time(pool):
     with RolloutManager(Echo(), pool) as first:
         first.collect([Task(ID, 0)])
-        with pytest.raises(UsageError, match="another event loop"):
+        with pytest.raises(UsageError, match="event loop"):
             collect(pool, [Task(ID, 0)])
     ((trajectory,),) = collect(pool, [Task(ID, 0)])
     assert trajectory.complete, "the first loop is gone, so the pool is free"

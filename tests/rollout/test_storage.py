@@ -155,7 +155,7 @@ def test_long_lines_are_mended_too(tmp_path):
     long.final_observation = "x" * 200_000
     write(path, [long, long])
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.warns(UserWarning, match="cut short after"), JsonlWriter(path) as out:
+    with pytest.warns(UserWarning, match="cut short"), JsonlWriter(path) as out:
         out.write(episode(1))
     assert [t.task.seed for t in read(path)] == [0, 1]
 
@@ -165,20 +165,20 @@ def test_a_damaged_line_is_named(tmp_path):
     write(path, [episode(0), episode(1), episode(2)])
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[1][:40] + b"\n" + lines[2])
-    with pytest.raises(StorageError, match="line 2 is damaged"):
+    with pytest.raises(StorageError, match="line 2"):
         list(read(path))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"colour": "red"}, r"line 1: Trajectory has no field 'colour'; it has task, turns"),
-        ({"turns": [{"prompt_ids": []}]}, r"line 1.turns\[0\]: the field 'response_ids' of Turn is missing"),
-        ({"turns": 3}, r"line 1.turns: expected tuple, got int '3'"),
-        ({"success": "yes"}, r"line 1.success: expected bool, got str 'yes'"),
-        ({"group": True}, r"line 1.group: expected int, got bool"),
-        ({"status": "lost"}, r"line 1.status: 'lost' is not one of 'terminated'"),
-        ({"task": None}, r"line 1.task: expected an object with the fields of Task, got NoneType"),
+        ({"colour": "red"}, "line 1.*'colour'"),
+        ({"turns": [{"prompt_ids": []}]}, r"line 1.turns\[0\].*'response_ids'"),
+        ({"turns": 3}, "line 1.turns"),
+        ({"success": "yes"}, "line 1.success"),
+        ({"group": True}, "line 1.group"),
+        ({"status": "lost"}, "line 1.status"),
+        ({"task": None}, "line 1.task"),
     ],
 )
 def test_records_of_another_kind_are_refused(tmp_path, change, message):
@@ -201,7 +201,7 @@ def test_fields_with_a_default_may_be_absent():
 
 
 def test_files_that_cannot_be_used_are_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"\.jsonl or \.parquet"):
+    with pytest.raises(UsageError, match="parquet"):
         write(tmp_path / "episodes.csv", [])
     with pytest.raises(StorageError, match="no file"):
         read(tmp_path / "absent.jsonl")
@@ -213,7 +213,7 @@ def test_files_that_cannot_be_used_are_refused(tmp_path):
         write(tmp_path / "huge.parquet", [episode(2**70)])
     write(tmp_path / "huge.jsonl", [episode(2**70)])
     assert next(read(tmp_path / "huge.jsonl")).task.seed == 2**70
-    with pytest.raises(UsageError, match="not JSON data"):
+    with pytest.raises(UsageError, match="JSON"):
         write(tmp_path / "odd.jsonl", [Trajectory(Task("game:Test-v0", 0, {"path": Path()}))])
 
 

@@ -249,7 +249,7 @@ def test_hidden_files_are_in_no_image(built):
     said = built("FROM ubuntu\nCOPY . /app/", "find /app | sort", files={"a/.oracle/answer": "42", "a/b": ""})
     assert said.split() == ["/app", "/app/Dockerfile", "/app/a", "/app/a/b"]
     for name in ("a/.oracle", "a/.oracle/answer", "a/.ora*"):
-        with pytest.raises(BuildError, match=r"there is no a/\.ora"):
+        with pytest.raises(BuildError, match=r"\.ora"):
             built(f"FROM ubuntu\nCOPY {name} /app/")
 
 

@@ -69,5 +69,5 @@ def test_from_takes_an_image_of_the_engine(named, docker_url, tmp_path):
 
 
 def test_an_engine_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(SandboxError, match="could not be taken from Docker"):
+    with pytest.raises(SandboxError, match="Docker"):
         docker_image("ubuntu", base_url=f"unix://{tmp_path}/none")

@@ -182,7 +182,7 @@ def test_entries_allow_what_they_say(entry, monkeypatch):
 )
 def test_a_name_does_not_lead_to_this_host_or_its_neighbours(address, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, **_: [(0, 0, 0, "", (address, port))])
-    with pytest.raises(HostRefused, match="may not reach"):
+    with pytest.raises(HostRefused):
         AllowList(["evil.com", "*"]).addresses("evil.com", 80)
     if address == "10.0.0.7":
         assert AllowList(["evil.com", "10.0.0.0/8"]).addresses("evil.com", 80) == [address]

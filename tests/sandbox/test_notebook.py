@@ -324,7 +324,7 @@ def test_contexts_are_listed_restarted_and_removed(box):
     for act in (box.restart_context, box.remove_context):
         with pytest.raises(NotFound):
             act(name)
-    with pytest.raises(UsageError, match="no contexts for 'cobol'"):
+    with pytest.raises(UsageError, match="'cobol'"):
         box.create_context(language="cobol")
 
 
@@ -402,7 +402,7 @@ def test_a_language_is_of_its_context(box):
     needs(box, "bash")
     name = box.create_context(language="bash")
     assert said(box.run_code("echo $((1 + 1))", context=name)) == "2\n", "the context says the language"
-    with pytest.raises(UsageError, match="is for bash"):
+    with pytest.raises(UsageError, match="bash"):
         box.run_code("1", context=name, language="python")
     box.remove_context(name)
 

@@ -221,14 +221,14 @@ def test_bad_arguments_are_explained(box, backend):
         Limits(memory_mb=0)
     with pytest.raises(UsageError, match="at most"):
         Limits(output_bytes=1 << 40)
-    with pytest.raises(UsageError, match="no isolation property"):
+    with pytest.raises(UsageError, match="isolation"):
         Sandbox.create(**backend, require=["no_gravity"])
 
 
 def test_unknown_backends_and_settings():
-    with pytest.raises(UsageError, match="choose from local, docker"):
+    with pytest.raises(UsageError, match="docker"):
         Sandbox.create(backend="chroot")
-    with pytest.raises(UsageError, match="takes no setting 'image'"):
+    with pytest.raises(UsageError, match="'image'"):
         Sandbox.create(image="x")
 
 
@@ -320,9 +320,9 @@ def test_matplotlib_figures_are_results():
 
 @pytest.mark.smoke
 def test_a_missing_image_or_daemon_is_explained(docker_url):
-    with pytest.raises(SandboxError, match="no image 'absent:1'"):
+    with pytest.raises(SandboxError, match="absent:1"):
         Sandbox.create("docker", image="absent:1", base_url=docker_url)
-    with pytest.raises(SandboxError, match="Is the daemon running"):
+    with pytest.raises(SandboxError, match="daemon"):
         Sandbox.create("docker", base_url="unix:///nowhere")
 
 

@@ -87,10 +87,11 @@ def test_each_token_has_its_own_limits(serve, tmp_path):
 def test_computing_is_counted(serve, tmp_path, monkeypatch, name, action):
     """Processor time is; to sleep costs nothing."""
     file, found = tokens(tmp_path, ann="compute = 0.2", ben="")
-    env = make(monkeypatch, serve("--tokens", file), "test:Moody-v0", found[name])
+    server = serve("--tokens", file)
+    env = make(monkeypatch, server, "test:Moody-v0", found[name])
     env.reset(seed=1)
     env.step(action)
-    Servers.of(env._addresses).connections[0].patience = 0.5
+    Servers.of(parse(f"{server.address}/test:Moody-v0")[0]).connections[0].patience = 0.5
     if (name, action) != ("ann", "spin 2"):
         env.step("on")
         return

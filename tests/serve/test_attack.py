@@ -123,7 +123,7 @@ def test_a_session_that_is_closed_during_a_call_ends_with_its_environment(serve)
     assert [worker["pid"] for worker in told["workers"]] == pids, "nothing hung, so the worker stays"
 
 
-def test_opening_and_calling_at_once_makes_one_environment(serve):
+def test_opening_at_once_and_vanishing_openers_make_no_environment_too_many(serve):
     served = serve(workers=1)
     with Raw(served) as raw:
         for closing in (False, True):
@@ -138,10 +138,6 @@ def test_opening_and_calling_at_once_makes_one_environment(serve):
                 assert held(served) == 1
             raw.ask("close", name)
             assert eventually(lambda: held(served) == 0)
-
-
-def test_opening_twice_at_once_is_opening_once(serve):
-    served = serve(workers=1)
     with Raw(served) as one, Raw(served) as two:
         name = protocol.session_name()
         first, second = one.send(("open", name, "test:Echo-v0", {}), ("open", name, "test:Echo-v0", {}))
@@ -151,10 +147,6 @@ def test_opening_twice_at_once_is_opening_once(serve):
         assert answers[first] == answers[second] == {"reset_options": []}
         assert two.ask("call", name, 1, "reset", [1])[1][0].startswith("start")
         assert held(served) == 1
-
-
-def test_an_opener_that_vanishes_leaves_nothing(serve):
-    served = serve(workers=1)
     for _ in range(3):
         with Raw(served) as raw:
             raw.send(("open", protocol.session_name(), "test:Echo-v0", {}))
@@ -186,7 +178,7 @@ def test_a_worker_of_its_own_is_not_waited_for_forever(serve):
         with pytest.raises(EnvBroke):
             env.step("die")
     assert envs[0].step("x")[0] == "turn 1"  # it has the only place for one that killed its worker
-    with pytest.raises(EnvBroke, match="no worker had room"):
+    with pytest.raises(EnvBroke, match="room"):
         envs[1].step("x")
     envs[0].close()
     assert envs[1].step("x")[0] == "turn 1"
@@ -268,7 +260,7 @@ def test_a_replay_that_differs_is_not_played_on(serve):
     env.step("random")
     assert eventually(lambda: health(served)["sessions"]["open"] == 0, 10)
     for _ in range(2):
-        with pytest.raises(rollenv.core.errors.RollenvError, match="gave another answer"):
+        with pytest.raises(rollenv.core.errors.RollenvError, match="another answer"):
             env.step("x")
     assert health(served)["sessions"]["open"] == 0
 
@@ -282,25 +274,15 @@ def test_closing_does_not_wait_for_a_server_that_is_gone(serve):
     assert time.monotonic() - started < 20
 
 
-def test_tuples_as_keys_travel():
+def test_values_that_are_no_json_travel():
     value = {(1, 2): {("a", (3, 4)): "x"}}
     assert protocol.unpack(protocol.pack(value)) == value
     for hostile in (b"\x81\x80\x01", b"\x81\x91\x80\x01"):  # a mapping as a key
         with pytest.raises(UsageError):
             protocol.unpack(hostile)
-
-
-def test_values_that_are_no_json_travel_as_what_comes_nearest():
     day = datetime.datetime(2026, 1, 2)
-    info = {
-        "when": day,
-        "seen": {3, "b"},
-        "last": deque([1, 2]),
-        "share": Fraction(1, 3),
-        "n": 2**100,
-        "a": np.arange(3),
-    }
-    told = protocol.unpack(protocol.pack(info))
+    info = {"when": day, "seen": {3, "b"}, "last": deque([1, 2]), "share": Fraction(1, 3), "n": 2**100}
+    told = protocol.unpack(protocol.pack(info | {"a": np.arange(3)}))
     assert told == {
         "when": str(day), "seen": ["b", 3], "last": [1, 2], "share": "1/3", "n": 2**100, "a": [0, 1, 2]
     }  # fmt: skip
@@ -312,14 +294,8 @@ def test_values_that_are_no_json_travel_as_what_comes_nearest():
 
 
 @contextlib.contextmanager
-def liar(answer):
-    """A server that answers each request with ``answer(number, operation)``."""
-
-    def talk(connection):
-        for message in connection:
-            for number, operation, *_ in protocol.unpack_all(message):
-                connection.send(answer(number, operation))
-
+def talking(talk):
+    """A server that deals with each connection as ``talk`` does."""
     with serve_websocket(talk, "127.0.0.1", 0, subprotocols=[protocol.SUBPROTOCOL], max_size=None) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -328,16 +304,25 @@ def liar(answer):
         thread.join(10)
 
 
+def liar(answer):
+    """A server that answers each request with ``answer(number, operation)``."""
+
+    def talk(connection):
+        for message in connection:
+            for number, operation, *_ in protocol.unpack_all(message):
+                connection.send(answer(number, operation))
+
+    return talking(talk)
+
+
 def honest(number, operation):
     return protocol.pack([number, {"version": protocol.VERSION}])
 
 
 LIES = {
-    "garbage": lambda number, operation: honest(number, operation) if operation == "hello" else b"\xc1",
-    "an error with a text too many": lambda number, operation: (
-        honest(number, operation)
-        if operation == "hello"
-        else protocol.pack([number, None, "env", "x", {"text": 1, "self": 2, "kind": "lost"}])
+    "garbage": lambda number: b"\xc1",
+    "an error with a text too many": lambda number: protocol.pack(
+        [number, None, "env", "x", {"text": 1, "self": 2, "kind": "lost"}]
     ),
 }
 
@@ -355,7 +340,10 @@ def test_a_server_that_lies_is_lost(lie):
         finally:
             await workers.aclose()
 
-    with liar(LIES[lie]) as port:
+    def answer(number, operation):
+        return honest(number, operation) if operation == "hello" else LIES[lie](number)
+
+    with liar(answer) as port:
         asyncio.run(play(port))
 
 
@@ -363,7 +351,7 @@ def test_another_version_is_refused_each_time():
     with liar(lambda number, operation: protocol.pack([number, [] if operation == "hello" else "x"])) as port:
         connection = Connection(rollenv.remote.address.Address("127.0.0.1", port), patience=0.0)
         for _ in range(2):
-            with pytest.raises(UsageError, match="speaks version None"):
+            with pytest.raises(UsageError, match="version"):
                 connection.ask("spec", "x")
         connection.close()
 
@@ -425,7 +413,7 @@ def test_workers_belong_to_one_event_loop(server):
     workers = RemoteWorkers(server.address)
     one, two = asyncio.new_event_loop(), asyncio.new_event_loop()
     env = one.run_until_complete(workers.open(Task("test:Echo-v0", 1)))
-    with pytest.raises(UsageError, match="another event loop"):
+    with pytest.raises(UsageError, match="event loop"):
         two.run_until_complete(workers.open(Task("test:Echo-v0", 1)))
     env.close()
     one.run_until_complete(workers.aclose())

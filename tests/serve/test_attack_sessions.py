@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import importlib
-import inspect
 import json
 import os
 import random
@@ -18,13 +16,12 @@ import time
 
 import numpy as np
 import pytest
-from test_attack import Raw, eventually, health, honest, liar
-from websockets.sync.server import serve as serve_websocket
+from test_attack import Raw, eventually, health, honest, liar, talking
 
 import rollenv
 from rollenv.core.errors import UsageError
 from rollenv.remote import protocol
-from rollenv.remote.address import Address
+from rollenv.remote.address import Address, parse
 from rollenv.remote.connection import Connection
 from rollenv.remote.env import RemoteEnv, Servers
 from rollenv.remote.protocol import Cancelled, ServerFull, ServerLost, SessionGone
@@ -48,33 +45,21 @@ def oddities(monkeypatch):
     importlib.import_module("oddities")
 
 
-def in_a_core(limits=None):
-    """Run a test with sessions in this process; afterwards none of them may hold anything."""
+def here(play, limits=None):
+    """Plays with sessions in this process; afterwards none of them may hold anything."""
 
-    def run(test):
-        @functools.wraps(test)
-        def tested(**kwargs):
-            async def main():
-                workers = ProcessWorkers(1)
-                sessions = SessionManager(workers, limits or SessionLimits())
-                try:
-                    await test(sessions, **kwargs)
-                    await sessions.stop()
-                    await asyncio.sleep(0)
-                    assert sessions.queue._free == sessions.queue.width
-                finally:
-                    await workers.aclose()
+    async def main():
+        workers = ProcessWorkers(1)
+        sessions = SessionManager(workers, limits or SessionLimits())
+        try:
+            await play(sessions)
+            await sessions.stop()
+            await asyncio.sleep(0)
+            assert sessions.queue._free == sessions.queue.width
+        finally:
+            await workers.aclose()
 
-            asyncio.run(main())
-
-        del tested.__wrapped__
-        names = [name for name in inspect.signature(test).parameters if name != "sessions"]
-        tested.__signature__ = inspect.Signature(  # for pytest
-            [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in names]
-        )
-        return tested
-
-    return run
+    asyncio.run(main())
 
 
 async def begun(sessions, env_id="game:Sokoban-v0-tiny", seed=5):
@@ -90,20 +75,14 @@ def test_who_cancels_a_call_cancels_no_other(server):
         name = protocol.session_name()
         raw.ask("open", name, "test:Moody-v0", {})
         raw.ask("call", name, 1, "reset", [1])
-        step, after = raw.send(("call", name, 2, "step", ["hang 0.5"]), ("call", name, 3, "render", []))
-        raw.send(("cancel", after))
-        answers = {}
-        while len(answers) < 2:
-            answers |= {answer[0]: answer for answer in protocol.unpack_all(raw.socket.recv(20)) if answer[0] <= after}
-        assert answers[step][1][0] == "turn 1"
-        assert answers[after][2] == "cancelled"
-        step, after = raw.send(("call", name, 4, "step", ["hang 0.5"]), ("call", name, 5, "render", []))
-        raw.send(("cancel", step))
-        answers = {}
-        while len(answers) < 2:
-            answers |= {answer[0]: answer for answer in protocol.unpack_all(raw.socket.recv(20)) if answer[0] <= after}
-        assert answers[step][2] == "cancelled"
-        assert len(answers[after]) == 2
+        for turn, given_up in ((2, 1), (4, 0)):
+            both = raw.send(("call", name, turn, "step", ["hang 0.5"]), ("call", name, turn + 1, "render", []))
+            raw.send(("cancel", both[given_up]))
+            answers = {}
+            while len(answers) < 2:
+                answers |= {each[0]: each for each in protocol.unpack_all(raw.socket.recv(20)) if each[0] in both}
+            assert answers[both[given_up]][2] == "cancelled"
+            assert len(answers[both[1 - given_up]]) == 2, "the other one is answered"
         raw.ask("close", name)
 
 
@@ -140,76 +119,83 @@ class Client:
         self.messages.put_nowait({"type": "websocket.disconnect"})
 
 
-@in_a_core()
-async def test_who_closes_a_session_and_leaves_has_closed_it(sessions):
-    session, client = await begun(sessions), Client(sessions)
-    client.say(("close", session.name))
-    client.leave()
-    await client.talk
-    await asyncio.sleep(0.05)
-    assert not sessions.by_name
+def test_who_closes_a_session_and_leaves_has_closed_it():
+    async def played(sessions):
+        session, client = await begun(sessions), Client(sessions)
+        client.say(("close", session.name))
+        client.leave()
+        await client.talk
+        await asyncio.sleep(0.05)
+        assert not sessions.by_name
+
+    here(played)
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("seed", [0, 1])
-@in_a_core(SessionLimits(running=8, step=2.0, reset=3.0))
-async def test_whatever_happens_every_request_is_answered_once_and_no_place_is_lost(sessions, seed):
-    rng, end = random.Random(seed), time.monotonic() + 8
-    words = ["on"] * 12 + ["hang 0.3", "hang 1.3", "hang 9", "raise x", "wrong", "huge 3000", "end", "spin 0.2", "die"]
+def test_whatever_happens_every_request_is_answered_once_and_no_place_is_lost(seed):
+    async def played(sessions):
+        rng, end = random.Random(seed), time.monotonic() + 8
+        words = ["hang 0.3", "hang 1.3", "hang 9", "raise x", "wrong", "huge 3000", "end", "spin 0.2", "die"]
+        words += ["on"] * 12
 
-    async def play():
-        client = Client(sessions)
-        while time.monotonic() < end:
-            name, count = protocol.session_name(), 1
-            client.say(("open", name, "test:Moody-v0", {}), ("call", name, 1, "reset", [1]))
-            for _ in range(rng.randrange(1, 7)):
-                counts = range(count + 1, count + 1 + rng.choice([1, 1, 1, 2, 3]))
-                count = counts[-1]
-                requests = [("call", name, each, "step", [rng.choice(words)]) for each in counts]
-                asked = client.say(*requests, *requests[: rng.random() < 0.2])
-                chance = rng.random()
-                await asyncio.sleep(rng.choice([0, 0, 0.001, 0.01, 0.3]))
-                if chance < 0.08:
-                    client.say(*[("cancel", number) for number in asked])
-                elif chance < 0.11:
-                    client.say(("close", name))
-                elif chance < 0.14:
-                    client.leave()
-                    client = Client(sessions)
-                    asked = client.say(requests[-1])
-                await asyncio.wait_for(asyncio.gather(*asked.values()), 45)
-            await asyncio.gather(*client.say(("close", name)).values())
-        client.leave()
+        async def play():
+            client = Client(sessions)
+            while time.monotonic() < end:
+                name, count = protocol.session_name(), 1
+                client.say(("open", name, "test:Moody-v0", {}), ("call", name, 1, "reset", [1]))
+                for _ in range(rng.randrange(1, 7)):
+                    counts = range(count + 1, count + 1 + rng.choice([1, 1, 1, 2, 3]))
+                    count = counts[-1]
+                    requests = [("call", name, each, "step", [rng.choice(words)]) for each in counts]
+                    asked = client.say(*requests, *requests[: rng.random() < 0.2])
+                    chance = rng.random()
+                    await asyncio.sleep(rng.choice([0, 0, 0.001, 0.01, 0.3]))
+                    if chance < 0.08:
+                        client.say(*[("cancel", number) for number in asked])
+                    elif chance < 0.11:
+                        client.say(("close", name))
+                    elif chance < 0.14:
+                        client.leave()
+                        client = Client(sessions)
+                        asked = client.say(requests[-1])
+                    await asyncio.wait_for(asyncio.gather(*asked.values()), 45)
+                await asyncio.gather(*client.say(("close", name)).values())
+            client.leave()
 
-    async def kill():
-        while seed and time.monotonic() < end:
-            await asyncio.sleep(rng.random())
-            worker = sessions.workers.slots[0].worker
-            if worker is not None and worker.pid and rng.random() < 0.3:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(worker.pid, signal.SIGKILL)
+        async def kill():
+            while seed and time.monotonic() < end:
+                await asyncio.sleep(rng.random())
+                worker = sessions.workers.slots[0].worker
+                if worker is not None and worker.pid and rng.random() < 0.3:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(worker.pid, signal.SIGKILL)
 
-    await asyncio.gather(*(play() for _ in range(12)), kill())
-    await asyncio.sleep(3)
-    assert [session.busy for session in sessions.by_name.values() if session.busy] == []
+        await asyncio.gather(*(play() for _ in range(12)), kill())
+        await asyncio.sleep(3)
+        assert [session.busy for session in sessions.by_name.values() if session.busy] == []
+
+    here(played, SessionLimits(running=8, step=2.0, reset=3.0))
 
 
 @pytest.mark.slow
-@in_a_core(SessionLimits(each=Quota(compute=30.0)))
-async def test_a_call_that_is_cancelled_or_fails_is_counted(sessions):
-    session = await begun(sessions, "test:Moody-v0")
-    assert sessions.limiter._worked[OWNER] < time.monotonic()
-    call = asyncio.create_task(session.numbered(2, "step", ["spin 1.5"]))
-    await asyncio.sleep(0.3)
-    call.cancel()
-    with pytest.raises((Cancelled, asyncio.CancelledError)):
-        await call
-    before = sessions.limiter._worked[OWNER]
-    for _ in range(100):
-        await asyncio.sleep(0.05)
-        if sessions.limiter._worked[OWNER] > before + 0.5:  # a busy machine gives it less than its time
-            return
-    raise AssertionError("what it computed was not counted")
+def test_a_call_that_is_cancelled_or_fails_is_counted():
+    async def played(sessions):
+        session = await begun(sessions, "test:Moody-v0")
+        assert sessions.limiter._worked[OWNER] < time.monotonic()
+        call = asyncio.create_task(session.numbered(2, "step", ["spin 1.5"]))
+        await asyncio.sleep(0.3)
+        call.cancel()
+        with pytest.raises((Cancelled, asyncio.CancelledError)):
+            await call
+        before = sessions.limiter._worked[OWNER]
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            if sessions.limiter._worked[OWNER] > before + 0.5:  # a busy machine gives it less than its time
+                return
+        raise AssertionError("what it computed was not counted")
+
+    here(played, SessionLimits(each=Quota(compute=30.0)))
 
 
 @pytest.mark.parametrize("little", [range(10**12), range(10**30), np.zeros(10**9, "V0")])
@@ -220,6 +206,11 @@ def test_what_is_little_to_send_and_much_to_hold_is_refused(little):
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------
+
+
+def connection_to(served):
+    """The connection that environments at this server share."""
+    return Servers.of(parse(f"{served.address}/test:Echo-v0")[0]).connections[0]
 
 
 def test_a_call_that_cannot_be_sent_does_not_count(server):
@@ -242,7 +233,7 @@ def test_a_call_that_is_refused_for_now_does_not_count(serve, tmp_path, monkeypa
     monkeypatch.setenv("ROLLENV_TOKEN", token)
     env = rollenv.make(f"{served.address}/test:Echo-v0")
     env.reset(seed=1)
-    connection, turn = Servers.of(env._addresses).connections[0], 0
+    connection, turn = connection_to(served), 0
     connection.patience = 0.0
     for _ in range(40):
         try:
@@ -284,7 +275,7 @@ def test_a_step_that_was_sent_ahead_in_another_thread_has_its_own_answer(server)
         env.reset(seed=5)
 
     def elsewhere():
-        connection = Servers.of(envs[0]._addresses).connections[0]
+        connection = connection_to(server)
         connection.ask("hello", protocol.VERSION)
         while next(connection._numbers) + 1 < envs[0]._ahead[1]:  # so that both have the same number
             pass
@@ -294,7 +285,7 @@ def test_a_step_that_was_sent_ahead_in_another_thread_has_its_own_answer(server)
 
     shown: list = []
     for _ in range(20):
-        Servers.of(envs[0]._addresses).connections[0].ask("hello", protocol.VERSION)
+        connection_to(server).ask("hello", protocol.VERSION)
     RemoteEnv.steps_ahead([(envs[0], "a")])
     thread = threading.Thread(target=elsewhere)
     thread.start()
@@ -312,14 +303,13 @@ def test_what_is_not_played_leaves_nothing(serve):
     for turn in range(5):
         RemoteEnv.steps_ahead([(env, "a")])
         assert env.step("b")[0].startswith(f"{turn + 1} ")
-    connection = env._connection()
+    connection = connection_to(served)
     RemoteEnv.steps_ahead([(env, "a")])
     env.close()
     assert not connection._ahead, "answers that nobody collects"
     assert eventually(lambda: health(served)["sessions"]["open"] == 0)
 
 
-@contextlib.contextmanager
 def closes(frames):
     """A server that sends raw bytes after its answer to a "spec" and waits."""
 
@@ -330,12 +320,7 @@ def closes(frames):
                 if operation == "spec":
                     connection.socket.sendall(frames)
 
-    with serve_websocket(talk, "127.0.0.1", 0, subprotocols=[protocol.SUBPROTOCOL], max_size=None) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server.socket.getsockname()[1]
-        server.shutdown()
-        thread.join(10)
+    return talking(talk)
 
 
 @pytest.mark.parametrize("frames", [b"\x88\x02\x03\xe8", b"\xff\xff\xff\xff", b"\x82\x7f\x7f" + b"\xff" * 7])
@@ -366,18 +351,13 @@ def test_answers_to_nobody_are_no_answer(patient):
                 while operation != "hello" and not stop.wait(0.05):
                     connection.send(answer(number, operation))
 
-    with serve_websocket(talk, "127.0.0.1", 0, subprotocols=[protocol.SUBPROTOCOL], max_size=None) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with talking(talk) as port:
         threading.Timer(5.0, stop.set).start()
-        address = Address("127.0.0.1", server.socket.getsockname()[1])
-        connection = Connection(address, patience=0.0, answer=0.3, silence=0.2)
-        with pytest.raises(ServerLost, match=r"does not answer|protocol"):
+        connection = Connection(Address("127.0.0.1", port), patience=0.0, answer=0.3, silence=0.2)
+        with pytest.raises(ServerLost):
             connection.ask("spec", "x")
         stop.set()
         connection.close()
-        server.shutdown()
-        thread.join(10)
 
 
 @pytest.mark.parametrize("wait", ["soon", -1, float("nan"), None, 1e300, [1]])
@@ -389,7 +369,7 @@ def test_a_server_cannot_say_nonsense_about_when_to_ask_again(wait):
 
     with liar(answer) as port:
         connection = Connection(Address("127.0.0.1", port), patience=0.0)
-        with pytest.raises(ServerFull, match="no room"):
+        with pytest.raises(ServerFull):
             connection.ask("spec", "x")
         connection.close()
 

@@ -364,12 +364,9 @@ def test_hostile_texts_of_environments_are_text(tabs, served):
     tab.get_by_role("link", name="hostile:Texts-v0").click()
     expect(tab.get_by_text("The contract")).to_be_visible()
     expect(tab.locator(".lead")).to_contain_text("<script>")
-    for shown in (tab.locator(".box").first.inner_text(),):
-        assert "\u27e8202E\u27e9" in shown
-        assert "\u27e8061C\u27e9" in shown
-        assert "\u2400" in shown
-        assert "\u241b[31m" in shown
-        assert "\u202e" not in shown
+    shown = tab.locator(".box").first.inner_text()
+    assert all(text in shown for text in ("\u27e8202E\u27e9", "\u27e8061C\u27e9", "\u2400", "\u241b[31m"))
+    assert "\u202e" not in shown
     tab.get_by_role("link", name="Play", exact=True).click()
     expect(tab.locator(".said")).to_contain_text("<iframe srcdoc")
     expect(tab.locator(".board")).to_contain_text("<img src=x")
@@ -394,15 +391,12 @@ def test_hostile_texts_of_environments_are_text(tabs, served):
     expect(other.locator(".said")).to_contain_text("<svg onload")
 
 
-def test_endless_texts_are_cut(tabs, served):
+def test_endless_texts_are_cut_and_boards_that_are_none_are_texts(tabs, served):
     tab = tabs.open(served.http, play("hostile:Texts-v0", seed="1"))
     tab.get_by_role("button", name="big", exact=True).click()
     expect(tab.locator(".said")).to_contain_text("characters are left out here")
     assert len(tab.locator(".said").inner_text()) < 25_000
     expect(stat(tab, "Turn")).to_have_text("1")
-
-
-def test_boards_that_are_none(tabs, served):
     tab = tabs.open(served.http, play("hostile:Boards-v0", seed="1"))
     for turn in range(1, 8):
         tab.get_by_label("Your answer").fill("go")
@@ -488,34 +482,26 @@ def test_no_page_can_frame_it(tabs, served):
 
 # -- all can use it ----------------------------------------------------------------------------------------------------
 
+PAGES = ("", f"#/env/{quote(EASY)}", play(EASY, seed="7"), replay(EASY, "7", "\\boxed{up}"), "#/sessions", "#/health")
+
+
+def loaded(tabs, server, fragment, **how):
+    tab = tabs.open(server.http, fragment, **how)
+    expect(tab.get_by_text(re.compile("(Loading|gets it ready|plays an example|plays it again)…"))).to_have_count(0)
+    return tab
+
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
 def test_nothing_is_wider_than_the_window(tabs, server, width, scheme):
-    pages = [
-        "",
-        f"#/env/{quote(EASY)}",
-        play(EASY, seed="7"),
-        play("webshop:mini", seed="3"),
-        replay(EASY, "7", "\\boxed{up}"),
-    ]
-    for fragment in (*pages, "#/replay", "#/sessions", "#/health"):
-        tab = tabs.open(server.http, fragment, width=width, color_scheme=scheme)
-        expect(tab.get_by_text(re.compile("(Loading|gets it ready|plays an example|plays it again)…"))).to_have_count(0)
+    for fragment in (*PAGES, play("webshop:mini", seed="3"), "#/replay"):
+        tab = loaded(tabs, server, fragment, width=width, color_scheme=scheme)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width, fragment
 
 
 def test_every_control_has_a_name_and_keyboards_reach_it(tabs, server):
-    for fragment in (
-        "",
-        f"#/env/{quote(EASY)}",
-        play(EASY, seed="7"),
-        replay(EASY, "7", "\\boxed{up}"),
-        "#/sessions",
-        "#/health",
-    ):
-        tab = tabs.open(server.http, fragment)
-        expect(tab.get_by_text(re.compile("(Loading|gets it ready|plays an example|plays it again)…"))).to_have_count(0)
+    for fragment in PAGES:
+        tab = loaded(tabs, server, fragment)
         unnamed = tab.locator("button, a, input, select, textarea").evaluate_all(
             """nodes => nodes.filter(n => n.offsetParent && !(n.getAttribute("aria-label") || n.labels?.length
                                       || (n.matches("a, button") && n.textContent.trim()))).map(n => n.outerHTML)"""

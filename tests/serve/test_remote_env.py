@@ -63,21 +63,21 @@ def plain(value):
 
 
 def test_errors_are_those_of_an_environment_at_home(server):
-    with pytest.raises(UnknownEnv, match="did you mean game:Sokoban"):
+    with pytest.raises(UnknownEnv, match="game:Sokoban"):
         rollenv.make(f"{server.address}/game:Sokobam-v0")
-    with pytest.raises(UsageError, match="no argument 'sandboxes'"):
+    with pytest.raises(UsageError, match="'sandboxes'"):
         rollenv.make(f"{server.address}/game:Sokoban-v0-easy", sandboxes=3)
     env = rollenv.make(f"{server.address}/test:Echo-v0")
     with pytest.raises(EpisodeOver):
         env.step("x")
-    with pytest.raises(UsageError, match="no option 'level'"):
+    with pytest.raises(UsageError, match="'level'"):
         env.reset(1, options={"level": 3})
     with pytest.raises(UsageError, match="non-negative"):
         env.reset(-1)
     with pytest.raises(NoSuchAbility):
         env.oracle_action()
     env.reset(1)
-    with pytest.raises(TypeError, match="must be a str"):
+    with pytest.raises(TypeError, match="str"):
         env.step(5)
     assert env.step("still here")[0].endswith("still here")
     env.close()
@@ -212,7 +212,7 @@ def test_what_cannot_be_replayed_says_so(server, tmp_path):
     env = rollenv.make(f"{server.address}/test:Moody-v0")
     env.reset(1)
     env.step("random")
-    with pytest.raises(EnvBroke, match="gave another answer"):
+    with pytest.raises(EnvBroke, match="another answer"):
         env.step(f"dieonce {tmp_path / 'file'}")
     env.close()
 
@@ -224,7 +224,7 @@ def test_deadlines(serve):
     env.reset(1)
     neighbour.reset(1)
     for action in ("hang", "spin"):
-        with pytest.raises(EnvBroke, match="within 1 s"):
+        with pytest.raises(EnvBroke, match="1 s"):
             env.step(action)
         assert env.step("x")[0]
     assert neighbour.step("x")[0] == "turn 1"
@@ -268,7 +268,7 @@ def test_a_full_server_says_when_to_come_back(serve):
     from rollenv.remote.connection import Connection
 
     hasty = Connection(parse(served.address)[0][0], patience=0.0)
-    with pytest.raises(ServerFull, match="1 sessions are taken") as caught:
+    with pytest.raises(ServerFull, match="1 sessions") as caught:
         hasty.ask("open", "n" * 20, "test:Echo-v0", {})
     assert caught.value.details["retry_after"] > 0
     with pytest.raises(SessionGone):
@@ -340,13 +340,16 @@ def test_an_episode_survives_the_death_of_its_server(serve):
     twins = [rollenv.make("game:Sokoban-v0-tiny", max_turns=50) for _ in range(4)]
     for seed, (env, twin) in enumerate(zip(envs, twins, strict=True)):
         assert env.reset(seed) == twin.reset(seed)
+    playing = list(zip(envs, twins, strict=True))
     for turn in range(12):
         if turn == 4:
             servers[0].signal(signal.SIGKILL)
-        for env, twin in zip(envs, twins, strict=True):
+        for env, twin in list(playing):
             action = twin.sample_random_action()
-            if not twin._over:
-                assert env.step(action) == twin.step(action)
+            mine, expected = env.step(action), twin.step(action)
+            assert mine == expected
+            if expected[2] or expected[3]:
+                playing.remove((env, twin))
     for env in envs:
         env.close()
 

@@ -71,7 +71,7 @@ def test_a_server_that_stands_still_is_lost_and_one_that_computes_is_not(serve):
     assert connection.ask("call", name, 2, "step", ["hang 2"])[0] == "turn 1"
     served.signal(signal.SIGSTOP)
     began = time.monotonic()
-    with pytest.raises(ServerLost, match="silent"):
+    with pytest.raises(ServerLost):
         connection.ask("call", name, 3, "step", ["x"])
     assert time.monotonic() - began < 20
     assert connection.recently_lost

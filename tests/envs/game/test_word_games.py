@@ -122,7 +122,7 @@ def test_hardcore_words_are_rarer():
 
 @pytest.mark.parametrize("env_id", ["game:Wordle-v0", "game:Hangman-v0"])
 def test_lengths_without_words_are_refused(env_id):
-    with pytest.raises(UsageError, match="word_length must be 3 to 8"):
+    with pytest.raises(UsageError, match="word_length"):
         rollenv.make(env_id, word_length=9)
 
 

@@ -87,7 +87,7 @@ def test_states_of_agents():
     assert (reward, terminated, truncated, info) == (1.0, False, False, {"bid": 5})
     assert env.get_state("cy")[2] is True
     assert list(env.get_active_states()) == ["ann", "bob"]
-    with pytest.raises(UsageError, match="no agent 'dee'"):
+    with pytest.raises(UsageError, match="'dee'"):
         env.get_state("dee")
 
 

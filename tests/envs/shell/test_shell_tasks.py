@@ -240,7 +240,7 @@ def test_a_folder_or_a_shell_that_is_gone_is_no_error(bench):
 
 
 def test_a_setup_that_fails_is_no_failure_of_the_agent(bench):
-    with pytest.raises(Exception, match="setup of a shell task"):
+    with pytest.raises(Exception, match="setup"):
         bench.place.prepare({}, "exit 3")
 
 

@@ -65,7 +65,7 @@ def test_no_two_splits_ask_for_the_same(data, kind):
         for goal in (goals[int(n)] for n in goals.split(name)):
             key = asked(goal) if kind == "synthetic" else (goal.asin, goal.instruction)
             assert seen.setdefault(key, name) == name
-    with pytest.raises(UsageError, match="'dev' is unknown"):
+    with pytest.raises(UsageError, match="'dev'"):
         goals.split("dev")
 
 
@@ -184,11 +184,11 @@ def test_a_small_shop_has_splits_too(tmp_path):
     parts = [goals.split(name).tolist() for name in ("test", "eval", "train")]
     assert list(map(len, parts)) == [2, 4, 4]
     assert sorted(parts[0] + parts[1] + parts[2]) == list(range(10))
-    with pytest.raises(UsageError, match="no synthetic goals"):
+    with pytest.raises(UsageError, match="synthetic"):
         Goals(catalogue)
-    with pytest.raises(UsageError, match="'robot' is unknown"):
+    with pytest.raises(UsageError, match="'robot'"):
         Goals(catalogue, "robot")
-    with pytest.raises(UsageError, match="no goal 10"):
+    with pytest.raises(UsageError, match="goal 10"):
         goals[10]
     assert sorted(goals.split("rest")) == sorted(parts[1] + parts[2])
     assert set(SPLITS) == {"test", "eval", "train", "rest", "all"}

@@ -31,7 +31,7 @@ def test_splits_ask_for_different_things(env_id):
             goal = goals[int(number)]
             assert seen.setdefault((goal.query, goal.attributes, str(goal.options)), name) == name
     assert sum(len(goals.split(name)) for name in ("train", "eval", "test")) == len(goals) == len(goals.split("all"))
-    with pytest.raises(UsageError, match="'dev' is unknown"):
+    with pytest.raises(UsageError, match="'dev'"):
         goals.split("dev")
 
 
@@ -81,9 +81,9 @@ def test_an_equal_product_wins_too():
             if p.title == env.goal.name and p.asin != env.goal.asin and p.price() <= env.goal.price_upper
         ]
         if twins:
-            env.step(f"search[{env.goal.name}]")
-            while f"click[{twins[0].asin.lower()}]" not in env._suffix():
-                env.step("click[next >]")
+            info = env.step(f"search[{env.goal.name}]")[4]
+            while twins[0].asin.lower() not in info["available_actions"]["clickables"]:
+                info = env.step("click[next >]")[4]
             env.step(f"click[{twins[0].asin}]")
             won += env.step("click[buy now]")[4]["success"]
             assert env.reward == 1.0

@@ -117,7 +117,7 @@ def test_an_environment_that_raises_is_one_line_and_is_closed():
     env = skyrl_gym.make("rollenv", env_config={"env_id": "peers:Moody-v0"}, extras={"seed": 1})
     env.init([])
     CLOSED.clear()
-    with pytest.raises(EpisodeFailed, match=r"failed at turn 1: RuntimeError: two lines") as caught:
+    with pytest.raises(EpisodeFailed, match="turn 1: RuntimeError") as caught:
         env.step("raise")
     assert "\n" not in str(caught.value)
     assert CLOSED

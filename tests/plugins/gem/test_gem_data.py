@@ -80,7 +80,7 @@ def test_every_data_id_of_gem_has_a_class():
 def test_arguments_that_gem_ignores_are_ignored(make):
     env = make(init_algo="x", max_turns=3, verbose=True, use_mp=False, load_from_cache_file=False, sandbox_type="bwrap")
     assert env.reset()[0]
-    with pytest.raises(UsageError, match="no column 'nothing'"):
+    with pytest.raises(UsageError, match="'nothing'"):
         make(question_key="nothing")
 
 
@@ -97,6 +97,11 @@ def test_every_epoch_asks_each_row_once_in_an_order_that_follows_the_seed(make):
     again, other = make(seed=3), make(seed=4)
     assert [asked(again) for _ in ROWS if again.reset()] == epochs[0]
     assert [asked(other) for _ in ROWS if other.reset()] != epochs[0]
+
+
+def test_the_order_of_the_rows_can_be_kept():
+    env = MathEnv(dataset=ROWS, eval=True)
+    assert [asked(env) for _ in ROWS if env.reset()] == list(range(9))
 
 
 @each_kind
@@ -122,13 +127,8 @@ def test_rows_by_number(make):
         assert env.reset(idx=i)[0] == env.dataset[i][env.question_key]
         assert env.reset(None, i)[0] == env.reset(options={"index": np.int64(i)})[0]
     for wrong in (9, -1, "0", True):
-        with pytest.raises(UsageError, match="from 0 to 8"):
+        with pytest.raises(UsageError, match="0 to 8"):
             env.reset(idx=wrong)
-
-
-def test_the_order_of_the_rows_can_be_kept():
-    env = MathEnv(dataset=ROWS, eval=True)
-    assert [asked(env) for _ in ROWS if env.reset()] == list(range(9))
 
 
 @each_kind
@@ -162,28 +162,14 @@ def test_a_table_does_what_a_dataset_does():
     datasets = pytest.importorskip("datasets")
     rows = [{"a": i, "b": str(i)} for i in range(7)]
     ours, theirs = Table(rows), datasets.Dataset.from_list(rows)
-    for act in (
-        list,
-        len,
-        lambda d: d[2],
-        lambda d: d[-1],
-        lambda d: d[1:3],
-        lambda d: d[[4, 0]],
-        lambda d: list(d["a"]),
-        lambda d: d.column_names,
-        lambda d: list(d.shuffle(seed=5)),
+    acts = [
+        list, len, lambda d: d[2], lambda d: d[-1], lambda d: d[1:3], lambda d: d[[4, 0]], lambda d: list(d["a"]),
+        lambda d: d.column_names, lambda d: list(d.shuffle(seed=5)), lambda d: d.to_list(),
         lambda d: list(d.shuffle(seed=5).shuffle(seed=6).select(range(3))),
-        lambda d: list(d.filter(lambda row: row["a"] > 3)),
-        lambda d: list(d.map(lambda row: {"a": row["a"] * 2})),
-        lambda d: d.to_list(),
-    ):
+        lambda d: list(d.filter(lambda row: row["a"] > 3)), lambda d: list(d.map(lambda row: {"a": row["a"] * 2})),
+    ]  # fmt: skip
+    for act in acts:
         assert act(ours) == act(theirs)
-
-
-def test_rows_that_no_table_of_the_library_can_hold():
-    env = MathEnv(dataset=[{"problem": "?", "answer": 2}, {"problem": "!", "answer": "2"}])
-    assert {env.reset()[0] for _ in range(2)} == {"?", "!"}
-    assert env.step("\\boxed{2}")[1] == 1.0
 
 
 # -- steps -----------------------------------------------------------------------------------------------------------
@@ -210,19 +196,18 @@ def test_a_step_ends_the_episode_at_its_limit_and_can_be_repeated(kind):
             assert "suffix" not in info
 
 
-@pytest.mark.parametrize(("asked_for", "reward"), [(False, 0.0), (True, -0.1)])
-def test_math_without_a_box(asked_for, reward):
-    env = MathEnv(dataset=ROWS, use_format_error_reward=asked_for)
-    env.reset()
-    assert env.step("2")[1] == reward
-
-
 def test_a_step_before_reset_and_actions_that_are_no_text():
+    mixed = MathEnv(dataset=[{"problem": "?", "answer": 2}, {"problem": "!", "answer": "2"}])  # no Dataset holds this
+    assert {mixed.reset()[0] for _ in range(2)} == {"?", "!"}
+    assert mixed.step("\\boxed{2}")[1] == 1.0
     env = MathEnv(dataset=[{"problem": "?", "answer": "2"}])
     assert env.step("\\boxed{2}")[1] == 1.0
     for action in (np.array("\\boxed{2}"), np.array(["\\boxed{2}"]), np.str_("\\boxed{2}")):
         assert env.step(action)[1] == 1.0
-    assert env.step(None)[1] == 0.0
+    assert env.step(None)[1] == env.step("2")[1] == 0.0
+    strict = MathEnv(dataset=ROWS, use_format_error_reward=True)
+    strict.reset()
+    assert strict.step("2")[1] == -0.1
 
 
 def test_answers_can_be_set():
@@ -239,6 +224,15 @@ def test_answers_can_be_set():
     program.reset()
     program.tests = {"inputs": ["x"], "outputs": ["x"]}
     assert (program.step("```\nprint(input())\n```")[1], program.step(RIGHT)[1]) == (1.0, 0.0)
+    # and without a reset before
+    for cls, right in ((MathEnv, "\\boxed{42}"), (QaEnv, "<answer>42</answer>")):
+        env = cls(dataset=ROWS)
+        env.answer = "42"
+        assert [env.step(right)[1], env.answer, env.idx] == [1.0, "42", 0]
+    program = CodeEnv("apps", dataset=ROWS)
+    program.tests = {"inputs": ["x"], "outputs": ["x"]}
+    assert program.step("```\nprint(input())\n```")[1] == 1.0
+    assert program.tests["inputs"] == ["x"]
 
 
 def test_what_an_author_overrides_is_used():
@@ -295,7 +289,7 @@ def test_states_and_twins(kind):
         warnings.simplefilter("error")
         fresh = env.spawn(seed=9)
     assert sorted(fresh.reset()[0] for _ in ROWS) == sorted(row[env.question_key] for row in env.dataset)
-    with pytest.warns(UserWarning, match="the same seed"):
+    with pytest.warns(UserWarning, match="seed"):
         KINDS[kind]().spawn()
 
 
@@ -355,17 +349,6 @@ def test_reasoning_gym_scores_what_stands_in_the_box():
 # -- what programs set -----------------------------------------------------------------------------------------------
 
 
-def test_an_answer_that_is_set_without_reset_is_judged():
-    for cls, right in ((MathEnv, "\\boxed{42}"), (QaEnv, "<answer>42</answer>")):
-        env = cls(dataset=ROWS)
-        env.answer = "42"
-        assert [env.step(right)[1], env.answer, env.idx] == [1.0, "42", 0]
-    program = CodeEnv("apps", dataset=ROWS)
-    program.tests = {"inputs": ["x"], "outputs": ["x"]}
-    assert program.step("```\nprint(input())\n```")[1] == 1.0
-    assert program.tests["inputs"] == ["x"]
-
-
 @pytest.mark.parametrize(
     ("base", "key", "form"), [(MathEnv, "problem", "\\boxed{%s}"), (QaEnv, "question", "<answer>%s</answer>")]
 )
@@ -414,11 +397,11 @@ def test_errors_are_of_the_kinds_that_gem_raises():
     env = MathEnv(dataset=ROWS)
     with pytest.raises(AssertionError):
         env.reset(idx=99)
-    with pytest.raises(KeyError, match=r"^the data set has the splits train, test"):
+    with pytest.raises(KeyError, match="train, test"):
         MathEnv(dataset={"train": ROWS, "test": ROWS}, split="dev")
     for cls in (MathEnv, QaEnv):
         for wrong in (None, {"a": 1}, ("1", "2")):
-            with pytest.raises(ValueError, match="a correct answer must be"):
+            with pytest.raises(ValueError, match="answer"):
                 cls.check_correct("\\boxed{1}", wrong)
 
 

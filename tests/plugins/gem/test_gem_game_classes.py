@@ -33,14 +33,18 @@ def test_every_game_has_its_class():
         assert f"{own.__module__}:{own.__name__}" in games.CLASSES
 
 
-def test_positional_arguments_are_in_gem_s_order():
-    env = games.SokobanEnv((7, 7), 50, 2)
-    assert (env.dim_room, env.max_turns, env.num_boxes) == ((7, 7), 50, 2)
-    env = games.FifteenPuzzleEnv(30, 3)
-    assert (env.max_turns, env.num_rows) == (30, 3)
-    env = games.WordleEnv(4, True, 9)
-    assert (env.word_length, env.max_turns, env.only_real_words) == (4, 9, True)
-    assert games.MastermindEnv(3, 5, True, 8).duplicate_numbers is True
+POSITIONAL = [
+    (games.SokobanEnv, ((7, 7), 50, 2), "dim_room max_turns num_boxes"),
+    (games.FifteenPuzzleEnv, (30, 3), "max_turns num_rows"),
+    (games.WordleEnv, (4, True, 9), "word_length only_real_words max_turns"),
+    (games.MastermindEnv, (3, 5, True, 8), "code_length num_numbers duplicate_numbers max_turns"),
+]
+
+
+@pytest.mark.parametrize(("cls", "given", "names"), POSITIONAL)
+def test_positional_arguments_are_in_gem_s_order(cls, given, names):
+    env = cls(*given)
+    assert tuple(getattr(env, name) for name in names.split()) == given
 
 
 @pytest.mark.parametrize("cls", ENVS)
@@ -84,16 +88,20 @@ def test_attributes_can_be_read_before_a_reset_and_stay_what_they_are(cls):
     assert len(env.step(env.sample_random_action())) == 5
 
 
-@pytest.mark.parametrize("cls", [games.GuessTheNumberEnv, games.WordleEnv, games.HangmanEnv, games.MastermindEnv])
-def test_hidden_answers_can_be_set(cls):
-    name, value, action = {
-        games.GuessTheNumberEnv: ("game_number", 7, "7"),
-        games.WordleEnv: ("secret_word", "crane", "crane"),
-        games.HangmanEnv: ("secret_word", "crane", "CRANE"),
-        games.MastermindEnv: ("game_code", [4, 3, 2, 1], "4 3 2 1"),
-    }[cls]
+HIDDEN = [
+    (games.GuessTheNumberEnv, "game_number", 7, "7"),
+    (games.WordleEnv, "secret_word", "crane", "crane"),
+    (games.HangmanEnv, "secret_word", "crane", "CRANE"),
+    (games.MastermindEnv, "game_code", [4, 3, 2, 1], "4 3 2 1"),
+]
+
+
+@pytest.mark.parametrize(("cls", "name", "value", "action"), HIDDEN)
+def test_hidden_answers_can_be_set_and_the_episode_goes_on(cls, name, value, action):
     env = cls()
     env.reset()
+    env.step("bad")
+    env.turn_count = 0
     setattr(env, name, value)
     assert env.step(f"\\boxed{{{action}}}")[1:4] == (1.0, True, False)
 
@@ -110,12 +118,16 @@ def test_random_actions_are_drawn_as_gem_draws_them():
     assert {len(hangman.sample_random_action()) for _ in range(50)} == {9, 13}
 
 
-def test_zero_is_a_guess_where_the_range_has_it():
+def test_odd_ranges_and_limits_of_guesses():
     for low, ended in ((1, True), (0, False), (-2, False)):
         env = games.GuessTheNumberEnv(low, 9, 5)
         env.reset()
         env.game_number = 5
         assert env.step("\\boxed{0}")[1:3] == (-0.1 if ended else 0.0, ended)
+    assert games.GuessTheNumberEnv(5, 5, 4).step("\\boxed{5}")[1:4] == (1.0, True, False)
+    env = games.GuessTheNumberEnv(1, 10, 0)
+    env.game_number = 5
+    assert env.step("\\boxed{6}")[1:4] == (pytest.approx(8 / 9), True, True)
 
 
 def test_turn_count_can_be_set():
@@ -187,14 +199,6 @@ def test_an_author_s_texts_are_used(cls):
     assert info["suffix"].startswith("suffix: ")
     assert env.step("no box")[4]["suffix"].startswith("suffix: ")
     assert cls()._get_instructions()
-
-
-def test_an_episode_goes_on_when_its_state_is_set():
-    env = games.GuessTheNumberEnv()
-    env.reset()
-    env.step("bad")
-    env.turn_count, env.game_number = 0, 5
-    assert env.step("\\boxed{5}")[1:4] == (1.0, True, False)
 
 
 def test_rewards_that_a_user_changes_are_paid(monkeypatch):
@@ -305,14 +309,10 @@ def test_what_gem_s_games_tell_of_themselves():
         assert isinstance(cls()._render_board(), str)
 
 
-def test_a_range_of_one_number_and_no_turns_are_sizes():
-    assert games.GuessTheNumberEnv(5, 5, 4).step("\\boxed{5}")[1:4] == (1.0, True, False)
-    env = games.GuessTheNumberEnv(1, 10, 0)
-    env.game_number = 5
-    assert env.step("\\boxed{6}")[1:4] == (pytest.approx(8 / 9), True, True)
-
-
 def test_state_is_drawn_as_gem_holds_it():
+    env = games.SokobanEnv(None, None, None)
+    env.reset(0)
+    assert (env.dim_room, env.num_boxes, env.max_turns) in RANDOM_SIZES
     env = games.SokobanEnv((6, 6), 20, 2)
     env.reset(3)
     row, col = env.player_position
@@ -349,12 +349,6 @@ def test_state_is_saved_and_restored(cls):
     for _ in range(3):
         action = env.sample_random_action()
         assert env.step(action) == other.step(action) == twin.step(action) == copied.step(action)
-
-
-def test_sokoban_draws_gem_s_random_sizes():
-    env = games.SokobanEnv(None, None, None)
-    env.reset(0)
-    assert (env.dim_room, env.num_boxes, env.max_turns) in RANDOM_SIZES
 
 
 def test_the_page_about_the_differences_is_up_to_date():

@@ -13,10 +13,6 @@ def test_a_loop_gives_the_same_numbers(loop, tmp_path):
     by_gem, by_us = run_both(f"loops/{loop}", folder=tmp_path)
     assert by_us == by_gem
     assert by_gem, "something was measured"
-
-
-def test_the_policy_learns(tmp_path):
-    by_gem, by_us = run_both("loops/reinforce.py", folder=tmp_path)
-    (_, _, first, _), (_, _, last, _) = by_us["curve"][0], by_us["curve"][-1]
-    assert last > first + 0.2
-    assert by_us == by_gem
+    if loop == "reinforce.py":
+        (_, _, first, _), (_, _, last, _) = by_us["curve"][0], by_us["curve"][-1]
+        assert last > first + 0.2, "the policy learns"

@@ -197,7 +197,7 @@ def test_bad_rows(change: dict[str, object], said: str, tmp_path: Path) -> None:
 def test_a_bad_file(tmp_path: Path) -> None:
     root = write(tmp_path, [])
     (root / "data" / "dev.json").write_text("{")
-    with pytest.raises(UsageError, match=r"dev\.json: the tasks cannot be read"):
+    with pytest.raises(UsageError, match=r"dev\.json"):
         read_items(root, "dev")
 
 
@@ -208,7 +208,7 @@ def test_a_task_that_cannot_begin_is_an_error(
     write(tmp_path, [{**_COUNT, **broken}, _PATTERN])
     monkeypatch.setenv("ROLLENV_DATA", str(tmp_path))
     env = rollenv.make("os:AgentBench-v0-dev")
-    with pytest.raises(SandboxError, match="task dev-0 of AgentBench cannot begin"):
+    with pytest.raises(SandboxError, match="dev-0"):
         env.reset(0, options={"index": 0})
     assert play(env, 1, answer("y"))[0] == 1.0
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from common import pattern, raises
+from gem.multiagent import AgentSelector, MultiAgentEnv
 
 
 def pair_of_agents(mode="sequential"):
-    from gem.multiagent import AgentSelector, MultiAgentEnv
-
     class Pair(MultiAgentEnv):
         def __init__(self, rounds=2):
             super().__init__()
@@ -103,12 +102,6 @@ def whose_turn_it_is():
     selector.reinit(["x"])
     assert selector.selected == "x" and AgentSelector([]).selected is None
     raises(ValueError, AgentSelector(["a"], mode="odd").get_active_agents)
-
-
-@pattern
-def a_turn_given_by_hand():
-    from gem.multiagent import AgentSelector
-
     selector = AgentSelector(["a", "b", "c"])
     selector.selected = "c"
     assert selector.get_active_agents() == ["c"] and selector._agents == ["a", "b", "c"]

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+import abc
 import copy
 import dataclasses
 import pickle
 import random
 
+import gem
+import numpy as np
 from common import classes, pattern, raises, registered
+from gem.core import Env, EnvWrapper
+from gem.tools.tool_env_wrapper import ToolEnvWrapper
+from gem.wrappers.episode_tracking_wrapper import EpisodeTrackingWrapper
 
 
 @pattern
-def a_seed_seeds_the_process():
-    import numpy as np
-
+def seeds_of_resets():
     env = classes()[0]()
     env.reset(seed=5)
     drawn = env.number, random.random(), np.random.rand()
     env.reset(5)
     assert (env.number, random.random(), np.random.rand()) == drawn
-
-
-@pattern
-def a_reset_without_a_seed_goes_on():
     env = classes()[0](top=10**9)
     env.reset(seed=5)
     first = env.number
@@ -31,34 +31,19 @@ def a_reset_without_a_seed_goes_on():
 
 
 @pattern
-def the_seed_of_make_reaches_the_constructor():
-    import gem
-
+def seeds_reach_the_constructors():
     assert gem.make(registered(classes()[0]), seed=7).seed == 7
-
-
-@pattern
-def the_seeds_of_make_vec_reach_the_constructors():
-    import gem
-
     vec = gem.make_vec([registered(classes()[0])] * 3, seed=10)
     assert [env.seed for env in vec.envs] == [10, 11, 12]
 
 
 @pattern
-def an_env_without_its_methods_is_abstract():
-    import gem
-
+def what_an_author_leaves_out():
     class Half(gem.Env):
         def reset(self, seed=None):
             return "", {}
 
     raises(TypeError, Half)
-
-
-@pattern
-def what_an_author_leaves_out_is_not_implemented():
-    import gem
 
     class Least(gem.Env):
         def reset(self, seed=None):
@@ -76,16 +61,12 @@ def what_an_author_leaves_out_is_not_implemented():
 
 
 @pattern
-def an_ability_that_is_missing_is_no_attribute():
+def abilities_that_are_missing():
     env = classes()[0]()
     env.reset(1)
     assert not hasattr(env, "get_state") and not hasattr(env, "set_state")
     child = copy.deepcopy(env) if not hasattr(env, "get_state") else None
     assert child.number == env.number and getattr(env, "get_state", None) is None
-
-
-@pattern
-def a_wrapper_lacks_what_the_env_lacks():
     Doubling, Loud, _ = classes()
     assert not hasattr(Loud(Doubling()), "get_state")
     assert not hasattr(Loud(Loud(Doubling())), "set_state")
@@ -118,8 +99,6 @@ def states_of_authors():
 
 @pattern
 def attributes_of_any_name():
-    import numpy as np
-
     class Busy(classes()[0]):
         def __init__(self):
             super().__init__()
@@ -159,8 +138,6 @@ def methods_of_any_name():
 
 @pattern
 def a_dataclass_as_an_env():
-    import gem
-
     @dataclasses.dataclass
     class Data(gem.Env):
         goal: int = 3
@@ -182,10 +159,6 @@ def a_dataclass_as_an_env():
 
 @pattern
 def envs_mixed_with_other_bases():
-    import abc
-
-    import gem
-
     class Mixin(abc.ABC):
         @abc.abstractmethod
         def prompt(self): ...
@@ -207,8 +180,6 @@ def envs_mixed_with_other_bases():
 
 @pattern
 def observations_that_are_no_text():
-    import gem
-
     class Pictures(gem.Env):
         def __init__(self, **_):
             super().__init__()
@@ -226,9 +197,6 @@ def observations_that_are_no_text():
 
 @pattern
 def rewards_may_be_integers_and_flags_numpy():
-    import gem
-    import numpy as np
-
     class Numbers(classes()[0]):
         def step(self, action):
             return "x", 1, np.bool_(True), np.bool_(False), {}
@@ -241,10 +209,6 @@ def rewards_may_be_integers_and_flags_numpy():
 
 @pattern
 def everything_is_an_env():
-    import gem
-    from gem.core import Env, EnvWrapper
-    from gem.wrappers.episode_tracking_wrapper import EpisodeTrackingWrapper
-
     env = gem.make("game:GuessTheNumber-v0-easy")
     wrapped = EpisodeTrackingWrapper(env)
     assert isinstance(env, gem.Env) and isinstance(wrapped, (Env, EnvWrapper)) and isinstance(wrapped, EnvWrapper)
@@ -255,8 +219,6 @@ def everything_is_an_env():
 
 @pattern
 def envs_can_be_copied_and_pickled():
-    import gem
-
     env = gem.make("game:GuessTheNumber-v0-hard")
     env.reset(seed=3)
     number = env.game_number
@@ -285,9 +247,6 @@ def helpers_with_the_names_of_our_hooks():
 
 @pattern
 def deepcopies_of_wrapped_envs():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-    from gem.wrappers.episode_tracking_wrapper import EpisodeTrackingWrapper
-
     Doubling, Loud, Echo = classes()
     env = EpisodeTrackingWrapper(Loud(ToolEnvWrapper(Doubling(), [Echo()])))
     env.reset(seed=1)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import gem
 from common import pattern
+from gem.envs.game_env.guess_the_number import GuessTheNumberEnv
 
 
 @pattern
 def a_random_agent_of_the_readme():
-    import gem
-
     env = gem.make("game:GuessTheNumber-v0-easy")
     env.reset()
     for _ in range(20):
@@ -19,28 +19,14 @@ def a_random_agent_of_the_readme():
 
 
 @pattern
-def a_step_before_any_reset():
-    import gem
-
+def steps_out_of_turn():
     for name in ("game:GuessTheNumber-v0-easy", "game:Mastermind-v0-easy", "game:Sokoban-v0-easy"):
         assert len(gem.make(name).step("\\boxed{1}")) == 5
-
-
-@pattern
-def steps_after_the_end():
-    import gem
-
     env = gem.make("game:GuessTheNumber-v0-easy")
     env.reset(seed=0)
     assert env.step("no box")[1:3] == (-0.1, True)
     for _ in range(10):
         assert len(env.step("\\boxed{1}")) == 5
-
-
-@pattern
-def a_limit_ends_both_ways():
-    import gem
-
     env = gem.make("game:GuessTheNumber-v0-hard", max_turns=2)
     env.reset(seed=0)
     wrong = "\\boxed{1}" if env.game_number != 1 else "\\boxed{2}"
@@ -50,8 +36,6 @@ def a_limit_ends_both_ways():
 
 @pattern
 def arguments_nobody_knows():
-    import gem
-
     env = gem.make("game:GuessTheNumber-v0-hard", seed=3, num_workers=2, eval=True, split="train", verbose=False)
     assert env.reset(seed=1)[0]
     assert gem.make("rg:leg_counting", size=5, seed=2, whatever=1).reset()[0]
@@ -59,8 +43,6 @@ def arguments_nobody_knows():
 
 @pattern
 def subclasses_of_games():
-    from gem.envs.game_env.guess_the_number import GuessTheNumberEnv
-
     class Kind(GuessTheNumberEnv):
         def step(self, action):
             observation, reward, terminated, truncated, info = super().step(action)

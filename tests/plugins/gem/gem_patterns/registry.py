@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import pkgutil
 import sys
 from functools import partial
 
+import gem
 from common import classes, pattern, raises, registered
+from gem.envs.game_env.guess_the_number import GuessTheNumberEnv
+from gem.envs.registration import ENV_REGISTRY, EnvSpec
+from gem.utils.seeding import set_seed
 
 
 @pattern
-def the_five_public_names():
-    import gem
-
+def what_the_package_holds():
     assert {"Env", "make", "make_vec", "print_envs", "register"} <= set(gem.__all__)
+    scope = {}
+    exec("from gem import *\nfrom gem.core import *\nfrom gem.utils.parsing import *", scope)
+    assert scope["make"] and scope["Env"] and scope["extract_last_boxed_answer"] and scope["EnvWrapper"]
+    names = {module.name for module in pkgutil.iter_modules(gem.__path__)}
+    assert os.path.dirname(gem.__file__) and {"core", "envs"} <= names
 
 
 @pattern
 def ids_without_a_namespace():
-    import gem
-
     gem.register("Plain", classes()[0])
     gem.register("Plain with spaces/and-more:x:y", classes()[0])
     assert gem.make("Plain").reset(1)[0].startswith("Double")
@@ -28,46 +35,26 @@ def ids_without_a_namespace():
 
 
 @pattern
-def the_registry_is_full_from_the_start():
-    from gem.envs.registration import ENV_REGISTRY
-
-    assert "game:Sokoban-v0-easy" in ENV_REGISTRY and len(ENV_REGISTRY) > 100
-    spec = ENV_REGISTRY["game:GuessTheNumber-v0-hard"]
-    assert spec.kwargs["max_turns"] == 7 and spec.id == "game:GuessTheNumber-v0-hard"
-    assert sorted(ENV_REGISTRY)[0] and [i for i in ENV_REGISTRY if i.startswith("rg:")]
-
-
-@pattern
-def specs_by_hand():
-    import gem
-    from gem.envs.registration import ENV_REGISTRY, EnvSpec
-
+def specs_in_the_registry():
     ENV_REGISTRY["hand:made"] = EnvSpec(id="hand:made", entry_point=classes()[0], kwargs={"top": 4})
     assert gem.make("hand:made").top == 4
     del ENV_REGISTRY["hand:made"]
     raises(ValueError, gem.make, "hand:made")
     gem.register("hand:made", classes()[0])
     ENV_REGISTRY.pop("hand:made")
+    assert "game:Sokoban-v0-easy" in ENV_REGISTRY and len(ENV_REGISTRY) > 100
+    spec = ENV_REGISTRY["game:GuessTheNumber-v0-hard"]
+    assert spec.kwargs["max_turns"] == 7 and spec.id == "game:GuessTheNumber-v0-hard"
+    assert sorted(ENV_REGISTRY)[0] and [i for i in ENV_REGISTRY if i.startswith("rg:")]
+    name = registered(classes()[0], top=3)
+    ENV_REGISTRY[name].kwargs["top"] = 4
+    assert gem.make(name).top == 4 and name in list(ENV_REGISTRY.keys())
 
 
 @pattern
-def an_id_that_is_taken():
-    import gem
-
+def ids_that_cannot_be_made():
     assert "already registered" in raises(ValueError, gem.register, "game:Sokoban-v0-easy", classes()[0])
-
-
-@pattern
-def an_id_that_is_unknown():
-    import gem
-
     assert "not found in registry" in raises(ValueError, gem.make, "game:NoSuchGame-v0")
-
-
-@pattern
-def entry_points_that_cannot_be_loaded():
-    import gem
-
     gem.register("bad:module", "no_such_module_anywhere:Env")
     gem.register("bad:name", "json:NoSuchName")
     raises(ImportError, gem.make, "bad:module")
@@ -76,8 +63,6 @@ def entry_points_that_cannot_be_loaded():
 
 @pattern
 def entry_points_of_every_kind():
-    import gem
-
     cls = classes()[0]
     sys.modules["patterns_module"] = type(sys)("patterns_module")
     sys.modules["patterns_module"].Cls = cls
@@ -90,8 +75,6 @@ def entry_points_of_every_kind():
 
 @pattern
 def what_is_made_need_not_be_an_env():
-    import gem
-
     class Duck:
         def __init__(self, weight=1):
             self.weight = weight
@@ -108,8 +91,6 @@ def what_is_made_need_not_be_an_env():
 
 @pattern
 def keywords_of_register_are_the_constructors():
-    import gem
-
     class Settings(classes()[0]):
         def __init__(self, options=None, wrappers=None, needs=None, abilities=None, indexed=None, **_):
             super().__init__()
@@ -121,8 +102,6 @@ def keywords_of_register_are_the_constructors():
 
 @pattern
 def env_id_and_entry_point_are_attributes():
-    import gem
-
     env = gem.make("game:GuessTheNumber-v0-easy")
     assert env.env_id == "game:GuessTheNumber-v0-easy" and env.entry_point
     env.env_id = "mine"
@@ -135,35 +114,13 @@ def env_id_and_entry_point_are_attributes():
 
 @pattern
 def print_envs_names_every_id():
-    import gem
-
     with contextlib.redirect_stdout(io.StringIO()) as out:
         gem.print_envs()
     assert "game:Sokoban-v0-easy" in out.getvalue() and "max_turns" in out.getvalue()
 
 
 @pattern
-def the_arguments_in_the_registry_can_be_changed():
-    import gem
-    from gem.envs.registration import ENV_REGISTRY
-
-    name = registered(classes()[0], top=3)
-    ENV_REGISTRY[name].kwargs["top"] = 4
-    assert gem.make(name).top == 4 and name in list(ENV_REGISTRY.keys())
-
-
-@pattern
-def star_imports():
-    scope = {}
-    exec("from gem import *\nfrom gem.core import *\nfrom gem.utils.parsing import *", scope)
-    assert scope["make"] and scope["Env"] and scope["extract_last_boxed_answer"] and scope["EnvWrapper"]
-
-
-@pattern
 def a_seed_for_a_class_over_one_of_gems():
-    import gem
-    from gem.envs.game_env.guess_the_number import GuessTheNumberEnv
-
     class Mine(GuessTheNumberEnv):
         def __init__(self, **kwargs):
             self.given = kwargs
@@ -176,9 +133,6 @@ def a_seed_for_a_class_over_one_of_gems():
 
 @pattern
 def a_seed_for_the_process():
-    import gem
-    from gem.utils.seeding import set_seed
-
     codes = []
     for _ in range(2):
         set_seed(9)
@@ -190,8 +144,6 @@ def a_seed_for_the_process():
 
 @pattern
 def a_spec_of_the_authors_own():
-    import gem
-
     Doubling, _, _ = classes()
 
     class Read(Doubling):
@@ -205,14 +157,3 @@ def a_spec_of_the_authors_own():
             self.spec = {"a": 1}
 
     assert gem.make(registered(Read)).spec == "mine" and gem.make(registered(Set)).spec == {"a": 1}
-
-
-@pattern
-def where_the_package_is():
-    import os
-    import pkgutil
-
-    import gem
-
-    names = {module.name for module in pkgutil.iter_modules(gem.__path__)}
-    assert os.path.dirname(gem.__file__) and {"core", "envs"} <= names

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
 
 from common import classes, pattern, raises
+from gem.tools import python_code_tool
+from gem.tools.base_tool import BaseTool
+from gem.tools.mcp_tool import MCPTool
+from gem.tools.python_code_tool import PythonCodeTool
+from gem.tools.search_tool import SearchTool
+from gem.tools.tool_env_wrapper import ToolEnvWrapper
+from gem.utils.sandbox import BASE_IMPORTS, check_forbidden_imports, run_python
 
 
 @pattern
 def a_tool_of_ones_own():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     Doubling, _, Echo = classes()
     tool = Echo()
     env = ToolEnvWrapper(Doubling(), [tool], tool_reward=0.1, tool_success_reward=0.2, max_tool_uses=2)
@@ -27,30 +34,21 @@ def a_tool_of_ones_own():
 
 
 @pattern
-def tools_by_position():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
+def limits_of_tool_use():
     Doubling, _, Echo = classes()
     env = ToolEnvWrapper(Doubling(), [Echo()], 0.5, 0.25)
     env.reset()
     assert env.step("<echo>a</echo>")[1] == 0.75 and env.max_tool_uses == 10
-
-
-@pattern
-def tools_without_a_limit():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     Doubling, _, Echo = classes()
     env = ToolEnvWrapper(env=Doubling(), tools=[Echo("?")], max_tool_uses=None)
     env.reset()
     for _ in range(30):
         assert env.step("<echo>a</echo>")[0] == "a?"
+    assert ToolEnvWrapper(classes()[0](), [], max_tool_uses=None).max_tool_uses == float("inf")
 
 
 @pattern
 def a_tool_that_is_no_basetool():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     class Duck:
         tool_type, name = "duck", "duck"
 
@@ -66,8 +64,6 @@ def a_tool_that_is_no_basetool():
 
 @pattern
 def a_tool_with_methods_of_its_own():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     _, _, Echo = classes()
 
     class Busy(Echo):
@@ -94,8 +90,6 @@ def a_tool_with_methods_of_its_own():
 
 @pattern
 def tools_before_reset_and_after_the_end():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     env = ToolEnvWrapper(classes()[0](), tools=[classes()[2]()])
     assert env.step("<echo>early</echo>")[0] == "early!"
     env.reset(seed=1)
@@ -105,8 +99,6 @@ def tools_before_reset_and_after_the_end():
 
 @pattern
 def states_of_envs_with_tools():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     Doubling, _, Echo = classes()
 
     class Saved(Doubling):
@@ -128,8 +120,6 @@ def states_of_envs_with_tools():
 
 @pattern
 def an_author_subclasses_the_tool_wrapper():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
     class Strict(ToolEnvWrapper):
         def __init__(self, env, tools, penalty=1.0, **kwargs):
             super().__init__(env, tools, **kwargs)
@@ -146,132 +136,15 @@ def an_author_subclasses_the_tool_wrapper():
 
 @pattern
 def the_python_tool():
-    from gem.tools.base_tool import BaseTool
-    from gem.tools.python_code_tool import PythonCodeTool
-
     tool = PythonCodeTool(timeout=8, sandbox_type="none", keep_error_last_line=False)
     assert isinstance(tool, BaseTool) and tool.tool_type == "python_code" and tool.instruction_string()
     valid, failed, text, parsed = tool.execute_action("so <python>print(6 * 7)</python> and more")
     assert valid and not failed and text.startswith("Code execution result: 42") and parsed.endswith("</python>")
     assert tool.execute_action("no code at all")[:3] == (False, True, "")
     assert tool.execute_action("```python\nraise ValueError('x')\n```")[1]
-
-
-@pattern
-def the_python_tool_supplies_forgotten_imports():
-    from gem.tools.python_code_tool import PythonCodeTool
-
-    code = "print(math.floor(2.5), Counter('aab').most_common(1), list(combinations([1, 2], 2)))"
-    _, failed, text, _ = PythonCodeTool(timeout=9).execute_action(f"<python>{code}</python>")
-    assert not failed and "2 [('a', 2)] [(1, 2)]" in text, text
-    code = "print(time() > 1, bisect([1, 3], 2) if False else insort, deepcopy([1]))"
-    assert not PythonCodeTool(timeout=9).execute_action(f"<python>{code}</python>")[1]
-
-
-@pattern
-def the_python_tool_shows_the_last_line():
-    from gem.tools.python_code_tool import PythonCodeTool
-
     tool = PythonCodeTool(5, "none", True)
     text = tool.execute_action("<python>\nx = 1\nx / 0\n</python>")[2]
     assert "ZeroDivisionError" in text and "Traceback" not in text
-
-
-@pattern
-def programs_in_the_sandbox():
-    from gem.utils.sandbox import BASE_IMPORTS, check_forbidden_imports, run_python
-
-    assert run_python("print(input()[::-1])", "none", stdin="abc\n")[:2] == (True, "cba\n")
-    assert run_python("print(math.pi)", "none")[0] and run_python("print(nowhere)", "none")[0] is False
-    assert "nowhere" in run_python("print(nowhere)", sandbox_type="none")[2]
-    assert check_forbidden_imports("import socket") and not check_forbidden_imports("import math")
-    scope = {}
-    exec("\n".join(line for line in BASE_IMPORTS.splitlines() if "pandas" not in line), scope)
-    assert scope["deque"] and scope["math"] and scope["lru_cache"]
-
-
-@pattern
-def the_search_tool_without_a_server():
-    import os
-
-    from gem.tools.search_tool import SearchTool
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
-    os.environ.pop("SEARCH_URL", None)
-    tool = SearchTool(search_url=None, topk=2, timeout=1)
-    env = ToolEnvWrapper(classes()[0](), tools=[tool])
-    assert env.reset(seed=1)[0] and env.step("\\boxed{0}")[0] == "turn 1"
-    assert SearchTool(1, "http://127.0.0.1:9/retrieve", 3, 1).execute_action("<search>x</search>")[:2] == (True, True)
-    assert tool.execute_action("no search")[:2] == (False, True)
-
-
-@pattern
-def an_mcp_tool_that_cannot_connect():
-    import logging
-
-    from gem.tools.mcp_tool import MCPTool
-
-    logging.disable(logging.CRITICAL)
-    try:
-        raises(ValueError, MCPTool, "http://127.0.0.1:9/mcp", max_retries=1, execution_timeout=2.0)
-        tool = MCPTool("http://127.0.0.1:9/mcp", validate_on_init=False, max_retries=1, delay_between_retries=0.1)
-        assert tool.tool_type == "mcp" and tool.execution_timeout == 30.0
-    finally:
-        logging.disable(logging.NOTSET)
-
-
-@pattern
-def other_tags_for_the_python_tool():
-    from gem.tools.python_code_tool import PythonCodeTool
-
-    class Tagged(PythonCodeTool):
-        def _parse_action(self, action):
-            match = re.search(r"<run>(.*?)</run>", action)
-            return (match[1], action[: match.end()], True) if match else (None, action, False)
-
-    tool = Tagged(timeout=6)
-    assert tool.sandbox_type == "none" and tool.timeout == 6
-    valid, failed, text, parsed = tool.execute_action("<run>print(5)</run>x")
-    assert valid and not failed and "5" in text and parsed == "<run>print(5)</run>"
-    assert tool.execute_action("<python>print(5)</python>")[:2] == (False, True)
-
-
-@pattern
-def a_search_that_is_replaced():
-    from gem.tools.search_tool import SearchTool
-
-    tool = SearchTool(search_url="http://127.0.0.1:9")
-    tool._search = lambda query: f"found {query}"
-    valid, failed, text, parsed = tool.execute_action("I <search> cats </search> dogs")
-    assert (valid, failed, parsed) == (True, False, "I <search> cats </search>")
-    assert text.strip() == "<information>found cats</information>"
-
-
-@pattern
-def no_limit_is_infinity():
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
-    assert ToolEnvWrapper(classes()[0](), [], max_tool_uses=None).max_tool_uses == float("inf")
-
-
-@pattern
-def tools_stay_what_was_given():
-    from gem.tools.base_tool import BaseTool
-    from gem.tools.tool_env_wrapper import ToolEnvWrapper
-
-    Doubling, _, Echo = classes()
-    tools = [Echo()]
-    env = ToolEnvWrapper(Doubling(), tools=tools)
-    env.reset(seed=1)
-    assert env.tools is tools and isinstance(env.tools[0], Echo) and isinstance(env.tools[0], BaseTool)
-    env.tools[0].mark = "?"
-    assert env.step("<echo>a</echo>")[0] == "a?"
-
-
-@pattern
-def what_is_a_program_and_what_is_read_of_it():
-    from gem.tools.python_code_tool import PythonCodeTool
-
     tool = PythonCodeTool(timeout=9)
     assert tuple(tool.execute_action("<python>print('Hello')</python>"))[2] == "Code execution result: Hello\n\n"
     assert tool.execute_action("```python print(2)```")[0] and not tool.execute_action("```py\nprint(2)\n```")[0]
@@ -287,9 +160,81 @@ def what_is_a_program_and_what_is_read_of_it():
 
 
 @pattern
-def a_sandbox_that_is_mocked():
-    from gem.tools import python_code_tool
+def the_python_tool_supplies_forgotten_imports():
+    code = "print(math.floor(2.5), Counter('aab').most_common(1), list(combinations([1, 2], 2)))"
+    _, failed, text, _ = PythonCodeTool(timeout=9).execute_action(f"<python>{code}</python>")
+    assert not failed and "2 [('a', 2)] [(1, 2)]" in text, text
+    code = "print(time() > 1, bisect([1, 3], 2) if False else insort, deepcopy([1]))"
+    assert not PythonCodeTool(timeout=9).execute_action(f"<python>{code}</python>")[1]
 
+
+@pattern
+def programs_in_the_sandbox():
+    assert run_python("print(input()[::-1])", "none", stdin="abc\n")[:2] == (True, "cba\n")
+    assert run_python("print(math.pi)", "none")[0] and run_python("print(nowhere)", "none")[0] is False
+    assert "nowhere" in run_python("print(nowhere)", sandbox_type="none")[2]
+    assert check_forbidden_imports("import socket") and not check_forbidden_imports("import math")
+    scope = {}
+    exec("\n".join(line for line in BASE_IMPORTS.splitlines() if "pandas" not in line), scope)
+    assert scope["deque"] and scope["math"] and scope["lru_cache"]
+
+
+@pattern
+def the_search_tool_without_a_server():
+    os.environ.pop("SEARCH_URL", None)
+    tool = SearchTool(search_url=None, topk=2, timeout=1)
+    env = ToolEnvWrapper(classes()[0](), tools=[tool])
+    assert env.reset(seed=1)[0] and env.step("\\boxed{0}")[0] == "turn 1"
+    assert SearchTool(1, "http://127.0.0.1:9/retrieve", 3, 1).execute_action("<search>x</search>")[:2] == (True, True)
+    assert tool.execute_action("no search")[:2] == (False, True)
+    tool = SearchTool(search_url="http://127.0.0.1:9")
+    tool._search = lambda query: f"found {query}"
+    valid, failed, text, parsed = tool.execute_action("I <search> cats </search> dogs")
+    assert (valid, failed, parsed) == (True, False, "I <search> cats </search>")
+    assert text.strip() == "<information>found cats</information>"
+    rows = [{"document": {"contents": '"A"\nText\nmore'}, "score": 1.0}, {"document": {"contents": "B"}}]
+    assert SearchTool()._passages2string(rows) == 'Doc 1(Title: "A") Text\nmore\nDoc 2(Title: B) \n'
+    assert SearchTool()._passages2string([]) == ""
+
+
+@pattern
+def an_mcp_tool_that_cannot_connect():
+    logging.disable(logging.CRITICAL)
+    try:
+        raises(ValueError, MCPTool, "http://127.0.0.1:9/mcp", max_retries=1, execution_timeout=2.0)
+        tool = MCPTool("http://127.0.0.1:9/mcp", validate_on_init=False, max_retries=1, delay_between_retries=0.1)
+        assert tool.tool_type == "mcp" and tool.execution_timeout == 30.0
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@pattern
+def other_tags_for_the_python_tool():
+    class Tagged(PythonCodeTool):
+        def _parse_action(self, action):
+            match = re.search(r"<run>(.*?)</run>", action)
+            return (match[1], action[: match.end()], True) if match else (None, action, False)
+
+    tool = Tagged(timeout=6)
+    assert tool.sandbox_type == "none" and tool.timeout == 6
+    valid, failed, text, parsed = tool.execute_action("<run>print(5)</run>x")
+    assert valid and not failed and "5" in text and parsed == "<run>print(5)</run>"
+    assert tool.execute_action("<python>print(5)</python>")[:2] == (False, True)
+
+
+@pattern
+def tools_stay_what_was_given():
+    Doubling, _, Echo = classes()
+    tools = [Echo()]
+    env = ToolEnvWrapper(Doubling(), tools=tools)
+    env.reset(seed=1)
+    assert env.tools is tools and isinstance(env.tools[0], Echo) and isinstance(env.tools[0], BaseTool)
+    env.tools[0].mark = "?"
+    assert env.step("<echo>a</echo>")[0] == "a?"
+
+
+@pattern
+def a_sandbox_that_is_mocked():
     before = python_code_tool.run_python
     python_code_tool.run_python = lambda code, sandbox_type, timeout: (True, f"{code} {sandbox_type} {timeout}", "")
     try:
@@ -297,12 +242,3 @@ def a_sandbox_that_is_mocked():
     finally:
         python_code_tool.run_python = before
     assert text == "Code execution result: x none 3\n"
-
-
-@pattern
-def documents_as_the_agent_reads_them():
-    from gem.tools.search_tool import SearchTool
-
-    rows = [{"document": {"contents": '"A"\nText\nmore'}, "score": 1.0}, {"document": {"contents": "B"}}]
-    assert SearchTool()._passages2string(rows) == 'Doc 1(Title: "A") Text\nmore\nDoc 2(Title: B) \n'
-    assert SearchTool()._passages2string([]) == ""

@@ -7,38 +7,33 @@ import contextlib
 import io
 from functools import partial
 
+import gem
 from common import classes, pattern, raises, registered
+from gem.utils.debug import (
+    ppprint,
+    run_and_print_episode,
+    run_and_print_episode_async,
+    run_and_print_episode_with_selective_step,
+)
+from gem.vector.async_vector_env import AsyncVectorEnv
+from gem.vector.sync_vector_env import SyncVectorEnv
+from gem.vector.vector_env import AutoresetMode, VectorEnv
+from gem.wrappers.episode_tracking_wrapper import EpisodeTrackingWrapper
 
 
 @pattern
-def one_id_is_a_vector_of_one():
-    import gem
-
+def arguments_of_vectors():
     with contextlib.redirect_stdout(io.StringIO()):
         vec = gem.make_vec("game:GuessTheNumber-v0-easy")
     assert vec.num_envs == 1 and len(vec.envs) == 1 and vec.env_ids == ["game:GuessTheNumber-v0-easy"]
-
-
-@pattern
-def which_arguments_win():
-    import gem
-
     vec = gem.make_vec([registered(classes()[0])] * 2, vec_kwargs=[{"top": 3}, {"top": 4, "seed": 50}], top=5, seed=20)
     assert [(env.top, env.seed) for env in vec.envs] == [(5, 20), (5, 50)]
-
-
-@pattern
-def more_settings_than_environments():
-    import gem
-
     vec = gem.make_vec([registered(classes()[0])], vec_kwargs=[{"top": 3}, {"top": 4}])
     assert vec.envs[0].top == 3
 
 
 @pattern
 def selective_steps():
-    import gem
-
     vec = gem.make_vec([registered(classes()[0])] * 3, async_mode=True)
     vec.reset(seed=1)
     observations, rewards, *_ = vec.step({2: "a", 0: "b"})
@@ -48,8 +43,6 @@ def selective_steps():
 
 @pattern
 def wrong_numbers_fail_an_assertion():
-    import gem
-
     vec = gem.make_vec([registered(classes()[0])] * 2)
     raises(AssertionError, vec.reset, seed=[1])
     vec.reset(seed=[1, 2])
@@ -58,9 +51,6 @@ def wrong_numbers_fail_an_assertion():
 
 @pattern
 def vectors_reset_themselves():
-    import gem
-    from gem.wrappers.episode_tracking_wrapper import EpisodeTrackingWrapper
-
     vec = gem.make_vec([registered(classes()[0])] * 2, wrappers=[EpisodeTrackingWrapper])
     vec.reset(seed=1)
     right = [f"\\boxed{{{2 * env.unwrapped.number}}}" for env in vec.envs]
@@ -73,10 +63,6 @@ def vectors_reset_themselves():
 
 @pattern
 def vectors_by_hand():
-    from gem.vector.async_vector_env import AsyncVectorEnv
-    from gem.vector.sync_vector_env import SyncVectorEnv
-    from gem.vector.vector_env import AutoresetMode, VectorEnv
-
     cls = classes()[0]
     for kind in (SyncVectorEnv, AsyncVectorEnv):
         vec = kind(env_ids=["a", "b"], env_fns=[cls, partial(cls, top=2)], autoreset_mode=AutoresetMode.NEXT_STEP)
@@ -89,9 +75,6 @@ def vectors_by_hand():
 
 @pattern
 def the_debug_helpers():
-    import gem
-    from gem.utils.debug import ppprint, run_and_print_episode, run_and_print_episode_with_selective_step
-
     with contextlib.redirect_stdout(io.StringIO()) as out:
         run_and_print_episode(classes()[0](), lambda _: "\\boxed{0}")
         vec = gem.make_vec([registered(classes()[0])] * 2)
@@ -103,8 +86,6 @@ def the_debug_helpers():
 
 @pattern
 def the_debug_helper_for_coroutines():
-    from gem.utils.debug import run_and_print_episode_async
-
     class Awaited:
         def __init__(self):
             self.env = classes()[0]()
@@ -121,8 +102,6 @@ def the_debug_helper_for_coroutines():
 
 @pattern
 def envs_that_go_on_writing_into_what_they_returned():
-    import gem
-
     class Log(gem.Env):
         def __init__(self, **_):
             super().__init__()
@@ -146,8 +125,6 @@ def envs_that_go_on_writing_into_what_they_returned():
 
 @pattern
 def errors_come_out_of_threads():
-    import gem
-
     class Broken(classes()[0]):
         def step(self, action):
             raise KeyError(action)
@@ -159,8 +136,6 @@ def errors_come_out_of_threads():
 
 @pattern
 def what_a_vector_remembers():
-    import gem
-
     name = registered(classes()[0])
     env = gem.make_vec([name, name], seed=1)
     env.reset(seed=1)
@@ -168,11 +143,6 @@ def what_a_vector_remembers():
     env.step({1: "x"})
     assert env._env_obs[1] == "turn 1" and env._rewards.tolist() == [0.0, 0.0]
     assert env._env_infos[1] == {"suffix": "Again."} and not env._autoreset_envs.any() and not env._truncations.any()
-
-
-@pattern
-def a_vector_of_envs_without_info():
-    import gem
 
     class Bare(gem.Env):
         def __init__(self, seed):

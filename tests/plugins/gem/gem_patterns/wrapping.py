@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections import deque
 from functools import partial
 
+import gem
 from common import FakeTokenizer, classes, pattern, raises
+from gem.core import EnvWrapper
+from gem.wrappers.episode_tracking_wrapper import EpisodeTrackingWrapper
+from gem.wrappers.observation_wrapper import ObservationWrapper
+from gem.wrappers.wrapper_factory import TOKENIZER_REQUIRED, WRAPPER_FACTORY, get_wrapper_fns
 
 
 @pattern
@@ -42,8 +48,6 @@ def a_wrapper_has_attributes_of_its_own():
 
 @pattern
 def a_wrapper_over_a_game_over_make():
-    import gem
-
     _, Loud, _ = classes()
     env = Loud(gem.make("game:GuessTheNumber-v0-hard"))
     env.reset(seed=2)
@@ -54,7 +58,6 @@ def a_wrapper_over_a_game_over_make():
 @pattern
 def a_wrapper_that_changes_the_action_and_reward():
     Doubling, _, _ = classes()
-    from gem.core import EnvWrapper
 
     class Boxed(EnvWrapper):
         def reset(self, seed=None, **kwargs):
@@ -71,8 +74,6 @@ def a_wrapper_that_changes_the_action_and_reward():
 
 @pattern
 def tracking_around_an_env_that_takes_only_a_seed():
-    from gem.wrappers.episode_tracking_wrapper import EpisodeTrackingWrapper
-
     env = EpisodeTrackingWrapper(classes()[0]())
     env.reset(3)
     for _ in range(2):
@@ -84,28 +85,23 @@ def tracking_around_an_env_that_takes_only_a_seed():
 
 @pattern
 def observations_by_position():
-    from gem.wrappers.observation_wrapper import ObservationWrapper
-
     env = ObservationWrapper(classes()[0](), True, False, False, None, None)
     first, _ = env.reset(seed=1)
     second, *_ = env.step("\\boxed{0}")
     assert second.startswith(first.split("\n")[0]) and "\\boxed{0}" in second and second.endswith("Again.")
     assert first.endswith("Answer now.")
-
-
-@pattern
-def observations_without_actions():
-    from gem.wrappers.wrapper_factory import WRAPPER_FACTORY
-
     env = WRAPPER_FACTORY["concat"](classes()[0]())
     env.reset(seed=1)
     assert "\\boxed" not in env.step("\\boxed{0}")[0]
+    env = ObservationWrapper(classes()[0](), include_chat_template=False, max_history_length=2)
+    env.reset(seed=1)
+    for word in ("first", "second", "third"):
+        text = env.step(word)[0]
+    assert "third" in text and "second" in text and "first" not in text
 
 
 @pattern
 def observations_by_default_need_a_tokenizer():
-    from gem.wrappers.observation_wrapper import ObservationWrapper
-
     raises(AssertionError, ObservationWrapper, classes()[0]())
     raises(AssertionError, ObservationWrapper, classes()[0](), include_action=False, tokenizer=FakeTokenizer())
     raises(
@@ -119,19 +115,11 @@ def observations_by_default_need_a_tokenizer():
 
 
 @pattern
-def chat_templates_by_default():
-    from gem.wrappers.observation_wrapper import ObservationWrapper
-
+def chat_templates():
     env = ObservationWrapper(classes()[0](), tokenizer=FakeTokenizer())
     env.reset(seed=1)
     text = env.step("mine")[0]
     assert "<assistant>mine</assistant><user>turn 1</user><assistant>" in text and text.startswith("<user>Double")
-
-
-@pattern
-def chat_templates_on_reset():
-    from gem.wrappers.wrapper_factory import get_wrapper_fns
-
     (wrap,) = get_wrapper_fns("concat_chat_on_reset", tokenizer=FakeTokenizer())
     env = wrap(classes()[0]())
     assert env.reset(seed=1)[0].startswith("<user>Double")
@@ -139,20 +127,7 @@ def chat_templates_on_reset():
 
 
 @pattern
-def a_history_of_some_turns():
-    from gem.wrappers.observation_wrapper import ObservationWrapper
-
-    env = ObservationWrapper(classes()[0](), include_chat_template=False, max_history_length=2)
-    env.reset(seed=1)
-    for word in ("first", "second", "third"):
-        text = env.step(word)[0]
-    assert "third" in text and "second" in text and "first" not in text
-
-
-@pattern
 def wrappers_by_name():
-    from gem.wrappers.wrapper_factory import TOKENIZER_REQUIRED, WRAPPER_FACTORY, get_wrapper_fns
-
     with contextlib.redirect_stdout(io.StringIO()):
         assert get_wrapper_fns("") == [] and len(get_wrapper_fns("concat,episode_tracking")) == 2
         raises(KeyError, get_wrapper_fns, "no_such_wrapper")
@@ -162,12 +137,6 @@ def wrappers_by_name():
     assert sorted(TOKENIZER_REQUIRED) == ["concat_chat", "concat_chat_on_reset"]
     assert set(WRAPPER_FACTORY) >= {"python_tool", "search_tool", "concat_chat", "episode_tracking"}
     assert env.reset(seed=1)[1]["tool_use_counter"] == 0
-
-
-@pattern
-def partials_of_the_factory():
-    from gem.wrappers.wrapper_factory import WRAPPER_FACTORY
-
     tool = classes()[2]()
     wrap = partial(WRAPPER_FACTORY["python_tool"], max_tool_uses=2)
     assert wrap(classes()[0]()).max_tool_uses == 2
@@ -178,8 +147,6 @@ def partials_of_the_factory():
 
 @pattern
 def a_factory_entry_of_ones_own():
-    from gem.wrappers.wrapper_factory import TOKENIZER_REQUIRED, WRAPPER_FACTORY, get_wrapper_fns
-
     WRAPPER_FACTORY["loud"] = classes()[1]
     TOKENIZER_REQUIRED.append("needy")
     WRAPPER_FACTORY["needy"] = lambda env, tokenizer: (env, tokenizer)
@@ -195,8 +162,6 @@ def a_factory_entry_of_ones_own():
 
 @pattern
 def an_author_changes_the_observation_wrapper():
-    from gem.wrappers.observation_wrapper import ObservationWrapper
-
     class Last(ObservationWrapper):
         def __init__(self, env, **kwargs):
             super().__init__(env, include_chat_template=False, **kwargs)
@@ -211,9 +176,6 @@ def an_author_changes_the_observation_wrapper():
 
 @pattern
 def states_of_any_kind():
-    from gem.core import EnvWrapper
-    from gem.wrappers.episode_tracking_wrapper import EpisodeTrackingWrapper
-
     Doubling, Loud, _ = classes()
 
     class Saved(Doubling):
@@ -236,10 +198,6 @@ def states_of_any_kind():
 
 @pattern
 def the_queues_are_what_is_shown():
-    from collections import deque
-
-    from gem.wrappers.observation_wrapper import ObservationWrapper
-
     env = ObservationWrapper(classes()[0](), include_chat_template=False)
     env.reset(seed=1)
     env.obs_queue[0] = ("Other", False)
