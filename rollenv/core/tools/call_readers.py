@@ -373,7 +373,9 @@ def _convert_types(arguments: Mapping[str, str], parameters: Mapping[str, Any]) 
     typed: dict[str, Any] = dict(arguments)
     properties = parameters.get("properties", {})
     for name, value in arguments.items():
-        about = properties.get(name, {})
+        about = properties.get(name)
+        if not isinstance(about, Mapping):  # JSON Schema has also true and false
+            continue
         types = [each.get("type") or each.get("$ref") for each in (about, *about.get("anyOf", ()))]
         if any(types) and "string" not in str(types):
             with contextlib.suppress(ValueError, RecursionError):  # the function reports the error
