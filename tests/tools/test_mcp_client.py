@@ -283,3 +283,13 @@ def test_an_error_is_told_in_every_form():
     assert call(tool, "b") == (True, '{"no": 1}')
     tool.close()
     server.stop()
+
+
+def test_a_server_on_this_machine_is_not_asked_through_a_proxy(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    server = Server()
+    tool = MCPTool(server.url)
+    assert call(tool, "now") == (False, "{}")
+    tool.close()
+    server.stop()

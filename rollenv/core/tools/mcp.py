@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from rollenv.core.errors import MissingExtra, RollenvError, UsageError
 from rollenv.core.needs import extra
+from rollenv.core.proxies import without_proxy
 from rollenv.core.tools.calls import ToolCall, unknown_argument
 from rollenv.core.tools.function import CallableTool, text_of
 
@@ -224,6 +225,7 @@ class _Session:
                     headers=server.get("headers"),
                     timeout=httpx2.Timeout(self._timeout, read=max(self._timeout, _LONGEST_SILENCE)),
                     event_hooks={"response": [self._watch]},
+                    mounts=without_proxy(server["url"]),
                 )
                 await stack.enter_async_context(http)
                 target = streamable_http_client(server["url"], http_client=http)
