@@ -43,10 +43,11 @@ _OPENING = re.compile(
     r"|<\|(?:start|channel)\|>(?:assistant|commentary|analysis)\s*(?:<\|channel\|>(?:commentary|analysis)\s*)?"
     r"to=(?=functions\.)"
 )
-_CLOSING = re.compile(
-    r"(?:\s|```|</tool_calls?>|</TOOLCALL>|</function_calls?>|</functioncall>|</minimax:tool_call>|</｜DSML｜function_calls>"
-    r"|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool▁calls?▁end｜>|<\|call\|>|<\|e[om]t_id\|>)*"
+_CLOSING_MARK = (
+    r"</tool_calls?>|</TOOLCALL>|</function_calls?>|</functioncall>|</minimax:tool_call>|</｜DSML｜function_calls>"
+    r"|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool▁calls?▁end｜>|<\|call\|>|<\|e[om]t_id\|>"
 )
+_CLOSING = re.compile(rf"(?:\s|```|{_CLOSING_MARK})*")
 #: Characters between a mark and its call.
 _LEADING = re.compile(r"(?:\s|```(?:json|python|tool_call)?\b)*")
 _NAMED = re.compile(
@@ -66,6 +67,7 @@ _PARAMETER = re.compile(
     re.DOTALL,
 )
 _ELEMENT_END = re.compile(r"\s*</(?:｜DSML｜)?(?:function|invoke)>")
+_WRITTEN_ARGUMENTS = re.compile(r'"(?:arguments|parameters|args|input)"\s*:\s*(.*)', re.DOTALL)
 _PYTHON_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\(")
 
 
@@ -81,6 +83,28 @@ def first_mark(text: str) -> int:
     """Return where the first mark of a call stands; the text's length if there is none."""
     mark = _OPENING.search(text)
     return mark.start() if mark else len(text)
+
+
+def written_arguments(call: str) -> str:
+    """Return the arguments in the text of a malformed call in JSON as they were written, all of the text if none are.
+
+    They end before the call's closing mark, and before the brackets that close the call around them.
+    """
+    found = _WRITTEN_ARGUMENTS.search(call)
+    if found is None:
+        return call.strip()
+    arguments = re.split(_CLOSING_MARK, found[1])[0].rstrip()
+    if "```" in call[: found.start()]:
+        arguments = arguments.removesuffix("```").rstrip()
+    if arguments.startswith('"'):
+        with contextlib.suppress(ValueError):
+            inner, end = _JSON.raw_decode(arguments)
+            if not arguments[end:].strip("]} \r\n"):  # JSON in a string, with nothing behind it
+                return str(inner)
+    for opening, closing in (("[", "]"), ("{", "}")):
+        while arguments.endswith(closing) and arguments.count(closing) > arguments.count(opening):
+            arguments = arguments[:-1].rstrip()
+    return arguments
 
 
 def marked_calls(text: str, functions: Functions) -> tuple[list[ToolCall], str]:
