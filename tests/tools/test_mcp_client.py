@@ -226,6 +226,30 @@ def test_a_parameter_described_as_true_is_a_parameter():
     assert [c.arguments for c in calls] == [{"x": "1", "n": 2}]
 
 
+NUMBER = {"properties": {"n": {"type": "integer"}, "city": TEXT}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "n"),
+    [
+        (NUMBER, 5),
+        ({"allOf": [NUMBER]}, 5),
+        ({"anyOf": [CITY, {"oneOf": [NUMBER]}]}, 5),
+        ({"$ref": "#/$defs/Place", "$defs": {"Place": NUMBER}}, 5),
+        ({"properties": {"city": TEXT}, "if": {}, "then": NUMBER}, 5),
+        ({"properties": {"n": TEXT}, "allOf": [NUMBER]}, "5"),
+        ({"$ref": "#/$defs/Absent"}, "5"),
+        ({"allOf": [{"$ref": "#/$defs/Loop"}], "$defs": {"Loop": {"allOf": [{"$ref": "#/$defs/Loop"}]}}}, "5"),
+        ({"allOf": [True]}, "5"),
+    ],
+)
+def test_texts_in_elements_get_types_from_all_of_a_schema(schema, n):
+    function = {"name": "f", "parameters": {"type": "object", **schema}}
+    action = "<function=f><parameter=n>5</parameter><parameter=city>7</parameter></function>"
+    calls, _ = find_calls(action, schemas=[{"type": "function", "function": function}])
+    assert [c.arguments for c in calls] == [{"n": n, "city": "7"}]
+
+
 # -- results -----------------------------------------------------------------------------------------------------------
 
 
