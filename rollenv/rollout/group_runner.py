@@ -41,6 +41,7 @@ class GroupRunner(Generic[T]):
         task = asyncio.create_task(self._in_turn(coroutine))
         self.running.add(task)
         task.add_done_callback(self._finished.put_nowait)
+        task.add_done_callback(lambda _: coroutine.close())  # it may not have begun
         return task
 
     async def _in_turn(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -52,7 +53,6 @@ class GroupRunner(Generic[T]):
                     await asyncio.sleep(0)
             return await coroutine
         finally:
-            coroutine.close()  # it may not have begun
             self._untaken.add(asyncio.current_task())
 
     async def next(self) -> T:
