@@ -27,6 +27,7 @@ from rollenv.agents.chat.replies import (
     read_reply,
 )
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.proxies import proxy_of, without_proxy
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +259,7 @@ class Endpoint:
             except (TimeoutError, httpx.TimeoutException) as error:
                 raise _Transient("timeout", f"no answer within {self.patience.timeout:g} s") from error
             except httpx.HTTPError as error:
-                raise _Transient("connection", self._redact(f"{type(error).__name__}: {error}")) from error
+                raise _Transient("connection", self._redact(f"{type(error).__name__}: {error}{self._way()}")) from error
             self._answered = time.monotonic()
             self._count(reply, body)
             taken.amount = reply.prompt_tokens + reply.completion_tokens
@@ -291,9 +292,12 @@ class Endpoint:
             message, everything = error_text(data), words(data)
         except (BadReply, RecursionError):
             message, everything = " ".join(text[:300].split()), text
-        problem = self._redact(f"{without_login(self.url)}: {status} {reason}: {message or 'no text'}")
+        problem = self._redact(f"{without_login(self.url)}: {status} {reason}: {message or 'no text'}{self._way()}")
         if status in (401, 403):
-            return UsageError(f"{problem}. The endpoint refuses the key: pass api_key, or set OPENAI_API_KEY")
+            cause = "The endpoint refuses the key: pass api_key, or set OPENAI_API_KEY"
+            if self._way():
+                cause += "; or the proxy refuses the address: add its host to no_proxy"
+            return UsageError(f"{problem}. {cause}")
         if status == 404:
             return UsageError(f"{problem}. Check the model's name, and base_url, which usually ends in /v1")
         if 300 <= status < 400:
@@ -310,6 +314,11 @@ class Endpoint:
             kind = "rate_limit" if limited else "server_error"
             return _Transient(kind, problem, after, limited or status == 529 or (status == 503 and after is not None))
         return EndpointRefused(problem)
+
+    def _way(self) -> str:
+        """Return words about the proxy that stands before the endpoint; empty if there is none."""
+        proxy = proxy_of(self.url)
+        return proxy and f" (through the proxy {proxy} of the environment)"
 
     def _redact(self, text: str) -> str:
         """Remove the API key, which some servers repeat in errors."""
@@ -342,7 +351,7 @@ class Endpoint:
             timeout = httpx.Timeout(self.patience.timeout, connect=min(10.0, self.patience.timeout), pool=None)
             headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
             limits = httpx.Limits(max_connections=self.concurrency)
-            client = httpx.AsyncClient(timeout=timeout, limits=limits, headers=headers)
+            client = httpx.AsyncClient(timeout=timeout, limits=limits, headers=headers, mounts=without_proxy(self.url))
             slots, limiter = asyncio.Semaphore(self.concurrency), EndpointRateLimiter(*self._windows)
             self._bound = _Bound(loop, client, _lifetime(client), slots, limiter)
             await anext(self._bound.lifetime)

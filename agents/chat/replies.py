@@ -177,21 +177,52 @@ def _add_event(whole: dict[str, Any], event: dict[str, Any]) -> None:
     for key in ("content", "refusal", *_THOUGHTS):
         if (text := _text(delta.get(key))) is not None:
             message[key] = (message.get(key) or "") + text
-    for each in delta.get("tool_calls") or ():  # names and ids are sent once, arguments in pieces
-        calls, new = message.setdefault("tool_calls", []), _mapping(each)
-        index, function = new.get("index"), _mapping(new.get("function"))
-        if not calls or (isinstance(index, int) and index >= len(calls)):
-            calls.append({"id": "", "function": {"name": "", "arguments": ""}})
-        if not isinstance(index, int) or not 0 <= index < len(calls):
-            index = -1
-        call = calls[index]
-        call["id"] = new.get("id") or call["id"]
-        call["function"]["name"] += function.get("name") or ""
-        call["function"]["arguments"] += _json_text(function.get("arguments") or "")
+    for each in delta.get("tool_calls") or ():
+        _add_call(message.setdefault("tool_calls", []), _mapping(each))
     choice["token_ids"] += part.get("token_ids") or ()
     choice["logprobs"]["content"] += _mapping(part.get("logprobs")).get("content") or ()
     for key in ("finish_reason", "error", "usage"):
         choice[key] = part.get(key) or choice.get(key)
+
+
+def _add_call(calls: list[dict[str, Any]], piece: dict[str, Any]) -> None:
+    """Add a piece of a call.
+
+    OpenAI numbers the calls and sends name and id once, before the arguments, which come in pieces. Other servers give
+    all calls the number 0, or none, repeat the name in each piece, or give each piece an id of its own. So a piece with
+    a name also begins a call if the arguments before it are complete or belong to another name.
+    """
+    number, own, function = piece.get("index"), piece.get("id"), _mapping(piece.get("function"))
+    name, arguments = function.get("name") or "", _json_text(function.get("arguments") or "")
+    numbered = calls if number is None else [call for call in calls if call["index"] == number]
+    if not numbered:
+        begins = not calls or bool(name) or bool(own and all(call["id"] != own for call in calls))
+    else:
+        last = next((call for call in reversed(numbered) if own and call["id"] == own), numbered[-1])
+        before, known = last["function"]["arguments"], last["function"]["name"]
+        complete = _is_object(before)
+        if complete and own and own == last["id"] and name == known and arguments in ("", before):
+            return  # the whole call once more
+        if before:
+            begins = bool(name) and (name != known or complete)
+        else:
+            begins = bool(name and own and last["id"]) and own != last["id"]
+    if begins:
+        calls.append({"index": number, "id": own, "function": {"name": name, "arguments": arguments}})
+        return
+    call = last if numbered else calls[-1]
+    call["id"] = call["id"] or own
+    if name != call["function"]["name"]:
+        call["function"]["name"] += name
+    call["function"]["arguments"] += arguments
+
+
+def _is_object(text: str) -> bool:
+    """Return whether a text is a complete JSON object."""
+    try:
+        return text.rstrip().endswith("}") and isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _text(content: Any) -> str | None:
@@ -213,6 +244,8 @@ def _calls(data: Any) -> list[ChatToolCall]:
         own = well_formed(str(_mapping(call).get("id") or ""))
         if not own or own in calls:
             own = f"call_{number}"
+        while own in calls:
+            own += "_"
         text = _json_text(function.get("arguments") or {})
         calls[own] = ChatToolCall(own, well_formed(function["name"]), well_formed(text))
     return list(calls.values())

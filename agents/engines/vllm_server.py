@@ -34,6 +34,7 @@ from rollenv.agents.engines.base import (
 )
 from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
+from rollenv.core.proxies import without_proxy
 
 with extra("train", "Playing with a vLLM server"):
     from rollenv.agents.engines.adapters import Adapter, save_weights, saved_weights
@@ -393,7 +394,8 @@ class ServerEngine:
             )
 
     def _blocking(self, patience: float) -> httpx.Client:
-        return httpx.Client(headers=self._headers, timeout=httpx.Timeout(patience, connect=self.patience))
+        timeout = httpx.Timeout(patience, connect=self.patience)
+        return httpx.Client(headers=self._headers, timeout=timeout, mounts=without_proxy(self.url))
 
     def _transfer(self, about: dict[str, Any]) -> Transfer | None:
         """Create vLLM's own weight transfer, if the server was started with one."""
@@ -458,7 +460,9 @@ class ServerEngine:
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             timeout, limits = httpx.Timeout(None, connect=self.patience), httpx.Limits(max_connections=None)
-            self._clients[loop] = httpx.AsyncClient(headers=self._headers, timeout=timeout, limits=limits)
+            self._clients[loop] = httpx.AsyncClient(
+                headers=self._headers, timeout=timeout, limits=limits, mounts=without_proxy(self.url)
+            )
         return self._clients[loop]
 
 

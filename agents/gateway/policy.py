@@ -22,12 +22,12 @@ from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import ResponseText
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import THOUGHT_MARKS, after_thoughts
+from rollenv.core.tools.call_readers import written_arguments
 from rollenv.core.tools.calls import call_instructions, find_calls, write_calls
 
 #: Maximum number of cached conversations of a session; others are rebuilt from the tree.
 _KEPT = 32
 _CALL_NAME = re.compile(r'"(?:name|tool_name|function_name)"\s*:\s*"([^"\\]{1,200})"')
-_CALL_ARGUMENTS = re.compile(r'"(?:arguments|parameters|args|input)"\s*:\s*(.*)', re.DOTALL)
 _MARKS = re.compile("|".join(map(re.escape, (*THOUGHT_MARKS, *THOUGHT_MARKS.values()))))
 
 
@@ -236,11 +236,11 @@ def _calls(text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Fun
         name, arguments = call.name, json.dumps(call.arguments, ensure_ascii=False)
         if call.problem:
             written = text[begin : call.end]
-            name_match, arguments_match = _CALL_NAME.search(written), _CALL_ARGUMENTS.search(written)
+            name_match = _CALL_NAME.search(written)
             if not (name or name_match):
                 return text, []  # clients could not read it as a call
             name = name or name_match[1]  # type: ignore[index]
-            arguments = arguments_match[1].strip() if arguments_match else written.strip()
+            arguments = written_arguments(written)
         begin = call.end
         calls.append(FunctionCall(f"call_{secrets.token_hex(16)}", name, arguments, namespaces.get(name, "")))
     if not calls:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from rollenv.core.errors import RollenvError, Unsolvable, UsageError
+from rollenv.core.proxies import without_proxy
 from rollenv.envs.game.base import TextGame, box, read_lines, turns
 
 #: Stop words, ignored when the similarity of pages is computed.
@@ -158,7 +159,9 @@ class MediaWiki:
         query = {"action": "query", "format": "json", "formatversion": "2", **parameters}
         time.sleep(self.pause)
         try:
-            answer = httpx.get(self.url, params=query, headers={"User-Agent": "rollenv"}, timeout=self.timeout).json()
+            headers = {"User-Agent": "rollenv"}
+            with httpx.Client(timeout=self.timeout, headers=headers, mounts=without_proxy(self.url)) as client:
+                answer = client.get(self.url, params=query).json()
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise WikiUnavailable(f"{self.url} did not answer: {error}; is a MediaWiki server there?") from error
         if not isinstance(answer, dict) or "error" in answer:

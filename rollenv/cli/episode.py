@@ -14,6 +14,7 @@ from rollenv.cli import completion
 from rollenv.cli.common import console, key_values
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.parsing import well_formed
+from rollenv.core.proxies import without_proxy
 from rollenv.rollout.workers.factory import WORKERS_HELP, make_workers
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ async def _listed(url: str, key: str | None, patience: Patience) -> tuple[int, l
     for attempt in range(patience.retries + 1):
         await asyncio.sleep(min(patience.longest_wait, patience.first_wait * 2.0 ** (attempt - 1)) if attempt else 0.0)
         try:
-            async with asyncio.timeout(patience.timeout), httpx.AsyncClient(timeout=patience.timeout) as client:
+            http = httpx.AsyncClient(timeout=patience.timeout, mounts=without_proxy(url))
+            async with asyncio.timeout(patience.timeout), http as client:
                 answer = await client.get(url, headers=headers)
         except TimeoutError:
             problem = f"within {patience.timeout:g} s"

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from rollenv.cli.common import console
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.proxies import without_proxy
 from rollenv.report.summary import duration
 
 #: Age in seconds after which a record is marked as old.
@@ -51,7 +52,9 @@ def _fetch(url: str) -> dict[str, Any]:
     address = url.rstrip("/") + "/health"
     try:
         token = os.environ.get("ROLLENV_TOKEN", "")
-        answer = httpx.get(address, timeout=10.0, headers={"Authorization": f"Bearer {token}"} if token else {})
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        with httpx.Client(timeout=10.0, headers=headers, mounts=without_proxy(address)) as client:
+            answer = client.get(address)
         answer.raise_for_status()
         health: dict[str, Any] = answer.json()
     except (httpx.HTTPError, ValueError) as error:

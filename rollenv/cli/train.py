@@ -19,6 +19,7 @@ from rollenv.cli.common import console, error_console, key_values, percent
 from rollenv.cli.playing import ACCEPT_HELP
 from rollenv.core.errors import MissingExtra, UsageError
 from rollenv.core.needs import Package
+from rollenv.core.proxies import without_proxy
 
 if TYPE_CHECKING:
     from rollenv.trainers.config import TrainConfig
@@ -151,7 +152,8 @@ def _need_player(config: TrainConfig) -> None:
         raise MissingExtra(f"player.kind=vllm needs {vllm}, which is not installed: {vllm.hint}")
     for url in filter(None, player.url.split(",")):
         try:
-            httpx.get(f"{url.strip().rstrip('/').removesuffix('/v1')}/health", timeout=player.patience)
+            with httpx.Client(timeout=player.patience, mounts=without_proxy(url.strip())) as client:
+                client.get(f"{url.strip().rstrip('/').removesuffix('/v1')}/health")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UsageError(
                 f"no {player.kind} server answers at player.url={url.strip()}: {error}; start it first"

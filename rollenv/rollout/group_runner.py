@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 #: Seconds that a coroutine has to clean up after it was cancelled.
 GRACE = 5.0
+#: Passes of the event loop in which a result reaches the caller of ``next``, with some to spare.
+_PASSES = 5
 
 
 class RolloutBroken(RollenvError):
@@ -21,19 +23,37 @@ class RolloutBroken(RollenvError):
 
 
 class GroupRunner(Generic[T]):
-    """Runs coroutines concurrently; at the end of the block, those still running are cancelled and awaited."""
+    """Runs coroutines concurrently; at the end of the block, those still running are cancelled and awaited.
+
+    Coroutines that never wait would all end before :meth:`next` returns the first of them. So none begins while an
+    ended one may still be taken.
+    """
 
     def __init__(self) -> None:
         self.running: set[asyncio.Task[T]] = set()
         self._finished: asyncio.Queue[asyncio.Task[T]] = asyncio.Queue()
         self._cancelled: set[asyncio.Task[T]] = set()
+        self._untaken: set[asyncio.Task[Any] | None] = set()
+        self._turn = asyncio.Lock()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start another coroutine."""
-        task = asyncio.create_task(coroutine)
+        task = asyncio.create_task(self._in_turn(coroutine))
         self.running.add(task)
         task.add_done_callback(self._finished.put_nowait)
+        task.add_done_callback(lambda _: coroutine.close())  # it may not have begun
         return task
+
+    async def _in_turn(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        try:
+            async with self._turn:
+                for _ in range(_PASSES):
+                    if not self._untaken:
+                        break
+                    await asyncio.sleep(0)
+            return await coroutine
+        finally:
+            self._untaken.add(asyncio.current_task())
 
     async def next(self) -> T:
         """Return the result of the next coroutine to finish, or raise its exception.
@@ -44,6 +64,7 @@ class GroupRunner(Generic[T]):
         while True:
             task = await self._finished.get()
             self.running.discard(task)
+            self._untaken.discard(task)
             if not task.cancelled():
                 return task.result()
             if task not in self._cancelled:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -99,7 +100,7 @@ class ChatServer:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in head[1:]) if k}
                 body = json.loads(await reader.readexactly(int(headers["content-length"])))
-                assert head[0] == "POST /v1/chat/completions HTTP/1.1"
+                assert re.fullmatch(r"POST (http://[^/]+)?/v1/chat/completions HTTP/1.1", head[0])  # whole for a proxy
                 self.requests.append(body)
                 self.headers.append(headers)
                 await self.behave(Exchange(headers, body, reader, writer))

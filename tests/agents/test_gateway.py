@@ -365,15 +365,39 @@ def test_a_record_survives_the_gateway(tmp_path):
     assert (again.tree.nodes[1].parent, again.tree.nodes[1].continues, again.tree.nodes[0].reward) == (0, True, 0.5)
 
 
-def test_arguments_that_are_no_json_are_passed_on_as_written():
-    agent = scripted(['<tool_call>{"name": "bash", "arguments": {"command": "echo un'])
+BAD = '{"command": "echo un'  # neither the string nor the object is closed
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        (f'<tool_call>{{"name": "bash", "arguments": {BAD}', BAD),
+        (f'<tool_call>\n{{"name": "bash", "arguments": {BAD}\n</tool_call>', BAD),
+        (f'Look: <tool_call>{{"name": "bash", "arguments": {BAD}}}}}</tool_call>', BAD + "}"),
+        ('<tool_call>{"name": "bash", "arguments": {"command": \'{a}\'}}</tool_call>', "{\"command\": '{a}'}"),
+        (f'<tool_call>\n```json\n{{"name": "bash", "arguments": {BAD}\n```\n</tool_call>', BAD),
+        ('<tool_call>[{"name": "bash", "arguments": {"command": [1;]}}]</tool_call>', '{"command": [1;]}'),
+        (f'<TOOLCALL>[{{"name": "bash", "arguments": {BAD}</TOOLCALL>', BAD),
+        (f'<|tool_call|>{{"name": "bash", "arguments": {BAD}<|/tool_call|> and on', BAD),
+        ('<tool_call>{"name": "bash", "arguments": "{\\"command\\": \\"echo un"}</tool_call>', BAD),
+        ('<tool_call>{"name": "bash", "arguments": [1, 2]}</tool_call>', "[1, 2]"),
+        (
+            '<tool_call>{"name": "bash", "arguments": {"command": "ls"}, "b": 1}</tool_call>',
+            '{"command": "ls"}, "b": 1',
+        ),
+        ('<tool_call>{"name": "bash", "arguments": "{}", "b": 1}</tool_call>', '"{}", "b": 1'),
+        ('<tool_call>{"name": "bash", "arguments": {"command": "a</b> }} </tool_call>', '{"command": "a</b> }'),
+    ],
+)
+def test_arguments_that_are_no_json_are_passed_on_as_written(written, arguments):
+    agent = scripted([written])
 
     async def play():
         session = Gateway(agent).open()
         return await session.call(ModelRequest((Message("user", "hi"),), tools=(BASH,)))
 
     answer = asyncio.run(play()).answer
-    assert [(call.name, call.arguments) for call in answer.calls] == [("bash", '{"command": "echo un')]
+    assert [(call.name, call.arguments) for call in answer.calls] == [("bash", arguments)]
 
 
 OTHER = {"type": "function", "function": {"name": "stop", "description": "", "parameters": {"type": "object"}}}

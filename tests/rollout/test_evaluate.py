@@ -1,5 +1,6 @@
 """Success rates and their intervals."""
 
+import asyncio
 import itertools
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 import rollenv
 from rollenv import UsageError
-from rollenv.agents.base import Action, OracleAgent, RandomAgent
+from rollenv.agents.base import Action, OracleAgent, RandomAgent, Session
 from rollenv.agents.tiny.model import build_tokenizer
 from rollenv.core import registry
 from rollenv.core.wrappers import TOKENIZER_REQUIRED, WRAPPER_FACTORY
@@ -178,3 +179,78 @@ def test_every_wrapper_and_tool_of_the_factory_works_in_an_evaluation(
 def test_an_evaluation_of_nothing_is_refused(env_id, wrong):
     with pytest.raises(UsageError, match="at least 1"):
         evaluate(OracleAgent(), env_id, **wrong)
+
+
+class Counts(rollenv.Env):
+    """Two turns that wait for nothing; notes when an episode begins."""
+
+    begun = 0
+
+    def _reset(self, options):
+        Counts.begun += 1
+        return "go", {}
+
+    def _step(self, action):
+        self.last = not getattr(self, "last", True)
+        return "on", 1.0, self.last, False, {}
+
+    def sample_random_action(self):
+        return "x"
+
+    oracle_action = sample_random_action
+
+
+registry.register("test:Counts-v0", Counts, abilities=["random_action", "oracle"])
+
+
+class Says(Session):
+    async def act(self, observation, info):
+        return Action("x")
+
+
+class SaysAgent:
+    def start(self, env, seed):
+        return Says()
+
+
+@pytest.mark.parametrize("agent", [OracleAgent(), RandomAgent(), SaysAgent()], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("most", [None, 1, 3])
+def test_results_come_as_episodes_end_though_nothing_waits(agent, most):
+    Counts.begun, seen = 0, []
+    with RolloutManager(agent, max_concurrent=most) as manager:
+        evaluate(agent, "test:Counts-v0", n=12, manager=manager, watch=lambda t: seen.append(Counts.begun))
+    ahead = [begun - number for number, begun in enumerate(seen, 1)]
+    assert max(ahead) <= 1, "at most one other has begun when a result is told"
+
+
+def test_episodes_that_wait_run_side_by_side():
+    begun = []
+
+    class Waits(Session):
+        async def act(self, observation, info):
+            begun.append(self)
+            while len(begun) < 12:  # for all others
+                await asyncio.sleep(0.001)
+            return Action("x")
+
+    class WaitsAgent:
+        def start(self, env, seed):
+            return Waits()
+
+    assert evaluate(WaitsAgent(), "test:Counts-v0", n=12).failed == 0
+
+
+def test_what_was_told_before_the_run_ended_is_kept():
+    told = []
+
+    def watch(trajectory):
+        told.append(trajectory)
+        if len(told) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(OracleAgent(), "test:Counts-v0", n=100, watch=watch)
+    assert all(trajectory.complete for trajectory in told)
+    rest = []
+    evaluate(OracleAgent(), "test:Counts-v0", n=100, played=told, watch=rest.append)
+    assert len(rest) == 95

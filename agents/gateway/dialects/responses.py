@@ -19,14 +19,19 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Mo
     """Parse the request in a body."""
     if isinstance(body, dict) and isinstance(body.get("input"), str):
         body = {**body, "input": [{"role": "user", "content": body["input"]}]}
-    body, items = fields.lists(body, known, input=lambda item, at: [_message(item, at, stored)], tools=_tools)
+    body, items = fields.lists(
+        body, known, input=lambda item, at: [(_kind(item), _message(item, at, stored))], tools=_tools
+    )
     for key in ("conversation", "prompt"):
         if body.get(key) is not None:
             raise invalid("is not stored here; send the items themselves", key)
     messages = fields.system(body, "instructions")
-    for message in items["input"]:
-        if messages and messages[-1].role == message.role == "assistant":  # consecutive items are one answer
-            last = messages[-1]
+    parts: list[str] = []
+    for kind, message in items["input"]:
+        if message.role != "assistant":
+            parts = []
+        elif parts and not _begins_answer(kind, parts):
+            last = messages.pop()
             message = replace(
                 last,
                 text=last.text + message.text,
@@ -34,7 +39,9 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Mo
                 reasoning=last.reasoning + message.reasoning,
                 images=last.images + message.images,
             )
-            messages.pop()
+            parts.append(kind)
+        else:
+            parts = [kind]
         messages.append(message)
     previous = fields.text(body, "previous_response_id").removeprefix("resp_")
     if previous and stored(previous) is None:
@@ -44,6 +51,20 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Mo
     return ModelRequest(
         tuple(messages), **fields.common(body, items["tools"], "stop", "max_output_tokens"), previous=previous
     )
+
+
+def _kind(item: dict[str, Any]) -> str:
+    """Return the kind of an item, also of one that is only referred to."""
+    kind = str(item.get("type") or ("message" if "role" in item else "item_reference"))
+    prefix = str(item.get("id")).partition("_")[0]
+    return {"msg": "message", "rs": "reasoning"}.get(prefix, kind) if kind == "item_reference" else kind
+
+
+def _begins_answer(kind: str, parts: list[str]) -> bool:
+    """Return whether an assistant's item begins another answer: one has its thoughts first, and one message at most."""
+    if kind == "reasoning":
+        return parts[-1] != kind
+    return kind == "message" and kind in parts
 
 
 def _message(item: dict[str, Any], where: str, stored: Stored) -> Message:

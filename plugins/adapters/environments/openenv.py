@@ -25,6 +25,7 @@ from rollenv.core.env_spec import EnvSpec
 from rollenv.core.errors import NoSuchAbility, RollenvError, UsageError
 from rollenv.core.needs import extra
 from rollenv.core.parsing import last_code_block, well_formed
+from rollenv.core.proxies import without_proxy
 from rollenv.plugins.adapters.environments import Misbehaved, boxed, json_of, one_line
 from rollenv.plugins.adapters.environments.showing import plain, show
 from rollenv.remote.protocol import NotAllowed, ServerFull, ServerLost
@@ -79,7 +80,8 @@ def about(base: str) -> dict[str, Any]:
         ServerLost: it does not answer.
     """
     alone = httpx.Limits(max_keepalive_connections=0)  # some servers close idle connections without notice
-    with httpx.Client(headers=_headers(), timeout=_CONNECT, verify=base.startswith("https"), limits=alone) as client:
+    verify, mounts = base.startswith("https"), without_proxy(base)
+    with httpx.Client(headers=_headers(), timeout=_CONNECT, verify=verify, limits=alone, mounts=mounts) as client:
         schema, described = _got(client, f"{base}/schema", base), _got(client, f"{base}/metadata", base)
     action = schema.get("action") if isinstance(schema, dict) else None
     if schema is not None and not isinstance(action, dict):

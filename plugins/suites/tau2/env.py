@@ -15,6 +15,7 @@ import httpx
 
 from rollenv.core.env import StepResult
 from rollenv.core.errors import RollenvError, UsageError
+from rollenv.core.proxies import without_proxy
 from rollenv.core.tools.backend import Change, differences
 from rollenv.core.tools.calls import write_calls
 from rollenv.envs.tools.base import Call, Judgement, Problem, ToolEnv, User, UserReply, counted
@@ -168,7 +169,8 @@ class ChatCustomer(User):
         key = os.environ.get("OPENAI_API_KEY", "").strip()
         if not key.isascii() or not key.isprintable():  # httpx would leak it in its error
             raise UsageError("OPENAI_API_KEY holds characters that cannot be sent in a header; set it to the key alone")
-        with httpx.Client(timeout=self.patience, headers={"Authorization": f"Bearer {key}"} if key else {}) as client:
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        with httpx.Client(timeout=self.patience, headers=headers, mounts=without_proxy(self.url)) as client:
             for _ in range(_TRIES):
                 try:
                     with client.stream("POST", self.url, json=sent) as response:

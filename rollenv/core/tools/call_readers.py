@@ -43,10 +43,11 @@ _OPENING = re.compile(
     r"|<\|(?:start|channel)\|>(?:assistant|commentary|analysis)\s*(?:<\|channel\|>(?:commentary|analysis)\s*)?"
     r"to=(?=functions\.)"
 )
-_CLOSING = re.compile(
-    r"(?:\s|```|</tool_calls?>|</TOOLCALL>|</function_calls?>|</functioncall>|</minimax:tool_call>|</｜DSML｜function_calls>"
-    r"|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool▁calls?▁end｜>|<\|call\|>|<\|e[om]t_id\|>)*"
+_CLOSING_MARK = (
+    r"</tool_calls?>|</TOOLCALL>|</function_calls?>|</functioncall>|</minimax:tool_call>|</｜DSML｜function_calls>"
+    r"|<\|/?tool_calls?(?:_end|_section_end)?\|>|\[/TOOL_CALLS\]|<｜tool▁calls?▁end｜>|<\|call\|>|<\|e[om]t_id\|>"
 )
+_CLOSING = re.compile(rf"(?:\s|```|{_CLOSING_MARK})*")
 #: Characters between a mark and its call.
 _LEADING = re.compile(r"(?:\s|```(?:json|python|tool_call)?\b)*")
 _NAMED = re.compile(
@@ -66,6 +67,7 @@ _PARAMETER = re.compile(
     re.DOTALL,
 )
 _ELEMENT_END = re.compile(r"\s*</(?:｜DSML｜)?(?:function|invoke)>")
+_WRITTEN_ARGUMENTS = re.compile(r'"(?:arguments|parameters|args|input)"\s*:\s*(.*)', re.DOTALL)
 _PYTHON_LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\(")
 
 
@@ -81,6 +83,28 @@ def first_mark(text: str) -> int:
     """Return where the first mark of a call stands; the text's length if there is none."""
     mark = _OPENING.search(text)
     return mark.start() if mark else len(text)
+
+
+def written_arguments(call: str) -> str:
+    """Return the arguments in the text of a malformed call in JSON as they were written, all of the text if none are.
+
+    They end before the call's closing mark, and before the brackets that close the call around them.
+    """
+    found = _WRITTEN_ARGUMENTS.search(call)
+    if found is None:
+        return call.strip()
+    arguments = re.split(_CLOSING_MARK, found[1])[0].rstrip()
+    if "```" in call[: found.start()]:
+        arguments = arguments.removesuffix("```").rstrip()
+    if arguments.startswith('"'):
+        with contextlib.suppress(ValueError):
+            inner, end = _JSON.raw_decode(arguments)
+            if not arguments[end:].strip("]} \r\n"):  # JSON in a string, with nothing behind it
+                return str(inner)
+    for opening, closing in (("[", "]"), ("{", "}")):
+        while arguments.endswith(closing) and arguments.count(closing) > arguments.count(opening):
+            arguments = arguments[:-1].rstrip()
+    return arguments
 
 
 def marked_calls(text: str, functions: Functions) -> tuple[list[ToolCall], str]:
@@ -371,14 +395,33 @@ def _add(arguments: dict[str, str], name: str, value: str) -> None:
 def _convert_types(arguments: Mapping[str, str], parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Convert strings to the types of a schema: parameters that are no strings are parsed as JSON if possible."""
     typed: dict[str, Any] = dict(arguments)
-    properties = parameters.get("properties", {})
+    properties = _properties(parameters, parameters)
     for name, value in arguments.items():
-        about = properties.get(name, {})
+        about = properties.get(name)
+        if not isinstance(about, Mapping):  # JSON Schema has also true and false
+            continue
         types = [each.get("type") or each.get("$ref") for each in (about, *about.get("anyOf", ()))]
         if any(types) and "string" not in str(types):
             with contextlib.suppress(ValueError, RecursionError):  # the function reports the error
                 typed[name] = _JSON.decode(value)
     return typed
+
+
+def _properties(schema: Any, root: Mapping[str, Any], depth: int = 3) -> dict[str, Any]:
+    """Return what a JSON schema says of each argument, also in the schemas that it combines or refers to."""
+    if not isinstance(schema, Mapping) or depth < 0:
+        return {}
+    parts = [part for key in ("allOf", "anyOf", "oneOf") for part in schema.get(key) or ()]
+    parts += [schema.get("then"), schema.get("else")]
+    if str(reference := schema.get("$ref")).startswith("#/"):
+        referred: Any = root
+        for step in str(reference)[2:].split("/"):
+            referred = referred.get(step) if isinstance(referred, Mapping) else None
+        parts.append(referred)
+    found: dict[str, Any] = {}
+    for part in parts:
+        found |= _properties(part, root, depth - 1)
+    return found | (schema.get("properties") or {})
 
 
 # -- Python ------------------------------------------------------------------------------------------------------------

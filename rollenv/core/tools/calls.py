@@ -65,10 +65,21 @@ def find_calls(
     return [replace(call, end=call.end + offset) for call in calls], around.strip()
 
 
+#: Keywords of JSON Schema by which arguments may be allowed that ``properties`` does not list.
+_ALLOWING = {"$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
+_ALLOWING |= {"dependencies", "patternProperties", "unevaluatedProperties"}
+
+
 def unknown_argument(call: ToolCall, parameters: Mapping[str, Any]) -> str:
-    """Return the reason to refuse a call with an argument that is not among the parameters; empty if there is none."""
+    """Return the reason to refuse a call with an argument that no parameter can be; empty if there is none.
+
+    Only a plain list of parameters is decided here; a schema that says more is left to the function.
+    """
     known = parameters.get("properties", {})
-    others = [] if parameters.get("additionalProperties") else [name for name in call.arguments if name not in known]
+    extra = parameters.get("additionalProperties", "properties" not in parameters)
+    if extra is not False or not _ALLOWING.isdisjoint(parameters):
+        return ""
+    others = [name for name in call.arguments if name not in known]
     if others:
         return f"{call.name} has no argument {others[0][:100]!r}; it has {', '.join(known) or 'none'}"
     return ""

@@ -7,17 +7,20 @@ import contextlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from rollenv.core.errors import MissingExtra, RollenvError, UsageError
 from rollenv.core.needs import extra
+from rollenv.core.proxies import without_proxy
 from rollenv.core.tools.calls import ToolCall, unknown_argument
 from rollenv.core.tools.function import CallableTool, text_of
 
 #: Maximum seconds for the start of a server.
 _START = 30.0
+#: Maximum seconds between two parts of an answer, while the call's own limit holds.
+_LONGEST_SILENCE = 300.0
 
 
 class MCPError(RollenvError):
@@ -27,8 +30,8 @@ class MCPError(RollenvError):
 class MCPTool(CallableTool):
     """Lets an agent call the tools of one or more MCP servers. One object may serve many threads.
 
-    One session to each server stays open, in its own thread. With several servers, tools whose names collide are
-    called ``SERVER_TOOL``.
+    One session to each server stays open, in its own thread, and is opened again if the server forgot it. With several
+    servers, tools whose names collide are called ``SERVER_TOOL``.
 
     Args:
         config: a URL (streamable HTTP), a path of a JSON file, or ``{"mcpServers": {name: SERVER}}``, where a server is
@@ -56,12 +59,15 @@ class MCPTool(CallableTool):
         self._servers = _servers(config)
         self.execution_timeout, self.max_retries = execution_timeout, max_retries
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
-        self._clients: dict[str, Any] = {}
+        self._sessions: dict[str, _Session] = {}
+        self._listed: dict[str, list[Any]] = {}
         self._tools: dict[str, tuple[str, Any]] = {}
         if validate_on_init:
-            self._connect()
+            try:
+                self._connect()
+            except RollenvError:
+                self.close()
+                raise
 
     @classmethod
     def from_url(cls, url: str, **kwargs: Any) -> Self:
@@ -99,100 +105,184 @@ class MCPTool(CallableTool):
 
     def call(self, call: ToolCall) -> tuple[bool, str]:
         for attempt in range(self.max_retries + 1):
+            session = None
             try:
-                self._connect()
+                if call.name not in self._tools:
+                    self._connect()
                 server, tool = self._tools[call.name]
                 if wrong := unknown_argument(call, tool.input_schema):
                     return True, f"The call of {call.name} failed: {wrong}."
-                client = self._clients[server]
-                result = self._run(client.call_tool(tool.name, call.arguments), self.execution_timeout)
+                session = self._session(server)
+                result = session.call(tool.name, call.arguments)
             except TimeoutError:
                 return True, f"The call of {call.name} failed: it took longer than {self.execution_timeout:g} s."
             except (MissingExtra, UsageError):  # for the user to fix, not the agent
                 raise
             except Exception as error:
-                if attempt < self.max_retries and _broken(error):
-                    self.close()
-                    continue
+                if session is not None:
+                    session.lost = session.lost or _broken(error)
+                    if session.lost and attempt < self.max_retries:
+                        continue
                 return True, f"The call of {call.name} failed: {str(error)[:1000]}"
-            parts = [getattr(part, "text", None) or f"[{part.type}]" for part in result.content]
-            return bool(result.is_error), text_of("\n".join(parts))
+            return bool(result.is_error), text_of(_shown(result))
         raise AssertionError("the last attempt returns")
 
     def close(self) -> None:
         with self._lock:
-            loop, self._loop = self._loop, None
-            if loop is not None and self._stop is not None:
-                loop.call_soon_threadsafe(self._stop.set)
-                self._thread.join(10)
-
-    # -- the thread with the sessions --------------------------------------------------------------------------------
+            sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.close()
 
     def _connect(self) -> None:
+        for name in self._servers:
+            self._session(name)
+
+    def _session(self, name: str) -> _Session:
+        """Return the session to a server; open it if there is none, or if it was lost."""
         with self._lock:
-            if self._loop is not None:
-                return
-            ready: list[BaseException] = []
-            up = threading.Event()
-            self._thread = threading.Thread(target=self._serve, args=(up, ready), name="mcp", daemon=True)
-            self._thread.start()
-            up.wait()
-            if ready:
-                self._loop = None
-                error = root = ready[0]
-                if isinstance(error, MissingExtra):
-                    raise error
+            session = self._sessions.get(name)
+            if session is not None and not session.lost:
+                return session
+            if session is not None:
+                del self._sessions[name]
+                session.close()
+            try:
+                self._sessions[name] = session = _Session(self._servers[name], self.execution_timeout)
+            except MissingExtra:
+                raise
+            except BaseException as error:
+                root = error
                 while isinstance(root, BaseExceptionGroup):
                     root = root.exceptions[0]
-                servers = ", ".join(self._servers)
-                raise MCPError(f"cannot reach the MCP servers {servers}: {type(root).__name__}: {root}") from error
+                raise MCPError(f"cannot reach the MCP server {name}: {type(root).__name__}: {root}") from error
+            self._listed[name] = session.tools
+            counts = Counter(tool.name for tools in self._listed.values() for tool in tools)
+            self._tools = {
+                tool.name if counts[tool.name] == 1 else f"{server}_{tool.name}": (server, tool)
+                for server, tools in self._listed.items()
+                for tool in tools
+            }
+            return session
 
-    def _serve(self, up: threading.Event, failure: list[BaseException]) -> None:
+
+class _Session:
+    """An open session to a server, in a thread of its own.
+
+    Attributes:
+        lost: whether the server does not know it any more, or the connection broke.
+    """
+
+    def __init__(self, server: Mapping[str, Any], timeout: float):
+        self._server, self._timeout = server, timeout
+        self.lost = False
+        self.tools: list[Any] = []
+        self._error: BaseException | None = None
+        self._up = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="mcp", daemon=True)
+        self._thread.start()
+        self._up.wait()
+        if self._error is not None:
+            raise self._error
+
+    def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        work = self._client.call_tool(name, arguments)
         try:
-            asyncio.run(self._sessions(up))
-        except BaseException as error:
-            failure.append(error)
-        finally:
-            up.set()
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as error:
+            work.close()
+            raise ConnectionError("the session is closed") from error
+        try:
+            return future.result(self._timeout)
+        except TimeoutError:
+            future.cancel()
+            raise
 
-    async def _sessions(self, up: threading.Event) -> None:
+    def close(self) -> None:
+        with contextlib.suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+
+    def _serve(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except BaseException as error:
+            self._error, self.lost = error, True
+        finally:
+            self._up.set()
+
+    async def _run(self) -> None:
         with extra("tools", "Calling MCP tools"):
             import httpx2
             from mcp import Client, StdioServerParameters
             from mcp.client.streamable_http import streamable_http_client
+        server = self._server
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         async with contextlib.AsyncExitStack() as stack:
-            found: dict[str, list[Any]] = {}
-            for name, server in self._servers.items():
-                target: Any = StdioServerParameters(**server) if "command" in server else server["url"]
-                if server.get("headers"):
-                    patience = httpx2.Timeout(self.execution_timeout)
-                    http = httpx2.AsyncClient(headers=server["headers"], timeout=patience)
-                    await stack.enter_async_context(http)
-                    target = streamable_http_client(server["url"], http_client=http)
-                async with asyncio.timeout(max(self.execution_timeout, _START)):
-                    self._clients[name] = client = await stack.enter_async_context(Client(target))
-                    found[name] = (await client.list_tools()).tools
-            counts = Counter(tool.name for tools in found.values() for tool in tools)
-            self._tools = {
-                tool.name if counts[tool.name] == 1 else f"{server}_{tool.name}": (server, tool)
-                for server, tools in found.items()
-                for tool in tools
-            }
-            self._stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
-            up.set()
+            if "command" in server:
+                target: Any = StdioServerParameters(**server)
+            else:
+                http = httpx2.AsyncClient(
+                    headers=server.get("headers"),
+                    timeout=httpx2.Timeout(self._timeout, read=max(self._timeout, _LONGEST_SILENCE)),
+                    event_hooks={"response": [self._watch]},
+                    mounts=without_proxy(server["url"]),
+                )
+                await stack.enter_async_context(http)
+                target = streamable_http_client(server["url"], http_client=http)
+            async with asyncio.timeout(max(self._timeout, _START)):
+                self._client = await stack.enter_async_context(Client(target))
+                cursor, cursors, tools = None, set[str | None](), dict[str, Any]()
+                while cursor not in cursors:  # None, at the end, or one that a careless server repeats
+                    cursors.add(cursor)
+                    page = await self._client.list_tools(cursor=cursor)
+                    tools |= {tool.name: tool for tool in page.tools}
+                    cursor = page.next_cursor
+            self.tools = list(tools.values())
+            self._up.set()
             await self._stop.wait()
 
-    def _run(self, work: Coroutine[Any, Any, Any], timeout: float) -> Any:
-        loop = self._loop
-        if loop is None:
-            work.close()
-            raise ConnectionError("the session is closed")
-        future = asyncio.run_coroutine_threadsafe(work, loop)
-        try:
-            return future.result(timeout)
-        except TimeoutError:
-            future.cancel()
-            raise
+    async def _watch(self, response: Any) -> None:
+        """Notice that the server forgot the session: 404 by the protocol, 400 in older servers."""
+        if response.request.method == "POST" and "mcp-session-id" in response.request.headers:
+            forgotten = response.status_code == 404
+            if response.status_code == 400:
+                forgotten = b"session" in (await response.aread()).lower()
+            self.lost = self.lost or forgotten
+
+
+def _shown(result: Any) -> str:
+    """Return all that a call gave, as text; structured content only if no text repeats it."""
+    texts = [part.text for part in result.content if part.type == "text"]
+    structured, shown = result.structured_content, [_part(part) for part in result.content]
+    values = [structured]
+    if isinstance(structured, dict) and structured.keys() == {"result"}:  # so Python's SDK wraps what is no object
+        values.append(structured["result"])
+    if structured is not None and not any(_repeats(texts, value) for value in values):
+        shown.append(json.dumps(structured, ensure_ascii=False))
+    return "\n".join(shown)
+
+
+def _repeats(texts: Sequence[str], value: Any) -> bool:
+    """Return whether one text is the value, or each text is one of its items."""
+
+    def same(text: str, value: Any) -> bool:
+        with contextlib.suppress(ValueError, RecursionError):
+            return text == value or bool(json.loads(text) == value)
+        return False
+
+    if isinstance(value, list) and len(value) == len(texts) > 0 and all(map(same, texts, value)):
+        return True
+    return any(same(text, value) for text in texts)
+
+
+def _part(part: Any) -> str:
+    """Return a part of a result as text; data of pictures, sounds and files is left out."""
+    if part.type == "text":
+        return str(part.text)
+    source = part.resource if part.type == "resource" else part
+    about = [getattr(source, key, None) for key in ("uri", "name", "description", "mime_type")]
+    head = " ".join([part.type, *(value for value in about if value)])
+    return "\n".join([f"[{head}]", *filter(None, [getattr(source, "text", "")])])
 
 
 def _servers(config: str | Path | Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -16,6 +16,7 @@ import httpx
 from rollenv.core.errors import RollenvError, UsageError
 from rollenv.core.needs import extra
 from rollenv.core.parsing import first_tagged
+from rollenv.core.proxies import without_proxy
 from rollenv.core.tools.base import NOT_CALLED, BaseTool, ToolResult
 
 #: Maximum bytes of a server's response.
@@ -96,7 +97,8 @@ class SearchTool(_Search):
         """Return the rows that the server found, unchanged."""
         msgpack, url = self._settings()
         request = msgpack.packb({"query": query, "topk": self.topk, "return_scores": self.return_scores})
-        with httpx.stream("POST", url, content=request, timeout=self.timeout) as response:
+        http = httpx.Client(timeout=self.timeout, mounts=without_proxy(url))
+        with http as client, client.stream("POST", url, content=request) as response:
             response.raise_for_status()
             content = self._read(response)
             is_json = "json" in response.headers.get("content-type", "")

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_dialects import ANSWERS, ASKED, CHAT, IDS, RESPONSES, every_dialect, nothing_stored
 
-from rollenv.agents.gateway.dialects import DIALECTS
-from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelRequest
+from rollenv.agents.gateway.dialects import DIALECTS, responses
+from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest
 
 texts = st.sampled_from(["", "a", " \n b ", "caf\u00e9\u2028", "\U0001f642", '{"x": 1}', "<think>", "\x00\x1b["])
 urls = st.sampled_from(["https://a/b.png", "data:image/png;base64,AAAA", "http://a"])
@@ -375,3 +375,59 @@ def test_references_to_nothing_are_not_found(body):
     with pytest.raises(GatewayError, match="items") as refused:
         RESPONSES.read(body, {"1": ANSWERS["all"]}.get)
     assert RESPONSES.status(refused.value) == 404
+
+
+def said(*parts):
+    """Items of an assistant: m for a message, r for reasoning, c for a call, each with its text."""
+    items = []
+    for kind, text in parts:
+        if kind == "m":
+            items.append({"role": "assistant", "content": text})
+        elif kind == "r":
+            items.append({"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": text}]})
+        elif kind == "c":
+            items.append({"type": "function_call", "call_id": text, "name": "f", "arguments": "{}"})
+        else:
+            items.append({"type": "item_reference", "id": text})
+    return items
+
+
+STORED = ModelAnswer("told", (), "thought", id="7")
+CALL_1 = FunctionCall("1", "f", "{}")
+ROWS = {
+    "one answer": ([("r", "t"), ("m", "a"), ("c", "1")], [Message("assistant", "a", (CALL_1,), reasoning="t")]),
+    "thoughts in two items": ([("r", "t"), ("r", "u"), ("m", "a")], [Message("assistant", "a", reasoning="tu")]),
+    "a call before the words": (
+        [("r", "t"), ("c", "1"), ("m", "a")],
+        [Message("assistant", "a", (CALL_1,), reasoning="t")],
+    ),
+    "two messages": ([("m", "a"), ("m", "b")], [Message("assistant", "a"), Message("assistant", "b")]),
+    "an empty message": ([("m", ""), ("m", "b")], [Message("assistant", ""), Message("assistant", "b")]),
+    "an empty message before an answer": (
+        [("m", ""), ("r", "t"), ("m", "b")],
+        [Message("assistant", ""), Message("assistant", "b", reasoning="t")],
+    ),
+    "answers in a row": (
+        [("r", "t"), ("m", "a"), ("r", "u"), ("m", "b"), ("c", "1")],
+        [Message("assistant", "a", reasoning="t"), Message("assistant", "b", (CALL_1,), reasoning="u")],
+    ),
+    "a call, then an answer": (
+        [("c", "1"), ("r", "t"), ("m", "a")],
+        [Message("assistant", "", (CALL_1,)), Message("assistant", "a", reasoning="t")],
+    ),
+    "referred to": (
+        [("m", "a"), ("i", "rs_7"), ("i", "msg_7"), ("i", "msg_7")],
+        [Message("assistant", "a"), Message("assistant", "told", reasoning="thought"), Message("assistant", "told")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_neighbouring_items_are_one_answer_or_two(name):
+    parts, wanted = ROWS[name]
+    body = {
+        "model": "m",
+        "input": [{"role": "user", "content": "hi"}, *said(*parts), {"role": "user", "content": "on"}],
+    }
+    got = responses.read(body, {"7": STORED}.get).messages
+    assert got == (Message("user", "hi"), *wanted, Message("user", "on"))
