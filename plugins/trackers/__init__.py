@@ -34,11 +34,7 @@ def alerts(settings: TrackersConfig) -> Tracker:
 
 
 class SwanLabTracker(Tracker):
-    """SwanLab: settings, curves and episodes as text. ``SWANLAB_MODE=offline`` stores them in the run folder.
-
-    Raises:
-        MissingExtra: swanlab is not installed.
-    """
+    """SwanLab: settings, curves and episodes as text. ``SWANLAB_MODE=offline`` stores them in the run folder."""
 
     def __init__(self, project: str = "rollenv"):
         self._swanlab: Any = require_extra("swanlab", "swanlab", "Tracking with SwanLab")
@@ -80,9 +76,6 @@ class MlflowTracker(Tracker):
 
     Args:
         project: the MLflow experiment.
-
-    Raises:
-        MissingExtra: mlflow is not installed.
     """
 
     def __init__(self, project: str = "rollenv"):
