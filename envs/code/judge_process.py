@@ -197,7 +197,7 @@ def _later(*_: Any, **__: Any) -> Any:
 
 
 _ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
-_OTHERS = "eq ne lt le gt ge neg pos abs invert round trunc floor ceil getitem call contains"
+_OTHERS = "eq ne lt le gt ge neg pos abs invert round trunc floor ceil getitem call contains array_function array_ufunc"
 for _name in (*_ARITHMETIC.split(), *(f"r{name}" for name in _ARITHMETIC.split()), *_OTHERS.split()):
     setattr(Later, f"__{_name}__", _later)
 
