@@ -199,3 +199,94 @@ def test_packed_tests_cannot_run_code():
     packed = base64.b64encode(zlib.compress(pickle.dumps(print))).decode()
     with pytest.raises(UsageError):
         parse_tests(packed)
+
+
+# -- arguments that a program changes in place -----------------------------------------------------------------------
+
+SORT = "def tidy(xs):\n    xs.sort()"
+UNIQUE = "def tidy(xs):\n    xs[:] = sorted(set(xs))\n    return len(xs)"
+#: (tests, a program that passes, one that does not)
+CHANGED = {
+    "a list": ("xs = [3, 1]\ntidy(xs)\nassert xs == [1, 3], f'got {xs}'", SORT, "def tidy(xs):\n    sorted(xs)"),
+    "in loops": (
+        "for xs, want in (([2, 1], [1, 2]), ([3], [3])):\n    tidy(xs)\n    assert len(xs) == len(want)\n"
+        "    for i in range(len(xs)):\n        assert xs[i] == want[i]",
+        SORT,
+        "def tidy(xs):\n    xs[:] = [0] * len(xs)",
+    ),
+    "a helper of the tests": (
+        "def same(a, b):\n    assert a == b\nxs = [3, 1]\ntidy(xs)\nsame(xs, [1, 3])",
+        SORT,
+        "def tidy(xs):\n    return sorted(xs)",
+    ),
+    "a method": (
+        "s, grid = Solution(), [[1, 2], [3, 4]]\ns.tidy(grid)\nassert grid == [[3, 4], [1, 2]]",
+        "class Solution:\n    def tidy(self, g): g.reverse()",
+        "class Solution:\n    def tidy(self, g): return g[::-1]",
+    ),
+    "the same rows": (
+        "a, b = [1], [2]\ng = [a, b]\ntidy(g)\nassert g == [[2, 0], [1]] and b == [2, 0]\nassert g[1] is a",
+        "def tidy(g):\n    g.reverse()\n    g[0].append(0)",
+        "def tidy(g):\n    g[:] = [[2, 0], [1]]",
+    ),
+    "by its name": ("d = {}\ntidy(into=d)\nassert d == {'a': [1]}", "def tidy(into): into['a'] = [1]",
+        "def tidy(into): into = {'a': [1]}"),
+    "other containers": (
+        "import collections as c\ns, b, q, d = {1}, bytearray(b'a'), c.deque([1]), c.defaultdict(list)\n"
+        "tidy((s, b), q, d)\nassert (s, b, q, d) == ({1, 2}, b'ab', c.deque([0, 1]), {1: [2]})\nassert d[7] == []",
+        "def tidy(sb, q, d):\n    sb[0].add(2)\n    sb[1].extend(b'b')\n    q.appendleft(0)\n    d[1].append(2)",
+        "def tidy(sb, q, d):\n    sb[0].add(2)\n    sb[1].extend(b'b')\n    q.append(0)\n    d[1].append(2)",
+    ),
+    "a list in itself": (
+        "xs = []\ntidy(xs)\nassert xs[0] is xs", "def tidy(xs): xs.append(xs)", "def tidy(xs): xs.append([xs])",
+    ),
+    "again and again": (
+        "xs = []\nfor i in range(3):\n    tidy(xs)\nassert xs == [0, 1, 2]",
+        "def tidy(xs): xs.append(len(xs))",
+        "def tidy(xs): xs.append(0)"),
+    "the result and the argument": (
+        "xs = [2, 1, 1]\nn = tidy(xs)\nassert (n, xs[:n]) == (2, [1, 2])",
+        UNIQUE,
+        "def tidy(xs): return 2"),
+    "the result, then the argument": (
+        "want = [1, 2]\nxs = [2, 1, 1]\nn = tidy(xs)\nassert n == len(want) and xs[:n] == want\nassert 1 in xs",
+        UNIQUE,
+        "def tidy(xs):\n    xs.sort()\n    return 2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tests", "right", "wrong"), CHANGED.values(), ids=CHANGED)
+def test_changes_that_a_test_looks_at(tests, right, wrong):
+    assert (reward({"tests": [tests]}, right), reward({"tests": [tests]}, wrong)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "assert tidy(xs) == sorted(xs)",
+        "got = tidy(xs)\nassert got == sorted(xs)",
+        "got = tidy(xs)\nassert sorted(xs) == got and 1 == 1",
+        "got = tidy(xs)\nwant = sorted(xs)\nassert got == want",
+        "got = tidy(xs)\nassert all(a == b for a, b in zip(got, sorted(xs))) and len(got) == len(xs)",
+        "got = tidy(xs)\ndef same(a, b): assert a == b\nsame(got, sorted(xs))",
+        "tidy(xs)\nassert tidy(xs) == sorted(xs)",
+        "got = tidy(xs)\nassert len(got) == len(xs)\nassert xs == xs and got == sorted(xs)",
+    ],
+)
+def test_a_function_that_clears_its_argument_is_not_right_about_it(test):
+    """What a test computes of an argument after a call whose result it uses, it computes of what it gave."""
+    row = {"tests": [f"xs = [2, 1]\n{test}"]}
+    assert reward(row, "def tidy(xs): return sorted(xs)") == 1.0
+    assert reward(row, "def tidy(xs):\n    xs.clear()\n    return []") == 0.0
+
+
+@pytest.mark.parametrize("change", ["xs[:] = [ANY]", "xs[0] = ANY", "d['a'] = ANY", "xs.clear(); xs.append(L([1]))"])
+def test_a_changed_argument_is_plain_data(change):
+    code = (
+        "from unittest.mock import ANY\nclass L(list):\n    def __eq__(self, other): return True\n"
+        f"def tidy(xs, d):\n    {change}"
+    )
+    row = {"tests": ["xs, d = [2], {'a': 1}\ntidy(xs, d)\nassert xs == [7]\nassert d == {'a': 7}"]}
+    assert reward(row, code) == 0.0
+    assert reward(row, "def tidy(xs, d):\n    xs[0] = d['a'] = 7") == 1.0
