@@ -3,6 +3,8 @@
 import base64
 import json
 import pickle
+import subprocess
+import sys
 import zlib
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from rollenv import UsageError
 from rollenv.envs.code.env import CodeEnv
 from rollenv.envs.code.tests import CallTests, StdioTests, parse_tests
+from rollenv.sandbox import shared_pool
 
 DOUBLE = "def double(xs):\n    return [2 * x for x in xs]"
 COPY = "def double(xs):\n    return list(xs)"
@@ -290,3 +293,40 @@ def test_a_changed_argument_is_plain_data(change):
     row = {"tests": ["xs, d = [2], {'a': 1}\ntidy(xs, d)\nassert xs == [7]\nassert d == {'a': 7}"]}
     assert reward(row, code) == 0.0
     assert reward(row, "def tidy(xs, d):\n    xs[0] = d['a'] = 7") == 1.0
+
+
+# -- standard streams ------------------------------------------------------------------------------------------------
+
+ATTRIBUTES = (
+    "name mode encoding errors newlines line_buffering write_through closed buffer.name buffer.mode buffer.raw.mode"
+    " buffer.raw.closefd"
+)
+#: Programs that use their streams in unusual ways, and print the sum of two numbers.
+STREAMS = {
+    "all attributes": (
+        "import sys, operator\nfor stream in (sys.stdin, sys.stdout, sys.stderr):\n"
+        f"    print(*operator.attrgetter(*{ATTRIBUTES.split()})(stream), stream.isatty(), stream.fileno(), stream)\n"
+        "print(sys.__stdin__ is sys.stdin, sys.__stdout__ is sys.stdout, sys.__stderr__ is sys.stderr)"
+    ),
+    "both names of a stream": "import sys\nprint(int(input()) + int(sys.__stdin__.readline()))",
+    "output kept until the end": (
+        "import sys, io, atexit\nsys.stdout = io.StringIO()\n"
+        "atexit.register(lambda: sys.__stdout__.write(sys.stdout.getvalue()))\nprint(int(input()) + int(input()))"
+    ),
+    "the former stream": (
+        "import sys, io\nformer, sys.stdout = sys.stdout, io.StringIO()\nformer.write(str(int(input()) + int(input())))"
+    ),
+    "a file that stays open": "out = open(1, 'w')\nout.write(str(sum(map(int, open(0)))))",
+    "a buffer of bytes": "import os\nout = os.fdopen(1, 'wb')\nout.write(b'%d' % sum(map(int, os.read(0, 9).split())))",
+    "detached": "import sys, io\nsys.stdin = io.TextIOWrapper(sys.stdin.detach())\nprint(sum(map(int, sys.stdin)))",
+    "closed": "import sys\nprint(sum(map(int, sys.stdin)))\nsys.stdin.close()\nsys.stdout.close()",
+}
+
+
+@pytest.mark.parametrize("program", STREAMS.values(), ids=STREAMS)
+def test_streams_are_as_in_an_interpreter(program):
+    usual = subprocess.run(
+        [sys.executable, "-I", "-X", "utf8", "-c", program], input="1\n20\n", capture_output=True, text=True, check=True
+    )
+    result = shared_pool().run(program, stdin="1\n20\n")
+    assert (result.stdout, result.exit_code) == (usual.stdout, 0)
