@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import last_code_block
-from rollenv.envs.code.asserts import parse_code
+from rollenv.envs.code.asserts import parse_code, plan
 from rollenv.envs.code.tests import AssertTests, StdioTests, Tests, count, parse_tests, run_tests
 from rollenv.envs.data.rows import Row
 from rollenv.envs.data.task import RowEnv, RowVerdict, listed
@@ -158,6 +158,9 @@ class CodeEnv(RowEnv):
             return f"{question}\n\n{block}: a program that reads standard input and writes standard output."
         if self.row.get("entry_point"):
             return f"Complete this function.\n\n```python\n{question}\n```\n\n{block} that holds the whole function."
+        if isinstance(tests, AssertTests) and tests.asserts == (self.row[self.gold_key],):  # code, which would show all
+            names = ", ".join(plan(tests.asserts, tests.setup, tests.context).functions)
+            return f"{question}\n\n{block} that defines {names}."
         if isinstance(tests, AssertTests):
             shown = "\n".join(tests.asserts[: self.shown_tests])
             return f"{question}\nThe program has to pass tests such as these:\n{shown}\n\n{block}."

@@ -19,8 +19,8 @@ _CURRENCIES |= {"₩": "won"}
 _SIGNS_TEXT = """
 £=pound €=euro ¥=yen ₹=rupee ₽=rouble ₩=won 元=yuan 块=yuan 人民币=yuan 美元=dollar 欧元=euro 英镑=pound 日元=yen 円=yen
 米=m 厘米=cm 毫米=mm 千米=km 公里=km 平方米=m^2 平方厘米=cm^2 平方千米=km^2 立方米=m^3 立方厘米=cm^3 千克=kg 公斤=kg
-克=g 升=l 毫升=ml 小时=h 時間=h 分钟=min 秒=s 天=day 年=year 岁=year 歳=year 度=deg 摄氏度=degcelsius 人=人 个=个 個=个 名=人
-只=只 本=本 张=张 枚=枚 条=条 件=件 辆=辆 棵=棵 次=次 回=次 页=页 题=题
+克=g 升=l 毫升=ml 小时=h 時間=h 分钟=min 秒=s 天=day 年=year 岁=year 歳=year 度=deg 摄氏度=degcelsius 人=人 个=个 個=个
+名=人 只=只 本=本 张=张 枚=枚 条=条 件=件 辆=辆 棵=棵 次=次 回=次 页=页 题=题
 """
 #: Units in other characters than ASCII.
 _SIGNS = dict(pair.split("=") for pair in _SIGNS_TEXT.split())

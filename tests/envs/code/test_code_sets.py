@@ -93,6 +93,9 @@ def test_code_without_an_entry_point_as_in_mbpp_plus():
     tests = ASSERTION + LOOP.format("double").replace("\n    ", "\n").strip()
     row = {"tests": tests, "test_imports": "import math"}
     assert (reward(row, DOUBLE), reward(row, COPY)) == (1.0, 0.0)
+    question, _ = CodeEnv(dataset=[{"problem": "Double.", **row}]).reset(seed=0)
+    assert "double" in question
+    assert "0.2 * i" not in question
 
 
 def test_a_method_as_the_entry_point():
