@@ -162,7 +162,10 @@ def _changeable(value: Any) -> list[Any]:
         if id(one) in found or not isinstance(one, tuple | list | dict | set | bytearray | deque):
             continue
         found[id(one)] = one
-        todo += one.values() if isinstance(one, dict) else one if isinstance(one, tuple | list | deque) else ()
+        if isinstance(one, dict):
+            todo += one.values()
+        elif isinstance(one, tuple | list | deque):
+            todo += one
     return [one for one in found.values() if not isinstance(one, tuple)]
 
 
@@ -311,7 +314,7 @@ class _Asserts(ast.NodeTransformer):
 
     A change is seen only where a test asks for it: if it never uses the function's result, or if afterwards the
     arguments are only compared, with something else. Otherwise a function that clears its argument would agree with all
-    that a test computes of it, as in ``got = f(xs); assert got == sorted(xs)``.
+    that a test computes of it, as in ``got = f(xs); assert got == sorted(xs)`` or ``assert abs(got - sum(xs)) < 1``.
     """
 
     def __init__(self, tree: ast.Module):
@@ -321,14 +324,13 @@ class _Asserts(ast.NodeTransformer):
                 node.msg = None
         alone = {node.value for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)}
         used = {ast.dump(node.func) for node in nodes if isinstance(node, ast.Call) and node not in alone}
-        self._seen = {call for call in alone if ast.dump(call.func) not in used}
-        self._seen |= {
-            node.value
-            for node in nodes
-            if isinstance(node, ast.Expr | ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and _only_compared_after(node, node.value, tree)
-        }
+        self._seen: set[ast.expr] = {call for call in alone if ast.dump(call.func) not in used}
+        for node in nodes:
+            if isinstance(node, ast.Expr | ast.Assign) and node.value not in self._seen:
+                call = node.value
+                targets = node.targets if isinstance(node, ast.Assign) else []
+                if isinstance(call, ast.Call) and _only_compared_after(call, targets, nodes):
+                    self._seen.add(call)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
@@ -346,27 +348,37 @@ class _Asserts(ast.NodeTransformer):
         return ast.copy_location(check, node)
 
 
-def _only_compared_after(statement: ast.Expr | ast.Assign, call: ast.Call, tree: ast.Module) -> bool:
-    """Return whether later statements use the arguments of a call, each time on one side of an assert's comparison.
+def _only_compared_after(call: ast.Call, targets: list[ast.expr], nodes: list[ast.AST]) -> bool:
+    """Return whether asserts behind a call compare its arguments, and nothing behind it uses them otherwise.
 
-    The other side has neither an argument nor the result.
+    What they are compared with has neither the arguments nor the result, and the result only selects parts of them.
     """
     arguments = set(_names(*call.args, *(one.value for one in call.keywords)))
-    own = arguments.union(_names(*statement.targets) if isinstance(statement, ast.Assign) else ())
+    results = set(_names(call.func, *targets))
     uses = compared = 0
-    for node in ast.walk(tree):
+    for node in nodes:
         if (getattr(node, "lineno", 0), getattr(node, "col_offset", 0)) <= (call.end_lineno, call.end_col_offset):
             continue
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             uses += node.id in arguments
         if isinstance(node, ast.Assert):
             for test in node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]:
-                sides = (
-                    [_names(side) for side in (test.left, *test.comparators)] if isinstance(test, ast.Compare) else []
-                )
-                if len(sides) == 2 and any(own.isdisjoint(side) for side in sides):
-                    compared += sum(name in arguments for side in sides for name in side)
+                compared += _compared(test, arguments, results)
     return 0 < compared == uses
+
+
+def _compared(test: ast.expr, arguments: set[str], results: set[str]) -> int:
+    """Count the uses of arguments on one side of a comparison, whose other side has neither them nor results."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return 0
+    for side, other in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
+        parts = side.elts if isinstance(side, ast.Tuple) else [side]
+        parts = [part for part in parts if not arguments.isdisjoint(_names(part))]
+        slices = [n.slice for part in parts for n in ast.walk(part) if isinstance(n, ast.Subscript)]
+        mixed = sum(name in results for name in _names(*parts)) > sum(name in results for name in _names(*slices))
+        if not mixed and (arguments | results).isdisjoint(_names(other)):
+            return sum(name in arguments for name in _names(*parts))
+    return 0
 
 
 def _names(*nodes: ast.AST) -> list[str]:

@@ -277,6 +277,9 @@ def test_changes_that_a_test_looks_at(tests, right, wrong):
         "got = tidy(xs)\nassert all(a == b for a, b in zip(got, sorted(xs))) and len(got) == len(xs)",
         "got = tidy(xs)\ndef same(a, b): assert a == b\nsame(got, sorted(xs))",
         "tidy(xs)\nassert tidy(xs) == sorted(xs)",
+        "tidy(xs)\nassert len(tidy(xs)) - len(xs) == 0",
+        "got = tidy(xs)\nassert abs(len(got) - len(xs)) < 1",
+        "got = tidy(xs)\nassert (got == sorted(xs)) is True",
         "got = tidy(xs)\nassert len(got) == len(xs)\nassert xs == xs and got == sorted(xs)",
     ],
 )
