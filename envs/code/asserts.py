@@ -53,20 +53,22 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=1024)
-def plan(asserts: tuple[str, ...], setup: str = "", context: str = "") -> Plan:
+def plan(asserts: tuple[str, ...], setup: str = "", context: str = "", entry_point: str = "") -> Plan:
     """Decompose the asserts of a task.
 
     Args:
         asserts: assert statements, or a definition of ``check(candidate)`` with calls for the function under test.
+        entry_point: the function under test, which the context may define too; ``Solution().name`` for a method.
     """
-    trees = [_parsed(text) for text in asserts]
-    known = _bound(_parsed(setup)) | _bound(_parsed(context))
+    trees = [parse_code(text) for text in asserts]
+    tested = set(re.findall(r"^\w+", entry_point))
+    known = (_bound(parse_code(setup)) | _bound(parse_code(context))) - tested
     free = set().union(*(_free(tree) for tree in trees)) - known
     modules = tuple(sorted(name for name in free & _attributed(trees) if name in sys.stdlib_module_names))
-    functions = {inner[2] for tree in trees if (inner := _inner(tree))} or free - set(modules)
+    functions = {inner[2] for tree in trees if (inner := _inner(tree))} or free - set(modules) | tested
     functions = functions or _outermost(trees) - known  # a function named like a built-in
     calls = tuple(_calls(tree, functions) for tree in trees)
-    needed = _needed(_parsed(setup), [source for one in calls if one for source, _ in one])
+    needed = _needed(parse_code(setup), [source for one in calls if one for source, _ in one])
     return Plan(calls, tuple(sorted(functions)), modules, needed)
 
 
@@ -77,7 +79,7 @@ def _needed(setup: ast.Module, sources: Sequence[str]) -> str:
     """
     types = (ast.Import, ast.ImportFrom, ast.ClassDef)
     kept: set[ast.stmt] = set()
-    names = set().union(*(_used(_parsed(source)) for source in sources))
+    names = set().union(*(_used(parse_code(source)) for source in sources))
     while more := {s for s in setup.body if s not in kept and (isinstance(s, types) or _makes(s) & names)}:
         kept |= more
         names = names.union(*(_used(one) for one in more))
@@ -106,7 +108,8 @@ _LONG = re.compile(
 )
 
 
-def _parsed(text: str) -> ast.Module:
+def parse_code(text: str) -> ast.Module:
+    """Parse Python code with integers of any length; return an empty module for other text."""
     if len(text) > 4000:
         text = _LONG.sub(lambda found: found[0] if found[0][0] in "\"'" else hex(int(Decimal(found[0]))), text)
     try:
@@ -176,13 +179,36 @@ def _calls(tree: ast.Module, functions: set[str]) -> tuple[tuple[str, Wanted], .
 
 def _inner(tree: ast.Module) -> tuple[list[ast.stmt], str, str] | None:
     """Return the statements of ``check(candidate)``, its parameter, and the name of the function under test."""
-    match [s for s in tree.body if not (isinstance(s, ast.Assign) and _literal(s.value)[0])]:
+    match [s for s in tree.body if not (isinstance(s, ast.Assign | ast.Expr) and _literal(s.value)[0])]:
         case [
             ast.FunctionDef(name=check, args=ast.arguments(args=[only])) as define,
             ast.Expr(ast.Call(ast.Name(called), [ast.Name(function)], [])),
         ] if check == called:
             return define.body, only.arg, function
     return None
+
+
+def with_call_of_check(code: str, entry_point: str) -> str | None:
+    """Return tests with a call of their ``check``, unless they call it themselves.
+
+    None if they would pass every program, because nothing outside definitions and conditions asserts or calls one of
+    their functions.
+    """
+    body = parse_code(code).body
+    own = {s.name: s for s in body if isinstance(s, ast.FunctionDef)}
+    todo: list[ast.AST] = list(body)
+    asserts, called = False, set()
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.If):
+            continue
+        asserts |= isinstance(node, ast.Assert)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            called.add(node.func.id)
+        todo += ast.iter_child_nodes(node)
+    if entry_point and "check" in own.keys() - called:
+        return f"{code}\ncheck({entry_point if own['check'].args.args else ''})"
+    return code if asserts or own.keys() & called else None
 
 
 def _is_true(statement: ast.stmt) -> bool:

@@ -11,6 +11,7 @@ Objects other than plain data stay here; later calls of a judge may refer to the
 from __future__ import annotations
 
 import builtins
+import copy
 import faulthandler
 import importlib
 import inspect
@@ -21,7 +22,7 @@ import os
 import pickle
 import sys
 import types
-from collections.abc import Callable, ItemsView, Iterable, KeysView
+from collections.abc import Callable, ItemsView, Iterable, KeysView, Sequence
 from typing import Any
 
 #: Maximum number of parts of a value, nesting depth, and number of items taken from a generator.
@@ -32,7 +33,7 @@ _ITSELF: tuple[type, ...] = (bool, int, float, str, *_CONTAINERS)
 _EXACT: dict[type, Callable[[Any], Any]] = {int: int.__int__, float: float.__float__, str: str.__str__}
 
 
-def encode(value: Any, keep: bool = False) -> Any:
+def encode(value: Any, keep: bool = False, own: Sequence[Any] = ()) -> Any:
     """Encode a value as JSON data.
 
     None, booleans, texts, small integers, floats and lists are encoded as themselves, anything else as ``{tag: data}``.
@@ -41,12 +42,16 @@ def encode(value: Any, keep: bool = False) -> Any:
 
     Args:
         keep: encode a value that can only be iterated like an object, which stays in this process.
+        own: arguments of a judge's call, each of which is encoded as ``{"m": number}``.
     """
     left = itertools.count(MAX_PARTS, -1)
+    numbers = {id(one): number for number, one in enumerate(own)}
 
     def part(value: Any, depth: int) -> Any:
         if next(left) <= 0 or depth > MAX_DEPTH:
             raise ValueError("too large")
+        if id(value) in numbers:
+            return {"m": numbers[id(value)]}
         kind = _plain_type(value)
         if kind is None:
             return _other(value, lambda v: part(v, depth + 1), keep)
@@ -155,19 +160,24 @@ def _write(out: int, line: str) -> None:
 
 def _answer(asked: dict[str, Any], scope: dict[str, Any], results: list[Any]) -> str:
     results.append(None)
+    own: list[Any] = []
     try:
-        results[-1] = _call(asked, scope, results)
-        return json.dumps(encode(results[-1], asked.get("keep", False)), separators=(",", ":"))
+        value = results[-1] = _call(asked, scope, results, own)
+        if own:  # the result, and the arguments' contents
+            value = [value, *map(copy.copy, own)]
+        return json.dumps(encode(value, asked.get("keep", False), own), separators=(",", ":"))
     except BaseException as error:
         known = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
         return json.dumps({"e": [known.__name__, str(error)[:200]]})
 
 
-def _call(asked: dict[str, Any], scope: dict[str, Any], results: list[Any]) -> Any:
+def _call(asked: dict[str, Any], scope: dict[str, Any], results: list[Any], own: list[Any]) -> Any:
+    """Make a call; add the arguments whose changes the judge wants to see to ``own``."""
     if "source" in asked:
         return eval(compile(asked["source"], "test.py", "eval", dont_inherit=True), scope)
     if "pickle" in asked:
-        what, target, args, kwargs = _Calls(bytes.fromhex(asked["pickle"]), scope, results).load()
+        what, target, args, kwargs, changeable = _Calls(bytes.fromhex(asked["pickle"]), scope, results).load()
+        own += changeable
         if what == "attribute":
             return getattr(target, *args)
         return (target if what == "call" else getattr(target, what))(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import atexit
 import functools
 import os
@@ -11,9 +12,10 @@ from typing import Any, Literal
 
 from rollenv.core.errors import UsageError
 from rollenv.core.parsing import last_code_block
+from rollenv.envs.code.asserts import parse_code, plan
 from rollenv.envs.code.tests import AssertTests, StdioTests, Tests, count, parse_tests, run_tests
 from rollenv.envs.data.rows import Row
-from rollenv.envs.data.task import RowEnv, RowVerdict
+from rollenv.envs.data.task import RowEnv, RowVerdict, listed
 from rollenv.sandbox import Pool, Runner, RunResult, shared_pool
 from rollenv.sandbox.pool import AdaptiveTimeout
 
@@ -144,10 +146,10 @@ class CodeEnv(RowEnv):
 
     def _parse(self, tests: Any) -> Tests:
         row = self.row
-        setup = "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""]).strip()
+        setup = "\n".join([*listed(row.get("test_imports") or ()), row.get("test_setup_code") or ""]).strip()
         entry_point = row.get("entry_point")
         context = str(row[self.question_key]) if entry_point else ""
-        return parse_tests(tests, entry_point, setup, self.max_tests, context)
+        return parse_tests(tests, entry_point, setup, self.max_tests, context, row.get("metadata"))
 
     def _question(self) -> str:
         question, tests = str(self.row[self.question_key]).strip(), self._tests()
@@ -156,6 +158,9 @@ class CodeEnv(RowEnv):
             return f"{question}\n\n{block}: a program that reads standard input and writes standard output."
         if self.row.get("entry_point"):
             return f"Complete this function.\n\n```python\n{question}\n```\n\n{block} that holds the whole function."
+        if isinstance(tests, AssertTests) and tests.asserts == (self.row[self.gold_key],):  # code, which would show all
+            names = ", ".join(plan(tests.asserts, tests.setup, tests.context).functions)
+            return f"{question}\n\n{block} that defines {names}."
         if isinstance(tests, AssertTests):
             shown = "\n".join(tests.asserts[: self.shown_tests])
             return f"{question}\nThe program has to pass tests such as these:\n{shown}\n\n{block}."
@@ -186,18 +191,21 @@ class CodeEnv(RowEnv):
         return passed
 
     def _program(self, code: str) -> str:
-        """Return the program, with the imports and helpers of a prompt that it completes (HumanEval)."""
+        """Return the program, after the imports and helpers of a prompt that it completes (HumanEval)."""
         if not self.row.get("entry_point"):
             return code
         prompt = str(self.row[self.question_key])
         start = self._definition(prompt)
-        if self._definition(code) is None or start is None:
+        if start is not None and self._definition(code) is None:  # the body
             return prompt + code
-        return f"{prompt[:start]}\n{code}"
+        helpers = prompt[:start]
+        return _with_futures_first(f"{helpers}\n{code}") if parse_code(helpers).body else code
 
     def _definition(self, code: str) -> int | None:
         """Return the start of the definition of the wanted function."""
-        found = re.search(rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{self.row['entry_point']}\b", code, re.MULTILINE)
+        found = re.search(
+            rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(self.row['entry_point'])}\b", code, re.MULTILINE
+        )
         return found.start() if found else None
 
     def sample_random_action(self) -> str:
@@ -211,3 +219,12 @@ class CodeEnv(RowEnv):
         if self.row.get("entry_point") and self._definition(solution) is None:
             solution = str(self.row[self.question_key]) + solution
         return f"```python\n{solution}\n```"
+
+
+def _with_futures_first(program: str) -> str:
+    """Move imports from ``__future__``, which must come first, before the prompt's part of a program."""
+    found = [s for s in parse_code(program).body if isinstance(s, ast.ImportFrom) and s.module == "__future__"]
+    for text in [ast.get_source_segment(program, statement) or "" for statement in found]:
+        program = program.replace(text, "pass", 1)
+    names = ", ".join(dict.fromkeys(alias.name for statement in found for alias in statement.names))
+    return f"from __future__ import {names}\n{program}" if found else program

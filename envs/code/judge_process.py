@@ -1,9 +1,10 @@
 """Runs in the judge's sandbox: tests that are not calls with expected values, without the program under test.
 
 A job is a line of JSON on standard input: statements of the data set, tests, the names of the program's functions, and
-the calls so far with their answers. Stubs of the program's functions return the known answers. From the first call that
-differs from the last round on, they return placeholders. The output is a line of JSON: the verdict of each test, all
-calls in order, and whether every answer was known.
+the calls so far with their answers. Stubs of the program's functions return the known answers, and change arguments as
+the program did where a test asks for it. From the first call that differs from the last round on, they return
+placeholders. The output is a line of JSON: the verdict of each test, all calls in order, and whether every answer was
+known.
 
 Objects stay in the program's process and are represented by :class:`Remote`, whose own equality is never used.
 """
@@ -26,7 +27,7 @@ import random
 import sys
 import types
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from typing import Any
 
 MAX_DEPTH, MAX_DIGITS, MAX_COLLISIONS = 110, 10_000, 100
@@ -39,10 +40,14 @@ class Raised(Exception):
     """An exception instead of a result: its name and text."""
 
 
-def decode(data: Any, depth: int = 0) -> Any:
-    """Decode JSON data into a value of built-in types and fractions only, in linear time."""
+def decode(data: Any, own: Sequence[Any] = ()) -> Any:
+    """Decode JSON data into a value of built-in types and fractions only, in linear time.
+
+    Args:
+        own: objects to which the data may refer by number.
+    """
     try:
-        return _decode(data, depth)
+        return _decode(data, 0, own)
     except Raised:
         raise
     except Exception as error:  # malformed data are a wrong answer
@@ -52,23 +57,25 @@ def decode(data: Any, depth: int = 0) -> Any:
 _OF_HEX: dict[str, Callable[[str], Any]] = {"i": lambda text: int(text, 16), "b": bytes.fromhex, "a": bytearray.fromhex}
 
 
-def _decode(data: Any, depth: int) -> Any:
+def _decode(data: Any, depth: int, own: Sequence[Any]) -> Any:
     if depth > MAX_DEPTH:
         raise ValueError("nested too deep")
     if type(data) is list:
-        return [_decode(one, depth + 1) for one in data]
+        return [_decode(one, depth + 1, own) for one in data]
     if type(data) is not dict:
         return data
     ((tag, inner),) = data.items()
     if tag == "e":
         raise Raised(*map(str, inner))
+    if tag == "m":
+        return own[inner]
     if tag in _OF_HEX:
         return _OF_HEX[tag](inner)
     if tag in _NUMBERS:
         if max(map(len, inner)) > MAX_DIGITS or len(inner) > MAX_DIGITS:
             raise ValueError("too large")
         return _NUMBERS[tag](inner)
-    parts = [_decode(one, depth + 1) for one in inner]
+    parts = [_decode(one, depth + 1, own) for one in inner]
     return _BUILD[tag](parts)
 
 
@@ -146,6 +153,37 @@ _BUILD: dict[str, Callable[[list[Any]], Any]] = {
 }
 
 
+def _changeable(value: Any) -> list[Any]:
+    """Return the containers in a value that a program could change, each once."""
+    found: dict[int, Any] = {}
+    todo = [value]
+    while todo:
+        one = todo.pop()
+        if id(one) in found or not isinstance(one, tuple | list | dict | set | bytearray | deque):
+            continue
+        found[id(one)] = one
+        if isinstance(one, dict):
+            todo += one.values()
+        elif isinstance(one, tuple | list | deque):
+            todo += one
+    return [one for one in found.values() if not isinstance(one, tuple)]
+
+
+def _change(one: Any, data: Any) -> None:
+    """Give a container other contents of the same kind."""
+    if isinstance(one, dict) and isinstance(data, dict):
+        one.clear()
+        dict.update(one, data)
+    elif isinstance(one, set) and isinstance(data, set):
+        one.clear()
+        one.update(data)
+    elif type(one) is type(data) and isinstance(one, list | bytearray | deque):
+        one.clear()
+        one.extend(data)
+    else:
+        raise Raised("TypeError", "unreadable")
+
+
 class Stop(BaseException):
     """A test cannot continue without further answers."""
 
@@ -197,7 +235,7 @@ def _later(*_: Any, **__: Any) -> Any:
 
 
 _ARITHMETIC = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and or xor"
-_OTHERS = "eq ne lt le gt ge neg pos abs invert round trunc floor ceil getitem call contains"
+_OTHERS = "eq ne lt le gt ge neg pos abs invert round trunc floor ceil getitem call contains array_function array_ufunc"
 for _name in (*_ARITHMETIC.split(), *(f"r{name}" for name in _ARITHMETIC.split()), *_OTHERS.split()):
     setattr(Later, f"__{_name}__", _later)
 
@@ -272,21 +310,79 @@ class _Pickler(pickle.Pickler):
 
 
 class _Asserts(ast.NodeTransformer):
-    """Turns ``assert x`` into a call of the judge's ``check``, and method calls into calls of its ``method``."""
+    """Turns asserts, method calls, and calls whose changes of arguments are seen into calls of the judge's functions.
+
+    A change is seen only where a test asks for it: if it never uses the function's result, or if afterwards the
+    arguments are only compared, with something else. Otherwise a function that clears its argument would agree with all
+    that a test computes of it, as in ``got = f(xs); assert got == sorted(xs)`` or ``assert abs(got - sum(xs)) < 1``.
+    """
+
+    def __init__(self, tree: ast.Module):
+        nodes = list(ast.walk(tree))
+        for node in nodes:
+            if isinstance(node, ast.Assert):
+                node.msg = None
+        alone = {node.value for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)}
+        used = {ast.dump(node.func) for node in nodes if isinstance(node, ast.Call) and node not in alone}
+        self._seen: set[ast.expr] = {call for call in alone if ast.dump(call.func) not in used}
+        for node in nodes:
+            if isinstance(node, ast.Expr | ast.Assign) and node.value not in self._seen:
+                call = node.value
+                targets = node.targets if isinstance(node, ast.Assign) else []
+                if isinstance(call, ast.Call) and _only_compared_after(call, targets, nodes):
+                    self._seen.add(call)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
         self.generic_visit(node)
-        if not isinstance(node.func, ast.Attribute):
+        target, name = node.func, ast.Constant(None)
+        if isinstance(node.func, ast.Attribute):
+            target, name = node.func.value, ast.Constant(node.func.attr)
+        elif node not in self._seen:
             return node
-        name = ast.Constant(node.func.attr)
-        return ast.copy_location(
-            ast.Call(ast.Name("call method", ast.Load()), [node.func.value, name, *node.args], node.keywords), node
-        )
+        judge = ast.Name("call and see" if node in self._seen else "call method", ast.Load())
+        return ast.copy_location(ast.Call(judge, [target, name, *node.args], node.keywords), node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:
         self.generic_visit(node)
         check = ast.Expr(ast.Call(ast.Name("check assert", ast.Load()), [node.test], []))
         return ast.copy_location(check, node)
+
+
+def _only_compared_after(call: ast.Call, targets: list[ast.expr], nodes: list[ast.AST]) -> bool:
+    """Return whether asserts behind a call compare its arguments, and nothing behind it uses them otherwise.
+
+    What they are compared with has neither the arguments nor the result, and the result only selects parts of them.
+    """
+    arguments = set(_names(*call.args, *(one.value for one in call.keywords)))
+    results = set(_names(call.func, *targets))
+    uses = compared = 0
+    for node in nodes:
+        if (getattr(node, "lineno", 0), getattr(node, "col_offset", 0)) <= (call.end_lineno, call.end_col_offset):
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            uses += node.id in arguments
+        if isinstance(node, ast.Assert):
+            for test in node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]:
+                compared += _compared(test, arguments, results)
+    return 0 < compared == uses
+
+
+def _compared(test: ast.expr, arguments: set[str], results: set[str]) -> int:
+    """Count the uses of arguments on one side of a comparison, whose other side has neither them nor results."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return 0
+    for side, other in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
+        parts = side.elts if isinstance(side, ast.Tuple) else [side]
+        parts = [part for part in parts if not arguments.isdisjoint(_names(part))]
+        slices = [n.slice for part in parts for n in ast.walk(part) if isinstance(n, ast.Subscript)]
+        mixed = sum(name in results for name in _names(*parts)) > sum(name in results for name in _names(*slices))
+        if not mixed and (arguments | results).isdisjoint(_names(other)):
+            return sum(name in arguments for name in _names(*parts))
+    return 0
+
+
+def _names(*nodes: ast.AST) -> list[str]:
+    return [one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)]
 
 
 class JudgeProcess:
@@ -296,6 +392,7 @@ class JudgeProcess:
         self.known = known
         self.calls: list[tuple[str, bool]] = []
         self.first_unknown: int | None = None
+        self._sees = False
 
     def function(self, name: str) -> Callable[..., Any]:
         """Return a stub of a function or class of the program."""
@@ -312,21 +409,35 @@ class JudgeProcess:
             return target._method(name, *args, **kwargs)
         return getattr(target, name)(*args, **kwargs)
 
+    def see(self, target: Any, name: str | None, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function or a method; if it is the program's, change the arguments as it does."""
+        self._sees = isinstance(target, Remote) or hasattr(target, "stands_for")
+        try:
+            return target(*args, **kwargs) if name is None else self.method(target, name, *args, **kwargs)
+        finally:
+            self._sees = False
+
     def ask(self, what: str, target: Any, args: Any, kwargs: Any) -> Any:
         """Return the program's answer to a call, or a placeholder."""
         number, buffer = len(self.calls), io.BytesIO()
         if number >= MAX_CALLS:
             raise Stop
-        _Pickler(buffer, 4).dump((what, target, args, kwargs))
+        own = _changeable((args, *kwargs.values())) if self._sees else []
+        self._sees = False
+        _Pickler(buffer, 4).dump((what, target, args, kwargs, own))
         named = target._named if isinstance(target, Remote) else target.stands_for.lstrip("_")[:1].isupper()
         call = buffer.getvalue().hex()
         self.calls.append((call, named))
         if self.first_unknown is None and number < len(self.known) and self.known[number][0] == call:
             try:
                 data = json.loads(self.known[number][1])
+                if own and type(data) is list:
+                    data, *contents = data
+                    for one, changed in zip(own, decode(contents, own), strict=True):
+                        _change(one, changed)
                 if type(data) is dict and "o" in data:
                     return Remote(self, number, named)
-                return decode(data)
+                return decode(data, own)
             except Raised as error:
                 kind = getattr(builtins, str(error.args[0]), None) if len(error.args) == 2 else None
                 if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NEVER_RAISED):
@@ -339,7 +450,8 @@ class JudgeProcess:
     def verdict(self, test: str, scope: dict[str, Any]) -> bool:
         """Return whether a test passes; meaningless if an answer is unknown."""
         try:
-            tree = ast.fix_missing_locations(_Asserts().visit(ast.parse(test)))
+            tree = ast.parse(test)
+            tree = ast.fix_missing_locations(_Asserts(tree).visit(tree))
             exec(compile(tree, "test.py", "exec", dont_inherit=True), scope)
         except BaseException:
             return False
@@ -359,7 +471,8 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     random.seed(job["seed"])
     judge = JudgeProcess(job["known"])
-    scope: dict[str, Any] = {"__name__": "tests", "check assert": judge.check, "call method": judge.method}
+    scope: dict[str, Any] = {"__name__": "tests", "check assert": judge.check}
+    scope |= {"call method": judge.method, "call and see": judge.see}
     for module in job["modules"]:
         scope[module] = importlib.import_module(module)
     for setup in job["setup"]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import functools
+import io
 import itertools
 import json
 import marshal
@@ -20,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.errors import UsageError
-from rollenv.envs.code.asserts import Plan, Wanted, plan
+from rollenv.envs.code.asserts import Plan, Wanted, plan, with_call_of_check
 from rollenv.envs.code.judge_process import Raised, decode
 from rollenv.envs.data.rows import read_json
 from rollenv.sandbox.types import Runner
@@ -42,6 +45,8 @@ class AssertTests:
     setup: str = ""
     context: str = ""
     """Code of the data set that the statements may use (HumanEval's prompt)."""
+    entry_point: str = ""
+    """The function under test, if the data set names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,39 +77,93 @@ _ROUNDS = 40
 
 
 def parse_tests(
-    raw: Any, entry_point: str | None = None, setup: str = "", max_tests: int | None = 12, context: str = ""
+    raw: Any,
+    entry_point: str | None = None,
+    setup: str = "",
+    max_tests: int | None = 12,
+    context: str = "",
+    metadata: Any = None,
 ) -> Tests:
     """Parse the tests of a row.
 
     Args:
-        raw: a dict of ``inputs`` and ``outputs`` (TACO, APPS, CodeContests; with ``fn_name`` for calls), a list of
-            dicts of ``input`` and ``output`` (PrimeIntellect, LiveCodeBench), either as JSON text, a list of assert
-            statements (MBPP), or a text that defines ``check(candidate)`` (HumanEval, which names the entry point).
+        raw: a dict of ``inputs`` and ``outputs`` (TACO, APPS, CodeContests), a list of dicts of ``input`` and
+            ``output`` (PrimeIntellect, LiveCodeBench), either as JSON text, a list of assert statements (MBPP), or code
+            with asserts (MBPP+), often in ``check(candidate)`` (HumanEval and HumanEval+, which name the entry point).
+            Inputs are arguments of a function, if a test, the metadata or the entry point names it and the test's
+            ``testtype`` or ``type`` is not another; for LiveCodeBench's ``functional``, with an argument on each line.
         max_tests: maximum number; those with the longest inputs are kept. None keeps all; asserts are always kept.
+        metadata: a dict that may have ``func_name``, or its JSON text (LiveCodeBench).
+
+    Raises:
+        UsageError: these tests cannot be read, or every program would pass them.
     """
-    if isinstance(raw, str) and entry_point:
-        return AssertTests((f"{raw}\ncheck({entry_point})",), setup, context)
-    if isinstance(raw, str):
-        raw = read_json(raw)
-    if isinstance(raw, Mapping) and raw.get("inputs") and len(raw["inputs"]) == len(raw.get("outputs", ())):
-        return _pick(raw["inputs"], raw["outputs"], raw.get("fn_name"), max_tests)
-    if isinstance(raw, list | tuple) and raw:
-        if all(isinstance(one, str) for one in raw):
-            return AssertTests(tuple(raw), setup, context)
-        if all(isinstance(one, Mapping) and {"input", "output"} <= one.keys() for one in raw):
-            name = raw[0].get("fn_name")
-            return _pick([t["input"] for t in raw], [t["output"] for t in raw], name, max_tests)
+    common = setup, context, entry_point or ""
+    data = _read_text(raw) if isinstance(raw, str) else raw
+    if isinstance(data, str) and (code := with_call_of_check(data, entry_point or "")):
+        return AssertTests((code,), *common)
+    if isinstance(data, Mapping) and data.get("inputs") and len(data["inputs"]) == len(data.get("outputs", ())):
+        return _pick(data["inputs"], data["outputs"], _function_name(data, metadata) or entry_point, False, max_tests)
+    if isinstance(data, list | tuple) and data:
+        if all(isinstance(one, str) for one in data):
+            return AssertTests(tuple(data), *common)
+        if all(isinstance(one, Mapping) and {"input", "output"} <= one.keys() for one in data):
+            name = _function_name(data[0], data[0].get("metadata"), metadata) or entry_point
+            kinds = {one.get("testtype", one.get("type")) for one in data}
+            if kinds & _FUNCTIONAL and not (name and kinds <= _FUNCTIONAL):
+                raise UsageError("tests of a function need its name (fn_name or func_name), and no others beside them")
+            if kinds - _FUNCTIONAL - {None}:
+                name = None
+            pairs = [one["input"] for one in data], [one["output"] for one in data]
+            return _pick(*pairs, name, "functional" in kinds, max_tests)
     raise UsageError(f"these tests have an unknown format: {str(raw)[:200]}")
 
 
-def _pick(inputs: Sequence[Any], outputs: Sequence[Any], function: str | None, max_tests: int | None) -> Tests:
+#: The types of LiveCodeBench's and PrimeIntellect's tests that are calls.
+_FUNCTIONAL = {"functional", "function_call"}
+
+
+def _read_text(text: str) -> Any:
+    """Read JSON text, also in LiveCodeBench's packed form; other text is returned unchanged."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return read_json(text)
+    with contextlib.suppress(ValueError, RecursionError, EOFError, zlib.error, pickle.UnpicklingError):
+        packed = io.BytesIO(zlib.decompress(base64.b64decode(text, validate=True)))
+        return read_json(str(_OnlyText(packed).load()))
+    return text
+
+
+class _OnlyText(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} is no text")
+
+
+def _function_name(*sources: Any) -> str | None:
+    """Return the name of the function in the first test or metadata that has one."""
+    for source in map(_decode_text, sources):
+        if isinstance(source, Mapping) and (name := source.get("fn_name") or source.get("func_name")):
+            return str(name)
+    return None
+
+
+def _pick(
+    inputs: Sequence[Any], outputs: Sequence[Any], function: str | None, lines: bool, max_tests: int | None
+) -> Tests:
     order = range(len(inputs))
     if max_tests is not None and len(inputs) > max_tests:
         order = sorted(order, key=lambda i: _length(inputs[i]), reverse=True)[:max_tests]  # type: ignore[assignment]
     if not function:
         return StdioTests(tuple(_text(inputs[i]) for i in order), tuple(_text(outputs[i]) for i in order))
-    arguments = tuple(_decode_text(inputs[i]) for i in order)
+    arguments = tuple(_arguments(inputs[i], lines) for i in order)
     return CallTests(function, arguments, tuple(_decode_text(outputs[i]) for i in order))
+
+
+def _arguments(given: Any, lines: bool) -> Sequence[Any]:
+    """Return the arguments of a call: a list, or its JSON text; other text has an argument on each line."""
+    value = _decode_text(given)
+    if isinstance(given, str) and (lines or not isinstance(value, list)):
+        return [_decode_text(line) for line in given.split("\n") if line.strip()]
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _length(value: Any) -> int:
@@ -160,7 +219,7 @@ def run_tests(
         calls: list[Any] = [[{"function": tests.function, "arguments": _sent(given)}] for given in tests.arguments]
         answers = _answers(code, "", calls, runner, timeout, every, _usual_imports(code))
         return sum(_passes(text, wanted) for (text,), wanted in zip(answers, tests.expected, strict=True))
-    planned = plan(tests.asserts, tests.setup, tests.context)
+    planned = plan(tests.asserts, tests.setup, tests.context, tests.entry_point)
     plain = [one for one in planned.calls if one]
     calls = [[{"source": source} for source, _ in one] for one in plain]
     answers = _answers(code, planned.setup, calls, runner, timeout, every)

@@ -46,21 +46,35 @@ _SAME = {
     "\\rbrace": "\\}",
     "\\colon": ":",
     "\\backslash": "\\setminus",
+    "\\varphi": "\\phi",
+    "\\varepsilon": "\\epsilon",
+    "\\vartheta": "\\theta",
 }
 _SAME_COMMAND = re.compile(rf"\\(?:{'|'.join(name[1:] for name in _SAME)})(?![a-zA-Z])")
 #: LaTeX of characters outside ASCII.
 _COMMANDS = """
     π pi ∞ infty ∪ cup ∩ cap ∖ setminus × times · cdot ⋅ cdot ∙ cdot ± pm ∈ in ∅ emptyset ⩽ leq ≦ leq ⩾ geq ≧ geq
-    ⟨ langle ⟩ rangle 〈 langle 〉 rangle
+    ⟨ langle ⟩ rangle 〈 langle 〉 rangle ∠ angle △ triangle → to ¬ neg ∧ land ∨ lor ∀ forall ∃ exists ≈ approx ≡ equiv
+    ⌊ lfloor ⌋ rfloor ⌈ lceil ⌉ rceil ⊂ subset ⊆ subseteq ∉ notin ⊥ perp ∥ parallel ∓ mp
+    α alpha β beta γ gamma δ delta ε epsilon ζ zeta η eta θ theta ι iota κ kappa λ lambda μ mu ν nu ξ xi ρ rho ς sigma
+    σ sigma τ tau υ upsilon φ phi χ chi ψ psi ω omega Γ Gamma Δ Delta ∆ Delta Θ Theta Λ Lambda Ξ Xi Π Pi Σ Sigma
+    Φ Phi Ψ Psi Ω Omega
     """.split()  # noqa: SIM905
 _SIGNS_OF_UNICODE = str.maketrans(
     {sign: f"\\{name} " for sign, name in zip(_COMMANDS[::2], _COMMANDS[1::2], strict=True)}
-    | {"÷": "/", "⁄": "/", "。": ".", "、": ","}
+    | {"÷": "/", "⁄": "/", "。": ".", "、": ",", "′": "'"}
 )
 #: LaTeX of characters whose form :func:`plain_characters` would lose: superscripts, subscripts, fractions.
 _RAISED = {"<super>": "^{%s}", "<sub>": "_{%s}", "<fraction>": "\\frac{%s}"}
+_GROUPS_BEFORE, _POWER_AT_END = re.compile(r"(?:[\^_]|\\[a-zA-Z]+)\s*$"), re.compile(r"[\^_]\w$")
 _NUMBER_SETS = "ℂℕℚℝℤ"
-_ROOT_SIGN = re.compile(r"√\s*(?:(\d+|[a-zA-Z])|\(([^()]*)\))")
+_ROOTS = {"√": "\\sqrt", "∛": "\\sqrt[3]", "∜": "\\sqrt[4]"}
+_ROOT_SIGN = re.compile(r"([√∛∜])\s*(?:(\d+|\\[a-zA-Z]+|[a-zA-Z])|\(([^()]*)\))")
+#: Commands that change only how the next group or sign looks.
+_STYLE = re.compile(
+    r"\\(?:(?:textcolor|color|colorbox)(?:\[\w+\])?\s*\{[^{}]*\}|fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}"
+    r"|(?:mathbf|mathit|mathsf|mathtt|mathnormal|boldsymbol|bm|pmb|bold)(?![a-zA-Z]))\s*"
+)
 _BASE_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _BASE_WORD = re.compile(rf"_\{{({'|'.join(_BASE_WORDS)})\}}")
 _BRACKETED_DIGITS = re.compile(r"\((\d+)\)_")
@@ -110,6 +124,8 @@ _SIGNS = re.compile(
     r"|implies|iff|cap|cup|setminus|neg|lnot|l?dots|cdots|overline|underline|bar|hat|dot|prime|mid|parallel|vmatrix|cancel"
     r"|q?quad|forall|exists|lor|land|vee|wedge|lfloor|rfloor|lceil|rceil)(?![a-zA-Z])|(?<!log)_"
 )
+#: Greek capitals, which math-verify takes for the small letters.
+_CAPITALS = re.compile(r"\\(?:Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Phi|Psi|Omega)(?![a-zA-Z])")
 _SET_OPERATOR = re.compile(r"\\(?:cup|cap|setminus)(?![a-zA-Z])|\(-\\infty,\\infty\)")
 _SET = re.compile(r"[(\[]|\\\{|\\emptyset")
 _FUNCTIONS = "sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log ln exp sqrt pi max min gcd lcm"
@@ -209,6 +225,8 @@ def _says_other(gold: str, answer: str, number: bool) -> bool:
         return not _letters(answer) <= _letters(gold) | {"i", "e"}
     if not set(_SIGNS.findall(answer)) <= set(_SIGNS.findall(gold)):
         return True
+    if set(_CAPITALS.findall(answer)) != set(_CAPITALS.findall(gold)):
+        return True
     if "\\pm" in answer and "\\pm" not in gold and "," not in gold:
         return True
     if not _letters(answer) <= _letters(gold) | {"i", "e"}:
@@ -294,12 +312,40 @@ def _as_point_or_set(text: str) -> str:
 
 
 def latex_signs(text: str) -> str:
-    """Convert characters outside ASCII to LaTeX, such as ``x²`` to ``x^{2}``: ``ℝ``, ``１２``, ``√2``, ``½``."""
+    """Convert characters outside ASCII to LaTeX, such as ``x²`` to ``x^{2}``: ``ℝ``, ``１２``, ``√2``, ``½``, ``θ``.
+
+    Commands for colours and fonts are removed.
+    """
+    while styled := _STYLE.search(text):
+        text = _without_style(text[: styled.start()], text[styled.end() :])
     if text.isascii():
         return text
     text = "".join(char if char.isascii() else _latex_sign(char) for char in text)
     text = plain_characters(re.sub(r"\}\^\{|\}_\{", "", text)).translate(_SIGNS_OF_UNICODE)
-    return re.sub(r"^–(?=[\d\\.])", "-", _ROOT_SIGN.sub(r"\\sqrt{\1\2}", text.strip()))
+    return re.sub(r"^–(?=[\d\\.])", "-", _ROOT_SIGN.sub(_root, text.strip()))
+
+
+def _root(found: re.Match[str]) -> str:
+    return f"{_ROOTS[found[1]]}{{{found[2] or found[3]}}}"
+
+
+def _without_style(before: str, after: str) -> str:
+    """Join the text around a style, without the braces of its group if they do not group anything else."""
+    depth = 0
+    for i, char in enumerate(after if after[:1] == "{" else ""):
+        depth += (char == "{") - (char == "}")
+        if depth == 0:
+            inner, rest = after[1:i], after[i + 1 :]
+            groups = _GROUPS_BEFORE.search(before) or rest.lstrip()[:1] in ("^", "_")
+            if not groups and not (_POWER_AT_END.search(inner) and rest[:1].isalnum()):
+                after = _beside(inner, rest)
+            break
+    return _beside(before, after)
+
+
+def _beside(left: str, right: str) -> str:
+    """Join two texts, so that a command does not become longer."""
+    return f"{left} {right}" if right[:1].isalpha() and re.search(r"\\[a-zA-Z]+$", left) else left + right
 
 
 def _latex_sign(char: str) -> str:
@@ -307,7 +353,10 @@ def _latex_sign(char: str) -> str:
         return f"\\mathbb{{{plain_characters(char)}}}"
     if char == "º":
         return "°"
-    form = _RAISED.get(unicodedata.decomposition(char).partition(" ")[0])
+    kind = unicodedata.decomposition(char).partition(" ")[0]
+    if kind == "<square>":  # a unit, such as a square centimetre
+        return re.sub(r"(?<=[a-z])[23]$", r"^\g<0>", plain_characters(char))
+    form = _RAISED.get(kind)
     return form % plain_characters(char).replace("⁄", "}{") if form else char
 
 
@@ -348,7 +397,7 @@ def _normalise_spelling(text: str) -> str:
 
 
 def _read_number(text: str) -> _Plain | None:
-    text = text.lstrip("£€¥")
+    text = text.lstrip("£€¥₹₽₩")
     if found := _REPEATING.fullmatch(text):
         return _repeating(*found.groups())
     match = _NUMBER.fullmatch(text)

@@ -10,9 +10,23 @@ _IN_TEXT = re.compile(
     rf"{_NUMBER_BEFORE}(?:\s|\\[,;:! ]|~)*\\(?:text|mbox|textrm|mathrm)\{{(?P<words>[^{{}}]*)\}}\s*{_POWER}$"
 )
 _PLAIN = re.compile(rf"{_NUMBER_BEFORE}(?P<space>\s*)(?P<words>[a-zA-Z][a-zA-Z./ ]*){_POWER}$")
-_DEGREES = re.compile(r"(?:\^\{?\\circ\}?|\\degree|°)$")
-_CURRENCY = re.compile(r"^([-+]?)\s*(\\?\$|£|€|¥)(?=\s*[\d.\\])")
-_CURRENCIES = {"$": "dollar", "\\$": "dollar", "£": "pound", "€": "euro", "¥": "yen"}
+_SPACE = r"(?:\s|\\[,;:! ]|~)*"
+_DEGREES = re.compile(rf"(?:\^\{{?\\circ\}}?|\\degree|°)(?:{_SPACE}(?:\\(?:text|mathrm)\{{)?\s*(?P<scale>[CF])\}}?)?$")
+_SCALES = {"C": "degcelsius", "F": "degfahrenheit"}
+_CURRENCY = re.compile(r"^([-+]?)\s*(\\?\$|[£€¥₹₽₩])(?=\s*[\d.\\])")
+_CURRENCIES = {"$": "dollar", "\\$": "dollar", "£": "pound", "€": "euro", "¥": "yen", "₹": "rupee", "₽": "rouble"}
+_CURRENCIES |= {"₩": "won"}
+_SIGNS_TEXT = """
+£=pound €=euro ¥=yen ₹=rupee ₽=rouble ₩=won 元=yuan 块=yuan 人民币=yuan 美元=dollar 欧元=euro 英镑=pound 日元=yen 円=yen
+米=m 厘米=cm 毫米=mm 千米=km 公里=km 平方米=m^2 平方厘米=cm^2 平方千米=km^2 立方米=m^3 立方厘米=cm^3 千克=kg 公斤=kg
+克=g 升=l 毫升=ml 小时=h 時間=h 分钟=min 秒=s 天=day 年=year 岁=year 歳=year 度=deg 摄氏度=degcelsius 人=人 个=个 個=个
+名=人 只=只 本=本 张=张 枚=枚 条=条 件=件 辆=辆 棵=棵 次=次 回=次 页=页 题=题
+"""
+#: Units in other characters than ASCII.
+_SIGNS = dict(pair.split("=") for pair in _SIGNS_TEXT.split())
+_SIGN = re.compile(
+    rf"{_NUMBER_BEFORE}{_SPACE}(?:\\(?:text|mbox|textrm|mathrm)\{{\s*)?(?P<sign>{'|'.join(_SIGNS)})\s*\}}?$"
+)
 
 #: Words that change the meaning of a number, or are not part of a unit.
 _NOT_UNITS_TEXT = """
@@ -46,6 +60,7 @@ _SAME_TEXT = """
 centimeter=cm centimetre=cm millimeter=mm millimetre=mm kilometer=km kilometre=km meter=m metre=m inch=in inche=in
 foot=ft feet=ft yard=yd mile=mi pound=lb ounce=oz kilogram=kg gram=g milligram=mg milliliter=ml liter=l litre=l
 hour=h hr=h minute=min second=s sec=s degree=deg radian=rad usd=dollar eur=euro mph=mi/h kph=km/h buck=dollar
+celsiu=celsius
 """
 _SAME = dict(pair.split("=") for pair in _SAME_TEXT.split())
 
@@ -60,7 +75,9 @@ def split_unit(text: str) -> tuple[str, str | None]:
     if found := _CURRENCY.search(text):
         return found[1] + text[found.end() :], _CURRENCIES[found[2]]
     if found := _DEGREES.search(text):
-        return text[: found.start()].rstrip(), "deg"
+        return text[: found.start()].rstrip(), _SCALES.get(found["scale"], "deg")
+    if not text.isascii() and (found := _SIGN.search(text)):
+        return text[: found.start()].rstrip(), _SIGNS[found["sign"]]
     for pattern in (_IN_TEXT, _PLAIN):
         if found := pattern.search(text):
             unit = _unit(found["words"], pattern is _IN_TEXT)

@@ -1,4 +1,8 @@
-"""Questions with short answers, compared by SQuAD's rules (arXiv 1606.05250, section 4)."""
+"""Questions with short answers, compared by SQuAD's rules (arXiv 1606.05250, section 4), extended for numbers.
+
+SQuAD's script removes punctuation of ASCII only. TriviaQA's (arXiv 1705.03551) removes ``‘``, ``’``, ``´`` and `````
+too; here, typographic quotes and dashes are those of ASCII.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ MAX_CHARACTERS = 10_000
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _SIGNS = str.maketrans("⁄‒–", "/--")
+_QUOTES = str.maketrans(dict.fromkeys("‘’‚‛´ʻʼʹ′‹›", "'") | dict.fromkeys("“”„‟«»″「」『』〝〞", '"'))
 _THOUSANDS = re.compile(r"(?<![\w.,'])\d{1,3}(?:,\d{3})+(?![\d,]*\d)")
 _MARK = re.escape(string.punctuation)
 #: Punctuation, except a sign or a decimal point before a number, and characters between two digits.
@@ -39,7 +44,7 @@ def normalize(text: str) -> str:
     A text of only articles or only punctuation keeps them. Numbers keep their sign, decimal point and other characters
     between digits, except commas between thousands. A text that is a decimal loses trailing zeros.
     """
-    text = re.sub(r"^-\s+(?=\d)", "-", plain_characters(text).lower().translate(_SIGNS).strip())
+    text = re.sub(r"^-\s+(?=\d)", "-", plain_characters(text.translate(_QUOTES)).lower().translate(_SIGNS).strip())
     words = _PUNCTUATION.sub("", _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text))
     if ("." in words or "e" in words) and _DECIMAL.fullmatch(words):
         value = Decimal(words)

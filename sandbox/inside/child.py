@@ -15,7 +15,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rollenv.sandbox.inside import files, protocol, terminal, users
 from rollenv.sandbox.inside.interpreter import run_program, runner, serve_cells
@@ -51,10 +51,10 @@ def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> No
         harden()
         os.closerange(3, REQUESTS)
         os.closerange(REPORTS + len(streams) - 4, 1 << 16)
-        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, "r", False)), "utf-8", "surrogateescape")
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", False)), "utf-8", "surrogateescape")
-        errors = io.BufferedWriter(io.FileIO(2, "w", False))
-        sys.stderr = io.TextIOWrapper(errors, "utf-8", "backslashreplace", line_buffering=True)
+        for fd, name in enumerate(("stdin", "stdout", "stderr")):
+            stream = standard_stream(fd, name)
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
         sys.argv = [""]
         sys.path.insert(0, "")
         for name in [name for name in sys.modules if name.partition(".")[0] == "rollenv"]:
@@ -65,6 +65,17 @@ def main(streams: Sequence[int], harden: Callable[[], None], scratch: str) -> No
             os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(127)
+
+
+def standard_stream(fd: int, name: str) -> Any:
+    """Open a standard stream as an interpreter does, with its name and mode."""
+    raw = io.FileIO(fd, "w" if fd else "r", closefd=False)
+    raw.name = f"<{name}>"
+    buffered = io.BufferedWriter(raw) if fd else io.BufferedReader(raw)
+    errors = "backslashreplace" if name == "stderr" else "surrogateescape"
+    stream: Any = io.TextIOWrapper(buffered, "utf-8", errors, line_buffering=name == "stderr")
+    stream.mode = "w" if fd else "r"
+    return stream
 
 
 def begin(scratch: str) -> NoReturn:

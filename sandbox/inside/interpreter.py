@@ -256,11 +256,15 @@ def serve_cells(interpreter: Interpreter | LanguageSession, requests: int, repor
 
 def run_program(code: str, reports: int) -> NoReturn:
     """Run one program to its end, like an interpreter."""
-    status = Interpreter(reports).run(code)
+    interpreter = Interpreter(reports)
+    status = interpreter.run(code)
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
+    with contextlib.suppress(BaseException):  # files that the program left open are written when they go
+        variables = vars(interpreter.main)
+        variables.update(dict.fromkeys(variables.keys() - {"__builtins__"}))
     with contextlib.suppress(BaseException):
         flush()
     os._exit(status)
@@ -286,9 +290,9 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 def flush() -> None:
     """Flush standard output and standard error."""
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__):
         with contextlib.suppress(Exception):
-            stream.flush()
+            stream.flush()  # type: ignore[union-attr]
 
 
 # -- representations of values ---------------------------------------------------------------------------------------

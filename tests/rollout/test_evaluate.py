@@ -200,7 +200,11 @@ class Counts(rollenv.Env):
     oracle_action = sample_random_action
 
 
-registry.register("test:Counts-v0", Counts, abilities=["random_action", "oracle"])
+@pytest.fixture(scope="module", autouse=True)
+def counts():
+    registry.register("test:Counts-v0", Counts, abilities=["random_action", "oracle"])
+    yield
+    del registry.ENV_REGISTRY["test:Counts-v0"]
 
 
 class Says(Session):

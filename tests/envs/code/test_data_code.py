@@ -56,7 +56,7 @@ def step(code, idx, **kwargs):
         ([{"input": "[1]", "output": "2", "fn_name": "f"}], {}, CallTests("f", ([1],), (2,))),
         (["assert f() == 1"], {}, AssertTests(("assert f() == 1",))),
         (["assert f()"], {"setup": "import math"}, AssertTests(("assert f()",), "import math")),
-        ("def check(c): ...", {"entry_point": "f"}, AssertTests(("def check(c): ...\ncheck(f)",))),
+        ("def check(c): ...", {"entry_point": "f"}, AssertTests(("def check(c): ...\ncheck(f)",), entry_point="f")),
     ],
 )
 def test_forms_of_tests(raw, kwargs, tests):

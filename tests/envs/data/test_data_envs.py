@@ -215,6 +215,30 @@ def test_numbers_in_answers_keep_sign_point_and_fraction(gold, same, other):
     assert [text for text in other if exact_match(text, texts(gold))] == []
 
 
+@pytest.mark.parametrize(
+    ("gold", "same", "other"),
+    [
+        ("O'Neil", ["O’Neil", "OʼNeil", "O´Neil", "ONeil", "‘O’Neil’"], ["O’Neal", "O Neil"]),
+        (
+            "Ocean’s Eleven",
+            ["Ocean's Eleven", "Oceans Eleven", "“Ocean′s Eleven”"],
+            ["Ocean Eleven", "Oceans’ Eleventh"],
+        ),
+        (
+            "“Imagine”",
+            ['"Imagine"', "«Imagine»", "„Imagine“", "「Imagine」", "Imagine"],
+            ["“Imagined”", "“Imagine” or “Help!”"],
+        ),
+        ("5'11\"", ["5’11”", "5′11″"], ["511", "5.11"]),
+        ("3-2", ["3–2"], ["3‘2", "32"]),
+    ],
+)
+def test_typographic_quotes_are_those_of_ascii(gold, same, other):
+    assert [text for text in same if not exact_match(text, texts(gold))] == []
+    assert [text for text in other if exact_match(text, texts(gold))] == []
+    assert all(f1(text, texts(gold)) == 1.0 for text in same)
+
+
 @pytest.mark.parametrize("accepted", ["", None, [], [""], [None], ["  ", "\n"], ["...", "—"], ["?", None, ""], "。"])
 @pytest.mark.parametrize("metric", ["em", "f1"])
 @pytest.mark.parametrize("boxed", [True, False])

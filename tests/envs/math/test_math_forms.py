@@ -99,3 +99,61 @@ def test_floats_as_gold_answers_have_their_plain_form(gold, answer):
     env = MathEnv(dataset=[{"problem": "?", "answer": gold}])
     env.reset(seed=0)
     assert env.step(f"\\boxed{{{answer}}}")[1] == 1.0
+
+
+#: Gold answer, and the same with signs of Unicode, units in other scripts, or styles of TeX; then others.
+SIGNS = [
+    (r"2\theta", ["2θ", "2ϑ", r"2\mathbf{\theta}", r"2\vartheta"], ["2φ", "2Θ", r"2\Theta", "2", "θ"]),
+    (r"\frac{5\Delta}{2}", ["5Δ/2", "5∆/2"], ["5δ/2", r"\frac{5\delta}{2}"]),
+    (r"\varphi", ["φ", "ϕ", r"\phi"], ["Φ", "ψ"]),
+    (r"\pi", ["π", "𝜋"], ["Π", r"\Pi", "π2"]),
+    (r"\sqrt[3]{2}", ["∛2", "∛(2)", r"\boldsymbol{\sqrt[3]{2}}"], ["√2", "∜2", "3√2"]),
+    (r"3\sqrt[4]{x+1}", ["3∜(x+1)", "3·∜(1+x)"], ["3∜x+1", "3∛(x+1)"]),
+    (r"\sqrt{\pi}", ["√π", "√(π)", r"\mathbf{\sqrt{\pi}}"], ["π", "∛π"]),
+    (
+        "5",
+        [
+            *(
+                r"\mathbf 5",
+                r"\mathbf{5}",
+                r"\textcolor{red}{5}",
+                r"{\color{red}5}",
+                r"{\color[rgb]{1,0,0}{5}}",
+                r"\bm{5}",
+            ),
+            *(
+                r"\colorbox{yellow}{5}",
+                r"\fcolorbox{red}{white}{5}",
+                r"\mathsf{\mathbf{5}}",
+                r"\boldsymbol{5}\,\text{cm}",
+            ),
+            *("5 元", "5元", r"5\text{ 元}", "5 ℃", "5°C", r"5^\circ\text{C}", "5 个", "5€", "₹5", "5 ㎏", "5 平方米"),
+        ],
+        [
+            *(r"\mathbf 6", r"\textcolor{red}{6}", r"\textcolor{5}{red}", r"\color{red}56", r"5\textcolor{red}{6}"),
+            *("5 万", "5万元", "5 亿", "5 百", "5 倍", "5 打", "5 或 6", "不是 5", "五", "5 分之一", "5θ", "-5 元"),
+        ],
+    ),
+    (r"15", [r"1\mathbf{5}"], [r"1\mathbf{4}", "1 5"]),
+    (r"x^{10}", [r"x^\mathbf{10}", r"\mathbf{x}^{10}"], [r"\mathbf{x^1}0"]),
+    (r"(x+1)^2", [r"\mathbf{(x+1)}^2"], [r"x+1^2"]),
+    (r"\pi x", [r"\pi\mathbf{x}", r"\mathbf{\pi}x"], [r"\mathbf{\pi}", r"\pi\mathbf{y}"]),
+    (r"\frac12", [r"\textcolor{red}{\frac{1}{2}}", r"\frac{\mathbf{1}}{\mathbf{2}}"], [r"\mathbf{12}", "2"]),
+    (r"(1,2)", [r"\mathbf{(1,2)}", r"(\color{red}{1}, \color{blue}{2})"], [r"\mathbf{(2,1)}"]),
+    (r"\text{(B)}", [r"\textcolor{red}{B}", r"\boldsymbol{(B)}"], [r"\textcolor{red}{C}", r"\mathbf{B}\text{ or }C"]),
+    (
+        r"20^\circ\text{C}",
+        ["20 ℃", "20 °C", "20 degrees Celsius", "20 摄氏度", "20"],
+        ["20 ℉", "20 °F", "20 cm", "21 ℃"],
+    ),
+    (r"5 \text{ cm}^2", ["5 ㎠", "5 cm²", "5 平方厘米"], ["5 ㎝", "5 厘米", "5 元", "5 ㎡"]),
+    (r"¥5", ["5 円", "5 日元"], ["5 美元", "$5"]),
+    (r"A\subseteq B", ["A⊆B"], ["A⊂B", "B⊆A"]),
+    (r"\mathbb{R}", ["ℝ"], [r"\mathbf{N}", "ℚ"]),
+]
+
+
+@pytest.mark.parametrize(("gold", "right", "wrong"), SIGNS, ids=[row[0] for row in SIGNS])
+def test_signs_and_styles(gold, right, wrong):
+    assert [one for one in right if not grade(gold, one)] == []
+    assert [one for one in wrong if grade(gold, one)] == []
