@@ -340,7 +340,9 @@ class Learner:
         targets = 0
         if state.critic:
             targets = int((~np.isnan(data.columns["returns"][data.rows(step)])).sum())
-        observed = data.observed * (self.config.loss.observations > 0)
+        observed = 0
+        if self.config.loss.observations:  # counting them takes longer than a small model's update
+            observed = data.observed
         step_totals = StepTotals()
         for piece in self._micro_batches(data, step, observations=self.config.loss.observations > 0):
             piece.batch.columns["weights"] *= steps  # they add up to one over the whole batch
