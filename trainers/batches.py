@@ -14,7 +14,7 @@ import torch
 from rollenv.agents.base import update_weights_of
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.core.errors import UsageError
-from rollenv.rollout.filters import Bounded, Filter, mean_between, varied
+from rollenv.rollout.filters import Bounded, Filter
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.stream import RolloutStream, TailBatches
 from rollenv.rollout.types import Group, Task
@@ -116,14 +116,8 @@ class Batches(ABC):
             self.source.record(group.task, group)
 
     def _make_filter(self) -> Bounded:
-        keep = self.rollout.keep
-        only = self._success_only
-        filters = [varied(keep.std, success_only=only)]
-        if keep.mean:
-            filters.append(mean_between(*keep.mean, success_only=only))
-        return Bounded(
-            lambda group: all(passes(group) for passes in filters), self.rollout.refill, self.rollout.groups_per_batch
-        )
+        rollout, success_only = self.rollout, self._success_only
+        return Bounded(lambda group: rollout.keep.passes(group, success_only), rollout.refill, rollout.groups_per_batch)
 
     def _keep(self, group: Group) -> bool:
         finite = all(math.isfinite(t.reward) for t in group)  # the learner raises a clear error for other rewards

@@ -51,6 +51,10 @@ class Shaper:
                 lengths = [len(turn.response_ids) for turn in trajectory.turns]
                 longer = adv.overlong_penalty(lengths, limit=self.max_new_tokens, buffer=self.settings.overlong)
                 row[:] = [r + p for r, p in zip(row, longer.tolist(), strict=True)]
+        if self.settings.limit_penalty:
+            for row, trajectory in zip(rewards, data.trajectories, strict=True):
+                if row and (trajectory.status == "truncated" or trajectory.turns[-1].finish != "stop"):
+                    row[-1] -= self.settings.limit_penalty
         totals = np.array([sum(row) for row in rewards], dtype=np.float64)
         settings, shifted = self.settings, totals + self.settings.shift
         if "running" in (settings.mean, settings.std):
@@ -266,6 +270,10 @@ def find_dropped(data: Experience, settings: RewardsConfig, vocabulary: int) -> 
     behavior, numbers = data.columns["behavior"], np.arange(len(data.trajectories))
     if settings.drop_truncated:
         masks["truncated"] = np.array([any(turn.finish != "stop" for turn in t.turns) for t in data.trajectories])
+    if settings.drop_long_failures:
+        longest = [max((len(turn.response_ids) for turn in t.turns), default=0) for t in data.trajectories]
+        failed = np.array([not t.success for t in data.trajectories])
+        masks["long_failures"] = failed & (np.array(longest) >= settings.drop_long_failures)
     if settings.drop_repetition:
         sure = behavior > math.log(0.99)
         begins = np.flatnonzero(data.first_of_turn | np.diff(sure, prepend=sure[:1]))

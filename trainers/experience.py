@@ -50,6 +50,8 @@ class Experience:
     of pairs, so that samples share only tokens with the same experts."""
     columns: dict[str, Floats] = field(default_factory=dict)
     """(R,) each: "behavior", "advantages", "weights", and others that the algorithm needs."""
+    dropped: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    """(N,) masks of the trajectories that are not trained on, by reason. They count in their group's baseline."""
 
     def __len__(self) -> int:
         """The number of response tokens."""
@@ -59,6 +61,14 @@ class Experience:
     def turns(self) -> list[Turn]:
         """(T,) the turns of all trajectories, concatenated."""
         return [turn for t in self.trajectories for turn in t.turns]
+
+    @property
+    def kept(self) -> NDArray[np.bool_]:
+        """(N,) mask of the trajectories that are not dropped."""
+        kept = np.ones(len(self.trajectories), dtype=bool)
+        for mask in self.dropped.values():
+            kept &= ~mask
+        return kept
 
     @property
     def lengths(self) -> Ints:

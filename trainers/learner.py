@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -137,6 +137,10 @@ class Learner:
                 else f"no episode of iteration {state.iteration + 1} could be played to its end: see health.json"
             )
         metrics["drift"] = data.drift
+        data.dropped = credit.find_dropped(data, config.rewards, self.vocabulary)
+        if (keep := config.rollout.keep).masks:
+            outside = np.array([not keep.passes(group, config.rewards.success_only) for group in groups])
+            data.dropped["out_of_bounds"] = outside[data.groups]
         data.columns["staleness"] = (state.version - data.versions).astype(np.float64)
         shaped = state.shaper(data)
         self._score(data, metrics)
@@ -207,7 +211,9 @@ class Learner:
             length = self.config.rollout.max_new_tokens
         if kind == "episode":
             kind, units = "sequence", data.trajectory
-        weights = losses.token_weights(kind, units, data.prompt, length=length)
+        # The others have no weight, so a batch in which many are dropped has the same gradient as one without them.
+        kept, weights = data.kept[data.trajectory], np.zeros(len(data))
+        weights[kept] = losses.token_weights(kind, units[kept], data.prompt[kept], length=length)
         return credit.with_trajectory_weights(data, self.config.rewards, weights)
 
     def _logprobs(
@@ -290,10 +296,9 @@ class Learner:
         """
         config, state = self.config, self.state
         rng = random.Random(task_seed(config.seed, state.iteration, -1))
-        dropped = credit.find_dropped(data, config.rewards, self.vocabulary)
-        useful = self._trainable(data, dropped)
+        useful = self._trainable(data)
         if not useful.any():
-            self._warn_of_no_signal(data, dropped)
+            self._warn_of_no_signal(data)
         totals = StepTotals()
         for _ in range(config.optimizer.epochs * useful.any()):
             steps = minibatches(data, config.optimizer.minibatch_sequences, rng, useful=useful)
@@ -305,29 +310,27 @@ class Learner:
             "skipped_steps": totals.skipped,
             "trained_samples": int(useful.sum()),
         }
-        counts |= {f"dropped/{why}": int(them.sum()) for why, them in dropped.items()}
+        counts |= {f"dropped/{why}": int(them.sum()) for why, them in data.dropped.items()}
         if totals.computed:
             counts["sharing"] = totals.whole / totals.computed
         gathered = [pair for each in state.ranks.gather(totals.entropies) for pair in each]
         return totals.means() | entropies(data, gathered) | counts | {"lr": self._learning_rate()}
 
-    def _trainable(self, data: Experience, dropped: Mapping[str, NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    def _trainable(self, data: Experience) -> NDArray[np.bool_]:
         """Return the (M,) mask of the samples with a gradient."""
         useful: NDArray[np.bool_] = np.add.reduceat(np.abs(data.columns["advantages"]), data.starts[:-1]) > 0
         if "teacher" in data.columns:
             useful |= np.add.reduceat(~np.isnan(data.columns["teacher"]), data.starts[:-1]) > 0
         if self.objective.trains_zero_advantages or self.state.critic:
             useful[:] = True
-        for them in dropped.values():
-            useful &= ~them[[s.trajectory for s in data.samples]]
-        return useful
+        return useful & data.kept[[s.trajectory for s in data.samples]]
 
-    def _warn_of_no_signal(self, data: Experience, dropped: Mapping[str, NDArray[np.bool_]]) -> None:
+    def _warn_of_no_signal(self, data: Experience) -> None:
         reason, remedy = "all advantages were 0", "easier tasks, larger groups or a longer warm-up"
         if self.objective.taught_alone:
             reason = "no group had a success"
-        if dropped:
-            left_out = ", ".join(f"{int(them.sum())} by rewards.drop_{why}" for why, them in dropped.items())
+        if data.dropped:
+            left_out = ", ".join(f"{int(them.sum())} {why}" for why, them in data.dropped.items())
             reason += f" in the episodes that were not dropped ({left_out})"
         if all(trajectory.success for trajectory in data.trajectories):
             remedy = "harder tasks: all were solved"

@@ -32,6 +32,7 @@ from rollenv.trainers.config.tasks import EnvConfig
 from rollenv.trainers.cpu_threads import CpuThreads
 from rollenv.trainers.learner import Learner
 from rollenv.trainers.player_engines import close, concurrent_harnesses, limits_of, make_player, with_harness
+from rollenv.trainers.preflight import preflight
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.rollout_processes import RolloutProcesses, start_rollout_processes
@@ -67,6 +68,7 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, run: RunDir, watch: Watch = lambda *_: None, ranks: Ranks = ALONE):
         self.config, self.run, self.watch = config, run, watch
+        preflight(config)
         streams, rollout = config.batches.kind == "stream", config.rollout
         self.threads = CpuThreads(config.threads, sharers=2 if streams and not rollout.shards else 1)
         self.wrappers = with_tokenizer(config.env.wrappers, config.model.tokenizer)

@@ -52,6 +52,9 @@ class ModelPlan:
 
 def dry_run(config: TrainConfig) -> None:
     """Print the settings, the first prompt and what an iteration needs. No weights are loaded, nothing is written."""
+    from rollenv.trainers.preflight import preflight
+
+    preflight(config)
     plan, teacher = model_plan(config), teacher_plan(config)
     try_environments(config)
     trained = config.environments()[0]

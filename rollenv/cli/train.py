@@ -124,12 +124,9 @@ def _need_everything(config: TrainConfig) -> None:
     from rollenv.cli.dry_run import try_environments
     from rollenv.core.registry import spec
     from rollenv.gguf import model_at
+    from rollenv.trainers.preflight import preflight
 
-    if config.placement.by_ray:
-        import rollenv.trainers.launch  # raises MissingExtra
-    if config.rollout.shards:
-        import rollenv.trainers.rollout_shards  # noqa: F401
-
+    preflight(config)
     for env_id in dict.fromkeys(env.id for env in config.environments()):
         lacking = [need for need in spec(env_id).missing if isinstance(need, Package)]
         if lacking:
@@ -142,14 +139,12 @@ def _need_everything(config: TrainConfig) -> None:
 
 
 def _need_player(config: TrainConfig) -> None:
-    """Check that vLLM is installed, or that the servers answer."""
+    """Check that the player's servers answer."""
     import httpx
 
     player = config.player
     if player.kind == "local":
         return
-    if not player.url and not (vllm := Package("vllm", "vllm")).here:
-        raise MissingExtra(f"player.kind=vllm needs {vllm}, which is not installed: {vllm.hint}")
     for url in filter(None, player.url.split(",")):
         try:
             with httpx.Client(timeout=player.patience, mounts=without_proxy(url.strip())) as client:

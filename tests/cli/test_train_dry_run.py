@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import pytest
+
+from rollenv.core.errors import MissingExtra
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -70,6 +73,32 @@ def test_what_would_stop_the_run_stops_the_dry_run(rollenv_command, tmp_path, ov
     assert says in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("override", "package"),
+    [
+        ("optimizer.kind=adamw8bit", "bitsandbytes"),
+        ("model.lora.rank=4", "peft"),
+        ("player.kind=vllm", "vllm"),
+        ("rollout.shards=2", "ray"),
+        ("trackers.use=['swanlab']", "swanlab"),
+        ("trackers.use=['wandb']", "wandb"),
+        ("trackers.use=['mlflow']", "mlflow"),
+    ],
+)
+def test_a_missing_package_stops_a_run_and_its_dry_run_before_anything(override, package, monkeypatch, tmp_path):
+    from rollenv.cli.dry_run import dry_run
+    from rollenv.trainers.config import load_config
+    from rollenv.trainers.run_dir import RunDir
+    from rollenv.trainers.trainer import Trainer
+
+    monkeypatch.setitem(sys.modules, package, None)
+    config = load_config("sokoban", [override])
+    with pytest.raises(MissingExtra, match=package):
+        dry_run(config)
+    with pytest.raises(MissingExtra, match=package):
+        Trainer(config, RunDir.create(config.model_copy(update={"run_dir": str(tmp_path / "run")}), "sokoban"))
 
 
 @pytest.mark.integration

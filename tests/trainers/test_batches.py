@@ -201,6 +201,16 @@ def test_equal_success_teaches_nothing_where_success_alone_is_the_reward(tmp_pat
     assert any(row["reward_std"] > 0 for row in drawn), "the rewards do differ"
 
 
+@pytest.mark.parametrize(("strict", "refill"), [(True, 0), (True, 2), (False, 2)])
+def test_groups_outside_the_bounds_that_cannot_be_replaced_are_trained_on_only_if_asked(tmp_path, strict, refill):
+    bounds = ["rollout.keep.mean=[5.0, 6.0]", f"rollout.keep.strict={str(strict).lower()}", f"rollout.refill={refill}"]
+    with start(tmp_path / "run", *bounds, "iterations=1") as trainer:
+        trainer.fit()
+    row = rows(tmp_path / "run")[-1]
+    assert row.get("refilled", 0) == refill
+    assert (row["trained_samples"] == 0) == strict
+
+
 def test_the_cache_of_an_engine_is_dropped_where_the_engine_runs(tmp_path):
     with start(tmp_path / "run", "batches.kind=stream", "iterations=2", "eval.every=1") as trainer:
         engine, where = trainer.state.player.engine, []

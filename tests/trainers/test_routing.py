@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_runs import register
 from rank_runs import settings as small
+from transformers import AutoModelForCausalLM, Qwen2Config
 
 from rollenv.agents.engines.base import Sampling, read_routes, room_for, write_routes
 from rollenv.agents.engines.local import LocalEngine
@@ -22,10 +23,12 @@ from rollenv.core import registry
 from rollenv.core.errors import UsageError
 from rollenv.rollout.records.samples import trajectory_samples
 from rollenv.rollout.types import Group, Task, Trajectory, Turn
+from rollenv.trainers.config import load_config
 from rollenv.trainers.experience import experience
 from rollenv.trainers.policies.local import LocalPolicy
 from rollenv.trainers.policies.packed import pack
 from rollenv.trainers.policies.routing import NAMES, balance
+from rollenv.trainers.preflight import preflight
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 
@@ -199,13 +202,11 @@ def test_replay_is_refused_where_experts_are_not_reported(keys):
         small("loss.routing=replay", *keys)
 
 
-def test_replay_without_routers_is_refused(tmp_path):
-    config = small("loss.routing=replay", "model.warm_up.steps=0", f"run_dir={tmp_path / 'run'}")
-    with pytest.raises(UsageError, match="experts"):
-        Trainer(config, RunDir.create(config, "sokoban"))
-
-
-def test_a_balance_of_routers_that_are_not_there_is_refused(tmp_path):
-    config = small("loss.router=0.1", "model.warm_up.steps=0", f"run_dir={tmp_path / 'run'}")
-    with pytest.raises(UsageError, match="experts"):
-        Trainer(config, RunDir.create(config, "sokoban"))
+@pytest.mark.parametrize("key", ["loss.routing=replay", "loss.router=0.1"])
+def test_settings_of_routers_are_refused_without_routers(key, tmp_path):
+    with pytest.raises(UsageError, match=r"model\.size\.experts"):
+        small(key)
+    dense = Qwen2Config(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+    AutoModelForCausalLM.from_config(dense).save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match=key.split("=")[0]):
+        preflight(load_config("sokoban", [key, f"model.path={tmp_path}"]))

@@ -45,6 +45,9 @@ class Loss(Section):
     the trained model (rollout routing replay, R3)."""
 
     def problems(self, run: Any) -> Iterator[str]:
+        routed = self.router or self.routing == "replay"
+        if routed and run.model.path == "tiny" and not run.model.size.experts:
+            yield "loss.router and loss.routing=replay need a mixture of experts; set model.size.experts"
         if self.routing != "replay":
             return
         if run.player.kind != "local" or run.harness.name:
@@ -273,7 +276,8 @@ class Distill(Section):
 
     def unused(self, run: Any) -> dict[str, str]:
         """Return what shapes rewards and advantages, if only the teacher is learned from."""
-        shaping = ("scale", "shift", "clip", "mean", "std", "success_only", "invalid_penalty", "overlong", "group")
+        shaping: tuple[str, ...] = ("scale", "shift", "clip", "mean", "std", "success_only", "group")
+        shaping += ("invalid_penalty", "overlong", "limit_penalty")
         own = {key for loss in get_args(_Loss) for key in loss.model_fields} - Loss.model_fields.keys()
         unread = ("algorithm", "correction", *(f"rewards.{key}" for key in shaping))
         unread += ("loss.name", *(f"loss.{key}" for key in own))

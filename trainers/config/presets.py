@@ -56,6 +56,15 @@ PRESETS: dict[str, Preset] = {
         "arXiv 2506.13585",
         {"algorithm": _GRPO, "loss": {"name": "cispo", "floor": 0.0, "cap": 5.0, "aggregate": "token"}},
     ),
+    "topr": Preset(
+        "A = 1 for success, else -1; -A log pi, for A < 0 times sg(min(p, 1)), p of the whole sample",
+        "arXiv 2503.14286",
+        {
+            "algorithm": {"name": "reinforce"},
+            "rewards": {"success_only": True, "scale": 2.0, "shift": -1.0},
+            "loss": {"name": "topr", "positive": 1.0, "negative": 1.0, "ratio": "sequence", "aggregate": "sequence"},
+        },
+    ),
     "sapo": Preset(
         f"{_GROUP}; -A 4/t sigmoid(t (p - 1)), t = 1 for A > 0, else 1.05",
         "arXiv 2511.20347",

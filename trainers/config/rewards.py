@@ -153,8 +153,13 @@ class RewardsConfig(Section):
     """Subtracted for an invalid action; with gigpo and hgpo from its own turn only."""
     overlong: int = Field(0, ge=0)
     """Penalty of up to 1 over this many last tokens before ``rollout.max_new_tokens`` (DAPO); 0 for none."""
+    limit_penalty: Weight = 0.0
+    """Subtracted from the last reward of an episode that ends at a limit: of turns, of its tokens or a response's."""
     drop_truncated: bool = False
     """Do not train on trajectories with a truncated response."""
+    drop_long_failures: int = Field(0, ge=0)
+    """Do not train on unsuccessful trajectories with a response of this many tokens or more (ROLL's
+    ``error_max_len_clip``); 0 for no such filter."""
     drop_repetition: int = Field(0, ge=0)
     """Do not train on trajectories with repetition: this many consecutive tokens, each sampled with a probability above
     0.99 (MiniMax-M1, prime-rl: 3000); 0 for no such filter. They count in their group's baseline."""
@@ -168,7 +173,7 @@ class RewardsConfig(Section):
     """Weights from 0.5 for tasks that always succeed to 2 for tasks that never do."""
 
     def problems(self, run: Any) -> Iterator[str]:
-        for name in ("overlong", "drop_repetition"):
+        for name in ("overlong", "drop_repetition", "drop_long_failures"):
             if getattr(self, name) > run.rollout.max_new_tokens:
                 yield f"rewards.{name} is more tokens than rollout.max_new_tokens"
 

@@ -11,6 +11,8 @@ from pydantic import Field, JsonValue, ValidationError, field_validator, model_v
 from rollenv.agents.tiny.settings import TinySize, WarmUp
 from rollenv.core.errors import UsageError
 from rollenv.core.plugins import entry_points
+from rollenv.rollout.filters import mean_between, varied
+from rollenv.rollout.types import Group
 from rollenv.rollout.workers.factory import workers_of
 from rollenv.trainers.config.algorithms import AnyAlgorithm, Grpo
 from rollenv.trainers.config.losses import (
@@ -168,12 +170,24 @@ AnyPrompt = Annotated[_Prompt, Field(discriminator="kind"), union("prompt", "kin
 
 
 class KeepConfig(Section):
-    """The groups to train on; up to ``rollout.refill`` of the others are replaced."""
+    """The groups to train on: up to ``rollout.refill`` of the others are replaced, the rest is not trained on."""
 
     std: Weight = 0.0
     """Keep groups whose rewards have a standard deviation above this."""
     mean: tuple[float, float] | None = None
     """Keep groups whose mean reward is between these two, such as [0.1, 0.9]: neither too hard nor too easy."""
+    strict: bool = True
+    """Do not train on groups outside the bounds that could not be replaced. If false, they fill the batch."""
+
+    @property
+    def masks(self) -> bool:
+        """True if groups are left out. Without bounds there is no need: equal rewards give no advantage."""
+        return self.strict and (self.mean is not None or self.std > 0)
+
+    def passes(self, group: Group, success_only: bool) -> bool:
+        """Return whether a group is within the bounds."""
+        inside = self.mean is None or mean_between(*self.mean, success_only=success_only)(group)
+        return inside and varied(self.std, success_only=success_only)(group)
 
     @field_validator("mean")
     @classmethod
@@ -279,7 +293,8 @@ class RolloutConfig(Section):
         return {
             **unless(self.workers != "inline", "rollout.workers other than inline", "rollout", *deadlines),
             **unless(self.processes == 1 or run.plays_by_processes, together, "rollout.processes"),
-            **unless(self.refill, "rollout.refill above 0", "rollout.keep"),
+            **unless(self.refill or self.keep.strict, "rollout.refill above 0 or rollout.keep.strict", "rollout.keep"),
+            **unless(self.keep.std or self.keep.mean, "rollout.keep.std or mean", "rollout.keep.strict"),
             **unless(self.shards, "rollout.shards", "rollout", "shard_options", "shard_losses"),
         }
 

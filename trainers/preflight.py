@@ -1,0 +1,54 @@
+"""The check of what a recipe's keys need, before anything begins: packages, a kind of model, devices."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rollenv.agents.engines.routing import Routing
+from rollenv.core.errors import MissingExtra, UsageError
+from rollenv.core.needs import Package
+from rollenv.trainers.config import TrainConfig
+from rollenv.trainers.policies.routing import experts_per_token
+from rollenv.trainers.tracking import trackers_of
+
+
+def preflight(config: TrainConfig) -> None:
+    """Check each key that needs a package, a kind of model or a device.
+
+    No weights are loaded. A model that would be downloaded is checked when it is there.
+
+    Raises:
+        MissingExtra: packages are not installed; one error names all of them.
+        UsageError: the model or this machine lacks what a key needs.
+    """
+    placement, rollout = config.placement, config.rollout
+    by_ray = placement.by_ray or placement.roles.used or rollout.shards or rollout.workers.startswith("ray")
+    own_vllm = config.player.kind == "vllm" and not config.player.url
+    needs = (
+        ("placement and rollout.shards need", by_ray, Package("ray", "ray")),
+        ("player.kind=vllm needs", own_vllm, Package("vllm", "vllm")),
+        ("model.lora.rank needs", config.model.lora.rank, Package("peft", "lora")),
+        ("optimizer.kind=adamw8bit needs", config.optimizer.kind == "adamw8bit", Package("bitsandbytes")),
+    )
+    lacking = [f"{what} {package}: {package.hint}" for what, used, package in needs if used and not package.here]
+    if lacking:
+        raise MissingExtra(f"a package is not installed. {'; '.join(lacking)}")
+    trackers_of(config.trackers)
+
+    here = placement.by_ray and not (placement.address or os.environ.get("RAY_ADDRESS"))
+    if here and placement.devices == "gpu" and not torch.cuda.is_available():
+        raise UsageError("placement.devices=gpu: this machine has no GPU; name a cluster with placement.address")
+    path, router, replayed = config.model.path, config.loss.router, config.loss.routing == "replay"
+    if (router or replayed) and Path(path).is_dir():
+        try:
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(path, local_files_only=True))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot load a model from {path!r}: {' '.join(str(error).split())}") from error
+        if (router and not experts_per_token(model)) or (replayed and not Routing(model).routers):
+            key = "loss.router" if router else "loss.routing=replay"
+            raise UsageError(f"{key} needs a mixture of experts, and {path} is none; leave it out")
