@@ -42,6 +42,7 @@ def load_engine(path: str | Path, *, chat: bool = True, **options: Any) -> tuple
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot load a tokenizer from {path!r}: {error}") from error
     stop = stop_ids(tokenizer, chat=chat) | saved_stops(path)
+    options = {"skip_tokenizer_init": False} | options  # vLLM reads schemas and grammars with it
     return VLLMEngine(path, stop, decode=lambda ids: str(tokenizer.decode(ids)), **options), tokenizer
 
 

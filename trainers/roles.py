@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from rollenv.trainers.config.placement import RoleConfig
 from rollenv.trainers.models import reading_model
 from rollenv.trainers.policies.base import LOGPROBS, Output, Outputs
 from rollenv.trainers.policies.packed import Packed, on
+from rollenv.trainers.ranks import Ranks
 from rollenv.trainers.rewards.configured import DomainRewards
 
 with extra("ray", "Placing parts of a run"):
@@ -42,15 +42,18 @@ class RoleLost(RollenvError):
 class RemoteReader:
     """A reference or teacher model in an actor, on the cluster that this process is connected to; a ``Reader``.
 
-    The actor loads the model, and computes the same as a policy in this process.
+    The actor loads the model, and computes the same as a policy in this process. Several ranks share it.
 
     Raises:
         RoleLost: the actor has ended.
     """
 
-    def __init__(self, config: TrainConfig, wrappers: Wrappers, name: Literal["reference", "teacher"]):
+    def __init__(self, config: TrainConfig, wrappers: Wrappers, name: Literal["reference", "teacher"], ranks: Ranks):
         self.name = name
-        (self.actor,) = _actors(_Model, name, getattr(config.placement.roles, name), config, wrappers, name)
+        actor = None
+        if ranks.first:
+            (actor,) = _actors(_Model, name, getattr(config.placement.roles, name), config, wrappers, name)
+        self.actor: Any = ranks.share(actor)
         self.packs: bool
         self.vocabulary: dict[str, int]
         self.packs, self.vocabulary = self._result(self.actor.about.remote())
@@ -77,18 +80,23 @@ class RemoteReader:
 
 
 class RemoteRewards(DomainRewards):
-    """The rewards of ``rewards.domains``, distributed over actors in turn; see :class:`DomainRewards`."""
+    """The rewards of ``rewards.domains``, each by the actor with the fewest to compute; see :class:`DomainRewards`."""
 
     def __init__(self, config: TrainConfig):
         super().__init__(config)
         self.actors = _actors(_Rewards, "rewards", config.placement.roles.rewards, config)
-        self._turns = itertools.cycle(self.actors)
-        self._rewards = {pattern: functools.partial(self._reward, pattern) for pattern in self._rewards}
+        self._pending = [0] * len(self.actors)
 
-    async def _reward(self, pattern: str, trajectory: Trajectory) -> float:
-        reference = next(self._turns).reward.remote(pattern, trajectory)
-        reward: float = await ray_calls.result_of(reference, functools.partial(RoleLost, "rewards"))
-        return reward
+    async def of(self, pattern: str, trajectory: Trajectory) -> list[float]:
+        """See :class:`DomainRewards`."""
+        number = self._pending.index(min(self._pending))
+        self._pending[number] += 1
+        try:
+            reference = self.actors[number].rewards_of.remote(pattern, trajectory)
+            rewards: list[float] = await ray_calls.result_of(reference, functools.partial(RoleLost, "rewards"))
+        finally:
+            self._pending[number] -= 1
+        return rewards
 
     def counts(self) -> dict[str, float]:
         """Return the judges' counts over all actors."""
@@ -140,7 +148,7 @@ class _Rewards:
         registry.add_specs(environments)
         self.rewards = DomainRewards(config)
 
-    async def reward(self, pattern: str, trajectory: Trajectory) -> float:
+    async def rewards_of(self, pattern: str, trajectory: Trajectory) -> list[float]:
         return await self.rewards.of(pattern, trajectory)
 
     async def counts(self) -> dict[str, float]:

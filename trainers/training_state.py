@@ -161,7 +161,7 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
         player = initial_agent(config, wrappers, report)
         player.version = version
     if roles.teacher.actors:
-        remote = RemoteReader(config, wrappers, "teacher")
+        remote = RemoteReader(config, wrappers, "teacher", ranks)
     if player and (teacher or remote):
         taught_by: Any = remote or teacher
         if taught_by.vocabulary != player.vocabulary:
@@ -202,7 +202,7 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
         if lora:
             state.reference = Unadapted(policy, policy.model)
         elif roles.reference.actors:
-            state.reference = RemoteReader(config, wrappers, "reference")
+            state.reference = RemoteReader(config, wrappers, "reference", ranks)
         else:
             untrained = initial_agent(config, wrappers, report) if ranks.first else None
             state.reference = initial_policy(config, untrained, ranks)

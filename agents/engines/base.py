@@ -93,6 +93,11 @@ class Sampling:
     """Stop strings; a response ends with the token that completes one."""
     routes: bool = False
     """Report the experts of tokens (:attr:`Response.routes`), which only the local engine supports."""
+    schema: str = ""
+    """A JSON schema that responses follow, as JSON; only with vLLM and SGLang. A response that new weights interrupt
+    begins anew, because its state in the grammar is lost."""
+    grammar: str = ""
+    """A grammar that responses follow, in EBNF; only with vLLM and SGLang."""
 
     def __post_init__(self) -> None:
         stop: Any = self.stop
@@ -106,6 +111,7 @@ class Sampling:
             "top_k": self.top_k >= 0,
             "min_p": 0 <= self.min_p <= 1,
             "stop": all(isinstance(text, str) and text for text in self.stop),
+            "schema": not (self.schema and self.grammar),
         }
         for name, is_right in right.items():
             if not is_right:
@@ -114,7 +120,12 @@ class Sampling:
     @property
     def narrows(self) -> bool:
         """True if some tokens are excluded from sampling."""
-        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0 or self.structured
+
+    @property
+    def structured(self) -> bool:
+        """True if responses follow a schema or a grammar."""
+        return bool(self.schema or self.grammar)
 
 
 @dataclass(slots=True)

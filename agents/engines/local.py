@@ -119,6 +119,8 @@ class LocalEngine:
             raise UsageError(f"nothing to generate from {len(prompt)} prompt tokens with {sampling}")
         if sampling.stop and self._decode is None:
             raise UsageError("stop texts need decode=: LocalEngine(model, stop, decode=...)")
+        if sampling.structured:
+            raise UsageError("the local engine follows no schema or grammar: play with vLLM or SGLang")
         if limit < 1:
             raise ContextFull(f"a prompt of {len(prompt)} tokens leaves no room in a context of {self.max_context}")
         request = LocalRequest(prompt, sampling, rng, limit, asyncio.get_running_loop().create_future())

@@ -77,6 +77,8 @@ class SGLangEngine(ServerEngine):
             "stop_token_ids": sorted(self.stop),
             "no_stop_trim": True,
         }
+        if sampling.structured:
+            parameters |= {"json_schema": sampling.schema} if sampling.schema else {"ebnf": sampling.grammar}
         tokens = [*request.prompt, *request.response.ids]
         return {"input_ids": tokens, "sampling_params": parameters, "return_logprob": True, "stream": True}
 

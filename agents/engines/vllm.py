@@ -35,7 +35,7 @@ with extra("vllm", "Playing with vLLM"):
     from vllm import EngineArgs, SamplingParams  # type: ignore[import-not-found]
     from vllm.lora.request import LoRARequest  # type: ignore[import-not-found]
     from vllm.platforms import current_platform  # type: ignore[import-not-found]
-    from vllm.sampling_params import RequestOutputKind  # type: ignore[import-not-found]
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams  # type: ignore[import-not-found]
     from vllm.v1.engine.llm_engine import LLMEngine  # type: ignore[import-not-found]
     from vllm.v1.executor import Executor  # type: ignore[import-not-found]
 
@@ -244,6 +244,8 @@ class VLLMEngine:
             while (self._live or self._aborted) and not self._suspended:
                 new = [r for r in self._live if not r.id]
                 for request in new:
+                    if request.sampling.structured:
+                        request.response = Response()
                     request.id, request.sent = str(next(self._names)), len(request.response.ids)
                 refused, outputs = await self._in_thread(self._step, self._take_aborted(), new)
                 for request, reason in refused:
@@ -309,13 +311,16 @@ class VLLMEngine:
             try:
                 tokens = {"prompt_token_ids": [*request.prompt, *request.response.ids]}
                 self._llm.add_request(request.id, tokens, self._parameters(request), lora_request=self._adapter)
-            except ValueError as error:
-                refused.append((request, str(error)))
+            except Exception as error:  # a bad grammar raises anything
+                refused.append((request, f"{type(error).__name__}: {error}"))
         return refused, self._llm.step() if self._llm.has_unfinished_requests() else []
 
     def _parameters(self, request: _Request) -> Any:
         sampling = request.sampling
         temperature = sampling.temperature
+        structure = None
+        if sampling.structured:
+            structure = StructuredOutputsParams(json=sampling.schema or None, grammar=sampling.grammar or None)
         return SamplingParams(
             temperature=temperature,
             top_p=sampling.top_p,
@@ -327,6 +332,7 @@ class VLLMEngine:
             logprobs=0,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
+            structured_outputs=structure,
         )
 
     def _reload(self, weights: Iterable[tuple[str, torch.Tensor]] | Adapter) -> None:

@@ -278,6 +278,8 @@ class ServerEngine:
 
     async def _draw(self, request: _Request) -> bool:
         await self._check_server()
+        if request.sampling.structured:
+            request.response = Response()
         sent = len(request.response.ids)
         try:
             async for choice in self._choices(self._body(request)):
@@ -311,7 +313,7 @@ class ServerEngine:
 
     def _body(self, request: _Request) -> dict[str, Any]:
         sampling = request.sampling
-        parameters = {
+        parameters: dict[str, Any] = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
@@ -322,6 +324,9 @@ class ServerEngine:
             "logprobs": 0,
             "detokenize": False,
         }
+        if sampling.structured:
+            followed = {"json": sampling.schema, "grammar": sampling.grammar}
+            parameters["structured_outputs"] = {kind: text for kind, text in followed.items() if text}
         tokens = [*request.prompt, *request.response.ids]
         model = {"model": self._adapter} if self._adapter else {}
         return {"token_ids": tokens, "stream": True, "sampling_params": parameters, **model}

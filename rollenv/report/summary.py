@@ -261,7 +261,10 @@ def _of_training(run: Run) -> list[list[str]]:
     settings = run.settings
     algorithm = settings.get("algorithm")
     algorithm = str(algorithm.get("name", "")) if isinstance(algorithm, dict) else ""
-    seconds = sum(_number(row[key]) or 0.0 for row in run.metrics for key in row if key.startswith("time/"))
+    stages = {key for row in run.metrics for key in row if key.startswith("time/")} - {
+        "time/reward"
+    }  # part of collecting
+    seconds = sum(_number(row.get(key)) or 0.0 for row in run.metrics for key in stages)
     last = run.metrics[-1].get("iteration", "") if run.metrics else ""
     planned = settings.get("iterations")
     several = any(domains({key for row in run.metrics for key in row}))

@@ -20,7 +20,7 @@ KEYS = {
     "/generate": {"rid", "input_ids", "sampling_params", "return_logprob", "logprob_start_len", "stream"},
     "sampling_params": {
         *("max_new_tokens", "stop_token_ids", "temperature", "top_p", "top_k", "min_p", "ignore_eos"),
-        *("skip_special_tokens", "no_stop_trim", "sampling_seed", "n"),
+        *("skip_special_tokens", "no_stop_trim", "sampling_seed", "n", "json_schema", "ebnf"),
     },
     "/update_weights_from_disk": {"model_path", "load_format", "weight_version", "keep_pause", "flush_cache"},
     "/pause_generation": {"mode"},

@@ -80,6 +80,16 @@ def test_a_response_goes_on_with_new_weights_and_says_from_where(folder):
         engine.close()
 
 
+@pytest.mark.parametrize(
+    ("how", "key"), [({"schema": '{"type": "object"}'}, "json_schema"), ({"grammar": 'root ::= "a"'}, "ebnf")]
+)
+def test_a_schema_or_a_grammar_is_sent(folder, how, key):
+    with SGLangStub() as stub:
+        asyncio.run(draw(SGLangEngine(stub.url, frozenset(), model=folder), **how))
+        (asked,) = [body for path, body in stub.asked if path == "/generate"]
+    assert asked["sampling_params"][key] == next(iter(how.values()))
+
+
 def test_what_it_cannot_do_is_refused(folder, tmp_path):
     with SGLangStub() as stub:
         engine = SGLangEngine(stub.url, frozenset(), model=folder)

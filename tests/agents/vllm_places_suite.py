@@ -4,11 +4,12 @@ Not collected by itself: ``test_vllm.py`` runs it in an interpreter that has vLL
 """
 
 import asyncio
+import json
 import random
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from vllm_places import PLACES, adapter_of, engine_in, runner, save_model
 
 from rollenv import UsageError
@@ -121,6 +122,14 @@ def test_all_places_draw_the_same_with_a_seed(engine, drawn):
     sampling = Sampling(0.8, 12)
     found = [r.ids for r in runner.run(play(engine, prompts, sampling))]
     assert found == drawn.setdefault("ids", found)
+
+
+def test_answers_follow_a_schema(engine, folder):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    schema = json.dumps({"type": "object", "properties": {"move": {"enum": ["up", "down"]}}, "required": ["move"]})
+    for response in runner.run(play(engine, [prompt(n, n) for n in (3, 9)], Sampling(1.0, 300, schema=schema))):
+        text = tokenizer.decode(response.ids, skip_special_tokens=True)
+        assert response.finish == "length" or json.loads(text)["move"] in ("up", "down")
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])

@@ -4,11 +4,12 @@ Not collected by itself: ``test_vllm.py`` runs it in an interpreter that has vLL
 """
 
 import asyncio
+import json
 import random
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import rollenv
 from rollenv import UsageError
@@ -219,6 +220,31 @@ def test_what_is_cancelled_makes_room(engine):
     again = asyncio.run(engine.generate(prompt(5), Sampling(1.0, 3), random.Random(0)))
     assert short.ids == again.ids
     assert engine.active == 0
+
+
+SCHEMA = {"type": "object", "properties": {"move": {"enum": ["up", "down"]}}, "required": ["move"]}
+
+
+@pytest.mark.parametrize(
+    ("how", "right"),
+    [
+        ({"schema": json.dumps(SCHEMA)}, lambda text: json.loads(text)["move"] in ("up", "down")),
+        ({"grammar": 'root ::= "up" | "down"'}, lambda text: text in ("up", "down")),
+    ],
+    ids=["schema", "grammar"],
+)
+def test_answers_follow_a_schema_or_a_grammar(engine, folder, how, right):
+    """With random weights, no other answer would."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for response in play(engine, [prompt(5, seed) for seed in range(4)], Sampling(1.0, 300, **how)):
+        assert response.finish == "length" or right(tokenizer.decode(response.ids, skip_special_tokens=True))
+        assert all(logprob <= 0 for logprob in response.logprobs)
+    assert response.finish == "stop"
+
+
+def test_a_grammar_that_is_none_is_refused(engine):
+    with pytest.raises(UsageError, match="vLLM"):
+        play(engine, [prompt(5)], Sampling(1.0, 8, grammar="nothing but text"))
 
 
 def test_what_cannot_be_done_is_said(engine):

@@ -14,6 +14,7 @@ from rollenv.agents.chat.endpoint import Endpoint, Patience
 from rollenv.core.errors import RollenvError
 from rollenv.rollout.manager import RolloutManager
 from rollenv.rollout.types import Task, Trajectory, Turn
+from rollenv.trainers.config.load import parse_config
 from rollenv.trainers.rewards import (
     CHECKS,
     ByDomain,
@@ -25,6 +26,7 @@ from rollenv.trainers.rewards import (
     Sum,
     follows,
 )
+from rollenv.trainers.rewards.configured import DomainRewards
 from rollenv.trainers.rewards.judge import read_score
 from rollenv.trainers.sources import MixtureSource, SeedSource, TaskTemplate
 
@@ -380,3 +382,20 @@ def test_a_pattern_that_backtracks_forever_is_no_match(pattern, response, caplog
 )
 def test_scores(reply, score):
     assert read_score(reply) == score
+
+
+def test_rewards_of_one_domain_are_told_apart_and_their_seconds_counted():
+    domains = [
+        {"kind": "format", "pattern": "x", "matched": 1.0, "weight": 2.0},
+        {"kind": "format", "pattern": "y", "missed": -1.0},
+        {"kind": "overlong", "longest": 9, "buffer": 1},
+    ]
+    config = parse_config({"env": {"id": "math:Arithmetic-v0-digit"}, "rewards": {"domains": domains}})
+    rewards = DomainRewards(config)
+    assert worth(rewards, answered("x")) == 2.0 - 1.0
+    metrics = rewards.metrics()
+    assert metrics["added/*"] == 1.0
+    named = {"added/*/format": 2.0, "added/*/format-2": -1.0, "added/*/overlong": 0.0}
+    assert named == {key: value for key, value in metrics.items() if key.startswith("added/*/")}
+    assert metrics["time/reward"] > 0
+    assert rewards.metrics() == {"time/reward": 0.0}

@@ -15,7 +15,7 @@ from rollenv.agents.tiny.settings import TinySize
 from rollenv.core import registry
 from rollenv.trainers.config import load_config
 from rollenv.trainers.config.placement import PlacementConfig
-from rollenv.trainers.launch import _scaling
+from rollenv.trainers.launch import _scaling, train_on_ranks
 from rollenv.trainers.run_dir import RunDir, read_rows
 from rollenv.trainers.trainer import Trainer
 
@@ -64,9 +64,13 @@ def train(path, model, *overrides, within=lambda trainer: None):
             *("iterations=2", f"run_dir={path}", *overrides),
         ],
     )
-    with Trainer(config, RunDir.create(config, "sokoban")) as trainer:
-        within(trainer)
-        trainer.fit()
+    run = RunDir.create(config, "sokoban")
+    if config.placement.ranks > 1:
+        train_on_ranks(config, run, lambda *_: None)
+    else:
+        with Trainer(config, run) as trainer:
+            within(trainer)
+            trainer.fit()
     clock = ("time/", "cpu/", "tokens_per_s")
     return [{k: v for k, v in row.items() if not k.startswith(clock)} for row in read_rows(path / "metrics.jsonl")]
 
@@ -84,12 +88,21 @@ def test_roles_in_actors_of_another_node_give_the_numbers_of_one_process(cluster
     assert here[-1]["teacher_kl"] != 0
 
 
+@pytest.mark.integration
+def test_several_ranks_share_the_models_of_roles(cluster, model, tmp_path):
+    ranks = ["placement.ranks=2", "placement.cpus=0.1"]
+    here = train(tmp_path / "here", model, *ranks)
+    apart = train(tmp_path / "apart", model, *ranks, *ROLES)
+    for row, other in zip(here, apart, strict=True):
+        assert row == pytest.approx(other, rel=1e-3, abs=1e-5)
+    assert here[-1]["teacher_kl"] != 0
+
+
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
         (["placement.roles.critic={actors=1}"], "critic"),
         (["kl.name=loss", "placement.roles.reference.actors=2"], "actor"),
-        (["kl.name=loss", "placement.roles.reference.actors=1", "placement.ranks=2"], r"placement\.ranks=1"),
         (["placement.roles.reference.actors=1"], "only with kl"),
         (["placement.roles.teacher.actors=1"], r"distill\.name=teacher"),
         (["placement.roles.rewards.actors=1"], r"rewards\.domains"),

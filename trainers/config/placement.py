@@ -31,7 +31,7 @@ class RolesConfig(Section):
     teacher: RoleConfig = RoleConfig()
     """The model of ``distill.path``, in one actor."""
     rewards: RoleConfig = RoleConfig()
-    """``rewards.domains``, including judges; episodes are distributed over the actors in turn."""
+    """``rewards.domains``, including judges; each episode goes to the actor with the fewest."""
 
     @model_validator(mode="before")
     @classmethod
@@ -41,10 +41,7 @@ class RolesConfig(Section):
         return data
 
     def problems(self, run: Any) -> Iterator[str]:
-        actors = max(self.reference.actors, self.teacher.actors)
-        if actors and run.placement.ranks > 1:
-            yield "placement.roles.reference and teacher are for placement.ranks=1: ranks share these models"
-        if actors > 1:
+        if max(self.reference.actors, self.teacher.actors) > 1:
             yield "placement.roles.reference and teacher have one actor each: give it more cpus or gpus"
 
     def unused(self, run: Any) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
 
@@ -19,8 +21,37 @@ class LocalPlayer(Section):
 
     kind: Literal["local"] = "local"
 
+    @property
+    def structure(self) -> dict[str, str]:
+        """None: it constrains no answers."""
+        return {}
 
-class VllmPlayer(Section):
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", "Field name", UserWarning)  # pydantic's own `schema` is deprecated
+
+    class StructuredPlayer(Section):
+        """Base of the players that constrain answers."""
+
+        schema: dict[str, Any] = Field(default_factory=dict)  # type: ignore[assignment]
+        """A JSON schema that every answer follows, such as ``{ type = "object", required = ["move"] }``. Probabilities
+        are then not those of the trained model: see ``rollout.top_p``."""
+        grammar: str = ""
+        """A grammar in EBNF that every answer follows."""
+
+        @model_validator(mode="after")
+        def _one_structure(self) -> Self:
+            if self.schema and self.grammar:
+                raise ValueError("answers follow a schema or a grammar, not both")
+            return self
+
+        @property
+        def structure(self) -> dict[str, str]:
+            """The arguments of ``Sampling`` that constrain answers."""
+            return {"schema": json.dumps(self.schema) if self.schema else "", "grammar": self.grammar}
+
+
+class VllmPlayer(StructuredPlayer):
     """vLLM: in this process, one in each of ``rollout.shards``, or behind servers. It gets the trainer's weights or
     adapter after every update."""
 
@@ -90,7 +121,7 @@ class HarnessConfig(Section):
         return unless(self.name, "harness.name", "harness", "args", "seconds", "max_turns", "calls", "train")
 
 
-class SglangPlayer(Section):
+class SglangPlayer(StructuredPlayer):
     """SGLang servers. They get the trainer's weights after every update, through the run folder."""
 
     kind: Literal["sglang"] = "sglang"

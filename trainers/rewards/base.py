@@ -57,13 +57,17 @@ class Sum:
         self.parts = list(parts)
 
     async def __call__(self, trajectory: Trajectory) -> float:
+        return sum(await self.terms(trajectory))
+
+    async def terms(self, trajectory: Trajectory) -> list[float]:
+        """Compute the weighted reward of each part."""
         running = [asyncio.ensure_future(reward(trajectory)) for _, reward in self.parts]
         try:
             rewards = await asyncio.gather(*running)
         finally:
             for one in running:  # if one fails, the others are not needed
                 one.cancel()
-        return sum(weight * reward for (weight, _), reward in zip(self.parts, rewards, strict=True))
+        return [weight * reward for (weight, _), reward in zip(self.parts, rewards, strict=True)]
 
 
 def last_answer(trajectory: Trajectory) -> str:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+from collections.abc import Iterator
+
+import numpy as np
 
 from rollenv.agents.chat.endpoint import Endpoint, Patience
 from rollenv.core.errors import UsageError
@@ -21,6 +26,7 @@ class DomainRewards:
 
     def __init__(self, config: TrainConfig):
         parts: dict[str, list[tuple[float, Reward]]] = {}
+        self._names: dict[str, list[str]] = {}
         patterns = dict.fromkeys(one.domain for one in config.rewards.domains)
         for path, env in task_domains(config.env, config.tasks):  # checked before anything is played
             matching = pattern_of(patterns, path)
@@ -29,26 +35,51 @@ class DomainRewards:
                     RowInstructions(one.column, one.arguments).check(env.id, env.kwargs)
         for one in config.rewards.domains:
             parts.setdefault(one.domain, []).append((one.weight, _reward(one)))
-        self._rewards: dict[str, Reward] = {pattern: Sum(rewards) for pattern, rewards in parts.items()}
+            names = self._names.setdefault(one.domain, [])
+            again = sum(name.startswith(one.kind) for name in names)
+            names.append(f"{one.kind}-{again + 1}" if again else one.kind)
+        self._rewards = {pattern: Sum(rewards) for pattern, rewards in parts.items()}
         self._judges = [r for rewards in parts.values() for _, r in rewards if isinstance(r, Judge)]
-        self._added: dict[str, list[float]] = {}
+        self._added: dict[str, list[list[float]]] = {}
+        self._running, self._since, self._seconds = 0, 0.0, 0.0
 
     async def __call__(self, trajectory: Trajectory) -> float:
         pattern = pattern_of(self._rewards, list(domains(trajectory)))
         if pattern is None:
             return 0.0
-        added = await self.of(pattern, trajectory)
-        self._added.setdefault(pattern, []).append(added)
-        return added
+        with self._clock():
+            terms = await self.of(pattern, trajectory)
+        self._added.setdefault(pattern, []).append(terms)
+        return sum(terms)
 
-    async def of(self, pattern: str, trajectory: Trajectory) -> float:
-        """Compute the reward of a domain, given by its pattern in the settings."""
-        return await self._rewards[pattern](trajectory)
+    @contextlib.contextmanager
+    def _clock(self) -> Iterator[None]:
+        """Count the seconds in which at least one reward is computed."""
+        if not self._running:
+            self._since = time.perf_counter()
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._seconds += time.perf_counter() - self._since
+
+    async def of(self, pattern: str, trajectory: Trajectory) -> list[float]:
+        """Compute the rewards of a domain, given by its pattern in the settings."""
+        return await self._rewards[pattern].terms(trajectory)
 
     def metrics(self) -> dict[str, float]:
-        """Return the mean added reward of each domain since the last call, and the judges' counts since the start."""
+        """Return the mean rewards and the seconds since the last call, and the judges' counts since the start."""
         added, self._added = self._added, {}
-        return {f"added/{domain}": sum(values) / len(values) for domain, values in added.items()} | self.counts()
+        metrics, self._seconds = {"time/reward": self._seconds}, 0.0
+        for domain, rows in added.items():
+            means = np.mean(rows, axis=0).tolist()
+            metrics[f"added/{domain}"] = sum(means)
+            if len(means) > 1:
+                names = self._names[domain]
+                metrics |= {f"added/{domain}/{name}": mean for name, mean in zip(names, means, strict=True)}
+        return metrics | self.counts()
 
     def counts(self) -> dict[str, float]:
         """Return the judges' counts since the start."""
