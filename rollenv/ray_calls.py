@@ -71,7 +71,10 @@ def connected(address: str = "", *, cpus: float = 0) -> Iterator[None]:
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, num_cpus=cores)
         except (OSError, RuntimeError, ValueError) as error:
             why = first_line(error).partition(" To fix this")[0]
-            raise UsageError(f"there is no Ray cluster at {address!r}: {why}") from error
+            raise UsageError(
+                f"cannot join a Ray cluster at {address!r}: {why}. If Ray logged InvalidAuthToken, set "
+                "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as on its head"
+            ) from error
         try:
             yield
         finally:

@@ -117,7 +117,8 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
 
     Args:
         name: a registered data set (its name on the hub or its folder below ``$ROLLENV_DATA``), any data set of the
-            hub, or the path of a .jsonl, .jsonl.gz or .parquet file or of a folder of those.
+            hub (OWNER/NAME, whose files may lie in the folder ``name`` below ``$ROLLENV_DATA``), or the path of a
+            .jsonl, .jsonl.gz or .parquet file or of a folder of those.
 
     Raises:
         MissingData: it was not found; the message says where it was looked for and where to get it.
@@ -137,7 +138,8 @@ def load_rows(name: str = "", split: str | None = None, rows: Iterable[Row] | No
     elif name.endswith(SUFFIXES) or Path(name).exists():
         found = _from_path(Path(name), split)
     else:
-        found = _from_hub(DataSet(name, name.rpartition("/")[2].lower()), split)
+        other = DataSet(name, name.rpartition("/")[2].lower())
+        found = _local(other, split) or _from_hub(other, split)
     if not found:
         raise UsageError(f"the data set {name or 'given as rows'} has no rows in split {split!r}")
     return found

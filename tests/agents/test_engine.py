@@ -332,6 +332,12 @@ def test_wrong_weights_are_refused(model, weights, says):
         asyncio.run(LocalEngine(model, STOP).update_weights(weights.items()))
 
 
+@pytest.mark.parametrize("how", [{"schema": "{}"}, {"grammar": 'root ::= "a"'}])
+def test_answers_of_a_form_need_another_engine(model, how):
+    with pytest.raises(UsageError, match="vLLM"):
+        play(LocalEngine(model, frozenset()), [prompt(3)], Sampling(**how))
+
+
 def test_the_context_bounds_prompts_and_responses(model):
     engine = LocalEngine(model, frozenset())
     assert engine.max_context == 128

@@ -124,6 +124,13 @@ def test_mbpp_is_split_by_task(root, split, tasks):
     assert found == list(range(tasks[0], tasks[1] + 1))
 
 
+def test_any_set_of_the_hub_may_lie_in_the_data_folder(root, no_hub):
+    write(root / "mine/test.jsonl")
+    assert [dict(row) for row in load_rows("somebody/Mine", "test")] == ROWS
+    with pytest.raises(MissingData, match=r"mine/train\.jsonl"):
+        load_rows("somebody/Mine", "train")
+
+
 def test_a_missing_set_says_what_was_looked_for_where_and_where_to_get_it(root, no_hub):
     with pytest.raises(MissingData) as caught:
         rollenv.make("math:ASDiv2K")
