@@ -31,8 +31,8 @@ class Action:
     versions: tuple[int, ...] = ()
     """The version for each response token, if the weights changed in between; else empty."""
     finish: str = "stop"
-    """Reason for the end of the response: "stop" (by the model), "length" (a limit on new tokens) or "unfinished" (it
-    ended inside a thought and has no action)."""
+    """Reason for the end of the response: "stop" (by the model), "length" (a limit on new tokens) or "unfinished" (by
+    the model, inside a thought: it has no action)."""
     raw: str = ""
     """The complete response, with thoughts and tool calls; empty if equal to ``text``."""
     messages: tuple[dict[str, Any], ...] = ()

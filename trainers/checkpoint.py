@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -15,12 +16,15 @@ import torch
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.agents.local import LocalAgent
 from rollenv.core.errors import RollenvError
+from rollenv.report.folders import STEPS
 from rollenv.trainers import sharded_state
 from rollenv.trainers.policies import lora
 from rollenv.trainers.ranks import ALONE, RankLost, Ranks
 
 MANIFEST = "MANIFEST.json"
 OPTIMIZER = "optimizer.pt"
+
+logger = logging.getLogger(__name__)
 
 
 class Stateful(sharded_state.Tensors, Protocol):
@@ -42,8 +46,8 @@ class CheckpointError(RollenvError):
 
 
 def checkpoints(root: Path) -> list[Path]:
-    """List the checkpoints below ``root``, oldest first."""
-    return sorted(root.glob("step-*")) if root.is_dir() else []
+    """List the run's own checkpoints below ``root``, oldest first. Other folders there are left alone."""
+    return sorted(root.glob(STEPS)) if root.is_dir() else []
 
 
 def save(
@@ -96,7 +100,10 @@ def save(
             + "Free some space or fix the permissions, then continue with --resume"
         ) from error
     for old in checkpoints(root)[:-keep]:
-        shutil.rmtree(old)
+        try:
+            shutil.rmtree(old)
+        except OSError as error:
+            logger.warning("the old checkpoint %s cannot be deleted: %s", old, error)
     return final
 
 

@@ -53,7 +53,7 @@ class Shaper:
                 row[:] = [r + p for r, p in zip(row, longer.tolist(), strict=True)]
         if self.settings.limit_penalty:
             for row, trajectory in zip(rewards, data.trajectories, strict=True):
-                if row and (trajectory.status == "truncated" or trajectory.turns[-1].finish != "stop"):
+                if row and (trajectory.status == "truncated" or trajectory.turns[-1].finish == "length"):
                     row[-1] -= self.settings.limit_penalty
         totals = np.array([sum(row) for row in rewards], dtype=np.float64)
         settings, shifted = self.settings, totals + self.settings.shift
@@ -260,7 +260,7 @@ def _turns_with_tokens(data: Experience, rewards: Ragged) -> tuple[Ragged, list[
     return out, sizes
 
 
-def find_dropped(data: Experience, settings: RewardsConfig, vocabulary: int) -> dict[str, NDArray[np.bool_]]:
+def dropped(data: Experience, settings: RewardsConfig, vocabulary: int) -> dict[str, NDArray[np.bool_]]:
     """Find the trajectories that are not trained on.
 
     Returns:
@@ -269,7 +269,7 @@ def find_dropped(data: Experience, settings: RewardsConfig, vocabulary: int) -> 
     masks: dict[str, NDArray[np.bool_]] = {}
     behavior, numbers = data.columns["behavior"], np.arange(len(data.trajectories))
     if settings.drop_truncated:
-        masks["truncated"] = np.array([any(turn.finish != "stop" for turn in t.turns) for t in data.trajectories])
+        masks["truncated"] = np.array([any(turn.finish == "length" for turn in t.turns) for t in data.trajectories])
     if settings.drop_long_failures:
         longest = [max((len(turn.response_ids) for turn in t.turns), default=0) for t in data.trajectories]
         failed = np.array([not t.success for t in data.trajectories])

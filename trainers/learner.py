@@ -137,7 +137,7 @@ class Learner:
                 else f"no episode of iteration {state.iteration + 1} could be played to its end: see health.json"
             )
         metrics["drift"] = data.drift
-        data.dropped = credit.find_dropped(data, config.rewards, self.vocabulary)
+        data.dropped = credit.dropped(data, config.rewards, self.vocabulary)
         if (keep := config.rollout.keep).masks:
             outside = np.array([not keep.passes(group, config.rewards.success_only) for group in groups])
             data.dropped["out_of_bounds"] = outside[data.groups]

@@ -106,6 +106,13 @@ class RunDir:
                 f"cannot resume {self.path}: {' and '.join(others)} changed since the run was started. Restore the old "
                 "state, start a new run without --resume, or continue anyway with --accept-changes"
             )
+        if wanted.iterations > started.iterations:
+            logger.warning(
+                "optimizer.lr and loss.entropy decay over all iterations: with %d instead of %d they rise again, to "
+                "fall until the new end",
+                wanted.iterations,
+                started.iterations,
+            )
         if changes:
             self._write_config(wanted)
         return wanted

@@ -17,6 +17,7 @@ import numpy as np
 from rollenv.agents.base import update_weights_of
 from rollenv.core.env_spec import Wrappers
 from rollenv.core.wrappers.factory import with_tokenizer
+from rollenv.report.folders import hide_secrets
 from rollenv.rollout.evaluate import evaluate
 from rollenv.rollout.filters import differ, rewards_of
 from rollenv.rollout.group_reward import GroupReward, group_function
@@ -112,7 +113,7 @@ class Trainer:
                 self.threads.own_processes = lambda: processes.seconds
 
             self.trackers = Trackers(trackers_of(config.trackers))
-            self.trackers.start(run.path, config.model_dump(mode="json"))
+            self.trackers.start(run.path, hide_secrets(config.model_dump(mode="json")))
             stack.callback(self._finish)
             self._held = stack.pop_all()
 
@@ -271,7 +272,10 @@ class Trainer:
         self.watch(stage, done, total, numbers)
 
     def _finish(self) -> None:
-        self.trackers.finish([path for path in (self.run.config_file, self.run.metrics_file) if path.exists()])
+        files, settings = [self.run.metrics_file], self.config.model_dump(mode="json")
+        if hide_secrets(settings) == settings:
+            files.append(self.run.config_file)
+        self.trackers.finish([path for path in files if path.exists()])
 
 
 def _domain_rewards(config: TrainConfig) -> DomainRewards | None:

@@ -231,7 +231,7 @@ class ChatSession(Session):
             text, unfinished = after_thoughts(text, self.agent.template_opens_thoughts and finish == "length")
             if text != reply.text and not any(mark in reply.text for mark in THOUGHT_MARKS):
                 self.agent.template_opens_thoughts = True
-            if unfinished or (reply.thoughts and not text and not reply.calls):
+            if finish != "length" and (unfinished or (reply.thoughts and not text and not reply.calls)):
                 finish = "unfinished"
         return "\n".join(part for part in (text, *map(call_text, reply.calls)) if part), finish
 

@@ -54,7 +54,7 @@ class TokenSession(Session):
     The environment gets the model's text unchanged, without special tokens: it parses actions and decides about invalid
     ones. With ``cut_thoughts``, everything up to the end of the last thought is removed from the text, but not from the
     tokens. An unfinished thought has no action: the environment gets the text outside of it, mostly empty, and the
-    action's ``finish`` is "unfinished".
+    action's ``finish`` is "unfinished" if the model ended it there itself.
 
     Args:
         play: a prompt of bounded length, rebuilt every turn, or the whole episode as a chat.
@@ -107,7 +107,7 @@ class TokenSession(Session):
         text = decoded
         if self.cut_thoughts:
             text, unfinished = after_thoughts(decoded, self.codec.opens_thought(prompt))
-            if unfinished:
+            if unfinished and finish != "length":
                 finish = "unfinished"
         if isinstance(self.play, Conversation):
             self.play.answer(ids)

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from rollenv import hub
 from rollenv.core.errors import HubUnreachable, MissingData, NotOnHub, RollenvError, UsageError
 from rollenv.core.needs import DataFiles, require_extra
@@ -28,7 +30,7 @@ Row = Mapping[str, Any]
 Rows = Sequence[Row]
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
-SPLITS = ("train", "test", "validation", "valid", "dev", "prompt")
+SPLITS = ("train", "test", "validation", "valid", "val", "dev", "prompt")
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,8 @@ def _local(known: DataSet, split: str | None) -> Rows:
 def _from_path(path: Path, split: str | None) -> Rows:
     """Read a file or a folder; splits are recognised by file names."""
     if path.is_dir():
-        files = sorted(p for p in (*path.iterdir(), *path.glob("data/*")) if p.name.endswith(SUFFIXES))
+        inside = (p for p in (*path.iterdir(), *path.glob("data/*")) if not p.name.startswith("."))
+        files = sorted(p for p in inside if p.name.endswith(SUFFIXES))
     else:
         files = [path] if path.exists() else []
         if files and not path.name.endswith(SUFFIXES):
@@ -207,6 +210,12 @@ def _from_path(path: Path, split: str | None) -> Rows:
         raise UsageError(f"{path} has no split {split!r}: its file names say {', '.join(names)}")
     if len({splits[p] for p in chosen}) > 1:
         raise UsageError(f"{path} has several splits; pass split= one of {', '.join(names)}")
+    by_stem: dict[str, Path] = {}
+    for file in chosen:
+        stem = file.name.removesuffix(".gz").rpartition(".")[0]
+        other = by_stem.setdefault(stem, file)
+        if other is not file:
+            raise UsageError(f"{other} and {file} seem to hold the same rows; remove or rename one of them")
     return tuple(row for p in chosen for row in _read_file(p))
 
 
@@ -268,7 +277,16 @@ def read_json(text: str) -> Any:
 
 def _parquet_rows(path: Path) -> Sequence[dict[str, Any]]:
     parquet: Any = require_extra("pyarrow.parquet", "envs", f"reading {path.name}")
-    return parquet.read_table(path, use_threads=False).to_pylist()  # type: ignore[no-any-return]
+    table = parquet.read_table(path, use_threads=False)
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for column in table.schema:
+        if (kind := str(column.type)) in ("float", "halffloat"):
+            # 0.1 in 32 bits is 0.10000000149 in 64, which is not what was written
+            narrow = np.float32 if kind == "float" else np.float16
+            for row in rows:
+                if row[column.name] is not None:
+                    row[column.name] = float(str(narrow(row[column.name])))
+    return rows
 
 
 @functools.lru_cache(maxsize=64)

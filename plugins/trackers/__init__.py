@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -69,6 +70,11 @@ class SwanLabTracker(Tracker):
             run.finish()
 
 
+def _allowed(name: str) -> str:
+    """Return a metric's name with the characters that MLflow allows."""
+    return re.sub(r"[^/\w.\- :]", "_", name)
+
+
 class MlflowTracker(Tracker):
     """MLflow: settings as parameters, curves, episodes and the report as artifacts.
 
@@ -106,7 +112,7 @@ class MlflowTracker(Tracker):
             now = int(time.time() * 1000)
             metric = self._mlflow.entities.Metric
             self._client.log_batch(
-                self._kept.id, [metric(name, float(value), now, iteration) for name, value in metrics.items()]
+                self._kept.id, [metric(_allowed(name), float(value), now, iteration) for name, value in metrics.items()]
             )
 
     def episodes(self, iteration: int, trajectories: Sequence[Trajectory]) -> None:

@@ -22,6 +22,7 @@ from rollenv import hub
 from rollenv.core.arguments import value_of
 from rollenv.core.errors import UsageError
 from rollenv.gguf import model_at
+from rollenv.report.folders import STEPS
 
 if TYPE_CHECKING:
     from rollenv.agents.base import Agent
@@ -297,7 +298,7 @@ def _model_agent(kind: str, argument: str, options: AgentOptions) -> Agent:
 
 def model_folder(path: Path) -> Path:
     """Return the folder with the weights: the newest checkpoint of a run's folder, otherwise the path itself."""
-    checkpoints = sorted((path / "checkpoints").glob("step-*"))
+    checkpoints = sorted((path / "checkpoints").glob(STEPS))
     return checkpoints[-1] if checkpoints else path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +16,21 @@ from rollenv.core.errors import UsageError
 METRICS, EPISODES = "metrics.jsonl", "episodes.jsonl"
 #: Files that mark a folder as a run's, and are the source of its page.
 FILES = (METRICS, EPISODES, "eval.json", "result.json", "config.json", "about.json")
+#: Pattern of the folders of a run's checkpoints.
+STEPS = "step-" + 6 * "[0-9]"
 #: Maximum depth of the search for runs below a folder.
 _DEPTH = 4
+
+
+def hide_secrets(settings: Any, key: str = "") -> Any:
+    """Return settings to publish: without the address of ``alerts``, and without the passwords in other addresses."""
+    if isinstance(settings, Mapping):
+        return {name: hide_secrets(value, name) for name, value in settings.items()}
+    if isinstance(settings, list | tuple):
+        return [hide_secrets(value, key) for value in settings]
+    if not isinstance(settings, str) or not settings:
+        return settings
+    return "***" if key == "alerts" else re.sub(r"(://)[^/?#\s]*@", r"\1***@", settings)
 
 
 @dataclass(slots=True)
@@ -79,7 +93,7 @@ def open_run(path: Path) -> Run:
             "(rollenv train) or of an evaluation (rollenv eval --out), or --serve for a folder of runs"
         )
     training = (path / METRICS).exists() or (path / "config.json").exists()
-    settings = _read(path / ("config.json" if training else "eval.json"))
+    settings = hide_secrets(_read(path / ("config.json" if training else "eval.json")))
     recipe = str(_read(path / "about.json").get("recipe", ""))
     run = Run(path, "training" if training else "evaluation", settings, _read(path / "result.json"), [], recipe)
     run.metrics = list(run._rows(path / METRICS))
@@ -118,7 +132,7 @@ def tokenizer_of(run: Run) -> Any:
     if run.kind == "evaluation":
         roots = [Path(folder), run.path / folder] if kind in ("local", "vllm") and folder else []
     for root in roots:
-        saved = [root / "tokenizer.json", *sorted((root / "checkpoints").glob("step-*/tokenizer.json"))]
+        saved = [root / "tokenizer.json", *sorted((root / "checkpoints").glob(f"{STEPS}/tokenizer.json"))]
         if files := [file for file in saved if file.is_file()]:
             return _tokenizer(files[-1])
     return None

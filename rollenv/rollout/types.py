@@ -64,7 +64,7 @@ class Turn:
     versions: tuple[int, ...] = ()
     """Version for each response token if the weights changed in between; else empty."""
     finish: str = "stop"
-    """Reason why the response ended: "stop", "length" or "unfinished" (inside a thought)."""
+    """Reason why the response ended: "stop", "length" or "unfinished" (by the model, inside a thought)."""
     view: str = ""
     """Drawing of the state, if requested."""
     raw: str = ""

@@ -354,12 +354,12 @@ def test_tool_calls_are_told_as_text_and_answered_as_tool_messages(streaming, te
 @pytest.mark.parametrize(
     ("message", "finish", "action"),
     [
-        ({"content": "<think>maybe \\boxed{42}? let me"}, "length", ("", "unfinished")),
+        ({"content": "<think>maybe \\boxed{42}? let me"}, "length", ("", "length")),
         ({"content": "<think>maybe \\boxed{42}? let me"}, "stop", ("", "unfinished")),
-        ({"content": "maybe \\boxed{42}? let me"}, "length", ("", "unfinished")),  # the answer before closed a thought
+        ({"content": "maybe \\boxed{42}? let me"}, "length", ("", "length")),  # the answer before closed a thought
         ({"content": "\\boxed{42}"}, "stop", ("\\boxed{42}", "stop")),
-        ({"content": "", "reasoning_content": "maybe \\boxed{42}?"}, "length", ("", "unfinished")),
-        ({"content": "<|channel|>analysis<|message|>\\boxed{42}"}, "length", ("", "unfinished")),
+        ({"content": "", "reasoning_content": "maybe \\boxed{42}?"}, "length", ("", "length")),
+        ({"content": "<|channel|>analysis<|message|>\\boxed{42}"}, "length", ("", "length")),
         ({"content": "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>up"}, "stop",
          ("up", "stop")),
     ],

@@ -91,6 +91,15 @@ def test_a_manifest_of_another_kind_is_damage(tmp_path, manifest):
         checkpoint.load(tmp_path)
 
 
+def test_folders_that_a_user_set_aside_are_left_alone(tmp_path, agent, states):
+    own = [checkpoint.save(tmp_path, iteration, agent, states, keep=2) for iteration in (1, 2)]
+    for name in ("step-000001-best", "step-best"):
+        shutil.copytree(own[0], tmp_path / name)
+    newest = checkpoint.save(tmp_path, 3, agent, states, keep=2)
+    assert checkpoint.checkpoints(tmp_path) == [own[1], newest]
+    assert {p.name for p in tmp_path.iterdir()} == {own[1].name, newest.name, "step-000001-best", "step-best"}
+
+
 def test_what_a_kill_left_half_written_is_not_a_checkpoint(tmp_path, agent, states):
     checkpoint.save(tmp_path, 1, agent, states, keep=2)
     shutil.copytree(tmp_path / "step-000001", tmp_path / "partial-step-000002")

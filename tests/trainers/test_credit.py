@@ -422,7 +422,7 @@ def test_repetition_and_gibberish_are_found_in_the_response_that_has_them(data, 
         turn.logprobs = tuple(rng.choice([0.0, -0.005, -0.02, -4.9, -5.1]) for _ in turn.response_ids)
     data.columns["behavior"] = np.array([p for turn in data.turns for p in turn.logprobs])
     least, rare = rng.randint(1, LIMIT), rng.randint(1, vocabulary - 1)
-    found = credit.find_dropped(data, RewardsConfig(drop_repetition=least, drop_gibberish=rare), vocabulary)
+    found = credit.dropped(data, RewardsConfig(drop_repetition=least, drop_gibberish=rare), vocabulary)
 
     def repeats(turn: Turn) -> bool:
         return "s" * least in "".join("s" if p > math.log(0.99) else "-" for p in turn.logprobs)
@@ -434,15 +434,15 @@ def test_repetition_and_gibberish_are_found_in_the_response_that_has_them(data, 
     assert list(found) == ["repetition", "gibberish"]
     assert found["repetition"].tolist() == [any(map(repeats, t.turns)) for t in data.trajectories]
     assert found["gibberish"].tolist() == [any(map(is_gibberish, t.turns)) for t in data.trajectories]
-    assert credit.find_dropped(data, RewardsConfig(), vocabulary) == {}
+    assert credit.dropped(data, RewardsConfig(), vocabulary) == {}
 
 
 def test_long_failures_are_found_and_limits_are_paid_for(data):
-    found = credit.find_dropped(data, RewardsConfig(drop_long_failures=3), 20)["long_failures"]
+    found = credit.dropped(data, RewardsConfig(drop_long_failures=3), 20)["long_failures"]
     longest = [max([0, *(len(turn.response_ids) for turn in t.turns)]) for t in data.trajectories]
     assert found.tolist() == [not t.success and n >= 3 for t, n in zip(data.trajectories, longest, strict=True)]
     ends_at_limit = [
-        bool(t.turns) and (t.status == "truncated" or t.turns[-1].finish != "stop") for t in data.trajectories
+        bool(t.turns) and (t.status == "truncated" or t.turns[-1].finish == "length") for t in data.trajectories
     ]
     plain = credit.Shaper(RewardsConfig(), LIMIT)(data).rewards
     fined = credit.Shaper(RewardsConfig(limit_penalty=0.5), LIMIT)(data).rewards

@@ -5,6 +5,7 @@ import json
 import sys
 import types
 
+import numpy as np
 import pytest
 
 import rollenv
@@ -81,6 +82,30 @@ def test_train_and_test_do_not_mix(tmp_path):
         load_rows(str(tmp_path), "validation")
     with pytest.raises(UsageError, match="'test'"):
         load_rows(str(tmp_path / "train.jsonl"), "test")
+
+
+def test_a_folder_with_hidden_files_or_a_split_twice_gives_each_row_once(tmp_path):
+    write(tmp_path / "train.jsonl")
+    write(tmp_path / ".train.jsonl")
+    (tmp_path / "._train.jsonl").write_bytes(bytes(90))
+    write(tmp_path / "val.1.jsonl")
+    write(tmp_path / "val.2.jsonl")
+    assert len(load_rows(str(tmp_path), "train")) == len(ROWS)
+    assert len(load_rows(str(tmp_path), "val")) == 2 * len(ROWS), "two parts"
+    for again in ("train.jsonl.gz", "data/train.jsonl"):
+        twice = write(tmp_path / again)
+        with pytest.raises(UsageError, match="same rows"):
+            load_rows(str(tmp_path), "train")
+        twice.unlink()
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_narrow_numbers_of_parquet_read_as_they_were_written(tmp_path, kind):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    column = pyarrow.array(np.array([0.1, 0.5, 3.14, -2.5], kind))
+    table = pyarrow.table({"answer": column, "empty": pyarrow.nulls(4, column.type)})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert [row["answer"] for row in load_rows(str(tmp_path / "a.parquet"))] == [0.1, 0.5, 3.14, -2.5]
 
 
 def test_a_file_whose_name_says_no_split_has_none(tmp_path):
