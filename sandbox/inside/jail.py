@@ -41,6 +41,8 @@ FILES = {
     "etc/resolv.conf": "",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
+#: Shown as /proc/meminfo.
+MEMINFO = "/etc/meminfo"
 SCRATCH, ASIDE = "/box", "/aside"
 #: Folders in the scratch folder, and their mount points.
 WRITABLE = {"home": "home/user", "tmp": "tmp", "shm": "dev/shm"}
@@ -239,7 +241,7 @@ def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
     ]
     for fd in opened.values():
         os.close(fd)
-    for name, text in FILES.items():
+    for name, text in (FILES | _memory(settings["memory_bytes"])).items():
         os.makedirs(os.path.dirname(f"{root}/{name}"), exist_ok=True)
         with open(f"{root}/{name}", "w") as file:
             file.write(text)
@@ -260,6 +262,24 @@ def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
         own = [machine.show_folders(settings["machine"], folders, root, users)]
     linux.pivot_root(root)
     return all(own)
+
+
+def _memory(limit: int) -> dict[str, str]:
+    """Return files that tell programs the memory limit, as control groups (both versions) and /proc do.
+
+    They are constant, so that a run does not see what others used.
+    """
+    total = min(limit, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) >> 10
+    numbers = dict.fromkeys(("MemTotal", "MemFree", "MemAvailable"), total)
+    numbers |= dict.fromkeys(("Buffers", "Cached", "Active", "Inactive", "SwapTotal", "SwapFree", "Shmem", "Slab"), 0)
+    first, second = "sys/fs/cgroup/memory/memory", "sys/fs/cgroup/memory"
+    return {
+        MEMINFO[1:]: "".join(f"{name + ':':<16}{number:>8} kB\n" for name, number in numbers.items()),
+        f"{second}.max": f"{limit}\n",
+        f"{second}.high": "max\n",
+        f"{first}.limit_in_bytes": f"{limit}\n",
+        f"{first}.soft_limit_in_bytes": f"{(1 << 63) - 4096}\n",
+    }
 
 
 def _make_device(name: str, target: str) -> None:
@@ -349,12 +369,11 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
 
     def build() -> namespace_init.Prepared:
         if "machine" in settings:
-            written = machine.build(settings, _mount_proc)
+            written = machine.build(settings, _mount_code_proc)
             return namespace_init.Prepared(
                 machine.hardener(oom is not None, settings["share"] is not None), "/", written, True
             )
-        if proc:
-            _mount_proc()
+        _mount_code_proc("/proc")
         _mount_scratch(settings)
         scratch = linux.out_of_the_way(os.open(SCRATCH, os.O_RDONLY | os.O_DIRECTORY))
         rules = None
@@ -382,6 +401,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
             if fd not in (theirs.fileno(), namespace):
                 with contextlib.suppress(OSError):
                     os.close(fd)
+        linux.unshare(linux.CLONE_NEWCGROUP)  # its own groups are the roots, without their names outside
         namespace_init.zygote(theirs, namespace, build, _own_network if oom is not None else None)
     theirs.close()
     for fd in (namespace, *settings["groups"]):
@@ -426,6 +446,12 @@ def _mount_proc(target: str = "/proc") -> bool:
         linux.mount("none", target, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
         return False
     return True
+
+
+def _mount_code_proc(target: str) -> None:
+    """Mount a /proc for code, with the memory limit as the memory."""
+    if _mount_proc(target):
+        linux.mount(MEMINFO, f"{target}/meminfo", None, linux.MS_BIND)
 
 
 def _new_namespace(zygote: socket.socket) -> processes.Namespace:

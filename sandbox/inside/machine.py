@@ -94,7 +94,7 @@ def namespace_of_users() -> int:
         os.waitpid(pid, 0)
 
 
-def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
+def build(settings: Json, mount_proc: Callable[[str], None]) -> int:
     """Assemble the machine in a new mount namespace and make it the root; return a descriptor of its written files."""
     machine = settings["machine"]
     options = f"size={settings['scratch_bytes']},nr_inodes={settings['scratch_files']},mode=755"
@@ -122,6 +122,7 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
         _in_root(f"{ROOT}/{folder}")
     os.chmod(f"{ROOT}/tmp", 0o1777)
     mount_proc(f"{ROOT}/proc")
+    linux.mount("/sys", f"{ROOT}/sys", None, linux.MS_BIND)
     linux.mount("devices", f"{ROOT}/dev", "tmpfs", linux.MS_NOSUID, "size=64k,nr_inodes=1k,mode=755")
     for name in DEVICES:
         target = f"{ROOT}/dev/{name}"

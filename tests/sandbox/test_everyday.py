@@ -372,6 +372,15 @@ def test_memory_is_limited_where_a_part_of_proc_is_masked(who):
     assert done.stdout.split() == ["False", "MemoryLimit", "42"], done.stderr[-1000:]
 
 
+def test_a_program_sees_how_much_memory_it_may_use(box):
+    seen = """for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    try: print(int(open(path).read()) >> 20)
+    except OSError: pass"""
+    assert set("".join(box.run_code(seen).logs.stdout).split()) == {f"{LIMITS.memory_mb}"}
+    if box.backend == "local":
+        assert box.commands.run("grep MemTotal /proc/meminfo").stdout.split()[1] == f"{LIMITS.memory_mb << 10}"
+
+
 def test_processes_of_one_sandbox_do_not_count_against_another(backend):
     limits = Limits(seconds=20, processes=12)
     with Sandbox.create(**backend, limits=limits) as one, Sandbox.create(**backend, limits=limits) as two:

@@ -210,9 +210,11 @@ def test_hundreds_of_layers_and_one_that_is_gone(tmp_path):
 
 
 def test_links_where_the_machine_mounts_something_give_way(fresh, tmp_path):
-    out(fresh, "rmdir /tmp /sys; ln -s /etc /tmp; touch /sys")
-    with Machine.create(fresh.commit(tmp_path / "layer"), limits=SMALL) as copy:
-        assert out(copy, "touch /tmp/x; ls /tmp /sys | xargs; ls /etc/x 2>&1 | wc -l") == "/sys: /tmp: x\n1\n"
+    out(fresh, "rmdir /tmp; ln -s /etc /tmp")
+    image = fresh.commit(tmp_path / "layer")
+    (tmp_path / "layer/0/sys").touch()
+    with Machine.create(image, limits=SMALL) as copy:
+        assert out(copy, "touch /tmp/x; ls /tmp /sys | xargs; ls /etc/x 2>&1 | wc -l") == "/sys: fs /tmp: x\n1\n"
 
 
 def test_links_that_lead_out_are_not_copied_out(fresh, tmp_path):
@@ -250,6 +252,18 @@ def test_limits_hold_and_the_machine_lives_on(fresh):
     fresh.run(["bash", "-c", ":(){ :|:& };:; sleep 1"], timeout=3)
     fresh.end_processes()
     assert out(fresh, "echo alive") == "alive\n"
+
+
+def test_the_memory_limit_is_seen_and_cannot_be_changed(fresh):
+    limit = SMALL.memory_mb << 20
+    assert out(fresh, "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes").split() == [
+        f"{limit}", f"{limit}",
+    ]  # fmt: skip
+    assert out(fresh, "grep ^MemTotal /proc/meminfo").split()[1] == f"{limit >> 10}"
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/new", "/proc/meminfo"):
+        assert fresh.run(f"echo 1 > {path}").exit_code != 0
+    assert fresh.run("umount /proc/meminfo || umount /sys").exit_code != 0
+    assert "rollenv" not in out(fresh, "cat /proc/self/cgroup /proc/self/mountinfo")
 
 
 def test_a_terminal(fresh):
