@@ -369,10 +369,12 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
 
     def build() -> namespace_init.Prepared:
         if "machine" in settings:
-            written = machine.build(settings, _mount_code_proc)
-            return namespace_init.Prepared(
-                machine.hardener(oom is not None, settings["share"] is not None), "/", written, True
-            )
+            written, netlink = machine.build(settings, _mount_code_proc), False
+            with contextlib.suppress(OSError):
+                linux.NetlinkGuard()
+                netlink = True
+            hardener = machine.hardener(oom is not None, settings["share"] is not None, netlink)
+            return namespace_init.Prepared(hardener, "/", written, True)
         _mount_code_proc("/proc")
         _mount_scratch(settings)
         scratch = linux.out_of_the_way(os.open(SCRATCH, os.O_RDONLY | os.O_DIRECTORY))

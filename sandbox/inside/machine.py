@@ -151,9 +151,9 @@ def _in_root(path: str) -> None:
         os.makedirs(path)
 
 
-def hardener(memfd: bool, affinity: bool) -> Callable[[], None]:
+def hardener(memfd: bool, affinity: bool, netlink: bool) -> Callable[[], None]:
     """Return a function that limits a fork to :data:`CAPABILITIES` before it reads anything."""
-    program = linux.filter_program(memfd=memfd, affinity=affinity, machine=True)
+    program = linux.filter_program(memfd, affinity, machine=True, netlink=netlink)
 
     def harden() -> None:
         linux.keep_capabilities(CAPABILITIES)

@@ -266,6 +266,38 @@ def test_the_memory_limit_is_seen_and_cannot_be_changed(fresh):
     assert "rollenv" not in out(fresh, "cat /proc/self/cgroup /proc/self/mountinfo")
 
 
+def test_network_interfaces_are_listed_and_not_changed(fresh):
+    assert out(fresh, "python3 -c 'import socket; print(socket.if_nameindex())'") == "[(1, 'lo')]\n"
+    if shutil.which("ip"):
+        assert out(fresh, "ip -o addr show dev lo | grep -c inet") == "2\n"
+        for change in ("ip addr add 10.0.0.1/8 dev lo", "ip link set lo down", "ip route add default dev lo"):
+            assert "not permitted" in fresh.run(change).stderr
+    others = "import socket\nfor p in range(1, 32):\n try: socket.socket(16, 3, p); print(p)\n except OSError: pass"
+    assert out(fresh, ["python3", "-c", others]) == ""
+
+
+def test_netlink_sockets_are_few_because_nothing_counts_their_memory(fresh):
+    many = """
+import os, socket, threading
+kept, refused = [], []
+def take():
+    while True:
+        try: kept.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0))
+        except OSError as error: return refused.append(error.errno)
+threads = [threading.Thread(target=take) for _ in range(20)]
+for each in threads: each.start()
+for each in threads: each.join()
+print(len(kept), set(refused), kept[0].get_inheritable(), kept[0].getblocking())
+kept.pop().close()
+socket.if_nameindex()
+for kind in (1, 5, 99):
+    try: socket.socket(socket.AF_NETLINK, kind, 0)
+    except OSError: print("refused")
+"""
+    for _ in range(3):  # none is left by a program that has ended
+        assert out(fresh, ["python3", "-c", many]) == "16 {23} False False\n" + 3 * "refused\n"
+
+
 def test_a_terminal(fresh):
     seen = []
     terminal = fresh.terminals.start(["bash", "-i"], cwd="/app", on_data=seen.append)
