@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.sandbox.errors import IsolationError, SandboxError
+from rollenv.sandbox.filesystem import Files
 from rollenv.sandbox.network import AllowList, NetworkGateway, Tunnel
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import SandboxWorker
@@ -195,6 +196,7 @@ class JailChannel:
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, groups: ControlGroups):
         self.process, self.connection, self.groups = process, connection, groups
         self._outbound: list[NetworkGateway | Tunnel] = []
+        self.gateway: NetworkGateway | None = None
         self._early = b""
 
     def send(self, data: bytes) -> None:
@@ -216,10 +218,11 @@ class JailChannel:
             return {}
         self._early = b""
         listening = [socket.socket(fileno=fd) for fd in descriptors]
-        gateway = NetworkGateway(listening.pop(0), network) if network is not None else None
-        self._outbound += [gateway] if gateway else []
+        if network is not None:
+            self.gateway = NetworkGateway(listening.pop(0), network)
+            self._outbound.append(self.gateway)
         self._outbound += [Tunnel(own, to) for own, to in zip(listening, tunnels.values(), strict=True)]
-        return gateway.env if gateway else {}
+        return self.gateway.env if self.gateway else {}
 
     def close(self) -> None:
         for server in self._outbound:
@@ -286,6 +289,8 @@ def start(
         channel.send(json.dumps(settings).encode() + b"\n")
         proxies = channel.serve_outbound(network, tunnels or {}) if settings["listens"] else {}
         worker = SandboxWorker(channel, limits)
+        if channel.gateway is not None:
+            channel.gateway.files = Files(worker)
     except (SandboxError, OSError) as error:
         channel.close()
         with process.stderr as stream:

@@ -37,7 +37,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 FILES = {
     "etc/passwd": "root:x:0:0:root:/:/usr/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/sh\n",
     "etc/group": "root:x:0:\nuser:x:1000:\n",
-    "etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "etc/hosts": f"127.0.0.1 localhost {machine.HOSTNAME}\n::1 localhost\n",
     "etc/resolv.conf": "",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
@@ -85,7 +85,7 @@ def main(channel: int) -> None:
             else:
                 _enter_namespaces_as_user(CODE_USER)
             own_files = _build_root(settings)
-        socket.sethostname("sandbox")
+        socket.sethostname(machine.HOSTNAME)
         linux.loopback_up()
         if settings.get("listens"):
             # Send sockets that listen in this network to the process outside, which accepts from them.

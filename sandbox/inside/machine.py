@@ -1,7 +1,7 @@
 """A whole root file system in a jail: overlays of layers, with changes in memory, and code that is root in it.
 
 ``settings["machine"]`` has ``mounts``: path and lower folders (top first) of each overlay, the root's first; ``shown``:
-read-only folders of the host and their paths; ``hostname``. Root in a machine has no privileges outside. If the host's
+read-only folders of the host and their paths. Root in a machine has no privileges outside. If the host's
 root starts it, the users 0 to 65535 are a range that owns nothing, and the layers are mounted with these users
 (mount_setattr(2), MOUNT_ATTR_IDMAP). If an ordinary user starts it, root is that user outside, and the other users, if
 any, are those of /etc/subuid.
@@ -21,6 +21,8 @@ Json = dict[str, Any]
 
 #: The first user outside, the users in a range, and the number of ranges.
 OUTSIDE, USERS, RANGES = 0x71000000, 1 << 16, 0xEFF
+#: The host name of machines and sandboxes.
+HOSTNAME = "sandbox"
 #: Folders of the parts before the machine's root becomes the root.
 LAYERS, SHOWN, ROOT, UPPER = "/layers", "/shown", "/machine", "/box"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -140,7 +142,20 @@ def build(settings: Json, mount_proc: Callable[[str], None]) -> int:
     linux.mount("devpts", f"{ROOT}/dev/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, modes)
     written = linux.out_of_the_way(os.open(f"{UPPER}/upper", os.O_RDONLY | os.O_DIRECTORY))
     linux.pivot_root(ROOT)
+    with contextlib.suppress(OSError):  # it may be a link, or of a user that the machine does not have
+        _name_itself()
     return written
+
+
+def _name_itself() -> None:
+    """Give the machine's name an address in /etc/hosts, as container engines do."""
+    fd = os.open("/etc/hosts", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    with open(fd, "rb+", buffering=0) as file:
+        text = file.read(1 << 20) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        if text is not None and HOSTNAME.encode() not in text.split():
+            names = HOSTNAME if b"localhost" in text.split() else f"localhost {HOSTNAME}"
+            newline = "\n" if text and not text.endswith(b"\n") else ""
+            file.write(f"{newline}127.0.0.1 {names}\n".encode())
 
 
 def _in_root(path: str) -> None:

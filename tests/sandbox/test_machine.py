@@ -100,7 +100,7 @@ def test_a_snapshot_has_every_change(fresh, tmp_path):
     out(
         fresh,
         "mkdir -p /app/a && echo hi > /app/a/b && ln /app/a/b /app/c && ln -s /etc/passwd /app/l && mkfifo /app/f && "
-        "chmod 4751 /app/a/b && rm /etc/hosts && rm -r /etc/pam.d && mkdir /etc/pam.d && echo x > /etc/pam.d/own && "
+        "chmod 4751 /app/a/b && rm /etc/fstab && rm -r /etc/pam.d && mkdir /etc/pam.d && echo x > /etc/pam.d/own && "
         f"{remove} && echo '#!/bin/sh\necho mine' > /usr/bin/mine && chmod +x /usr/bin/mine && "
         "touch -d 2001-02-03 /app/old",
     )
@@ -111,7 +111,7 @@ def test_a_snapshot_has_every_change(fresh, tmp_path):
             "mine\nhi\n/etc/passwd\nown\n4751\n2\n"
         )
         assert out(copy, "stat -c %F /app/f; date -r /app/old +%Y").split() == ["fifo", "2001"]
-        for path in ("/etc/hosts", *removed, "/app/later"):
+        for path in ("/etc/fstab", *removed, "/app/later"):
             assert copy.run(f"ls {path}").exit_code != 0
         out(copy, "rm /usr/bin/mine; echo 2 > /app/a/b")
         again = copy.commit(tmp_path / "second")
