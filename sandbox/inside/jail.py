@@ -373,7 +373,8 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
             with contextlib.suppress(OSError):
                 linux.NetlinkGuard()
                 netlink = True
-            hardener = machine.hardener(oom is not None, settings["share"] is not None, netlink)
+            memory, share, bits = oom is not None, settings["share"] is not None, settings["machine"]["set_user_id"]
+            hardener = machine.hardener(memory, share, netlink, bits)
             return namespace_init.Prepared(hardener, "/", written, True)
         _mount_code_proc("/proc")
         _mount_scratch(settings)

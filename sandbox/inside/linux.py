@@ -212,12 +212,17 @@ def act_as(user: int) -> None:
 def drop_capabilities() -> None:
     """Drop all capabilities and the ways to gain any."""
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    forbid_new_privileges()
     keep_capabilities(())
 
 
-def keep_capabilities(kept: Iterable[int]) -> None:
-    """Drop all capabilities except those given, and the ways to gain others."""
+def forbid_new_privileges() -> None:
+    """Ignore set-user-id bits and capabilities of programs from now on."""
     check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def keep_capabilities(kept: Iterable[int]) -> None:
+    """Drop all capabilities except those given."""
     mask = sum(1 << capability for capability in kept)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     header = struct.pack("Ii", 0x20080522, 0)
@@ -452,7 +457,7 @@ class _Program(ctypes.Structure):
 
 
 def install_filter(program: bytes) -> None:
-    """Install a seccomp filter for this process and its children. Needs no_new_privs."""
+    """Install a seccomp filter for this process and its children. Needs no_new_privs, or root of a user namespace."""
     structure = _Program(len(program) // 8, program)
     check(libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(structure), 0, 0), "prctl(PR_SET_SECCOMP)")
 

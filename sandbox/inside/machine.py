@@ -1,10 +1,10 @@
 """A whole root file system in a jail: overlays of layers, with changes in memory, and code that is root in it.
 
 ``settings["machine"]`` has ``mounts``: path and lower folders (top first) of each overlay, the root's first; ``shown``:
-read-only folders of the host and their paths. Root in a machine has no privileges outside. If the host's
-root starts it, the users 0 to 65535 are a range that owns nothing, and the layers are mounted with these users
-(mount_setattr(2), MOUNT_ATTR_IDMAP). If an ordinary user starts it, root is that user outside, and the other users, if
-any, are those of /etc/subuid.
+read-only folders of the host and their paths; ``set_user_id``: whether set-user-ID programs work. Root in a machine has
+no privileges outside. If the host's root starts it, the users 0 to 65535 are a range that owns nothing, and the layers
+are mounted with these users (mount_setattr(2), MOUNT_ATTR_IDMAP). If an ordinary user starts it, root is that user
+outside, and the other users, if any, are those of /etc/subuid.
 """
 
 from __future__ import annotations
@@ -114,7 +114,9 @@ def build(settings: Json, mount_proc: Callable[[str], None]) -> int:
         os.chdir(LAYERS)  # mount options are limited to a page: short names leave room for hundreds of layers
         lowers = ":".join(f"{i}.{j}" for j in range(len(lower)))
         data = f"lowerdir={lowers},upperdir={upper},workdir={work},userxattr"
-        linux.mount("overlay", target, "overlay", linux.MS_NOSUID | linux.MS_NODEV, data)
+        linux.mount(
+            "overlay", target, "overlay", linux.MS_NODEV | (0 if machine["set_user_id"] else linux.MS_NOSUID), data
+        )
     for i, (_, path) in enumerate(machine["shown"]):
         _in_root(ROOT + path)
         linux.mount(f"{SHOWN}/{i}", ROOT + path, None, linux.MS_BIND)
@@ -166,14 +168,19 @@ def _in_root(path: str) -> None:
         os.makedirs(path)
 
 
-def hardener(memfd: bool, affinity: bool, netlink: bool) -> Callable[[], None]:
-    """Return a function that limits a fork to :data:`CAPABILITIES` before it reads anything."""
+def hardener(memfd: bool, affinity: bool, netlink: bool, set_user_id: bool) -> Callable[[], None]:
+    """Return a function that limits a fork to :data:`CAPABILITIES` before it reads anything.
+
+    The bounding set of this process has no others either, so no program can gain one.
+    """
     program = linux.filter_program(memfd, affinity, machine=True, netlink=netlink)
 
     def harden() -> None:
+        if not set_user_id:
+            linux.forbid_new_privileges()
+        linux.install_filter(program)
         linux.keep_capabilities(CAPABILITIES)
         linux.set_dumpable(True)
         linux.go_first_when_memory_is_short()
-        linux.install_filter(program)
 
     return harden

@@ -85,6 +85,42 @@ def test_users(fresh):
         fresh.run("true", user="nobody-of-that-name")
 
 
+AS_ANN = """
+useradd -m ann && echo root:secret | chpasswd && cd /usr/local/bin && cp /bin/grep as_root && chmod 4755 as_root
+cp /usr/bin/id as_group && chgrp games as_group && chmod 2755 as_group && cp /bin/sh root_shell && chmod 4755 root_shell
+cp /bin/grep with_chown && cp /bin/grep with_admin && python3 -c '
+import os, struct
+for name, capability in ("with_chown", 0), ("with_admin", 21):
+    os.setxattr(name, "security.capability", struct.pack("<5I", 0x2000001, 1 << capability, 0, 0, 0))'
+"""
+
+
+@as_root
+@pytest.mark.parametrize("allowed", [True, False])
+def test_programs_that_set_the_user_do_so_and_no_more(allowed):
+    with Machine.create(limits=SMALL, set_user_id=allowed) as machine:
+        out(machine, AS_ANN)
+        uid = machine.run("as_root Uid: /proc/self/status", user="ann").stdout.split()[2]
+        assert (uid == "0") == allowed
+        assert (machine.run("as_group -gn", user="ann").stdout == "games\n") == allowed
+        assert (machine.run("echo secret | su -c 'id -u'", user="ann").stdout == "0\n") == allowed
+        assert machine.run("echo wrong | su -c 'id -u'", user="ann").exit_code != 0
+        # Nobody gets more than a command of root has: the same capabilities, under the same filter.
+        own = out(machine, "grep -E 'Cap|Seccomp|NoNew' /proc/self/status")
+        gained = out(machine, "as_root -E 'Cap|Seccomp|NoNew' /proc/self/status", user="ann")
+        assert (own == gained) == allowed
+        assert (out(machine, "with_chown CapEff /proc/self/status", user="ann").split()[1] == f"{1:016x}") == allowed
+        more = machine.run("with_admin CapEff /proc/self/status", user="ann")
+        assert more.exit_code != 0 if allowed else more.stdout.split()[1] == f"{0:016x}"
+        for attempt in (
+            "mount -t tmpfs x /mnt",
+            "unshare -Ur true",
+            "cat /proc/1/environ",
+            "echo 1 > /proc/sys/kernel/panic",
+        ):
+            assert machine.run(["root_shell", "-p", "-c", attempt], user="ann").exit_code != 0
+
+
 def test_what_runs_in_the_background_stays_until_it_is_ended(fresh):
     for i in range(10):
         out(fresh, f"nohup sleep {1000 + i} > /dev/null 2>&1 &")
@@ -339,6 +375,8 @@ from rollenv.sandbox import Machine
 with Machine.create() as machine:
     machine.run("useradd -m ann && echo hers > /srv/note && chown ann:ann /srv/note && chmod 600 /srv/note")
     print(machine.run("su ann -c 'id -un; cat /srv/note'").stdout.split())
+    machine.run("cp /usr/bin/id /srv/as_root && chmod 4755 /srv/as_root")
+    print(machine.run("/srv/as_root -u; cat /proc/self/uid_map", user="ann").stdout.split()[:3])
     print(machine.run("cat /srv/note", user="nobody").exit_code, machine.run("id -Gn ann", user="ann").stdout)
 """
 
@@ -352,4 +390,4 @@ def test_an_ordinary_user_with_a_range_of_users_has_machines_with_many():
         env = os.environ | {"HOME": home, "ROLLENV_CACHE": home}
         command = [sys.executable, str(helper), "--many", sys.executable, "-c", MANY]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split("\n")[:2] == ["['ann', 'hers']", "1 ann"], done
+    assert done.stdout.split("\n")[:3] == ["['ann', 'hers']", "['0', '0', '65534']", "1 ann"], done
