@@ -179,6 +179,8 @@ def start_time(pid: int) -> str:
 _HANDING = 30.0
 #: Folders of the sandbox's own, below which Python cannot be mounted.
 _COVERED = ("/box/", "/aside/", "/empty/", "/proc/", "/sys/", "/dev/", "/etc/")
+#: Folder of ``python`` and ``python3`` for commands in a sandbox, with the packages of cells.
+_PROGRAMS = "/opt/bin"
 #: Imports only the part of this package that runs inside.
 _START = """
 import sys, types
@@ -274,6 +276,7 @@ def start(
         settings: dict[str, Any] = {
             "read_only": [p for p in prefixes if not p.startswith("/usr/") and p != "/usr"],
             "path": list(dict.fromkeys(os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib"))),
+            "python": [_PROGRAMS, _python()],
             "preload": list(packages),
             "scratch_bytes": limits.disk_mb << 20,
             "scratch_files": limits.files,
@@ -298,9 +301,17 @@ def start(
         output = f"Output: {output[-500:]}. " if output else ""
         raise IsolationError(f"{error}. {output}{_advice()}") from error
     process.stderr.close()
+    if machine is None:
+        worker.env["PATH"] = f"{_PROGRAMS}:{worker.env['PATH']}"
     worker.about["proxies"] = proxies
     worker.about["own_share"] = "cpu" in groups.folders
     return worker
+
+
+def _python() -> str:
+    """Return the path of Python, with the packages of this one, in a folder that a sandbox shows."""
+    path = f"{sys.prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
+    return path if os.path.exists(path) else sys.executable
 
 
 def _launch(descriptors: list[int]) -> subprocess.Popen[bytes]:

@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import pwd
+import shlex
 import signal
 import socket
 import stat
@@ -245,6 +246,12 @@ def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
         os.makedirs(os.path.dirname(f"{root}/{name}"), exist_ok=True)
         with open(f"{root}/{name}", "w") as file:
             file.write(text)
+    programs, python = settings["python"]
+    os.makedirs(f"{root}{programs}", exist_ok=True)
+    for name in ("python", "python3"):  # no links, through which Python does not find its virtual environment
+        with open(f"{root}{programs}/{name}", "w") as file:
+            file.write(f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n')
+            os.fchmod(file.fileno(), 0o755)
     for folder in ("proc", "dev", SCRATCH[1:]):
         os.makedirs(f"{root}/{folder}", exist_ok=True)
     # A new /proc may be mounted only while the old one is visible; it will cover it.

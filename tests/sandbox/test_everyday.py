@@ -29,6 +29,7 @@ from rollenv.sandbox import (
     SandboxFileError,
 )
 from rollenv.sandbox.python_tool import PythonCodeTool
+from rollenv.sandbox.types import to_bytes
 
 MIB = 1 << 20
 
@@ -379,6 +380,34 @@ def test_a_program_sees_how_much_memory_it_may_use(box):
     assert set("".join(box.run_code(seen).logs.stdout).split()) == {f"{LIMITS.memory_mb}"}
     if box.backend == "local":
         assert box.commands.run("grep MemTotal /proc/meminfo").stdout.split()[1] == f"{LIMITS.memory_mb << 10}"
+
+
+def test_the_shell_has_the_python_of_the_cells(boxes):
+    if "local" not in boxes:
+        boxes["local"] = Sandbox.create(limits=LIMITS)
+    program = "import rich, sys; print(rich.__file__, sys.version, *sys.argv[1:])"
+    boxes["local"].files.write("work.py", program)
+    wanted = f"{boxes['local'].run_code(program).logs.stdout[0].strip()} a b"
+    for command in (
+        "python work.py a b",
+        "python3 work.py a b",
+        "/usr/bin/env python work.py a b",
+        "cd /tmp && python ~/work.py a b",
+    ):
+        assert boxes["local"].commands.run(command).stdout.strip() == wanted
+    assert boxes["local"].run_code("!python work.py a b").logs.stdout[0].strip() == wanted
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udcffb", "\ud83d\ude00\udc80"])
+def test_a_lone_surrogate_reaches_the_program(text, box):
+    assert box.commands.run("wc -c", stdin=text).stdout.strip() == f"{len(to_bytes(text))}"
+    box.files.write("text", text)
+    assert box.files.read_bytes("text") == to_bytes(text)
+    running = box.commands.start("cat")
+    running.send_stdin(text, close=True)
+    assert running.wait().exit_code == 0
+    assert box.run_code(f"len({text!a})").error is None
+    assert box.run_code(text).error is not None
 
 
 def test_processes_of_one_sandbox_do_not_count_against_another(backend):
