@@ -16,7 +16,7 @@ from rollenv.sandbox import local
 from rollenv.sandbox.errors import IsolationError, NotFound, SandboxError
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.inside import protocol
-from rollenv.sandbox.inside.machine import CAPABILITIES
+from rollenv.sandbox.inside.machine import CAPABILITIES, HOSTNAME
 from rollenv.sandbox.layers import Entry, Keep, layer_of, unpack
 from rollenv.sandbox.network import AllowList
 from rollenv.sandbox.sandbox import BaseSandbox
@@ -94,7 +94,7 @@ class Machine(BaseSandbox):
         settings = {"mounts": mounts, "shown": folders, "set_user_id": set_user_id}
         allowed = AllowList(network) if network else None
         worker = local.start(limits or LIMITS, machine=settings, network=allowed, tunnels=tunnels)
-        worker.env = {"PATH": PATH, "LANG": "C.UTF-8", **image.env, **worker.about["proxies"]}
+        worker.env = {"PATH": PATH, "LANG": "C.UTF-8", "HOSTNAME": HOSTNAME, **image.env, **worker.about["proxies"]}
         machine = cls(worker, "local", env)
         machine.image, machine._shell = image, image.shell
         try:

@@ -38,7 +38,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 FILES = {
     "etc/passwd": "root:x:0:0:root:/:/usr/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/sh\n",
     "etc/group": "root:x:0:\nuser:x:1000:\n",
-    "etc/hosts": f"127.0.0.1 localhost {machine.HOSTNAME}\n::1 localhost\n",
+    "etc/hosts": machine.HOSTS,
     "etc/resolv.conf": "",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }

@@ -21,8 +21,9 @@ Json = dict[str, Any]
 
 #: The first user outside, the users in a range, and the number of ranges.
 OUTSIDE, USERS, RANGES = 0x71000000, 1 << 16, 0xEFF
-#: The host name of machines and sandboxes.
+#: The host name of machines and sandboxes, and /etc/hosts with it.
 HOSTNAME = "sandbox"
+HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n"
 #: Folders of the parts before the machine's root becomes the root.
 LAYERS, SHOWN, ROOT, UPPER = "/layers", "/shown", "/machine", "/box"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -155,9 +156,9 @@ def _name_itself() -> None:
     with open(fd, "rb+", buffering=0) as file:
         text = file.read(1 << 20) if stat.S_ISREG(os.fstat(fd).st_mode) else None
         if text is not None and HOSTNAME.encode() not in text.split():
-            names = HOSTNAME if b"localhost" in text.split() else f"localhost {HOSTNAME}"
             newline = "\n" if text and not text.endswith(b"\n") else ""
-            file.write(f"{newline}127.0.0.1 {names}\n".encode())
+            lines = f"127.0.0.1 {HOSTNAME}\n" if b"localhost" in text.split() else HOSTS
+            file.write(f"{newline}{lines}".encode())
 
 
 def _in_root(path: str) -> None:

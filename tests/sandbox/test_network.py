@@ -117,7 +117,7 @@ def test_a_machine_reaches_its_own_servers_by_all_its_names_and_addresses(env, m
 @pytest.mark.parametrize(
     ("hosts", "after"),
     [
-        ("", "127.0.0.1 localhost sandbox\n"),
+        ("", "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n"),
         ("10.0.0.1 db\n::1 localhost", "10.0.0.1 db\n::1 localhost\n127.0.0.1 sandbox\n"),
         ("10.0.0.2 sandbox\n", "10.0.0.2 sandbox\n"),
     ],
