@@ -377,7 +377,10 @@ def test_a_program_sees_how_much_memory_it_may_use(box):
     seen = """for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
     try: print(int(open(path).read()) >> 20)
     except OSError: pass"""
-    assert set("".join(box.run_code(seen).logs.stdout).split()) == {f"{LIMITS.memory_mb}"}
+    shown = "".join(box.run_code(seen).logs.stdout).split()
+    room = 0 if box.backend == "local" else 32  # a container's group also has the kernel program
+    assert shown
+    assert all(LIMITS.memory_mb <= int(each) <= LIMITS.memory_mb + room for each in shown)
     if box.backend == "local":
         assert box.commands.run("grep MemTotal /proc/meminfo").stdout.split()[1] == f"{LIMITS.memory_mb << 10}"
 
@@ -400,7 +403,7 @@ def test_the_shell_has_the_python_of_the_cells(boxes):
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udcffb", "\ud83d\ude00\udc80"])
 def test_a_lone_surrogate_reaches_the_program(text, box):
-    assert box.commands.run("wc -c", stdin=text).stdout.strip() == f"{len(to_bytes(text))}"
+    assert box.commands.run("cat", stdin=text).stdout == to_bytes(text).decode("utf-8", "backslashreplace")
     box.files.write("text", text)
     assert box.files.read_bytes("text") == to_bytes(text)
     running = box.commands.start("cat")
