@@ -180,7 +180,8 @@ _HANDING = 30.0
 #: Folders of the sandbox's own, below which Python cannot be mounted.
 _COVERED = ("/box/", "/aside/", "/empty/", "/proc/", "/sys/", "/dev/", "/etc/")
 #: Folder of ``python`` and ``python3`` for commands in a sandbox, with the packages of cells.
-_PROGRAMS = "/opt/bin"
+#: It is where Python itself cannot be.
+_PROGRAMS = "/etc/bin"
 #: Imports only the part of this package that runs inside.
 _START = """
 import sys, types
