@@ -13,7 +13,7 @@ from rollenv.core.errors import UsageError
 from rollenv.sandbox.errors import NotFound, SandboxDied, SandboxError, SandboxFileError, SandboxTimeout
 from rollenv.sandbox.inside import protocol
 from rollenv.sandbox.inside.protocol import Finished
-from rollenv.sandbox.types import CommandResult, OnText, Output, Process, command_result, died, no_process
+from rollenv.sandbox.types import CommandResult, OnText, Output, Process, command_result, died, no_process, to_bytes
 from rollenv.sandbox.worker import Inbox, Json, RequestStream, SandboxWorker
 
 #: Seconds after a run's timeout until the sandbox counts as failed.
@@ -134,8 +134,7 @@ class CommandHandle:
 
     def send_stdin(self, text: str | bytes, close: bool = False) -> None:
         """Write to standard input, then optionally ``close`` it. Blocks while 1 MiB is unread."""
-        data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
-        self._worker.write_input(self.key, data, close)
+        self._worker.write_input(self.key, to_bytes(text), close)
 
     def kill(self) -> bool:
         """Kill the command and its session's processes; return whether it was still running."""
@@ -178,7 +177,7 @@ class Commands:
         """
         seconds = self._sandbox._seconds(timeout)
         output = Output(on_stdout, on_stderr)
-        data = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8", "surrogateescape")
+        data = to_bytes(stdin)
         request = self._request(command, cwd, env, seconds, user, _key or "")
         done = self._sandbox._run(request, seconds, output, data)
         return command_result(done, output, seconds)
@@ -307,7 +306,7 @@ class Terminal:
 
     def send(self, data: str | bytes) -> None:
         """Send input."""
-        self._stream.send(data.encode() if isinstance(data, str) else data)
+        self._stream.send(to_bytes(data))
 
     def resize(self, rows: int, columns: int) -> None:
         """Change the size; the program gets SIGWINCH."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from rollenv.sandbox.errors import NotFound, SandboxError, SandboxFileError
 from rollenv.sandbox.inside import protocol
-from rollenv.sandbox.types import Entry
+from rollenv.sandbox.types import Entry, to_bytes
 from rollenv.sandbox.worker import PIECE, RequestStream, SandboxWorker
 
 _Operation = TypeVar("_Operation", bound=protocol.FileOperation)
@@ -164,7 +164,7 @@ class Files:
         Args:
             data: content; text is encoded as UTF-8.
         """
-        self._perform(protocol.WriteFile(path=path), data.encode() if isinstance(data, str) else bytes(data))
+        self._perform(protocol.WriteFile(path=path), to_bytes(data))
 
     def write_stream(self, path: str, pieces: Iterable[bytes]) -> None:
         """Write a file from a stream, without holding all of it in memory."""
@@ -184,7 +184,7 @@ class Files:
 
     def write_many(self, files: Mapping[str, str | bytes]) -> None:
         """Write several files, given as a mapping of paths to contents, in one operation."""
-        whole = {path: data.encode() if isinstance(data, str) else bytes(data) for path, data in files.items()}
+        whole = {path: to_bytes(data) for path, data in files.items()}
         parts = [(path, len(data)) for path, data in whole.items()]
         request = protocol.WriteFiles(path=", ".join(list(whole)[:3]), parts=parts)
         self._perform(request, b"".join(whole.values()))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rollenv.core.errors import UsageError
+from rollenv.sandbox.inside.machine import HOSTNAME, HOSTS
 from rollenv.sandbox.layers import made, store, unpack, whole
 
 #: Folders of the host's system that a machine sees, each through an overlay.
@@ -60,12 +61,12 @@ _FOLDERS = {
     "var/opt": 0o755, "var/spool": 0o755, "var/tmp": 0o1777,
 }  # fmt: skip
 _FILES = {
-    "hosts": "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n", "hostname": "machine\n",
+    "hosts": HOSTS, "hostname": f"{HOSTNAME}\n",
     "resolv.conf": "", "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n", "fstab": "",
     "subuid": "", "subgid": "", "environment": "", "machine-id": "0" * 32 + "\n",
 }  # fmt: skip
 #: Version in the key of the copied files, besides their contents.
-_VERSION = "5"
+_VERSION = "6"
 #: Owners of files that differ from their packages; dpkg fails if one has no account.
 _OVERRIDES = Path("/var/lib/dpkg/statoverride")
 

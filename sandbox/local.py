@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.sandbox.errors import IsolationError, SandboxError
+from rollenv.sandbox.filesystem import Files
 from rollenv.sandbox.network import AllowList, NetworkGateway, Tunnel
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import SandboxWorker
@@ -178,6 +179,9 @@ def start_time(pid: int) -> str:
 _HANDING = 30.0
 #: Folders of the sandbox's own, below which Python cannot be mounted.
 _COVERED = ("/box/", "/aside/", "/empty/", "/proc/", "/sys/", "/dev/", "/etc/")
+#: Folder of ``python`` and ``python3`` for commands in a sandbox, with the packages of cells.
+#: It is where Python itself cannot be.
+_PROGRAMS = "/etc/bin"
 #: Imports only the part of this package that runs inside.
 _START = """
 import sys, types
@@ -195,6 +199,7 @@ class JailChannel:
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, groups: ControlGroups):
         self.process, self.connection, self.groups = process, connection, groups
         self._outbound: list[NetworkGateway | Tunnel] = []
+        self.gateway: NetworkGateway | None = None
         self._early = b""
 
     def send(self, data: bytes) -> None:
@@ -216,10 +221,11 @@ class JailChannel:
             return {}
         self._early = b""
         listening = [socket.socket(fileno=fd) for fd in descriptors]
-        gateway = NetworkGateway(listening.pop(0), network) if network is not None else None
-        self._outbound += [gateway] if gateway else []
+        if network is not None:
+            self.gateway = NetworkGateway(listening.pop(0), network)
+            self._outbound.append(self.gateway)
         self._outbound += [Tunnel(own, to) for own, to in zip(listening, tunnels.values(), strict=True)]
-        return gateway.env if gateway else {}
+        return self.gateway.env if self.gateway else {}
 
     def close(self) -> None:
         for server in self._outbound:
@@ -271,6 +277,7 @@ def start(
         settings: dict[str, Any] = {
             "read_only": [p for p in prefixes if not p.startswith("/usr/") and p != "/usr"],
             "path": list(dict.fromkeys(os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib"))),
+            "python": [_PROGRAMS, _python()],
             "preload": list(packages),
             "scratch_bytes": limits.disk_mb << 20,
             "scratch_files": limits.files,
@@ -286,6 +293,8 @@ def start(
         channel.send(json.dumps(settings).encode() + b"\n")
         proxies = channel.serve_outbound(network, tunnels or {}) if settings["listens"] else {}
         worker = SandboxWorker(channel, limits)
+        if channel.gateway is not None:
+            channel.gateway.files = Files(worker)
     except (SandboxError, OSError) as error:
         channel.close()
         with process.stderr as stream:
@@ -293,9 +302,17 @@ def start(
         output = f"Output: {output[-500:]}. " if output else ""
         raise IsolationError(f"{error}. {output}{_advice()}") from error
     process.stderr.close()
+    if machine is None:
+        worker.env["PATH"] = f"{_PROGRAMS}:{worker.env['PATH']}"
     worker.about["proxies"] = proxies
     worker.about["own_share"] = "cpu" in groups.folders
     return worker
+
+
+def _python() -> str:
+    """Return the path of Python, with the packages of this one, in a folder that a sandbox shows."""
+    path = f"{sys.prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
+    return path if os.path.exists(path) else sys.executable
 
 
 def _launch(descriptors: list[int]) -> subprocess.Popen[bytes]:

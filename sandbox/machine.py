@@ -16,7 +16,7 @@ from rollenv.sandbox import local
 from rollenv.sandbox.errors import IsolationError, NotFound, SandboxError
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.inside import protocol
-from rollenv.sandbox.inside.machine import CAPABILITIES
+from rollenv.sandbox.inside.machine import CAPABILITIES, HOSTNAME
 from rollenv.sandbox.layers import Entry, Keep, layer_of, unpack
 from rollenv.sandbox.network import AllowList
 from rollenv.sandbox.sandbox import BaseSandbox
@@ -63,6 +63,7 @@ class Machine(BaseSandbox):
         shown: Mapping[str, str | os.PathLike[str]] | None = None,
         network: Sequence[str] = (),
         tunnels: Mapping[int, str] | None = None,
+        set_user_id: bool = True,
         timeout: float | None = None,
     ) -> Self:
         """Start a machine.
@@ -75,6 +76,7 @@ class Machine(BaseSandbox):
             network: hosts that are reachable through a proxy; see :class:`~rollenv.sandbox.network.AllowList`. By
                 default none.
             tunnels: addresses (``HOST:PORT``) that ports of the machine's loopback are forwarded to.
+            set_user_id: whether programs such as ``sudo`` and ``su`` change the user, as in Docker.
             timeout: lifetime in seconds; by default unlimited.
 
         Raises:
@@ -88,21 +90,22 @@ class Machine(BaseSandbox):
                 raise UsageError(f"shown={{{target!r}: {path!r}}}: it takes a folder of the host, for an absolute path")
         if gone := [path for _, lower in image.mounts for path in lower if not os.path.isdir(path)]:
             raise NotFound(f"the image's layer {gone[0]} is not there any more: build or commit it again")
-        settings = {"mounts": [[target, list(lower)] for target, lower in image.mounts], "shown": folders}
+        mounts = [[target, list(lower)] for target, lower in image.mounts]
+        settings = {"mounts": mounts, "shown": folders, "set_user_id": set_user_id}
         allowed = AllowList(network) if network else None
         worker = local.start(limits or LIMITS, machine=settings, network=allowed, tunnels=tunnels)
-        worker.env = {"PATH": PATH, "LANG": "C.UTF-8", **image.env, **worker.about["proxies"]}
+        worker.env = {"PATH": PATH, "LANG": "C.UTF-8", "HOSTNAME": HOSTNAME, **image.env, **worker.about["proxies"]}
         machine = cls(worker, "local", env)
         machine.image, machine._shell = image, image.shell
         try:
-            machine._prove()
+            machine._prove(set_user_id)
             machine.set_timeout(timeout)
         except BaseException:
             machine.kill()
             raise
         return machine
 
-    def _prove(self) -> None:
+    def _prove(self, set_user_id: bool) -> None:
         """Verify the isolation from inside, using only a shell."""
         if not self._worker.about["proc"]:
             raise IsolationError(_MASKED)
@@ -112,10 +115,15 @@ class Machine(BaseSandbox):
             why = done.error.value if done.error else f"its shell printed nothing and ended with {done.exit_code}"
             raise IsolationError(f"the machine did not start: {why}. {done.stderr.strip()[-300:]}")
         wrong = []
-        if reported.get("NoNewPrivs:") != "1" or reported.get("Seccomp:") != "2":
+        if reported.get("Seccomp:") != "2":
             wrong.append("system calls are not filtered")
-        if int(reported.get("CapEff:", "f" * 16), 16) & ~sum(1 << capability for capability in CAPABILITIES):
-            wrong.append("root has forbidden capabilities")
+        if reported.get("NoNewPrivs:") != "1" and not set_user_id:
+            wrong.append("programs can gain privileges")
+        allowed = sum(1 << capability for capability in CAPABILITIES)
+        if any(
+            int(reported.get(f"Cap{name}:", "f" * 16), 16) & ~allowed for name in ("Eff", "Prm", "Inh", "Bnd", "Amb")
+        ):
+            wrong.append("root has forbidden capabilities, or could gain them")
         if os.geteuid() == 0 and reported.get("outside", "0") == "0":
             wrong.append("its root is the host's")
         if reported.get("networks") != "1":

@@ -21,6 +21,7 @@ from rollenv.core.errors import UsageError
 from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.filesystem import Files
 from rollenv.sandbox.inside import protocol
+from rollenv.sandbox.inside.machine import HOSTNAME
 from rollenv.sandbox.worker import RequestStream
 
 #: Maximum concurrent connections of a machine.
@@ -38,6 +39,7 @@ class ConnectionServer:
         self._listening = listening
         self._slots = threading.BoundedSemaphore(most)
         self._open: set[socket.socket] = set()
+        self._streams: set[RequestStream] = set()
         threading.Thread(target=self._accept, name="sandbox-port", daemon=True).start()
 
     def _accept(self) -> None:
@@ -69,6 +71,44 @@ class ConnectionServer:
                 connection.shutdown(socket.SHUT_RDWR)
         self._listening.close()
 
+    def _relay_inside(
+        self, files: Files, client: socket.socket, port: int, host: str = "127.0.0.1", first: bytes = b""
+    ) -> None:
+        """Relay a connection, which began with ``first``, to a server in the sandbox.
+
+        Raises:
+            SandboxError: there is no such server, or the sandbox ended before the server sent anything.
+        """
+        request = files._limited(protocol.Connect(port=port, host=host), 1 << 50, seconds=0)
+        request.quiet, request.last = True, False
+        stream = RequestStream(files._worker, request)
+        self._streams.add(stream)
+        sender = threading.Thread(target=_send, args=(client, stream, first), name="sandbox-sender", daemon=True)
+        sender.start()
+        answered = False
+        try:
+            for name, data in stream.pieces():
+                if name == "stdout":
+                    client.sendall(data)
+                    answered = True
+        except SandboxError:
+            if not answered:
+                raise
+        finally:
+            stream.close()
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RD)
+            self._streams.discard(stream)
+            sender.join()
+
+
+def _send(client: socket.socket, stream: RequestStream, first: bytes) -> None:
+    with contextlib.suppress(OSError, SandboxError):
+        while first or (first := client.recv(1 << 16)):
+            stream.send(first)
+            first = b""
+        stream.send(b"", last=True)
+
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +128,7 @@ _EMBEDDED = {
     ipaddress.IPv6Network("64:ff9b::/96"): 96,
     ipaddress.IPv6Network("64:ff9b:1::/48"): 96,
 }
+_ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 #: Header lines for the proxy only.
 _OWN = (b"proxy-", b"connection:", b"keep-alive:", b"host:")
 
@@ -226,10 +267,17 @@ class Tunnel(_Outbound):
 
 
 class NetworkGateway(_Outbound):
-    """An HTTP proxy."""
+    """An HTTP proxy.
+
+    Requests to the machine's own addresses and name, from programs that use the proxy for them too, reach its servers.
+
+    Attributes:
+        files: of the machine, as soon as it has started.
+    """
 
     def __init__(self, listening: socket.socket, allowed: AllowList):
         self.allowed = allowed
+        self.files: Files | None = None
         super().__init__(listening)
 
     @property
@@ -253,7 +301,13 @@ class NetworkGateway(_Outbound):
                 data += more
             head, _, rest = data.partition(b"\r\n\r\n")
             host, port, first = _parse_request(head)
-            server = self._connected(host, port)
+            try:
+                server = self._connected(host, port)
+            except HostRefused:
+                if not (own := _own_address(host)) or self.files is None:
+                    raise
+                self._enter(self.files, client, own, port, first, rest)
+                return
         except HostRefused as refused:
             logger.info("a machine was refused: %s", refused)
             text = f"{refused}\n".encode()
@@ -261,8 +315,19 @@ class NetworkGateway(_Outbound):
             client.sendall(answer.encode() + b"Connection: close\r\n\r\n" + text)
             return
         if not first:
-            client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            client.sendall(_ESTABLISHED)
         self._relay(client, server, first + rest)
+
+    def _enter(self, files: Files, client: socket.socket, host: str, port: int, first: bytes, rest: bytes) -> None:
+        client.settimeout(_SILENCE)
+        if not first:
+            client.sendall(_ESTABLISHED)
+        try:
+            self._relay_inside(files, client, port, host, first + rest)
+        except SandboxError as error:
+            if first:
+                why = str(error).rstrip(": ")
+                raise HostRefused("502 Bad Gateway", f"{host}:{port} of this machine: {why}") from error
 
     def _connected(self, host: str, port: int) -> socket.socket:
         why: OSError | None = None
@@ -272,6 +337,14 @@ class NetworkGateway(_Outbound):
             except OSError as error:
                 why = error
         raise HostRefused("502 Bad Gateway", f"{host}:{port} could not be reached: {why}")
+
+
+def _own_address(host: str) -> str | None:
+    """Return the address of a host that is the machine itself; None for others."""
+    if host.lower().rstrip(".") in ("localhost", HOSTNAME):
+        return "127.0.0.1"
+    address = _address(host)
+    return str(address) if address is not None and (address.is_loopback or address.is_unspecified) else None
 
 
 def _parse_request(head: bytes) -> tuple[str, int, bytes]:
@@ -318,36 +391,13 @@ class Forward(ConnectionServer):
 
     def __init__(self, files: Files, port: int):
         self.port, self._files = port, files
-        self._streams: set[RequestStream] = set()
         listening = socket.create_server(("127.0.0.1", 0))
         self.address: str = f"127.0.0.1:{listening.getsockname()[1]}"
         super().__init__(listening, _TO_A_PORT)
 
     def carry(self, client: socket.socket) -> None:
-        request = self._files._limited(protocol.Connect(port=self.port), 1 << 50, seconds=0)
-        request.quiet, request.last = True, False
         with contextlib.suppress(SandboxError):  # the client's connection is closed
-            stream = RequestStream(self._files._worker, request)
-            self._streams.add(stream)
-            sender = threading.Thread(target=self._send, args=(client, stream), name="sandbox-sender", daemon=True)
-            sender.start()
-            try:
-                for name, data in stream.pieces():
-                    if name == "stdout":
-                        client.sendall(data)
-            finally:
-                stream.close()
-                with contextlib.suppress(OSError):
-                    client.shutdown(socket.SHUT_RDWR)
-                self._streams.discard(stream)
-                sender.join()
-
-    @staticmethod
-    def _send(client: socket.socket, stream: RequestStream) -> None:
-        with contextlib.suppress(OSError, SandboxError):
-            while data := client.recv(1 << 16):
-                stream.send(data)
-            stream.send(b"", last=True)
+            self._relay_inside(self._files, client, self.port)
 
     def close(self) -> None:
         """Refuse new connections and end the existing ones."""

@@ -21,7 +21,7 @@ from rollenv.core.errors import UsageError
 from rollenv.sandbox import backends
 from rollenv.sandbox.errors import PoolFull, SandboxDied, SandboxError, SandboxFileError
 from rollenv.sandbox.inside.protocol import Finished, RunProgram
-from rollenv.sandbox.types import Limits, Output, RunResult, died, exit_code
+from rollenv.sandbox.types import Limits, Output, RunResult, died, exit_code, to_bytes
 from rollenv.sandbox.worker import SandboxWorker
 
 #: Seconds until a slot retries after its sandbox did not start: the initial value, doubled each time, and the maximum.
@@ -96,7 +96,7 @@ class Pool:
         seconds = self.limits.seconds if timeout is None else timeout
         if not seconds > 0:
             raise UsageError(f"a timeout must be above 0 s, got {timeout!r}")
-        data = stdin if isinstance(stdin, bytes) else stdin.encode("utf-8", "surrogateescape")
+        data = to_bytes(stdin)
         slot = self._acquire()
         try:
             done, output = self._run_twice(slot, code, data, seconds)

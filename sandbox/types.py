@@ -232,6 +232,17 @@ OnText = Callable[[str], None]
 OnResult = Callable[[Result], None]
 OnError = Callable[[ExecutionError], None]
 
+
+def to_bytes(text: str | bytes) -> bytes:
+    """Encode text as UTF-8: surrogates that stand for bytes (surrogateescape) as these, others as if valid."""
+    if isinstance(text, str):
+        try:
+            return text.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            return text.encode("utf-8", "surrogatepass")
+    return bytes(text)
+
+
 #: Maximum characters, depth and elements of a JSON document from code.
 MAX_JSON, MAX_DEPTH, MAX_NODES = 8 << 20, 64, 200_000
 #: Representations with their own field.

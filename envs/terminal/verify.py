@@ -204,7 +204,9 @@ class _Grading:
         tunnels: Mapping[int, str] | None = None,
         artifacts: Callable[[Machine], None] = lambda grader: None,
     ) -> Grading:
-        with Machine.create(start, limits=self.limits, shown=self.offline.shown(), tunnels=tunnels) as grader:
+        shown = self.offline.shown()
+        # A program of the agent that the tests start as another user must not become root with what the agent left.
+        with Machine.create(start, limits=self.limits, shown=shown, tunnels=tunnels, set_user_id=False) as grader:
             artifacts(grader)
             return _run(self.task, self.step, grader, self.image, self.offline)
 

@@ -352,8 +352,8 @@ def _rename(request: protocol.RenamePath) -> None:
 
 def _connect(request: protocol.Connect) -> None:
     """Relay bytes until the server ends the connection."""
-    with socket.socket() as server:
-        server.connect(("127.0.0.1", request.port))  # an address: resolving names would need imports
+    with socket.socket(socket.AF_INET6 if ":" in request.host else socket.AF_INET) as server:
+        server.connect((request.host, request.port))  # an address: resolving names would need imports
         sources: list[Any] = [0, server]
         while server in sources:
             for source in select.select(sources, [], [])[0]:

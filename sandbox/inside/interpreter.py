@@ -11,7 +11,9 @@ import contextlib
 import importlib.machinery
 import io
 import json
+import linecache
 import os
+import re
 import signal
 import sys
 import threading
@@ -56,13 +58,14 @@ class Interpreter:
         sys.modules["__main__"] = self.main
         self._futures = 0  # a ``from __future__ import`` also applies to later cells
         self._loop: Any = None
-        self._size = self._frames = 0
+        self._size = self._frames = self._cells = self._parts = 0
         self._writing, self._running = threading.Lock(), False
         ShowFigures(self._figures)
 
     def run(self, code: str) -> int:
         """Run one cell and report the result; return its exit status."""
         self._size, self._frames, status = 0, 0, 0
+        self._cells, self._parts = self._cells + 1, 0
         self._running = True
         try:
             self._cell(code)
@@ -93,24 +96,32 @@ class Interpreter:
         """True in the process that runs cells, false in a fork of it that code did not end."""
         return os.getpid() == self.pid
 
-    def _cell(self, code: str) -> None:
-        tree = ast.parse(magics.changed(code) if self.notebook else code, "<code>")
+    def _cell(self, code: str, name: str = "") -> None:
+        if self.notebook:
+            code = magics.changed(code)
+            name = name or f"<cell {self._cells}" + f".{self._parts}" * (self._parts > 0) + ">"
+            self._parts += 1
+        name = name or "<code>"
+        # Tracebacks and inspect.getsource find the lines here. Without a time, they are not looked for in a file.
+        lines = io.StringIO(f"{code}\n", newline=None).readlines()
+        linecache.cache[name] = (len(code), None, lines, name)
+        tree = ast.parse(code, name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        parts = [self._compiled(tree, "exec")]
+        parts = [self._compiled(tree, "exec", name)]
         if isinstance(last, ast.Expr):
-            parts.append(self._compiled(ast.Expression(last.value), "eval"))
+            parts.append(self._compiled(ast.Expression(last.value), "eval", name))
         if any(part.co_flags & _COROUTINE for part in parts):
             value = self._wait_for(self._awaited(parts))
         else:
             for part in parts:
                 value = eval(part, self.main.__dict__)
-        if last is not None and value is not None:
+        if last is not None and value is not None and not (self.notebook and _ends_quietly(last, lines)):
             self.main.__dict__["_"] = value
             self._report(formats(value), main=True)
 
-    def _compiled(self, tree: ast.Module | ast.Expression, mode: str) -> types.CodeType:
+    def _compiled(self, tree: ast.Module | ast.Expression, mode: str, name: str) -> types.CodeType:
         flags = self._futures | (ast.PyCF_ALLOW_TOP_LEVEL_AWAIT if self.notebook else 0)
-        code: types.CodeType = compile(tree, "<code>", mode, flags, dont_inherit=True)
+        code: types.CodeType = compile(tree, name, mode, flags, dont_inherit=True)
         self._futures |= code.co_flags & _FUTURES
         return code
 
@@ -188,6 +199,13 @@ class Interpreter:
                 self._report(formats(pyplot.figure(number)))
             if pyplot:
                 pyplot.close("all")
+
+
+def _ends_quietly(last: ast.stmt, lines: list[str]) -> bool:
+    """Return whether a semicolon follows the last statement of a cell, which hides its value."""
+    assert last.end_lineno is not None
+    after = lines[last.end_lineno - 1].encode()[last.end_col_offset :].decode() + "".join(lines[last.end_lineno :])
+    return re.sub("#.*", "", after).rstrip().endswith(";")
 
 
 #: Files whose frames are left out of tracebacks.

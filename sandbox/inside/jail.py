@@ -18,6 +18,7 @@ import importlib
 import json
 import os
 import pwd
+import shlex
 import signal
 import socket
 import stat
@@ -37,10 +38,12 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 FILES = {
     "etc/passwd": "root:x:0:0:root:/:/usr/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/sh\n",
     "etc/group": "root:x:0:\nuser:x:1000:\n",
-    "etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "etc/hosts": machine.HOSTS,
     "etc/resolv.conf": "",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
+#: Shown as /proc/meminfo.
+MEMINFO = "/etc/meminfo"
 SCRATCH, ASIDE = "/box", "/aside"
 #: Folders in the scratch folder, and their mount points.
 WRITABLE = {"home": "home/user", "tmp": "tmp", "shm": "dev/shm"}
@@ -83,7 +86,7 @@ def main(channel: int) -> None:
             else:
                 _enter_namespaces_as_user(CODE_USER)
             own_files = _build_root(settings)
-        socket.sethostname("sandbox")
+        socket.sethostname(machine.HOSTNAME)
         linux.loopback_up()
         if settings.get("listens"):
             # Send sockets that listen in this network to the process outside, which accepts from them.
@@ -239,10 +242,16 @@ def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
     ]
     for fd in opened.values():
         os.close(fd)
-    for name, text in FILES.items():
+    for name, text in (FILES | _memory(settings["memory_bytes"])).items():
         os.makedirs(os.path.dirname(f"{root}/{name}"), exist_ok=True)
         with open(f"{root}/{name}", "w") as file:
             file.write(text)
+    programs, python = settings["python"]
+    os.makedirs(f"{root}{programs}", exist_ok=True)
+    for name in ("python", "python3"):  # no links, through which Python does not find its virtual environment
+        with open(f"{root}{programs}/{name}", "w") as file:
+            file.write(f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n')
+            os.fchmod(file.fileno(), 0o755)
     for folder in ("proc", "dev", SCRATCH[1:]):
         os.makedirs(f"{root}/{folder}", exist_ok=True)
     # A new /proc may be mounted only while the old one is visible; it will cover it.
@@ -260,6 +269,24 @@ def _build_root(settings: dict[str, Any], users: int | None = None) -> bool:
         own = [machine.show_folders(settings["machine"], folders, root, users)]
     linux.pivot_root(root)
     return all(own)
+
+
+def _memory(limit: int) -> dict[str, str]:
+    """Return files that tell programs the memory limit, as control groups (both versions) and /proc do.
+
+    They are constant, so that a run does not see what others used.
+    """
+    total = min(limit, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) >> 10
+    numbers = dict.fromkeys(("MemTotal", "MemFree", "MemAvailable"), total)
+    numbers |= dict.fromkeys(("Buffers", "Cached", "Active", "Inactive", "SwapTotal", "SwapFree", "Shmem", "Slab"), 0)
+    first, second = "sys/fs/cgroup/memory/memory", "sys/fs/cgroup/memory"
+    return {
+        MEMINFO[1:]: "".join(f"{name + ':':<16}{number:>8} kB\n" for name, number in numbers.items()),
+        f"{second}.max": f"{limit}\n",
+        f"{second}.high": "max\n",
+        f"{first}.limit_in_bytes": f"{limit}\n",
+        f"{first}.soft_limit_in_bytes": f"{(1 << 63) - 4096}\n",
+    }
 
 
 def _make_device(name: str, target: str) -> None:
@@ -349,12 +376,14 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
 
     def build() -> namespace_init.Prepared:
         if "machine" in settings:
-            written = machine.build(settings, _mount_proc)
-            return namespace_init.Prepared(
-                machine.hardener(oom is not None, settings["share"] is not None), "/", written, True
-            )
-        if proc:
-            _mount_proc()
+            written, netlink = machine.build(settings, _mount_code_proc), False
+            with contextlib.suppress(OSError):
+                linux.NetlinkGuard()
+                netlink = True
+            memory, share, bits = oom is not None, settings["share"] is not None, settings["machine"]["set_user_id"]
+            hardener = machine.hardener(memory, share, netlink, bits)
+            return namespace_init.Prepared(hardener, "/", written, True)
+        _mount_code_proc("/proc")
         _mount_scratch(settings)
         scratch = linux.out_of_the_way(os.open(SCRATCH, os.O_RDONLY | os.O_DIRECTORY))
         rules = None
@@ -382,6 +411,7 @@ def _serve(channel: int, settings: dict[str, Any], privileged: bool, host_proc: 
             if fd not in (theirs.fileno(), namespace):
                 with contextlib.suppress(OSError):
                     os.close(fd)
+        linux.unshare(linux.CLONE_NEWCGROUP)  # its own groups are the roots, without their names outside
         namespace_init.zygote(theirs, namespace, build, _own_network if oom is not None else None)
     theirs.close()
     for fd in (namespace, *settings["groups"]):
@@ -426,6 +456,12 @@ def _mount_proc(target: str = "/proc") -> bool:
         linux.mount("none", target, "tmpfs", linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV)
         return False
     return True
+
+
+def _mount_code_proc(target: str) -> None:
+    """Mount a /proc for code, with the memory limit as the memory."""
+    if _mount_proc(target):
+        linux.mount(MEMINFO, f"{target}/meminfo", None, linux.MS_BIND)
 
 
 def _new_namespace(zygote: socket.socket) -> processes.Namespace:

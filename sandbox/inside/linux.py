@@ -12,7 +12,9 @@ import errno
 import fcntl
 import os
 import platform
+import socket
 import struct
+import threading
 from collections.abc import Iterable, Sequence
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -156,8 +158,6 @@ def pivot_root(new_root: str) -> None:
 
 def loopback_up() -> None:
     """Bring up ``lo`` in this network namespace."""
-    import socket
-
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         request = struct.pack("16sh14x", b"lo", 1 | 64)  # IFF_UP | IFF_RUNNING
         fcntl.ioctl(s, 0x8914, request)  # SIOCSIFFLAGS
@@ -212,12 +212,17 @@ def act_as(user: int) -> None:
 def drop_capabilities() -> None:
     """Drop all capabilities and the ways to gain any."""
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    forbid_new_privileges()
     keep_capabilities(())
 
 
-def keep_capabilities(kept: Iterable[int]) -> None:
-    """Drop all capabilities except those given, and the ways to gain others."""
+def forbid_new_privileges() -> None:
+    """Ignore set-user-id bits and capabilities of programs from now on."""
     check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def keep_capabilities(kept: Iterable[int]) -> None:
+    """Drop all capabilities except those given."""
     mask = sum(1 << capability for capability in kept)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     header = struct.pack("Ii", 0x20080522, 0)
@@ -353,14 +358,17 @@ OF_MACHINES: dict[str, tuple[int | None, int | None]] = {
 }  # fmt: skip
 
 _LOAD, _EQUAL, _ABOVE, _NOT_BELOW, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
-_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_ALLOW, _KILL, _ERRNO, _ASK = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FC00000
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_PR_SET_SECCOMP, _SECCOMP_PR_SET_DUMPABLE = 22, 4
+_PR_SET_SECCOMP, _SECCOMP_PR_SET_DUMPABLE, _NEW_LISTENER = 22, 4, 8
+#: Maximum netlink sockets of a machine. Each holds up to twice net.core.rmem_max and wmem_max: 16 MiB since Linux 6.17.
+_MAX_NETLINK = 16
 
 _SYNC, _SYNCFS, _CLONE3 = (162, 81), (306, 267), (435, 435)
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag that clone takes
 _FAMILIES = (1, 2, 10)  # unix, IPv4, IPv6
+_AF_NETLINK, _NETLINK_ROUTE = 16, 0
 _TERMINAL = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD (which would load a kernel module)
 #: Calls that change the scheduling of a process, with the index of its pid. The namespace's first process is 1.
 _SCHEDULING = {"sched_setaffinity": 0, "sched_setscheduler": 0, "sched_setparam": 0, "sched_setattr": 0}
@@ -373,7 +381,7 @@ def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 _REFUSE = _op(_RETURN, _ERRNO | _EPERM)
 
 
-def filter_program(memfd: bool = True, affinity: bool = True, machine: bool = False) -> bytes:
+def filter_program(memfd: bool = True, affinity: bool = True, machine: bool = False, netlink: bool = False) -> bytes:
     """Build the seccomp filter, classic BPF over ``struct seccomp_data``.
 
     ``clone3`` fails with ENOSYS, because a filter cannot read its flags; libc falls back to ``clone``. A process can
@@ -383,6 +391,7 @@ def filter_program(memfd: bool = True, affinity: bool = True, machine: bool = Fa
         memfd: allow memfd files, and processes that hide their mappings (``PR_SET_DUMPABLE`` 0). Both need a control
             group that counts memory.
         affinity: allow processes to choose their processors, which needs a control group that shares them.
+        netlink: allow sockets that list network interfaces and routes, which needs a :class:`NetlinkGuard`.
     """
     architecture = platform.machine()
     column = list(_ARCH).index(architecture)
@@ -405,7 +414,8 @@ def filter_program(memfd: bool = True, affinity: bool = True, machine: bool = Fa
     def one_of(*refused: int) -> list[bytes]:
         return [op for value in refused for op in (_op(_EQUAL, value, 0, 1), _REFUSE)]
 
-    families = [_op(_EQUAL, f, len(_FAMILIES) - i, 0) for i, f in enumerate(_FAMILIES)]
+    routes = [_op(_EQUAL, _AF_NETLINK, 0, 2), _op(_LOAD, 32), _op(_EQUAL, _NETLINK_ROUTE, 1, 0)] if netlink else []
+    families = [_op(_EQUAL, f, len(_FAMILIES) + len(routes) - i, 0) for i, f in enumerate(_FAMILIES)] + routes
     hiding = [_op(_EQUAL, _SECCOMP_PR_SET_DUMPABLE, 0, 3), _op(_LOAD, 24), _op(_EQUAL, 0, 0, 1), _REFUSE]
     conditions: list[tuple[str, int, Sequence[bytes]]] = [
         ("clone", 0, [_op(_ANY_BIT, _NEW_NAMESPACES, 0, 1), _REFUSE]),
@@ -447,9 +457,69 @@ class _Program(ctypes.Structure):
 
 
 def install_filter(program: bytes) -> None:
-    """Install a seccomp filter for this process and its children. Needs no_new_privs."""
+    """Install a seccomp filter for this process and its children. Needs no_new_privs, or root of a user namespace."""
     structure = _Program(len(program) // 8, program)
     check(libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(structure), 0, 0), "prctl(PR_SET_SECCOMP)")
+
+
+class NetlinkGuard:
+    """Opens netlink sockets for this process's children, few at a time: no control group counts the memory they hold.
+
+    Linux asks a thread of this process about each (SECCOMP_RET_USER_NOTIF), which opens it and gives it to the child.
+    If the thread ends, and before Linux 5.14, all are refused.
+
+    Raises:
+        OSError: Linux is older than 5.0, or another process is asked already.
+    """
+
+    def __init__(self) -> None:
+        self._counts = out_of_the_way(os.open("/proc/self/net/protocols", os.O_RDONLY | os.O_CLOEXEC))
+        number = CALLS["sockets"]["socket"][list(_ARCH).index(platform.machine())]
+        assert number is not None
+        ask = [_op(_LOAD, 0), _op(_EQUAL, number, 0, 3), _op(_LOAD, 16), _op(_EQUAL, _AF_NETLINK, 0, 1)]
+        program = b"".join([*ask, _op(_RETURN, _ASK), _op(_RETURN, _ALLOW)])
+        call = {"x86_64": 317, "aarch64": 277}[platform.machine()]
+        installed = threading.Event()
+        self.fd = -1
+        threading.Thread(target=self._serve, args=(installed,), daemon=True).start()  # a thread without the filter
+        try:
+            structure = _Program(len(program) // 8, program)
+            self.fd = out_of_the_way(check(libc.syscall(call, 1, _NEW_LISTENER, ctypes.byref(structure)), "seccomp"))
+        finally:
+            installed.set()
+
+    def _serve(self, installed: threading.Event) -> None:
+        installed.wait()
+        if self.fd < 0:
+            return
+        try:
+            while True:
+                self._answer()
+        finally:
+            os.close(self.fd)  # from now on Linux refuses them
+
+    def _answer(self) -> None:
+        question = bytearray(80)
+        try:
+            fcntl.ioctl(self.fd, 0xC0502100, question)  # SECCOMP_IOCTL_NOTIF_RECV
+            number, kind = struct.unpack_from("Q32xI", question)
+            try:
+                self._give(number, kind)
+            except OSError as error:
+                answer = struct.pack("QqiI", number, 0, -(error.errno or errno.EPERM), 0)
+                fcntl.ioctl(self.fd, 0xC0182101, bytearray(answer))  # SECCOMP_IOCTL_NOTIF_SEND
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EINTR):  # the child has ended; a signal arrived
+                raise
+
+    def _give(self, number: int, kind: int) -> None:
+        fields = (line.split() for line in os.pread(self._counts, 1 << 16, 0).decode().splitlines())
+        if next((int(words[2]) for words in fields if words[0] == "NETLINK"), _MAX_NETLINK) >= _MAX_NETLINK:
+            raise OSError(errno.ENFILE, "too many netlink sockets")
+        with socket.socket(_AF_NETLINK, kind & ~socket.SOCK_CLOEXEC, _NETLINK_ROUTE) as opened:
+            flags = os.O_CLOEXEC if kind & socket.SOCK_CLOEXEC else 0
+            give = struct.pack("QIIII", number, 2, opened.fileno(), 0, flags)  # SECCOMP_ADDFD_FLAG_SEND
+            fcntl.ioctl(self.fd, 0x40182103, give)  # SECCOMP_IOCTL_NOTIF_ADDFD
 
 
 def confine_code(rules: int | None, program: bytes) -> None:

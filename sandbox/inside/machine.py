@@ -1,10 +1,10 @@
 """A whole root file system in a jail: overlays of layers, with changes in memory, and code that is root in it.
 
 ``settings["machine"]`` has ``mounts``: path and lower folders (top first) of each overlay, the root's first; ``shown``:
-read-only folders of the host and their paths; ``hostname``. Root in a machine has no privileges outside. If the host's
-root starts it, the users 0 to 65535 are a range that owns nothing, and the layers are mounted with these users
-(mount_setattr(2), MOUNT_ATTR_IDMAP). If an ordinary user starts it, root is that user outside, and the other users, if
-any, are those of /etc/subuid.
+read-only folders of the host and their paths; ``set_user_id``: whether set-user-ID programs work. Root in a machine has
+no privileges outside. If the host's root starts it, the users 0 to 65535 are a range that owns nothing, and the layers
+are mounted with these users (mount_setattr(2), MOUNT_ATTR_IDMAP). If an ordinary user starts it, root is that user
+outside, and the other users, if any, are those of /etc/subuid.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ Json = dict[str, Any]
 
 #: The first user outside, the users in a range, and the number of ranges.
 OUTSIDE, USERS, RANGES = 0x71000000, 1 << 16, 0xEFF
+#: The host name of machines and sandboxes, and /etc/hosts with it.
+HOSTNAME = "sandbox"
+HOSTS = f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost ip6-localhost ip6-loopback\n"
 #: Folders of the parts before the machine's root becomes the root.
 LAYERS, SHOWN, ROOT, UPPER = "/layers", "/shown", "/machine", "/box"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -94,7 +97,7 @@ def namespace_of_users() -> int:
         os.waitpid(pid, 0)
 
 
-def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
+def build(settings: Json, mount_proc: Callable[[str], None]) -> int:
     """Assemble the machine in a new mount namespace and make it the root; return a descriptor of its written files."""
     machine = settings["machine"]
     options = f"size={settings['scratch_bytes']},nr_inodes={settings['scratch_files']},mode=755"
@@ -112,7 +115,9 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
         os.chdir(LAYERS)  # mount options are limited to a page: short names leave room for hundreds of layers
         lowers = ":".join(f"{i}.{j}" for j in range(len(lower)))
         data = f"lowerdir={lowers},upperdir={upper},workdir={work},userxattr"
-        linux.mount("overlay", target, "overlay", linux.MS_NOSUID | linux.MS_NODEV, data)
+        linux.mount(
+            "overlay", target, "overlay", linux.MS_NODEV | (0 if machine["set_user_id"] else linux.MS_NOSUID), data
+        )
     for i, (_, path) in enumerate(machine["shown"]):
         _in_root(ROOT + path)
         linux.mount(f"{SHOWN}/{i}", ROOT + path, None, linux.MS_BIND)
@@ -122,6 +127,7 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
         _in_root(f"{ROOT}/{folder}")
     os.chmod(f"{ROOT}/tmp", 0o1777)
     mount_proc(f"{ROOT}/proc")
+    linux.mount("/sys", f"{ROOT}/sys", None, linux.MS_BIND)
     linux.mount("devices", f"{ROOT}/dev", "tmpfs", linux.MS_NOSUID, "size=64k,nr_inodes=1k,mode=755")
     for name in DEVICES:
         target = f"{ROOT}/dev/{name}"
@@ -139,7 +145,20 @@ def build(settings: Json, mount_proc: Callable[[str], bool]) -> int:
     linux.mount("devpts", f"{ROOT}/dev/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, modes)
     written = linux.out_of_the_way(os.open(f"{UPPER}/upper", os.O_RDONLY | os.O_DIRECTORY))
     linux.pivot_root(ROOT)
+    with contextlib.suppress(OSError):  # it may be a link, or of a user that the machine does not have
+        _name_itself()
     return written
+
+
+def _name_itself() -> None:
+    """Give the machine's name an address in /etc/hosts, as container engines do."""
+    fd = os.open("/etc/hosts", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    with open(fd, "rb+", buffering=0) as file:
+        text = file.read(1 << 20) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        if text is not None and HOSTNAME.encode() not in text.split():
+            newline = "\n" if text and not text.endswith(b"\n") else ""
+            lines = f"127.0.0.1 {HOSTNAME}\n" if b"localhost" in text.split() else HOSTS
+            file.write(f"{newline}{lines}".encode())
 
 
 def _in_root(path: str) -> None:
@@ -150,14 +169,19 @@ def _in_root(path: str) -> None:
         os.makedirs(path)
 
 
-def hardener(memfd: bool, affinity: bool) -> Callable[[], None]:
-    """Return a function that limits a fork to :data:`CAPABILITIES` before it reads anything."""
-    program = linux.filter_program(memfd=memfd, affinity=affinity, machine=True)
+def hardener(memfd: bool, affinity: bool, netlink: bool, set_user_id: bool) -> Callable[[], None]:
+    """Return a function that limits a fork to :data:`CAPABILITIES` before it reads anything.
+
+    The bounding set of this process has no others either, so no program can gain one.
+    """
+    program = linux.filter_program(memfd, affinity, machine=True, netlink=netlink)
 
     def harden() -> None:
+        if not set_user_id:
+            linux.forbid_new_privileges()
+        linux.install_filter(program)
         linux.keep_capabilities(CAPABILITIES)
         linux.set_dumpable(True)
         linux.go_first_when_memory_is_short()
-        linux.install_filter(program)
 
     return harden

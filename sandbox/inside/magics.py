@@ -38,12 +38,21 @@ def changed(code: str) -> str:
     if head.startswith("%%") and (name := _WORD.match(head, 2)):
         rest = head[name.end() :].strip()
         return f"get_ipython().run_cell_magic({name[0]!r}, {rest!r}, {body!r})"
-    with contextlib.suppress(SyntaxError, ValueError, MemoryError, RecursionError):
-        ast.parse(code)
-        return code
+    for code in (code, _dedented(code)):  # noqa: B020
+        with contextlib.suppress(SyntaxError, ValueError, MemoryError, RecursionError):
+            ast.parse(code)
+            return code
     if not any(line.lstrip().startswith(("!", "%")) or "=" in line for line in code.splitlines()):
         return code
     return _changed_lines(code.split("\n"))
+
+
+def _dedented(code: str) -> str:
+    """Remove the indentation of the first line from all lines."""
+    lines = code.split("\n")
+    first = next((line for line in lines if line.strip()), "")
+    indent = first[: len(first) - len(first.lstrip(" \t"))]
+    return "\n".join(line.removeprefix(indent) for line in lines)
 
 
 def _changed_lines(lines: list[str]) -> str:
@@ -104,12 +113,11 @@ class Magics:
     """The commands and magics of one namespace; ``get_ipython()`` returns it.
 
     Args:
+        execute: runs code as a cell, or as a file with a name.
         show: reports representations (name to content) as a result.
     """
 
-    def __init__(
-        self, namespace: dict[str, Any], execute: Callable[[str], None], show: Callable[[dict[str, Any]], None]
-    ):
+    def __init__(self, namespace: dict[str, Any], execute: Callable[..., None], show: Callable[[dict[str, Any]], None]):
         self.user_ns, self._execute, self._show = namespace, execute, show
         self._start = os.getcwd()
 
@@ -261,7 +269,7 @@ class Magics:
 
     def _line_run(self, rest: str) -> None:
         with open(rest.split()[0] if rest else "", encoding="utf-8") as file:
-            self._execute(file.read())
+            self._execute(file.read(), file.name)
 
     def _line_reset(self, _: str) -> None:
         for name in self._own_names():

@@ -197,9 +197,10 @@ class UnpackInto(FileOperation):
 
 
 class Connect(FileOperation):
-    """Connect to a server in the sandbox."""
+    """Connect to a server in the sandbox, at an address of its loopback."""
 
     port: int = 0
+    host: str = "127.0.0.1"
 
 
 # -- requests about running processes --------------------------------------------------------------------------------

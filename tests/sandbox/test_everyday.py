@@ -29,6 +29,7 @@ from rollenv.sandbox import (
     SandboxFileError,
 )
 from rollenv.sandbox.python_tool import PythonCodeTool
+from rollenv.sandbox.types import to_bytes
 
 MIB = 1 << 20
 
@@ -370,6 +371,46 @@ def test_memory_is_limited_where_a_part_of_proc_is_masked(who):
     command = [sys.executable, "-c", mask, *as_user, sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.split() == ["False", "MemoryLimit", "42"], done.stderr[-1000:]
+
+
+def test_a_program_sees_how_much_memory_it_may_use(box):
+    seen = """for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    try: print(int(open(path).read()) >> 20)
+    except OSError: pass"""
+    shown = "".join(box.run_code(seen).logs.stdout).split()
+    room = 0 if box.backend == "local" else 32  # a container's group also has the kernel program
+    assert shown
+    assert all(LIMITS.memory_mb <= int(each) <= LIMITS.memory_mb + room for each in shown)
+    if box.backend == "local":
+        assert box.commands.run("grep MemTotal /proc/meminfo").stdout.split()[1] == f"{LIMITS.memory_mb << 10}"
+
+
+def test_the_shell_has_the_python_of_the_cells(boxes):
+    if "local" not in boxes:
+        boxes["local"] = Sandbox.create(limits=LIMITS)
+    program = "import rich, sys; print(rich.__file__, sys.version, *sys.argv[1:])"
+    boxes["local"].files.write("work.py", program)
+    wanted = f"{boxes['local'].run_code(program).logs.stdout[0].strip()} a b"
+    for command in (
+        "python work.py a b",
+        "python3 work.py a b",
+        "/usr/bin/env python work.py a b",
+        "cd /tmp && python ~/work.py a b",
+    ):
+        assert boxes["local"].commands.run(command).stdout.strip() == wanted
+    assert boxes["local"].run_code("!python work.py a b").logs.stdout[0].strip() == wanted
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udcffb", "\ud83d\ude00\udc80"])
+def test_a_lone_surrogate_reaches_the_program(text, box):
+    assert box.commands.run("cat", stdin=text).stdout == to_bytes(text).decode("utf-8", "backslashreplace")
+    box.files.write("text", text)
+    assert box.files.read_bytes("text") == to_bytes(text)
+    running = box.commands.start("cat")
+    running.send_stdin(text, close=True)
+    assert running.wait().exit_code == 0
+    assert box.run_code(f"len({text!a})").error is None
+    assert box.run_code(text).error is not None
 
 
 def test_processes_of_one_sandbox_do_not_count_against_another(backend):

@@ -1,5 +1,6 @@
 """Machines that may reach some hosts through a proxy, and no others."""
 
+import os
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -7,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from rollenv.core.errors import UsageError
-from rollenv.sandbox import Machine
+from rollenv.sandbox import Image, Machine
 from rollenv.sandbox.network import AllowList, HostRefused
 
 FETCH = """
@@ -76,10 +77,65 @@ def test_a_listed_host_is_reached_and_another_is_not(machine, servers):
     assert said.startswith("POST /a/b?c=%20d 300000")
     assert f"'Host': '127.0.0.1:{listed}'" in said
     assert "roxy" not in said
-    assert fetch(machine, f"http://127.0.0.1:{other}/").startswith("403 127.0.0.1:")
-    assert fetch(machine, "http://localhost:1/").startswith("403 localhost:1 is not on this machine's list")
+    assert fetch(machine, "http://10.0.0.1:1/").startswith("403 10.0.0.1:")
+    assert fetch(machine, "http://example.com:1/").startswith("403 example.com:1 is not on this machine's list")
+    for host in ("127.0.0.1", "localhost", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]"):  # they are the machine's own
+        assert fetch(machine, f"http://{host}:{other}/").startswith("502 ")
     direct = machine.run(["bash", "-c", f"exec 3<>/dev/tcp/127.0.0.1/{listed}"])
     assert "refused" in direct.stderr, "the loopback is the machine's own"
+
+
+OWN = """
+import http.server, socket, threading, urllib.request
+class Own(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+    def server_bind(self):
+        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(data[::-1])
+    def log_message(self, *_): pass
+with Own(("::", 8123), Handler) as server:
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for host in ("127.0.0.1", "localhost", "0.0.0.0", "[::1]", "127.0.0.2", "127.1.2.3", socket.gethostname()):
+        data = bytes(range(256)) * 4000
+        print(urllib.request.urlopen(f"http://{host}:8123/", data=data, timeout=20).read() == data[::-1])
+    server.shutdown()
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {"no_proxy": "", "NO_PROXY": ""}])
+def test_a_machine_reaches_its_own_servers_by_all_its_names_and_addresses(env, machine):
+    done = machine.run(["python3", "-c", OWN], env=env)
+    assert set(done.stdout.split()) == {"True"}, done
+
+
+@pytest.mark.parametrize(
+    ("hosts", "after"),
+    [
+        ("", "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost ip6-loopback\n"),
+        ("10.0.0.1 db\n::1 localhost", "10.0.0.1 db\n::1 localhost\n127.0.0.1 sandbox\n"),
+        ("10.0.0.2 sandbox\n", "10.0.0.2 sandbox\n"),
+    ],
+)
+def test_the_name_of_a_machine_has_an_address_in_every_image(hosts, after, tmp_path):
+    (tmp_path / "0/etc").mkdir(parents=True)
+    (tmp_path / "0/etc/hosts").write_text(hosts)
+    with Machine.create(Image.host().over(tmp_path)) as machine:
+        assert machine.run("cat /etc/hosts").stdout == after
+        assert machine.run("getent hosts $(hostname)").stdout.split()[0] == after.split()[-2 if hosts else 0]
+
+
+def test_what_is_no_file_in_the_place_of_hosts_stays(tmp_path):
+    for number, make in enumerate((lambda path: path.symlink_to("/app/other"), os.mkfifo, lambda path: path.mkdir())):
+        (tmp_path / f"{number}/0/etc").mkdir(parents=True)
+        make(tmp_path / f"{number}/0/etc/hosts")
+        with Machine.create(Image.host().over(tmp_path / f"{number}")) as machine:
+            assert machine.run("ls /app").stdout == ""
 
 
 def test_tunnels_carry_bytes_both_ways(machine, servers):

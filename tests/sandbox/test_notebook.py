@@ -243,6 +243,49 @@ def test_a_cell_of_python_is_never_changed(box):
     assert "SyntaxError" in box.run_code("x = = 5\n!echo").error.name
 
 
+def test_an_indented_cell_runs(box):
+    assert said(box.run_code("\n    n = 1\n    for i in (2, 3):\n        n += i\n    print(n)\n")) == "6\n"
+    assert said(box.run_code("\t!echo a\n\tprint(1)")) == "a\n1\n"
+    assert box.run_code("x = 1\n    y = 2").error.name == "IndentationError"
+    assert box.run_code("    x = 1\n  y = 2").error.name == "IndentationError"
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("7;", None), ("(7) ;  # seven", None), ("6;7;\n# after\n\n", None), ("%time 7;", None), ("if True:\n  7;", None),
+        ("7", "7"), ("7 #;", "7"), ("';'", "';'"), ("'é;';7", "7"), ("'é'  # ;", "'é'"),
+    ],
+)  # fmt: skip
+def test_a_semicolon_hides_the_value(code, shown, box):
+    done = box.run_code(code)
+    assert done.error is None
+    assert done.text == shown
+
+
+def test_functions_of_a_cell_have_their_source(box):
+    box.run_code("import inspect\nprint(1)\ndef twice(x):\n    # doubled\n    return 2 * x")
+    box.run_code("def other(): return 3")
+    assert box.run_code("print(inspect.getsource(twice))").logs.stdout == [
+        "def twice(x):\n    # doubled\n    return 2 * x\n\n"
+    ]
+    assert said(box.run_code("print(inspect.getsource(other))")) == "def other(): return 3\n\n"
+
+
+def test_tracebacks_show_the_lines_of_each_cell(box):
+    box.run_code("text = 'a\\x0cb'  # \x0c \u2028 are no ends of lines\ndef ratio(a, b):\n    return a / b")
+    trace = box.run_code("!true\nx = 1\nratio(x, 0)").error.traceback.splitlines()
+    places = [line.strip() for line in trace if line.lstrip().startswith("File")]
+    assert [place.partition(", ")[2] for place in places] == ["line 3, in <module>", "line 3, in ratio"]
+    assert places[0].partition(",")[0] != places[1].partition(",")[0]
+    assert {"    ratio(x, 0)", "    return a / b"} <= set(trace)
+    assert "    y = 1 / 0" in box.run_code("%%time\nx = 1\ny = 1 / 0").error.traceback.splitlines()
+    box.files.write("fails.py", "x = 1\ny = 1 / 0\n")
+    assert 'File "fails.py", line 2, in <module>' in box.run_code("%run fails.py").error.traceback
+    wrong = box.run_code("x = 1\ny = (2")
+    assert "line 2\n    y = (2\n" in wrong.error.traceback
+
+
 def test_magics(box):
     box.run_code("%reset\n%cd /tmp")
     assert box.run_code("%pwd").text == "'/tmp'"

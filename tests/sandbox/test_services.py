@@ -385,7 +385,7 @@ def test_a_pause_stops_everything_and_costs_no_time(box):
 @pytest.mark.integration
 @pytest.mark.slow
 def test_a_pause_may_be_longer_than_a_cell_may_take(monkeypatch):
-    monkeypatch.setattr("rollenv.sandbox.sandbox._GRACE", 0.3)
+    monkeypatch.setattr("rollenv.sandbox.commands._GRACE", 0.3)
     with Sandbox.create() as box, ThreadPoolExecutor(1) as pool:
         box.run_code("1")
         cell = pool.submit(box.run_code, "import time\nfor _ in range(5): time.sleep(0.05)\n'end'", timeout=0.7)

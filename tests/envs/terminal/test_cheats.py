@@ -126,6 +126,18 @@ def test_tests_that_run_programs_as_another_user_do_so(line, tmp_path):
     assert played(path, "useradd ann; usermod -aG sudo ann")[1] == 1.0
 
 
+def test_what_the_agent_left_makes_no_program_of_the_tests_root(tmp_path):
+    check = "#!/bin/sh\necho 0 > /logs/verifier/reward.txt; su nobody -s /bin/sh -c /app/answer\n"
+    path = folders.write_task(tmp_path, **{"tests/test.sh": check})
+    forge = "echo 1 > /logs/verifier/reward.txt"
+    left = (
+        f"cp /bin/sh /app/sh; chmod 4755 /app/sh; cd /app; echo '/app/sh -p -c \"{forge}\"' > answer; chmod 755 answer"
+    )
+    assert played(path, f"{left}; su nobody -s /bin/sh -c '/app/sh -p -c id' > /app/id")[1] == 0.0
+    password = f"echo root:x | chpasswd; cd /app; echo 'echo x | su -c \"{forge}\"' > answer; chmod 755 answer"
+    assert played(path, password)[1] == 0.0
+
+
 CHECKS = {
     "a script": "python3 /tests/check.py",
     "-c": 'python3 -W ignore -c "$(cat /tests/check.py)"',

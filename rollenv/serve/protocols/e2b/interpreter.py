@@ -188,7 +188,7 @@ class _Stderr:
     def put(self, text: str) -> None:
         """Send a text; hold back one that may be the final traceback until another follows."""
         self._send(self._held)
-        self._held = text if "Traceback (most recent call last)" in text or "<code>" in text else ""
+        self._held = text if "Traceback (most recent call last)" in text or 'File "<' in text else ""
         if not self._held:
             self._send(text)
 
