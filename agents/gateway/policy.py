@@ -150,7 +150,7 @@ class PolicyModel:
         while first < len(messages) - 1 and messages[first][0].role == "system":
             first += 1
         system = [message.text for message, _ in messages[:first]]
-        schemas = [{key: value for key, value in tool.items() if key != "namespace"} for tool in tools]
+        schemas = [{"type": "function", "function": tool["function"]} for tool in tools]
         try:
             chat = Conversation(self.format, "\n\n".join(system) or None, schemas or None)
         except UsageError:  # the template does not support tools

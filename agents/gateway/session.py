@@ -411,7 +411,7 @@ class GatewaySession:
             messages = [*(message for message, _ in self.tree.chat(leaf)), leaf.answer.message]
             chat: dict[str, Any] = {"messages": [as_openai(message) for message in messages]}
             if tools := self.tree.tools[leaf.tools]:
-                chat["tools"] = [dict(tool) for tool in tools]
+                chat["tools"] = [{"type": "function", "function": tool["function"]} for tool in tools]
             chats.append(chat)
         return chats
 
