@@ -137,9 +137,10 @@ def anthropic(of: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
 
 def _leave_out(kind: str) -> list[dict[str, Any]]:
     """Warn once that tools of a type are not offered."""
+    kind = kind[:60]
     if kind not in _left_out and len(_left_out) < 50:  # the client chooses the types
         _left_out.add(kind)
-        logger.warning("tools of type %.60r are not offered to the model: they are no functions of the client", kind)
+        logger.warning("tools of type %r are not offered to the model: they are no functions of the client", kind)
     return []
 
 
