@@ -17,21 +17,20 @@ from rollenv.agents.gateway.messages import FunctionCall
 
 logger = logging.getLogger(__name__)
 
-_TEXT = {"type": "string"}
-_TEXTS = {"type": "array", "items": _TEXT}
-_NUMBER = {"type": "integer"}
-_POINT = {"type": "array", "items": _NUMBER}
+_TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
+_TEXTS, _NUMBERS = {"type": "array", "items": _TEXT}, {"type": "array", "items": _NUMBER}
+_MAP = {"type": "object", "additionalProperties": _TEXT}
+
+
+def _one_of(*names: str) -> dict[str, Any]:
+    return {**_TEXT, "enum": list(names)}
+
+
 #: Descriptions and parameters of OpenAI's tools by type; "?" marks a parameter that may be absent.
 _OPENAI: Mapping[str, tuple[str, dict[str, Any]]] = {
     "local_shell": (
         "Runs a command on the user's machine.",
-        {
-            "command": _TEXTS,
-            "env?": {"type": "object", "additionalProperties": _TEXT},
-            "timeout_ms?": _NUMBER,
-            "user?": _TEXT,
-            "working_directory?": _TEXT,
-        },
+        {"command": _TEXTS, "env?": _MAP, "timeout_ms?": _NUMBER, "user?": _TEXT, "working_directory?": _TEXT},
     ),
     "shell": (
         "Runs shell commands on the user's machine.",
@@ -40,7 +39,7 @@ _OPENAI: Mapping[str, tuple[str, dict[str, Any]]] = {
     "apply_patch": (
         "Creates, updates or deletes a file. The diff has the lines of a unified diff, without file headers; it is "
         "absent for delete_file.",
-        {"type": {**_TEXT, "enum": ["create_file", "update_file", "delete_file"]}, "path": _TEXT, "diff?": _TEXT},
+        {"type": _one_of("create_file", "update_file", "delete_file"), "path": _TEXT, "diff?": _TEXT},
     ),
 }
 #: The type of a call's item, and the prefix of its id, by the form of the tool.
@@ -53,50 +52,45 @@ ITEMS = {
 #: What the action of a ``local_shell_call`` has besides the model's arguments.
 _ADDED: Mapping[str, Any] = {"type": "exec", "env": {}}
 KINDS = tuple(kind for kind, _ in ITEMS.values())
-_EDITS: dict[str, Any] = {
-    "path": _TEXT,
-    "view_range?": {**_POINT, "description": "First and last line for view; -1 is the end."},
-    "file_text?": {**_TEXT, "description": "Content for create."},
-    "old_str?": _TEXT,
-    "new_str?": _TEXT,
+_EDITS = {
+    "view_range?": {**_NUMBERS, "description": "First and last line for view; -1 is the end."},
     "insert_line?": {**_NUMBER, "description": "Line after which to insert; 0 is the beginning."},
-    "insert_text?": _TEXT,
+    **dict.fromkeys(("file_text?", "old_str?", "new_str?", "insert_text?"), _TEXT),
 }
-_ACTIONS = [
+_COMMANDS = ("view", "create", "str_replace", "insert")
+_ACTIONS = (
     *("key", "type", "mouse_move", "left_click", "left_click_drag", "right_click", "middle_click", "double_click"),
     *("screenshot", "cursor_position"),
     *("left_mouse_down", "left_mouse_up", "scroll", "hold_key", "wait", "triple_click", "zoom"),
-]
+)
 #: Anthropic's, by type without its version.
 _ANTHROPIC: Mapping[str, tuple[str, dict[str, Any]]] = {
     "bash": (
-        "Runs a command in a persistent bash session.",
-        {"command?": _TEXT, "restart?": {"type": "boolean", "description": "Start the session anew."}},
+        "Runs a command in a persistent bash session, or restarts the session.",
+        {"command?": _TEXT, "restart?": {"type": "boolean"}},
     ),
     "text_editor": (
         "Views, creates and edits text files.",
-        {"command": {**_TEXT, "enum": ["view", "create", "str_replace", "insert"]}, **_EDITS},
+        {"command": _one_of(*_COMMANDS), "path": _TEXT, **_EDITS},
     ),
     "memory": (
         "Views, creates and edits files below /memories, which remain after this conversation.",
         {
-            "command": {**_TEXT, "enum": ["view", "create", "str_replace", "insert", "delete", "rename"]},
-            **{f"{key.rstrip('?')}?": schema for key, schema in _EDITS.items()},
-            "old_path?": _TEXT,
-            "new_path?": _TEXT,
+            "command": _one_of(*_COMMANDS, "delete", "rename"),
+            **dict.fromkeys(("path?", "old_path?", "new_path?"), _TEXT),
+            **_EDITS,
         },
     ),
     "computer": (
         "Uses mouse and keyboard, and takes screenshots.",
         {
-            "action": {**_TEXT, "enum": _ACTIONS},
-            "coordinate?": _POINT,
-            "start_coordinate?": _POINT,
+            "action": _one_of(*_ACTIONS),
+            **dict.fromkeys(("coordinate?", "start_coordinate?"), _NUMBERS),
             "text?": {**_TEXT, "description": "Text for type; keys for key, hold_key and clicks."},
-            "scroll_direction?": {**_TEXT, "enum": ["up", "down", "left", "right"]},
+            "scroll_direction?": _one_of("up", "down", "left", "right"),
             "scroll_amount?": _NUMBER,
             "duration?": {"type": "number", "description": "Seconds for hold_key and wait."},
-            "region?": {**_POINT, "description": "x0, y0, x1, y1 for zoom."},
+            "region?": {**_NUMBERS, "description": "x0, y0, x1, y1 for zoom."},
         },
     ),
 }
@@ -122,16 +116,16 @@ def anthropic(of: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     if not (versioned := _VERSIONED.fullmatch(kind)):
         return _leave_out(kind)
     description, parameters = _ANTHROPIC[versioned[1]]
-    old = versioned[2] < "20250429"
-    if versioned[1] == "text_editor" and old:  # these insert new_str and can undo
-        command = {**_TEXT, "enum": [*parameters["command"]["enum"], "undo_edit"]}
-        parameters = {key: one for key, one in {**parameters, "command": command}.items() if key != "insert_text?"}
+    absent = ""
+    if versioned[1] == "text_editor" and versioned[2] < "20250429":  # these insert new_str and can undo
+        parameters, absent = {**parameters, "command": _one_of(*_COMMANDS, "undo_edit")}, "insert_text?"
     if versioned[1] == "computer":
         size = f"{of.get('display_width_px')} x {of.get('display_height_px')}"
         description = f"{description} The display has {size} pixels."
         if not of.get("enable_zoom"):
-            action = {**_TEXT, "enum": _ACTIONS[: 10 if versioned[2] < "20250124" else -1]}
-            parameters = {key: one for key, one in {**parameters, "action": action}.items() if key != "region?"}
+            known = _ACTIONS[: 10 if versioned[2] < "20250124" else -1]
+            parameters, absent = {**parameters, "action": _one_of(*known)}, "region?"
+    parameters = {key: one for key, one in parameters.items() if key != absent}
     return [_function(required(of, "name", where), description, parameters)]
 
 

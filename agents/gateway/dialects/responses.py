@@ -78,7 +78,7 @@ def _messages(item: dict[str, Any], where: str, stored: Stored) -> Iterator[Mess
     kind = fields.field(item, "type", str, where) or ("message" if "role" in item else "item_reference")
     call_id = fields.text(item, "call_id", where)
     if kind.startswith("local_shell_call"):
-        call_id = call_id or fields.text(item, "id", where)
+        call_id = call_id or fields.text(item, "id", where).removeprefix("lsh_")
     if kind == "message":
         role = item.get("role")
         if role not in ("system", "developer", "user", "assistant"):
@@ -90,7 +90,7 @@ def _messages(item: dict[str, Any], where: str, stored: Stored) -> Iterator[Mess
         yield Message("assistant", reasoning=text)
     elif kind == "item_reference":
         yield _find_referred(fields.required(item, "id", where), where, stored)
-    elif kind == "function_call_output" or (call_id and kind.endswith("_output")):
+    elif kind.endswith("_call_output") or (call_id and kind.endswith("_output")):
         text, images = contents.content(item, "tools" if "tools" in item else "output", where)
         if item.get("status") == "failed":
             text = f"[failed]\n{text}".rstrip()
@@ -101,7 +101,8 @@ def _messages(item: dict[str, Any], where: str, stored: Stored) -> Iterator[Mess
         yield Message("assistant", calls=(_call(item, kind, call_id, where),))
         if ran:
             key = next((key for key in ("error", "output", "outputs", "results") if item.get(key)), "")
-            text, images = contents.content(item, key, where)
+            found = [({"type": "result", **block}, at) for block, at in contents.blocks(item, key, where)]
+            text, images = contents.join_blocks(found)
             yield Message("tool", text or f"[{kind}]", call_id=call_id, images=images)
     else:
         text, images = contents.join_blocks([(item, where)])

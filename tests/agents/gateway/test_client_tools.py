@@ -203,6 +203,7 @@ RESULTS = [
     ({"type": "custom_tool_call_output", "call_id": "c", "output": "A"}, "A"),
     ({"type": "function_call_output", "call_id": "c", "output": "A"}, "A"),  # Codex, for local_shell_call
     ({"type": "local_shell_call_output", "id": "c", "output": '{"output": "A"}'}, '{"output": "A"}'),
+    ({"type": "local_shell_call_output", "id": "lsh_c", "output": "A"}, "A"),
     (
         {
             "type": "shell_call_output",
@@ -233,6 +234,7 @@ def test_results_of_every_form_are_results(item, shown):
         {"type": "local_shell_call", "call_id": "c", "action": 3},
         {"type": "function_call_output", "output": "A"},
         {"type": "custom_tool_call_output", "call_id": "c", "output": 3},
+        {"type": "custom_tool_call_output", "output": "A"},
     ],
 )
 def test_a_malformed_item_is_refused(item):

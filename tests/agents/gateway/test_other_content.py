@@ -223,7 +223,7 @@ ITEMS = {
     "files": (
         {"type": "file_search_call", "id": "fs", "queries": ["q"], "results": [{"filename": "a", "text": "A"}]},
         ("file_search", {"queries": ["q"]}),
-        "A",
+        '{"filename":"a","text":"A"}',
     ),
     "code": (
         {"type": "code_interpreter_call", "id": "ci", "code": "1", "outputs": [{"type": "logs", "logs": "1"}]},
