@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rollenv.agents.gateway.dialects.fields import compact, field, required, text
-from rollenv.agents.gateway.messages import FunctionCall
+from rollenv.agents.gateway.dialects.fields import compact, field, readable, required, text
+from rollenv.agents.gateway.messages import FunctionCall, GatewayError
 
 logger = logging.getLogger(__name__)
 
@@ -167,8 +167,8 @@ def form_of(call: FunctionCall, tools: Iterable[Mapping[str, Any]]) -> tuple[str
     forms = (tool for tool in tools if "form" in tool and tool["function"]["name"] == call.name)
     tool = next((tool for tool in forms if tool.get("namespace", "") == call.namespace), None)
     if tool is not None:
-        with contextlib.suppress(ValueError, RecursionError):
-            arguments = json.loads(call.arguments)
+        with contextlib.suppress(GatewayError, ValueError, RecursionError):
+            arguments = readable(json.loads(call.arguments))
             fits = _fits(arguments, tool["function"]["parameters"])
             if fits and ("diff" in arguments or arguments.get("type") not in ("create_file", "update_file")):
                 return tool["form"], arguments

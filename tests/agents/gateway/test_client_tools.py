@@ -163,6 +163,12 @@ def test_arguments_that_fit_no_form_reach_the_client_unchanged(name, stream):
     assert message.calls == (call,)
 
 
+def test_half_a_character_reaches_no_client():
+    call = FunctionCall("call_1", "apply_patch", '{"input": "a\\ud83d"}')
+    (got,) = answers(Gateway(ModelAnswer("", (call,))), RESPONSES, CUSTOM, stream=False)
+    assert (got["type"], got["input"]) == ("custom_tool_call", "a\ufffd")
+
+
 def test_events_and_answers_are_of_the_vendors_types():
     for dialect, whole, event in TYPES[:2]:
         for mine, tool, function, arguments, _ in FORMS.values():
