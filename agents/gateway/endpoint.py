@@ -64,7 +64,7 @@ class Upstream:
         """Do nothing."""
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
-        tools = [{key: value for key, value in tool.items() if key != "namespace"} for tool in request.tools]
+        tools = [{"type": "function", "function": tool["function"]} for tool in request.tools]
         choice: Any = request.tool_choice
         if choice not in ("auto", "none", "required"):
             choice = {"type": "function", "function": {"name": choice}}

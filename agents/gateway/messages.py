@@ -51,8 +51,9 @@ class ModelRequest:
     """Messages with system prompts and instructions first, and tool results in the order they were sent."""
     model: str = ""
     tools: tuple[Mapping[str, Any], ...] = ()
-    """Functions in the form ``{"type": "function", "function": {"name", "description", "parameters"}}``, with an
-    additional key ``namespace`` if they have one. Tools that a server would run (web search) are left out."""
+    """Functions in the form ``{"type": "function", "function": {"name", "description", "parameters"}}``, with the
+    additional keys ``namespace``, and ``form`` for calls in a form of their own ("custom", "local_shell"). Tools that a
+    server would run (web search) are left out."""
     tool_choice: str = "auto"
     """"auto", "none", "required", or the name of a function."""
     stop: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import random
@@ -17,7 +18,7 @@ from rollenv.agents.engines.base import Engine, Response, Sampling
 from rollenv.agents.gateway.messages import Finish, FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest
 from rollenv.agents.gateway.session import GatewaySession, SampledAnswer
 from rollenv.agents.gateway.tree import CallNode, Ids, Position
-from rollenv.agents.prompts.chat_format import ChatFormat
+from rollenv.agents.prompts.chat_format import ChatFormat, TemplateRefused
 from rollenv.agents.prompts.conversation import Conversation
 from rollenv.agents.prompts.session import ResponseText
 from rollenv.core.errors import UsageError
@@ -135,12 +136,14 @@ class PolicyModel:
         """Return the conversation that ends with a request's messages."""
         if any(message.images for message in request.messages):
             raise GatewayError("invalid", "the model reads no images; send text only")
-        if not position.extends:
-            return self._begin(position.chat, request.tools)
-        assert position.parent is not None
-        chat = self._after_answer(session, position.parent)
-        chat.extend([self._message(message) for message in position.context])
-        return chat
+        in_a_row = not position.context or position.context[0].role == "assistant"
+        if position.extends and position.parent and (self.format.has_answers_in_a_row or not in_a_row):
+            chat = self._after_answer(session, position.parent)
+            chat.extend([self._message(message) for message in position.context])
+            with contextlib.suppress(TemplateRefused):  # answers before are in a row: a rendering merges them
+                chat.prompt()
+                return chat
+        return self._begin(position.chat, request.tools)
 
     def _begin(
         self, messages: Sequence[tuple[Message, CallNode | None]], tools: Sequence[Mapping[str, Any]]
@@ -150,7 +153,7 @@ class PolicyModel:
         while first < len(messages) - 1 and messages[first][0].role == "system":
             first += 1
         system = [message.text for message, _ in messages[:first]]
-        schemas = [{key: value for key, value in tool.items() if key != "namespace"} for tool in tools]
+        schemas = [{"type": "function", "function": tool["function"]} for tool in tools]
         try:
             chat = Conversation(self.format, "\n\n".join(system) or None, schemas or None)
         except UsageError:  # the template does not support tools

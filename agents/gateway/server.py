@@ -81,6 +81,7 @@ def _session(gateway: GatewaySessions, http: Http) -> GatewaySession:
 async def _body(http: Http, session: GatewaySession) -> bytes:
     """Read the body of a request."""
     if session.reading >= session.caps.waiting:
+        session.forget_delivered()
         raise session.refuse_crowded()
     context, cap = session.model.max_context, session.caps.body
     most = min(cap, _BYTES * context)
@@ -100,6 +101,7 @@ async def _body(http: Http, session: GatewaySession) -> bytes:
                     return b"".join(parts)
     except TimeoutError:
         session.counts["refused_late"] += 1
+        session.forget_delivered()
         raise GatewayError("late", f"the body of the request did not come within {BODY:g} s") from None
     finally:
         session.reading -= 1

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import logging
 import math
 import random
@@ -183,6 +182,7 @@ class GatewaySession:
         if key and known is not None and (retry or not known.delivered):
             self.counts["sent_again"] += 1
             return known
+        self._known.pop(key, None)  # later retries are of this call, even if it is refused
         self.check_caps("calls")
         if len(self._pending) >= self.caps.parallel + self.caps.waiting:
             raise self.refuse_crowded()
@@ -206,6 +206,10 @@ class GatewaySession:
             if used >= most:
                 self.counts[f"refused_{name}"] += 1
                 raise GatewayError("limit", f"this session has used all of its {most} {name}; the agent has to stop")
+
+    def forget_delivered(self) -> None:
+        """Forget answers that clients have received, as a call is refused unread and its retry may equal theirs."""
+        self._known = {key: node for key, node in self._known.items() if not node.delivered}
 
     def refuse_crowded(self) -> GatewayError:
         """Count a call that is refused because too many others wait, and return its error."""
@@ -292,19 +296,12 @@ class GatewaySession:
 
     def with_previous(self, request: ModelRequest) -> ModelRequest:
         """Prepend the chat of the previous answer to a request, unless the request contains the chat itself."""
-        if not request.previous or any(message.role == "assistant" for message in request.messages):
+        if not request.previous:
             return request
         node = self.tree.find_node(request.previous)
         if node is None:
             raise GatewayError("invalid", "there is no such previous response", param="previous_response_id")
-        before = [*(message for message, _ in self.tree.chat(node)), node.answer.message]
-        if request.messages and request.messages[0].role == "system":  # instructions are not carried over
-            before = list(itertools.dropwhile(lambda message: message.role == "system", before))
-            system = list(itertools.takewhile(lambda message: message.role == "system", request.messages))
-            messages = (*system, *before, *request.messages[len(system) :])
-        else:
-            messages = (*before, *request.messages)
-        return dataclasses.replace(request, messages=messages)
+        return dataclasses.replace(request, messages=self.tree.after(node, request.messages))
 
     def find_answer(self, name: str) -> ModelAnswer | None:
         """Return the answer with an id, or with a call of that id."""
@@ -411,7 +408,7 @@ class GatewaySession:
             messages = [*(message for message, _ in self.tree.chat(leaf)), leaf.answer.message]
             chat: dict[str, Any] = {"messages": [as_openai(message) for message in messages]}
             if tools := self.tree.tools[leaf.tools]:
-                chat["tools"] = [dict(tool) for tool in tools]
+                chat["tools"] = [{"type": "function", "function": tool["function"]} for tool in tools]
             chats.append(chat)
         return chats
 

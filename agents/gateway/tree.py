@@ -112,8 +112,7 @@ class Position:
     state: bytes
     tools: bytes
     extends: bool
-    """True if only new messages of users, tools and the system follow the parent's answer, with the same tools, so that
-    the parent's tokens can be continued."""
+    """True if the parent has the same tools, so that its tokens can be continued."""
     matches: dict[str, int]
 
 
@@ -155,8 +154,7 @@ class CallTree:
         tools = self._last_tools[1]
         walk = self._walk(request.messages, tools)
         context = tuple(message for message, _ in walk.chat[walk.start :])
-        foreign = any(message.role == "assistant" for message in context)
-        extends = walk.parent is not None and bool(context) and not foreign and walk.parent.tools == tools
+        extends = walk.parent is not None and walk.parent.tools == tools
         return Position(walk.parent, context, tuple(walk.chat), walk.state, tools, extends, dict(walk.matches))
 
     def _walk(self, messages: tuple[Message, ...], tools: bytes) -> Walk:
@@ -226,6 +224,22 @@ class CallTree:
             if each is not node:
                 chat.append((each.answer.message, each))
         return chat
+
+    def after(self, node: CallNode, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Return messages that refer to a node's answer after its chat; of two system prompts, theirs.
+
+        Some clients send the whole chat too: messages that begin as it does and have answers of their own stay alone.
+        An answer that is sent again is not doubled.
+        """
+        before = [*(message for message, _ in self.chat(node)), node.answer.message]
+        chat = list(itertools.dropwhile(lambda message: message.role == "system", before))
+        system = list(itertools.takewhile(lambda message: message.role == "system", messages))
+        new = messages[len(system) :]
+        if any(message.role == "assistant" for message in new[1:]) and normal(new[0]) == normal(chat[0]):
+            return tuple(messages)
+        if new and new[0].role == "assistant" and match(new[0], [node])[0]:
+            new = new[1:]
+        return (*system, *chat, *new) if system else (*before, *new)
 
     def prompt_ids(self, node: CallNode) -> Ids:
         """Return all prompt tokens of an answer."""

@@ -202,6 +202,7 @@ class ChatFormat:
         self.has_tool_role = self._shows(
             [question, {"role": "assistant", "content": "-"}, {"role": "tool", "content": _ANSWER}]
         )
+        self.has_answers_in_a_row = self._shows([question, {"role": "assistant", "content": "-"}, answered, question])
         self.special = {i: markers[i] for i in markers if i in special}
         closing = next((i for i in self.encode(shown.partition(_ANSWER)[2], anchored=True) if i in markers), None)
         ends = (self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, closing)
@@ -292,7 +293,8 @@ class Frame:
         if squash(before) != self._opening:  # its date may have changed since it was rendered
             self._opening = self._open()
             before = self.render([_user(_QUESTION), _answer(), *form]).rpartition(_ANSWER)[0]
-        return form, tail, squash(before) == self._opening
+        # The last answer of a chat may be shown with its thought, which the placeholder lacks.
+        return form, tail, not new or squash(before) == self._opening
 
     def since_user(self, messages: Sequence[Message] = ()) -> str:
         """Return the text after a user's message that these messages follow, without white space."""

@@ -60,6 +60,7 @@ class Conversation:
         self._frame = self.format.frame(system, None if tools == "env" else tools)
         self._messages: list[Message] = self.format.example_messages(examples)
         self._pending: list[Message] = []
+        self._asks_again = False
         self._prompt: Ids = ()
         self._answer: Ids | None = None
         self._user_at = 0
@@ -86,8 +87,9 @@ class Conversation:
         self._pending.append(self.format.message("user" if not self.format.has_tool_role else role, text))
 
     def extend(self, messages: Sequence[Message]) -> None:
-        """Append messages of any role, built by the :class:`ChatFormat`; of assistants only before the first answer."""
+        """Append messages of any role, built by the :class:`ChatFormat`; none to ask for an answer after the last."""
         self._pending += messages
+        self._asks_again = self._answer is not None
 
     def prompt(self) -> Ids:
         """Return all token ids up to the opening of the next answer; unchanged until the next message.
@@ -95,14 +97,14 @@ class Conversation:
         Raises:
             ContextFull: the prompt and the reserve do not fit.
         """
-        if self._pending:
+        if self._pending or self._asks_again:
             if self._answer is None:
                 new, text = self._frame.fit(self._messages, self._pending)
                 self._prompt = tuple(self.format.encode(text))
                 self._append(new)
             else:
                 self._continue(self._answer)
-            self._pending, self._answer = [], None
+            self._pending, self._answer, self._asks_again = [], None, False
         elif not self._prompt or self._answer is not None:
             raise UsageError("there is nothing to answer: add() a message first")
         if self.max_context is not None and len(self._prompt) + self.reserve > self.max_context:

@@ -135,7 +135,7 @@ def test_a_foreign_answer_is_context():
         Message("user", "b"),
     )
     second = add(tree, chat, ModelAnswer("Yes."))
-    assert (second.parent, second.continues) == (first.number, False)
+    assert (second.parent, second.continues) == (first.number, True)
     third = tree.locate(ModelRequest((*chat, Message("assistant", "Yes."), Message("user", "c")), tools=(BASH,)))
     assert third.parent is second
     assert third.extends

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rollenv.agents.gateway.dialects import fields
+from rollenv.agents.gateway.dialects import client_tools, contents, fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Stored
 
@@ -24,42 +24,59 @@ _ERROR_TYPES = {
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> ModelRequest:
     """Parse the request in a body, also for counting tokens; ``stored`` is not used."""
     body, items = fields.lists(body, known, needed="messages", messages=_messages, tools=_tool)
-    messages = [*fields.system(body, "system"), *items["messages"]]
+    messages = [*contents.system(body, "system"), *items["messages"]]
     return ModelRequest(tuple(messages), **fields.common(body, items["tools"], "stop_sequences", "max_tokens"))
 
 
 def _tool(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     if of.get("type") in (None, "custom"):
         yield fields.function(of, where, "input_schema")
+    else:
+        yield from client_tools.anthropic(of, where)
 
 
 def _messages(of: dict[str, Any], where: str) -> list[Message]:
-    content = fields.blocks(of, "content", where)
+    content = contents.blocks(of, "content", where)
     match of.get("role"):
         case "system":
-            text, images = fields.join_blocks(content)
+            text, images = contents.join_blocks(content)
             return [Message("system", text, images=images)]
         case "assistant":
-            return [_assistant(content)]
+            return [*_assistant(content)]
         case "user":
             return _user(content)
     raise invalid("must be user, assistant or system", f"{where}.role")
 
 
-def _assistant(content: list[tuple[dict[str, Any], str]]) -> Message:
+def _assistant(content: list[tuple[dict[str, Any], str]]) -> Iterator[Message]:
+    """Yield an answer, in parts where it holds results of tools that a server ran."""
+    part: list[tuple[dict[str, Any], str]] = []
+    for block, where in content:
+        if not str(block.get("type")).endswith("_tool_result"):
+            part.append((block, where))
+            continue
+        if part:
+            yield _answer(part)
+        yield _result(block, where)
+        part = []
+    if part or not content:
+        yield _answer(part)
+
+
+def _answer(content: list[tuple[dict[str, Any], str]]) -> Message:
     blocks, calls, reasoning = [], [], ""
     for block, where in content:
         kind = block.get("type")
         if kind == "thinking":
             reasoning += fields.text(block, "thinking", where)
-        elif kind == "tool_use":
+        elif kind in ("tool_use", "server_tool_use", "mcp_tool_use"):
             arguments = fields.arguments(block, "input", where)
             calls.append(
                 FunctionCall(fields.required(block, "id", where), fields.required(block, "name", where), arguments)
             )
         elif kind != "redacted_thinking":
             blocks.append((block, where))
-    text, images = fields.join_blocks(blocks)
+    text, images = contents.join_blocks(blocks)
     return Message("assistant", text, tuple(calls), reasoning=reasoning, images=images)
 
 
@@ -67,15 +84,19 @@ def _user(content: list[tuple[dict[str, Any], str]]) -> list[Message]:
     """Return a message for each tool result, then the user's message."""
     messages, blocks = [], []
     for block, where in content:
-        if block.get("type") == "tool_result":
-            text, images = fields.content(block, "content", where)
-            messages.append(Message("tool", text, call_id=fields.required(block, "tool_use_id", where), images=images))
+        if str(block.get("type")).endswith("tool_result"):
+            messages.append(_result(block, where))
         else:
             blocks.append((block, where))
     if blocks or not messages:
-        text, images = fields.join_blocks(blocks)
+        text, images = contents.join_blocks(blocks)
         messages.append(Message("user", text, images=images))
     return messages
+
+
+def _result(block: dict[str, Any], where: str) -> Message:
+    text, images = contents.content(block, "content", where)
+    return Message("tool", text, call_id=fields.required(block, "tool_use_id", where), images=images)
 
 
 def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rollenv.agents.gateway.dialects import fields
+from rollenv.agents.gateway.dialects import client_tools, contents, fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Stored
 
@@ -32,10 +32,12 @@ def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> Mo
 def _tool(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
     if of.get("type", "function") == "function":
         yield fields.function(fields.field(of, "function", dict, where) or {}, f"{where}.function")
+    else:
+        yield from client_tools.openai(of, where)
 
 
 def _message(of: dict[str, Any], where: str) -> Iterator[Message]:
-    text, images = fields.content(of, "content", where)
+    text, images = contents.content(of, "content", where)
     match of.get("role"):
         case "system" | "developer":
             yield Message("system", text, images=images)
@@ -53,6 +55,9 @@ def _message(of: dict[str, Any], where: str) -> Iterator[Message]:
 
 
 def _call(of: dict[str, Any], where: str) -> FunctionCall:
+    if custom := fields.field(of, "custom", dict, where):
+        given = fields.compact({"input": fields.text(custom, "input", where)})
+        return FunctionCall(fields.required(of, "id", where), fields.required(custom, "name", where), given)
     named = fields.field(of, "function", dict, where) or {}
     arguments = named.get("arguments")
     if not isinstance(arguments, str):
@@ -68,7 +73,7 @@ def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
     if answer.calls:
-        message["tool_calls"] = [_written(call, call.arguments) for call in answer.calls]
+        message["tool_calls"] = [_written(call, request) for call in answer.calls]
     ids, choice = _tokens(answer, request)
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _FINISH[answer.finish], **choice}
     return {**_head(answer, request, "chat.completion"), "choices": [choice], "usage": _usage(answer), **ids}
@@ -88,8 +93,11 @@ def events(answer: ModelAnswer, request: ModelRequest) -> Iterator[bytes]:
     if answer.text:
         yield event(chunk({"content": answer.text}))
     for index, call in enumerate(answer.calls):
-        yield event(chunk({"tool_calls": [{"index": index, **_written(call, "")}]}))
-        yield event(chunk({"tool_calls": [{"index": index, "function": {"arguments": call.arguments}}]}))
+        written = _written(call, request)
+        kind = written["type"]
+        (said,) = written[kind].keys() - {"name"}
+        yield event(chunk({"tool_calls": [{"index": index, **written, kind: {"name": call.name, said: ""}}]}))
+        yield event(chunk({"tool_calls": [{"index": index, kind: {said: written[kind][said]}}]}))
     yield event(chunk({}, _FINISH[answer.finish]))
     if request.include_usage:
         yield event({**head, "choices": [], "usage": _usage(answer)})
@@ -100,8 +108,11 @@ def _head(answer: ModelAnswer, request: ModelRequest, kind: str) -> dict[str, An
     return {"id": f"chatcmpl-{answer.id}", "object": kind, "created": answer.created, "model": request.model}
 
 
-def _written(call: FunctionCall, arguments: str) -> dict[str, Any]:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+def _written(call: FunctionCall, request: ModelRequest) -> dict[str, Any]:
+    form, given = client_tools.form_of(call, request.tools)
+    if form == "custom":
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, **given}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def _usage(answer: ModelAnswer) -> dict[str, Any]:

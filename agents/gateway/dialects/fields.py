@@ -1,4 +1,4 @@
-"""Fields of requests in all dialects: types, ranges, content blocks; and events of a stream."""
+"""Fields of requests in all dialects: types, ranges, tools; and events of a stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message
+from rollenv.agents.gateway.messages import FunctionCall, GatewayError
 from rollenv.core.parsing import well_formed
 
 T = TypeVar("T")
@@ -21,7 +21,6 @@ _STOPS = 16
 _KINDS: dict[type, str] = {str: "a string", bool: "true or false", list: "a list", dict: "an object"}
 #: Claude Code's key for arguments that are not JSON, which it reports to the model.
 _UNPARSED = "__unparsedToolInput"
-_TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 
 
 def invalid(message: str, param: str | None = None) -> GatewayError:
@@ -147,56 +146,6 @@ def objects(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict
     return pairs
 
 
-def blocks(of: Mapping[str, Any], key: str, where: str = "") -> list[tuple[dict[str, Any], str]]:
-    """Return pairs of a content block and its path; a string is one block of text, null is none."""
-    value = of.get(key)
-    if isinstance(value, str):
-        return [({"type": "text", "text": value}, f"{where}.{key}")]
-    return objects(of, key, where)
-
-
-def join_blocks(found: list[tuple[dict[str, Any], str]]) -> tuple[str, tuple[str, ...]]:
-    """Return the joined text of blocks, and the URLs of their images."""
-    texts, images = [], []
-    for block, where in found:
-        kind = field(block, "type", str, where) or "text"
-        if kind in _TEXTS:
-            texts.append(text(block, "text", where))
-        elif kind == "refusal":
-            texts.append(text(block, "refusal", where))
-        elif kind in ("image_url", "input_image", "image"):
-            images.append(_url(block, where))
-        else:
-            raise invalid(f"a block of type {kind!r} cannot be read here; send texts and images", where)
-    return "".join(texts), tuple(images)
-
-
-def content(of: Mapping[str, Any], key: str, where: str = "") -> tuple[str, tuple[str, ...]]:
-    """Read a content."""
-    if isinstance(value := of.get(key), str):
-        return value, ()
-    return join_blocks(blocks(of, key, where))
-
-
-def system(of: Mapping[str, Any], key: str) -> list[Message]:
-    """Return a body's system prompt as a message, if it has one."""
-    text, images = content(of, key)
-    return [Message("system", text, images=images)] if text or images else []
-
-
-def _url(block: Mapping[str, Any], where: str) -> str:
-    """Return the URL of an image, in OpenAI's two forms or Anthropic's ``source``."""
-    image = block.get("source", block.get("image_url"))
-    if isinstance(image, dict):
-        if image.get("type") == "base64":
-            image = f"data:{image.get('media_type')};base64,{image.get('data')}"
-        else:
-            image = image.get("url")
-    if isinstance(image, str) and image.startswith(("http://", "https://", "data:")):
-        return image
-    raise invalid("an image must be given by an http, https or data URL", where)
-
-
 def function(of: Mapping[str, Any], where: str, schema: str = "parameters", namespace: str = "") -> dict[str, Any]:
     """Convert a client's function to the form of ``Request.tools``."""
     described: dict[str, Any] = {
@@ -274,8 +223,10 @@ def _tool_choice(body: Mapping[str, Any], tools: list[dict[str, Any]]) -> str:
         return kind or "auto"
     if kind in ("required", "any") and tools:
         return "required"
-    if kind in ("function", "tool"):
-        name = required(field(choice, "function", dict, "tool_choice") or choice, "name", "tool_choice")
+    forms = [tool.get("form") for tool in tools]
+    if kind in ("function", "tool", "custom") or (kind in forms and isinstance(kind, str)):
+        inner = field(choice, str(kind), dict, "tool_choice") or choice
+        name = str(kind) if kind in forms and kind != "custom" else required(inner, "name", "tool_choice")
         if any(tool["function"]["name"] == name for tool in tools):
             return name
     raise invalid(

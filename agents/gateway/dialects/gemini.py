@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from rollenv.agents.gateway.dialects import chat, fields
+from rollenv.agents.gateway.dialects import chat, contents, fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Role, Stored
 
@@ -84,14 +84,16 @@ def _messages(of: dict[str, Any], where: str) -> Iterator[Message]:
         elif data := fields.field(part, "inlineData", dict, at) or fields.field(part, "fileData", dict, at):
             kind, inline = fields.text(data, "mimeType", at), fields.text(data, "data", at)
             url = data.get("fileUri") or f"data:{kind};base64,{inline.replace('-', '+').replace('_', '/')}"
-            blocks.append(({"type": "image" if kind.startswith("image/") else kind, "image_url": url}, at))
+            shown = {"type": "image", "image_url": url} if kind.startswith("image/") else {"type": "input_file"}
+            key = "file_url" if data.get("fileUri") else "file_data"
+            blocks.append(({"filename": fields.text(data, "displayName", at), key: url, **shown}, at))
         elif part.get("thought") is True:
             reasoning += fields.text(part, "text", at)
         else:
             other = next((key for key in part if key not in ("text", "thought", "thoughtSignature")), "text")
-            blocks.append(({"type": other, "text": part.get("text")}, at))
+            blocks.append(({**part, "type": other}, at))
     if blocks or calls or not results:
-        text, images = fields.join_blocks(blocks)
+        text, images = contents.join_blocks(blocks)
         yield Message(_ROLES[role], text, tuple(calls), reasoning=reasoning, images=images)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from rollenv.agents.gateway.dialects import chat, fields
+from rollenv.agents.gateway.dialects import chat, client_tools, contents, fields
 from rollenv.agents.gateway.dialects.fields import Known, event, invalid
 from rollenv.agents.gateway.messages import FunctionCall, GatewayError, Message, ModelAnswer, ModelRequest, Stored
 
@@ -14,18 +14,24 @@ keepalive = chat.keepalive
 status = chat.status
 error = chat.error
 
+#: What the events of an item add to it, by its type.
+_STREAMED = {"message": "content", "reasoning": "content", "function_call": "arguments", "custom_tool_call": "input"}
+
 
 def read(body: dict[str, Any], stored: Stored, known: Known | None = None) -> ModelRequest:
     """Parse the request in a body."""
     if isinstance(body, dict) and isinstance(body.get("input"), str):
         body = {**body, "input": [{"role": "user", "content": body["input"]}]}
     body, items = fields.lists(
-        body, known, input=lambda item, at: [(_kind(item), _message(item, at, stored))], tools=_tools
+        body,
+        known,
+        input=lambda item, at: [(_kind(item), message) for message in _messages(item, at, stored)],
+        tools=_tools,
     )
     for key in ("conversation", "prompt"):
         if body.get(key) is not None:
             raise invalid("is not stored here; send the items themselves", key)
-    messages = fields.system(body, "instructions")
+    messages = contents.system(body, "instructions")
     parts: list[str] = []
     for kind, message in items["input"]:
         if message.role != "assistant":
@@ -67,35 +73,53 @@ def _begins_answer(kind: str, parts: list[str]) -> bool:
     return kind == "message" and kind in parts
 
 
-def _message(item: dict[str, Any], where: str, stored: Stored) -> Message:
-    """Convert an item to a message or a part of one."""
+def _messages(item: dict[str, Any], where: str, stored: Stored) -> Iterator[Message]:
+    """Yield the message of an item or the part of one; of a call that the server ran, also its result."""
     kind = fields.field(item, "type", str, where) or ("message" if "role" in item else "item_reference")
-    match kind:
-        case "message":
-            role = item.get("role")
-            if role not in ("system", "developer", "user", "assistant"):
-                raise invalid("must be system, developer, user or assistant", f"{where}.role")
-            text, images = fields.content(item, "content", where)
-            return Message("system" if role == "developer" else role, text, images=images)
-        case "reasoning":
-            text = fields.content(item, "content", where)[0] or fields.content(item, "summary", where)[0]
-            return Message("assistant", reasoning=text)
-        case "function_call":
-            arguments = fields.text(item, "arguments", where)
-            namespace = fields.text(item, "namespace", where)
-            call = FunctionCall(
-                fields.required(item, "call_id", where),
-                fields.required(item, "name", where),
-                arguments,
-                namespace,
-            )
-            return Message("assistant", calls=(call,))
-        case "function_call_output":
-            text, images = fields.content(item, "output", where)
-            return Message("tool", text, call_id=fields.required(item, "call_id", where), images=images)
-        case "item_reference":
-            return _find_referred(fields.required(item, "id", where), where, stored)
-    raise invalid(f"an item of type {kind!r} cannot be read here; leave it out", where)
+    call_id = fields.text(item, "call_id", where)
+    if kind.startswith("local_shell_call"):
+        call_id = call_id or fields.text(item, "id", where).removeprefix("lsh_")
+    if kind == "message":
+        role = item.get("role")
+        if role not in ("system", "developer", "user", "assistant"):
+            raise invalid("must be system, developer, user or assistant", f"{where}.role")
+        text, images = contents.content(item, "content", where)
+        yield Message("system" if role == "developer" else role, text, images=images)
+    elif kind == "reasoning":
+        text = contents.content(item, "content", where)[0] or contents.content(item, "summary", where)[0]
+        yield Message("assistant", reasoning=text)
+    elif kind == "item_reference":
+        yield _find_referred(fields.required(item, "id", where), where, stored)
+    elif kind.endswith("_call_output") or (call_id and kind.endswith("_output")):
+        text, images = contents.content(item, "tools" if "tools" in item else "output", where)
+        if item.get("status") == "failed":
+            text = f"[failed]\n{text}".rstrip()
+        yield Message("tool", text, call_id=call_id or fields.required(item, "call_id", where), images=images)
+    elif kind.endswith("_call"):
+        ran = not call_id and kind not in ("function_call", *client_tools.KINDS)
+        call_id = call_id or fields.required(item, "id" if ran else "call_id", where)
+        yield Message("assistant", calls=(_call(item, kind, call_id, where),))
+        if ran:
+            key = next((key for key in ("error", "output", "outputs", "results") if item.get(key)), "")
+            found = [({"type": "result", **block}, at) for block, at in contents.blocks(item, key, where)]
+            text, images = contents.join_blocks(found)
+            yield Message("tool", text or f"[{kind}]", call_id=call_id, images=images)
+    else:
+        text, images = contents.join_blocks([(item, where)])
+        yield Message("user", text, images=images)
+
+
+def _call(item: dict[str, Any], kind: str, call_id: str, where: str) -> FunctionCall:
+    """Read a call of a function or of a tool whose calls have a form of their own."""
+    if kind == "function_call":
+        arguments = fields.text(item, "arguments", where)
+    else:
+        arguments = client_tools.arguments(item, where)
+    name = fields.text(item, "name", where)
+    if not name and kind in ("function_call", "custom_tool_call"):
+        name = fields.required(item, "name", where)
+    name = name or kind.removesuffix("_call")
+    return FunctionCall(call_id, name, arguments, fields.text(item, "namespace", where))
 
 
 def _find_referred(reference: str, where: str, stored: Stored) -> Message:
@@ -107,7 +131,7 @@ def _find_referred(reference: str, where: str, stored: Stored) -> Message:
             return Message("assistant", answer.text)
         if prefix == "rs":
             return Message("assistant", reasoning=answer.reasoning)
-        if prefix == "fc" and (calls := tuple(call for call in answer.calls if call.id == id_)):
+        if calls := tuple(call for call in answer.calls if call.id == id_):
             return Message("assistant", calls=calls)
     raise _not_found(reference, where)
 
@@ -118,15 +142,16 @@ def _not_found(reference: str, where: str) -> GatewayError:
     )
 
 
-def _tools(of: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
-    """Yield a function or those of a namespace, without tools that a server would run."""
+def _tools(of: dict[str, Any], where: str, namespace: str = "") -> Iterator[dict[str, Any]]:
+    """Yield the function of a tool, or those of a namespace, without tools that a server would run."""
     if of.get("type") == "function":
-        yield fields.function(of, where)
-    if of.get("type") == "namespace":
+        yield fields.function(of, where, namespace=namespace)
+    elif of.get("type") == "namespace" and not namespace:
         name = fields.required(of, "name", where)
         for one, at in fields.objects(of, "tools", where):
-            if one.get("type") == "function":
-                yield fields.function(one, at, namespace=name)
+            yield from _tools(one, at, name)
+    else:
+        yield from client_tools.openai(of, where, namespace)
 
 
 def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
@@ -141,6 +166,10 @@ def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
         part = {"type": "output_text", "text": answer.text, "annotations": [], "logprobs": []}
         output.append({"id": f"msg_{answer.id}", "type": "message", "role": "assistant", "content": [part]})
     for call in answer.calls:
+        form, arguments = client_tools.form_of(call, request.tools)
+        if form:
+            output.append(client_tools.item(call, form, arguments))
+            continue
         item = {"id": f"fc_{call.id}", "type": "function_call", "call_id": call.id, "name": call.name}
         space = {"namespace": call.namespace} if call.namespace else {}
         output.append({**item, **space, "arguments": call.arguments})
@@ -155,7 +184,7 @@ def whole(answer: ModelAnswer, request: ModelRequest) -> dict[str, Any]:
         "max_output_tokens": request.max_tokens,
         "metadata": {},
         "model": request.model,
-        "output": [{**item, "status": state} for item in output],
+        "output": [{"status": state, **item} for item in output],
         "parallel_tool_calls": True,
         "previous_response_id": f"resp_{request.previous}" if request.previous else None,
         "temperature": request.temperature,
@@ -184,15 +213,18 @@ def _events(response: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "response.created", {"response": start}
     yield "response.in_progress", {"response": start}
     for index, item in enumerate(response["output"]):
-        is_call = item["type"] == "function_call"
         at: dict[str, Any] = {"output_index": index, "item_id": item["id"]}
-        empty: dict[str, Any] = {"arguments": ""} if is_call else {"content": []}
+        said = _STREAMED.get(item["type"], "")
+        empty = {said: [] if said == "content" else ""} if said else {}
         yield "response.output_item.added", {"output_index": index, "item": {**item, "status": "in_progress", **empty}}
-        if is_call:
+        if said == "arguments":
             yield "response.function_call_arguments.delta", {**at, "delta": item["arguments"]}
             done = {**at, "name": item["name"], "arguments": item["arguments"]}
             yield "response.function_call_arguments.done", done
-        else:
+        elif said == "input":
+            yield "response.custom_tool_call_input.delta", {**at, "delta": item["input"]}
+            yield "response.custom_tool_call_input.done", {**at, "input": item["input"]}
+        elif said:
             (part,) = item["content"]
             kind, at["content_index"] = part["type"], 0
             logprobs: dict[str, Any] = {"logprobs": []} if kind == "output_text" else {}

@@ -137,16 +137,27 @@ def test_settings_are_read():
 
 
 @pytest.mark.parametrize(
+    ("part", "shown"),
+    [
+        ({"inlineData": {"mimeType": "audio/wav", "data": "AA"}}, "[input_file: audio/wav]"),
+        ({"inlineData": {"mimeType": "text/plain", "data": "RGVhciBBbm4="}}, "Dear Ann"),
+        ({"fileData": {"mimeType": "application/pdf", "fileUri": "https://a/b"}}, "[input_file: https://a/b]"),
+        ({"executableCode": {"code": "1"}, "thoughtSignature": "s"}, '{"executableCode":{"code":"1"}}'),
+        ({"codeExecutionResult": {"outcome": "OK"}}, '{"codeExecutionResult":{"outcome":"OK"}}'),
+    ],
+)
+def test_what_is_neither_text_nor_image_is_shown(part, shown):
+    request = GEMINI.read({"contents": [{"role": "user", "parts": [part]}]}, nothing_stored)
+    assert (request.messages[0].text, request.messages[0].images) == (shown, ())
+
+
+@pytest.mark.parametrize(
     ("body", "words"),
     [
         ({}, "contents"),
         ({"contents": "hi"}, "contents"),
         ({"contents": [{"role": "system", "parts": []}]}, "user or model"),
-        (
-            {"contents": [{"parts": [{"inlineData": {"mimeType": "audio/wav", "data": "AA"}}]}]},
-            "'audio/wav'",
-        ),
-        ({"contents": [{"parts": [{"executableCode": {"code": "1"}}]}]}, "'executableCode'"),
+        ({"contents": [{"parts": [{"inlineData": {"mimeType": "text/plain", "data": "%"}}]}]}, "base64"),
         ({"contents": ASKED, "generationConfig": {"candidateCount": 2}}, "candidateCount"),
         ({"contents": ASKED, "cachedContent": "cachedContents/1"}, "cachedContent"),
     ],
