@@ -191,7 +191,8 @@ def _start(
             worker = SandboxWorker(channel, limits)
             memory_group = bool(client.info().get("MemoryLimit"))
         except docker.errors.APIError as error:
-            if any(reason in str(error) for reason in ("executable file not found", "no such file or directory")):
+            absent = any(reason in str(error) for reason in ("executable file not found", "no such file or directory"))
+            if absent and f'"{python[0]}"' in str(error) and not carried:
                 raise ProgramMissing(f"the image {image!r} has no {python[0]}, which runs the sandbox") from error
             raise SandboxError(f"the container of {image!r} did not start: {error}") from error
         except Exception as error:
