@@ -234,7 +234,7 @@ def chosen(sandbox: str | None = None, image: str | None = None) -> dict[str, An
     if backend == "local":
         if image is not None or named:
             raise UsageError(
-                f"image={image or named!r} is for the sandbox 'docker'; 'local' shows this machine's files"
+                f"image={image or named!r} is for sandbox='docker'; others show this machine's files or none"
             )
         return {}
     image = named or docker.DEFAULT_IMAGE if image is None else image

@@ -117,7 +117,7 @@ class CodeEnv(RowEnv):
         judge: Runner | None = None,
     ):
         sandbox = sandbox_type or sandbox
-        where = chosen(sandbox, image) if isinstance(sandbox, str | None) else {}
+        where = chosen(sandbox if isinstance(sandbox, str | None) else "local", image)
         if isinstance(timeout, str):
             if timeout != "adaptive":
                 raise UsageError(f"timeout is a number of seconds or 'adaptive', not {timeout!r}")

@@ -75,9 +75,7 @@ class OneLine(ProceduralEnv):
         format_reward: float = -0.1,
     ):
         super().__init__(split=split, action_format=action_format, max_turns=max_turns, format_reward=format_reward)
-        if sandbox == "ast" and image is not None:
-            raise UsageError(f"image={image!r} needs sandbox='docker': sandbox='ast' runs no code")
-        self._chosen = chosen(sandbox, image) if isinstance(sandbox, str) and sandbox != "ast" else {}
+        self._chosen = chosen(sandbox if isinstance(sandbox, str) and sandbox != "ast" else "local", image)
         self.templates = len(TEMPLATES) if templates is None else templates
         if not 1 <= self.templates <= len(TEMPLATES):
             raise UsageError(f"templates are 1 to {len(TEMPLATES)}, got {templates}")
