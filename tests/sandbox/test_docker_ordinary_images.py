@@ -65,6 +65,28 @@ def test_an_environment_a_tool_and_a_wrapper_take_it(image):
     wrapped.close()
 
 
+def test_a_terminal_task_has_the_files_of_an_image(debian_image, scratch_image, docker_url, monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", docker_url)
+    monkeypatch.setenv("ROLLENV_CACHE", str(tmp_path))
+    with pytest.raises(UsageError, match=r"lacks bash"):
+        rollenv.make("shell:Text-v0", image=scratch_image)
+    with pytest.raises(UsageError, match=r"no image 'absent:1'"):
+        rollenv.make("shell:Text-v0", image="absent:1")
+    env = rollenv.make("shell:Text-v0", image=debian_image)
+    env.reset(seed=1)
+    ended = False
+    while not ended:
+        _, reward, terminated, truncated, _ = env.step(env.oracle_action())
+        ended = terminated or truncated
+    env.close()
+    assert reward == 1.0
+
+
+def test_a_machine_is_not_a_container():
+    with pytest.raises(UsageError, match=r"always 'local'.*image='NAME'"):
+        rollenv.make("shell:Text-v0", sandbox="docker")
+
+
 def test_the_variable_chooses_for_all_who_name_none(image, monkeypatch):
     monkeypatch.setenv("ROLLENV_SANDBOX", f"docker:{image}")
     assert backends.chosen() == backends.chosen("none") == {"backend": "docker", "image": image}
