@@ -62,6 +62,7 @@ class Script:
 
 SCRIPTS = (
     Script("games", "--seconds 0.1 --rounds 1 --only game:Sokoban", peer="gem"),
+    Script("textarena_rewards", "--seeds 1"),
     Script("grading", data="gsm8k"),
     Script("webshop", "--only reference speed", data="webshop"),
     Script("sandbox", "-n 10", peer="jupyter"),

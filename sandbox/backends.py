@@ -210,6 +210,37 @@ def _counts_memory(worker: SandboxWorker) -> bool:
 
 
 BACKENDS = ("local", "docker")
+#: Variable with the default backend: ``local``, ``docker`` or ``docker:IMAGE``.
+DEFAULT = "ROLLENV_SANDBOX"
+
+
+def chosen(sandbox: str | None = None, image: str | None = None) -> dict[str, Any]:
+    """Return the arguments of ``Sandbox.create``, ``Pool`` and ``shared_pool`` for those of an environment or server.
+
+    Args:
+        sandbox: ``local`` or ``docker``; by default, and for GEM's ``none`` and ``bwrap``, what ``$ROLLENV_SANDBOX``
+            names, else ``local``.
+        image: the containers' image; for ``docker`` only.
+
+    Raises:
+        UsageError: there is no such backend, or it takes no image.
+        SandboxError: there is no Docker daemon, or it has no such image.
+    """
+    backend, named = sandbox, ""
+    if sandbox in (None, "none", "bwrap"):
+        backend, _, named = (os.environ.get(DEFAULT) or "local").partition(":")
+    if backend not in BACKENDS:
+        raise UsageError(f"there is no sandbox {backend!r}; choose from {', '.join(BACKENDS)}")
+    if backend == "local":
+        if image is not None or named:
+            raise UsageError(
+                f"image={image or named!r} is for sandbox='docker'; others show this machine's files or none"
+            )
+        return {}
+    image = named or docker.DEFAULT_IMAGE if image is None else image
+    docker.require_image(image)
+    return {"backend": backend, "image": image}
+
 
 _proved: dict[str, dict[str, bool]] = {}
 _proving = threading.Lock()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rollenv.core.needs import extra
+from rollenv.sandbox import carried_python
 from rollenv.sandbox.errors import SandboxError
 from rollenv.sandbox.images import Image
 from rollenv.sandbox.layers import made, store, unpack, whole
@@ -26,6 +28,7 @@ from rollenv.sandbox.local import start_time
 from rollenv.sandbox.types import Limits
 from rollenv.sandbox.worker import SandboxWorker
 
+DEFAULT_IMAGE = "python:3.11-slim"
 #: Label of rollenv's containers: "host:pid:start time of that process".
 LABEL = "rollenv.sandbox.owner"
 _INSIDE = Path(__file__).with_name("inside")
@@ -52,6 +55,17 @@ container.main()
 _LOCAL = ("__init__", "jail", "machine")
 #: MiB for the kernel and its helper processes.
 _KERNEL_MB = 24
+_ADVICE = (
+    "Start the daemon (systemctl start docker), name it with DOCKER_HOST, and let this user use it (the group docker); "
+    "or use the sandbox 'local'"
+)
+_ENV = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+#: Images without a Python, with the address of their engine.
+_without_python: set[tuple[str | None, str]] = set()
+
+
+class ProgramMissing(SandboxError):
+    """The image lacks the program that a container was to start."""
 
 
 class ContainerChannel:
@@ -99,15 +113,16 @@ def start(
     limits: Limits,
     packages: Sequence[str] = (),
     *,
-    image: str = "python:3.11-slim",
-    python: str = "python3",
+    image: str = DEFAULT_IMAGE,
+    python: str | None = None,
     runtime: str | None = None,
     base_url: str | None = None,
 ) -> SandboxWorker:
     """Start a container.
 
     Args:
-        image: an image with Python 3.9 or later; it is never pulled.
+        image: its name in the engine; it is never pulled.
+        python: the image's Python, 3.9 or later; by default ``python3``, or this machine's, mounted, if it has none.
         runtime: runtime of the daemon, such as ``runsc`` (gVisor).
         base_url: address of the daemon; by default from the environment.
 
@@ -115,31 +130,54 @@ def start(
         SandboxError: there is no daemon or image, or the container does not start.
     """
     with extra("docker", "The docker sandbox"):
-        import docker.errors
+        import docker  # noqa: F401
+    if python is not None or (base_url, image) not in _without_python:
+        try:
+            return _start(limits, packages, image, [python or "python3"], runtime, base_url, False)
+        except ProgramMissing:
+            if python is not None:
+                raise
+            _without_python.add((base_url, image))
+    return _start(limits, packages, image, carried_python.COMMAND, runtime, base_url, True)
+
+
+def _start(
+    limits: Limits,
+    packages: Sequence[str],
+    image: str,
+    python: list[str],
+    runtime: str | None,
+    base_url: str | None,
+    carried: bool,
+) -> SandboxWorker:
+    """Start a container with a Python, the image's or a carried one."""
+    import docker.errors
+
     with contextlib.ExitStack() as opened:
         try:
             client = opened.enter_context(contextlib.closing(connected(base_url)))
             sweep(client)
             user, own = _user(client)
             arguments = map(str, (limits.memory_mb << 20, limits.seconds, user))
+            labels = {LABEL: _owner(os.getpid())}
+            volume = carried_python.volume(client, image, labels, lambda: sweep(client)) if carried else None
+            own_places = list((client.inspect_image(image).get("Config") or {}).get("Volumes") or {})
             container = client.create_container(
                 image,
-                [python, "-s", "-c", _program(), *arguments, *packages],
+                ["-s", "-c", _program(), *arguments, *packages],
+                entrypoint=python,
                 name=f"rollenv-{uuid.uuid4().hex}",  # names of the engine's own can collide
                 user="0:0",
                 stdin_open=True,
                 detach=False,  # standard input closes with the client that is attached to it
-                environment={"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-                labels={LABEL: _owner(os.getpid())},
+                environment=_ENV | (carried_python.ENV if carried else {}),
+                labels=labels,
+                healthcheck={"test": ["NONE"]},
                 network_disabled=True,
-                host_config=client.create_host_config(**_host(limits, runtime, user)),
+                host_config=client.create_host_config(**_host(limits, runtime, user, own_places, volume)),
             )["Id"]
-        except docker.errors.ImageNotFound as error:
-            raise SandboxError(f"there is no image {image!r} here; docker pull or build it, or pass image=") from error
-        except docker.errors.DockerException as error:
-            raise SandboxError(
-                f"docker cannot make a sandbox: {error}. Is the daemon running, and may you use it?"
-            ) from error
+        except (docker.errors.DockerException, OSError) as error:
+            raise _no_container(image, error) from error
         opened.callback(_remove, client, container)
         try:
             raw = client.attach_socket(container, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
@@ -152,16 +190,43 @@ def start(
             connection.settimeout(None)
             worker = SandboxWorker(channel, limits)
             memory_group = bool(client.info().get("MemoryLimit"))
+        except docker.errors.APIError as error:
+            absent = any(reason in str(error) for reason in ("executable file not found", "no such file or directory"))
+            if absent and f'"{python[0]}"' in str(error) and not carried:
+                raise ProgramMissing(f"the image {image!r} has no {python[0]}, which runs the sandbox") from error
+            raise SandboxError(f"the container of {image!r} did not start: {error}") from error
         except Exception as error:
-            raise SandboxError(f"the container did not start: {error}") from error
+            raise SandboxError(f"the container of {image!r} did not start: {error}") from error
         opened.pop_all()  # from here on the worker closes the channel
     worker.about |= {"own_share": True, "own_users": own, "own_files": True, "memory_group": memory_group}
     return worker
 
 
+@functools.cache
+def require_image(image: str) -> None:
+    """Raise a SandboxError if the engine does not answer or has no such image; what was there is not asked again."""
+    with extra("docker", "The docker sandbox"):
+        import docker.errors
+    try:
+        with contextlib.closing(connected()) as client:
+            client.inspect_image(image)
+    except (docker.errors.DockerException, OSError) as error:
+        raise _no_container(image, error) from error
+
+
+def _no_container(image: str, error: Exception) -> SandboxError:
+    import docker.errors
+
+    if isinstance(error, docker.errors.NotFound | docker.errors.NullResource):
+        return SandboxError(f"Docker has no image {image!r} here: docker pull or build it, or name another with image=")
+    if isinstance(error, docker.errors.APIError):
+        return SandboxError(f"Docker refused a container of {image!r}: {error.explanation or error}")
+    return SandboxError(f"Docker does not answer: {error}. {_ADVICE}")
+
+
 def _remove(client: Any, container: str) -> None:
     with contextlib.suppress(Exception):  # a container that remains is swept later by its label
-        client.remove_container(container, force=True)
+        client.remove_container(container, force=True, v=True)
 
 
 def _user(client: Any) -> tuple[int, bool]:
@@ -182,12 +247,14 @@ def _program() -> str:
     return _START.format(packed=base64.b85encode(zlib.compress(json.dumps(sources).encode(), 9)))
 
 
-def _host(limits: Limits, runtime: str | None, user: int) -> dict[str, Any]:
+def _host(limits: Limits, runtime: str | None, user: int, volumes: list[str], python: str | None) -> dict[str, Any]:
+    """Return the confinement. ``volumes``: the image's own, which would be writable and outlive a run."""
     memory = limits.memory_mb + _KERNEL_MB
     folder = f"rw,exec,nosuid,nodev,uid={user},gid={user},mode=700,size={limits.disk_mb}m,nr_inodes={limits.files}"
     return {
         "network_mode": "none",
         "read_only": True,
+        "binds": [f"{python}:{carried_python.FOLDER}:ro"] if python else [],
         "cap_drop": ["ALL"],
         "cap_add": ["SETUID", "SETGID", "KILL"],  # for the kernel to switch users; code has none
         "security_opt": ["no-new-privileges"],
@@ -198,7 +265,7 @@ def _host(limits: Limits, runtime: str | None, user: int) -> dict[str, Any]:
         "shm_size": f"{limits.disk_mb}m",
         "auto_remove": True,
         "ipc_mode": "private",
-        "tmpfs": {"/box": folder, "/tmp": folder, "/home": folder},
+        "tmpfs": {**dict.fromkeys(volumes, "ro,size=4k"), "/box": folder, "/tmp": folder, "/home": folder},
         "runtime": runtime,
     }
 

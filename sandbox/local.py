@@ -196,6 +196,8 @@ jail.main(int(sys.argv[1]))
 class JailChannel:
     """A socket to the kernel in a jail, which ends with the socket."""
 
+    errors = b""  # :func:`start` reads them
+
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket, groups: ControlGroups):
         self.process, self.connection, self.groups = process, connection, groups
         self._outbound: list[NetworkGateway | Tunnel] = []

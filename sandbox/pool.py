@@ -28,6 +28,8 @@ from rollenv.sandbox.worker import SandboxWorker
 BACKOFF = (0.5, 30.0)
 #: Idle seconds after which a sandbox is probed before it is used again.
 PROBE_AFTER = 30.0
+#: Maximum seconds that the end waits for a sandbox that is just starting.
+_STARTING = 30.0
 #: Number of recent runs for the quantiles of run times.
 _KEPT_TIMES = 1000
 
@@ -79,7 +81,8 @@ class Pool:
         self._counts: Counter[str] = Counter()
         self._seconds: deque[float] = deque(maxlen=_KEPT_TIMES)
         self._slots[0].worker = self._start()  # raises now if sandboxes cannot work at all
-        threading.Thread(target=self._warm, name="sandbox-warm", daemon=True).start()
+        self._warming = threading.Thread(target=self._warm, name="sandbox-warm", daemon=True)
+        self._warming.start()
 
     def run(self, code: str, *, stdin: str | bytes = "", timeout: float | None = None) -> RunResult:
         """Run a program; see :class:`rollenv.sandbox.types.Runner`.
@@ -234,6 +237,7 @@ class Pool:
             self._queue.clear()
         for turn in waiting_runs:
             turn.put(None)
+        self._warming.join(_STARTING)  # a container whose start is cut off would outlive this process
         for slot in self._slots:
             self._discard(slot)
 
@@ -245,15 +249,25 @@ class Pool:
 
 
 @functools.cache
-def _shared(process: int, packages: tuple[str, ...]) -> Pool:
-    pool = Pool(packages=packages)
+def _shared(process: int, purpose: str, packages: tuple[str, ...], settings: tuple[tuple[str, Any], ...]) -> Pool:
+    pool = Pool(packages=packages, **dict(settings))
     atexit.register(pool.close)
     return pool
 
 
-def shared_pool(packages: Sequence[str] = ()) -> Pool:
-    """Return this process's pool for tools and rewards, started on first use and closed at exit."""
-    return _shared(os.getpid(), tuple(packages))
+_sharing = threading.Lock()
+
+
+def shared_pool(packages: Sequence[str] = (), *, purpose: str = "programs", **settings: Any) -> Pool:
+    """Return this process's pool for tools and rewards, started on first use and closed at exit.
+
+    Args:
+        purpose: programs for another purpose run in other sandboxes.
+        settings: further arguments of :class:`Pool`; by default the backend is that of ``$ROLLENV_SANDBOX``.
+    """
+    settings = settings or backends.chosen()
+    with _sharing:
+        return _shared(os.getpid(), purpose, tuple(packages), tuple(sorted(settings.items())))
 
 
 class AdaptiveTimeout:

@@ -9,6 +9,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.parsing import Element, code_blocks, first_tagged
 from rollenv.core.tools.base import NOT_CALLED, BaseTool, ToolResult
 from rollenv.sandbox import Runner, Sandbox, SandboxDied, shared_pool
+from rollenv.sandbox.backends import chosen
 
 #: Maximum characters of a program's output in an observation.
 MAX_CHARACTERS = 20_000
@@ -19,13 +20,15 @@ class PythonCodeTool(BaseTool):
 
     Args:
         timeout: seconds for a program; they hold.
-        sandbox_type: ``local`` is the isolated sandbox of this process; GEM's ``none`` and ``bwrap`` mean the same,
-            since untrusted code is never run in the open.
+        sandbox_type: GEM's name for ``sandbox``; its ``none`` and ``bwrap`` mean the default, since untrusted code is
+            never run in the open.
         keep_error_last_line: show only the last line of an error.
         runner: runs the code instead; closing it stays with its owner.
         common_imports: run a program that fails because of a missing import (``math``, ``np``, ``Counter``) once
             more with it in place. Other errors of it are still shown.
         stateful: keep variables from call to call, in a sandbox that belongs to this tool and ends with it.
+        sandbox, image: ``local`` or ``docker``, and the containers' image; see
+            :func:`~rollenv.sandbox.backends.chosen`.
     """
 
     tool_type = "python"
@@ -33,17 +36,19 @@ class PythonCodeTool(BaseTool):
     def __init__(
         self,
         timeout: float = 5,
-        sandbox_type: str = "local",
+        sandbox_type: str | None = None,
         keep_error_last_line: bool = False,
         runner: Runner | None = None,
         stateful: bool = False,
         num_workers: int = 1,
         common_imports: bool = False,
+        *,
+        sandbox: str | None = None,
+        image: str | None = None,
     ):
         super().__init__(num_workers)
         self.common_imports = common_imports
-        if sandbox_type not in ("local", "none", "bwrap"):
-            raise UsageError(f"sandbox_type {sandbox_type!r} is unknown; use 'local' or pass runner=")
+        self._chosen = chosen(sandbox or sandbox_type, image)
         self.timeout, self.keep_error_last_line = timeout, keep_error_last_line
         self.stateful, self._runner = stateful, runner
         self._sandbox: Sandbox | None = None
@@ -65,9 +70,10 @@ class PythonCodeTool(BaseTool):
 
     def _fresh(self, code: str) -> tuple[str, str]:
         """Return (output, errors); if the program succeeds, standard error is part of the output."""
-        result = (self._runner or shared_pool()).run(code, timeout=self.timeout)
+        runner = self._runner or shared_pool(**self._chosen)
+        result = runner.run(code, timeout=self.timeout)
         if self.common_imports and result.exit_code and lacks_an_import(result.stderr):
-            result = (self._runner or shared_pool()).run(with_common_imports(code), timeout=self.timeout)
+            result = runner.run(with_common_imports(code), timeout=self.timeout)
         stderr = result.stderr.strip()
         if result.timed_out:
             return result.stdout, f"{stderr}\nStopped after {self.timeout:g} seconds.".strip()
@@ -79,7 +85,7 @@ class PythonCodeTool(BaseTool):
 
     def _in_sandbox(self, code: str) -> tuple[str, str]:
         if self._sandbox is None or not self._sandbox.alive:
-            self._sandbox = Sandbox.create()
+            self._sandbox = Sandbox.create(**self._chosen)
         try:
             done = self._sandbox.run_code(code, timeout=self.timeout)
         except SandboxDied:  # code of an earlier call may have caused this; the environment is fine

@@ -55,10 +55,15 @@ PIECE = 1 << 20
 #: Maximum characters of code.
 MAX_CODE = 8 << 20
 _MAX_MESSAGE = 256 << 20
+#: What an error shows of a kernel's standard error.
+_LAST_LINES, _LAST_CHARACTERS = 4, 800
 
 
 class Channel(Protocol):
     """Bytes to and from the kernel."""
+
+    errors: bytes
+    """The end of what the kernel wrote to its standard error."""
 
     def send(self, data: bytes) -> None:
         """Send all bytes, or raise OSError."""
@@ -98,7 +103,7 @@ class SandboxWorker:
             first = SandboxStartRefused(f"it was not ready after {_START:g} s")
         if not isinstance(first, Ready):
             self.close()
-            reason = first.reason if isinstance(first, SandboxStartRefused) else "it ended"
+            reason = first.reason if isinstance(first, SandboxStartRefused) else f"it ended{self._last_words()}"
             raise SandboxError(f"the sandbox did not start: {reason}")
         self.about: Json = first.about
 
@@ -218,7 +223,7 @@ class SandboxWorker:
                 self.close()
                 raise SandboxDied(f"the sandbox did not answer within {wait:g} s and was ended") from None
             if message is None:
-                raise SandboxDied("the sandbox ended while the request was running")
+                raise SandboxDied(f"the sandbox ended while the request was running{self._last_words()}")
             if isinstance(message, OutputPiece):
                 if on_bytes:
                     on_bytes(message.stream, data)
@@ -250,6 +255,11 @@ class SandboxWorker:
                 return
             self.closed = True
         self.channel.close()
+
+    def _last_words(self) -> str:
+        """Return the last lines of the kernel's standard error, after a colon; empty if there are none."""
+        lines = self.channel.errors.decode(errors="replace").strip().splitlines()
+        return f": {'; '.join(lines[-_LAST_LINES:])}"[:_LAST_CHARACTERS] if lines else ""
 
     def _read(self) -> None:
         try:
@@ -310,7 +320,7 @@ class RequestStream:
                     raise SandboxTimeout(f"nothing came for {wait:g} s") from None
                 if message is None:
                     self.done = Finished()
-                    raise SandboxDied("the sandbox ended")
+                    raise SandboxDied(f"the sandbox ended{self._worker._last_words()}")
                 if isinstance(message, OutputPiece):
                     yield message.stream, data
                     number, _ = self._worker.send(Acknowledge(self.key, len(data)))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import atexit
-import functools
-import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -16,7 +13,8 @@ from rollenv.envs.code.asserts import parse_code, plan
 from rollenv.envs.code.tests import AssertTests, StdioTests, Tests, count, parse_tests, run_tests
 from rollenv.envs.data.rows import Row
 from rollenv.envs.data.task import RowEnv, RowVerdict, listed
-from rollenv.sandbox import Pool, Runner, RunResult, shared_pool
+from rollenv.sandbox import Runner, RunResult, shared_pool
+from rollenv.sandbox.backends import chosen
 from rollenv.sandbox.pool import AdaptiveTimeout
 
 #: Maximum length of a program.
@@ -42,21 +40,26 @@ class _Timed:
         """Do nothing: the inner runner is owned by others."""
 
 
-class Judges:
-    """This process's pool for judges, started on first use. Programs of agents never run in it."""
+class SharedRunner:
+    """One of this process's pools, started on first use. Programs of agents never run in that for ``judges``.
+
+    Args:
+        settings: arguments of :func:`~rollenv.sandbox.shared_pool`.
+    """
+
+    def __init__(self, **settings: Any):
+        self.settings = settings
 
     def run(self, code: str, *, stdin: str = "", timeout: float | None = None) -> RunResult:
-        return _judge_pool(os.getpid()).run(code, stdin=stdin, timeout=timeout)
+        return shared_pool(**self.settings).run(code, stdin=stdin, timeout=timeout)
 
     def close(self) -> None:
         """Do nothing: the pool ends with the process."""
 
 
-@functools.cache
-def _judge_pool(process: int) -> Pool:
-    pool = Pool(1)
-    atexit.register(pool.close)
-    return pool
+def judges(**settings: Any) -> SharedRunner:
+    """Return the runner of judges; ``settings``: see :func:`~rollenv.sandbox.backends.chosen`."""
+    return SharedRunner(purpose="judges", size=1, **settings)
 
 
 #: The rule for ``timeout="adaptive"``, shared by all environments of this process.
@@ -77,8 +80,10 @@ class CodeEnv(RowEnv):
         test_key: column of the tests; for their formats, see :func:`~rollenv.envs.code.tests.parse_tests`.
         max_workers: number of tests of one program that run at a time (those with standard input).
         max_tests: maximum number of tests; those with the longest inputs are run.
-        sandbox: ``local`` (the shared pool) or a runner, which the caller closes.
-        sandbox_type: GEM's name for it; its ``none`` and ``bwrap`` mean the shared pool too.
+        sandbox: ``local`` or ``docker``, for this process's shared pool of such sandboxes, or a runner, which the
+            caller closes.
+        image: image of the containers; see :func:`~rollenv.sandbox.backends.chosen`.
+        sandbox_type: GEM's name for ``sandbox``; its ``none`` and ``bwrap`` mean the default.
         partial: make the reward the share of tests that pass.
         solution_key: column of a correct program, for :meth:`oracle_action`.
         timeout: seconds per test; ``adaptive`` for 1.5 times the time of the task's slowest correct program, 2 to 30
@@ -103,7 +108,8 @@ class CodeEnv(RowEnv):
         max_tests: int | None = 12,
         sandbox_type: str | None = None,
         *,
-        sandbox: str | Runner = "local",
+        sandbox: str | Runner | None = None,
+        image: str | None = None,
         partial: bool = False,
         solution_key: str | None = None,
         timeout: float | Literal["adaptive"] | AdaptiveTimeout = 10.0,
@@ -111,8 +117,7 @@ class CodeEnv(RowEnv):
         judge: Runner | None = None,
     ):
         sandbox = sandbox_type or sandbox
-        if isinstance(sandbox, str) and sandbox not in ("local", "none", "bwrap"):
-            raise UsageError(f"sandbox {sandbox!r} is unknown; use 'local' or pass a Runner")
+        where = chosen(sandbox if isinstance(sandbox, str | None) else "local", image)
         if isinstance(timeout, str):
             if timeout != "adaptive":
                 raise UsageError(f"timeout is a number of seconds or 'adaptive', not {timeout!r}")
@@ -121,8 +126,8 @@ class CodeEnv(RowEnv):
         if max_workers < 1 or (fixed is not None and fixed <= 0) or (max_tests is not None and max_tests < 1):
             raise UsageError("max_workers and max_tests are at least 1 and timeout is above 0")
         super().__init__(dataset_name, split, dataset, question_key, test_key, seed, format_reward=-0.1)
-        self._runner = None if isinstance(sandbox, str) else sandbox
-        self._judge_runner = judge
+        self._runner = SharedRunner(**where) if isinstance(sandbox, str | None) else sandbox
+        self._judge_runner = judge or (judges(**where) if isinstance(sandbox, str | None) else sandbox)
         self.max_workers, self.max_tests, self.timeout = max_workers, max_tests, timeout
         self.partial, self.solution_key, self.shown_tests = partial, solution_key, shown_tests
         self._set = (dataset_name, split)
@@ -180,12 +185,11 @@ class CodeEnv(RowEnv):
 
     def _run(self, program: str, tests: Tests, total: int) -> int:
         """Return the number of passed tests; the adaptive timeout learns from programs that pass all."""
-        runner, case, rule = _Timed(self._runner or shared_pool()), (*self._set, self.idx), self.timeout
+        runner, case, rule = _Timed(self._runner), (*self._set, self.idx), self.timeout
         seconds = rule.timeout(case) if isinstance(rule, AdaptiveTimeout) else rule
-        judge = self._judge_runner or self._runner or Judges()
         if isinstance(tests, StdioTests):
             program = _WITH_LONG_INTEGERS.format(program)
-        passed = run_tests(program, tests, runner, seconds, self.max_workers, self.partial, judge)
+        passed = run_tests(program, tests, runner, seconds, self.max_workers, self.partial, self._judge_runner)
         if isinstance(rule, AdaptiveTimeout):
             rule.record(case, runner.longest, passed == total)
         return passed

@@ -12,6 +12,7 @@ from rollenv.envs.code.tests import CallTests, run_tests
 from rollenv.envs.data.procedural import ProceduralEnv, span
 from rollenv.envs.data.task import RowVerdict
 from rollenv.sandbox import Runner, shared_pool
+from rollenv.sandbox.backends import chosen
 
 #: Results of functions, in words and in Python, easy ones first; A and B are replaced by numbers.
 TEMPLATES = (
@@ -47,8 +48,9 @@ class OneLine(ProceduralEnv):
         tests: number of tests; the first two are shown.
         templates: number of :data:`TEMPLATES` to draw from; None for all.
         sandbox: ``ast`` evaluates an expression of numbers, arguments, ``+ - * // %`` and comparisons without running
-            code; ``local`` runs any function in this process's shared pool of isolated sandboxes; or a
+            code; ``local`` and ``docker`` run any function in this process's shared pool of such sandboxes; or a
             :class:`~rollenv.sandbox.types.Runner`.
+        image: image of the containers; see :func:`~rollenv.sandbox.backends.chosen`.
         partial: make the reward the share of tests that pass.
         max_turns: with more than one, the agent sees a failed test after a wrong answer and may try again.
 
@@ -65,6 +67,7 @@ class OneLine(ProceduralEnv):
         templates: int | None = None,
         *,
         sandbox: str | Runner = "ast",
+        image: str | None = None,
         partial: bool = False,
         max_turns: int = 1,
         split: str = "all",
@@ -72,8 +75,7 @@ class OneLine(ProceduralEnv):
         format_reward: float = -0.1,
     ):
         super().__init__(split=split, action_format=action_format, max_turns=max_turns, format_reward=format_reward)
-        if isinstance(sandbox, str) and sandbox not in ("ast", "local"):
-            raise UsageError(f"sandbox {sandbox!r} is unknown; use 'ast' or 'local', or pass a Runner")
+        self._chosen = chosen(sandbox if isinstance(sandbox, str) and sandbox != "ast" else "local", image)
         self.templates = len(TEMPLATES) if templates is None else templates
         if not 1 <= self.templates <= len(TEMPLATES):
             raise UsageError(f"templates are 1 to {len(TEMPLATES)}, got {templates}")
@@ -136,7 +138,7 @@ class OneLine(ProceduralEnv):
             return "it is too long"
         if not text.lstrip().startswith(("def ", "import ", "from ")):
             text = f"def f({', '.join(self.parameters)}):\n    return {text.strip().removeprefix('return ')}"
-        runner = shared_pool() if isinstance(self.sandbox, str) else self.sandbox
+        runner = shared_pool(**self._chosen) if isinstance(self.sandbox, str) else self.sandbox
         tests = CallTests("f", self.calls, tuple(self._expected()))
         return run_tests(text, tests, runner, timeout=5.0, every=self.partial)
 

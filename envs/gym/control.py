@@ -48,6 +48,7 @@ class MountainCar(GymText):
     actions = ("left", "coast", "right")
     fields = ("state",)
     default_turns = 200
+    pass_reward = -1.0
 
     def _rules(self) -> str:
         return (
@@ -71,6 +72,7 @@ class Acrobot(GymText):
     actions = ("negative", "none", "positive")
     fields = ("state",)
     default_turns = 500
+    pass_reward = -1.0
 
     def _rules(self) -> str:
         return (
@@ -103,6 +105,7 @@ class Pendulum(GymText):
     game_class = "gymnasium.envs.classic_control.pendulum:PendulumEnv"
     fields = ("state",)
     default_turns = 200
+    pass_reward = -(np.pi**2 + 0.1 * 8**2 + 0.001 * 2**2)  # the worst: hanging down, at full speed and torque
     upright, hold = 0.25, 20
 
     def __init__(self, torques: int = 9, max_turns: int | None = None, **settings: Any):

@@ -23,7 +23,7 @@ from rollenv.core.parsing import last_boxed
 class GymText(Env):
     r"""A Gymnasium environment with a few actions, played as text.
 
-    An answer without an action in a box passes the turn: nothing moves, and the reward is 0.
+    An answer without an action in a box passes the turn: nothing moves, and the reward is :attr:`pass_reward`.
 
     Args:
         max_turns: turns before the episode is truncated; by default Gymnasium's limit.
@@ -36,6 +36,8 @@ class GymText(Env):
     #: Attributes of the game with its state.
     fields: tuple[str, ...]
     default_turns: int
+    #: What a passed turn pays: no more than the least that a turn costs, so that it never pays to do nothing.
+    pass_reward = 0.0
 
     _changed_in_place = ()
 
@@ -89,7 +91,7 @@ class GymText(Env):
     def _step(self, action: str) -> StepResult:
         self.turn += 1
         index = self._index.get((last_boxed(action) or "").lower())
-        reward, terminated, feedback = 0.0, False, "this is not one of the actions, so you did nothing"
+        reward, terminated, feedback = self.pass_reward, False, "this is not one of the actions, so you did nothing"
         if index is not None:
             _, reward, terminated, *_ = self.game.step(self._game_action(index))
             feedback = f"you chose {self.actions[index]}"

@@ -15,6 +15,7 @@ class Taxi(GymText):
     actions = ("south", "north", "east", "west", "pickup", "dropoff")
     fields = ("s", "fickle_step")
     default_turns = 200
+    pass_reward = -1.0
     stands = ("R", "G", "Y", "B")
 
     def _rules(self) -> str:
@@ -74,6 +75,7 @@ class CliffWalking(GymText):
     actions = ("up", "right", "down", "left")
     fields = ("s",)
     default_turns = 200
+    pass_reward = -1.0
 
     def _rules(self) -> str:
         return (
@@ -96,6 +98,7 @@ class Blackjack(GymText):
     actions = ("stand", "hit")
     fields = ("player", "dealer")
     default_turns = 30
+    pass_reward = -1 / 30  # all turns passed are a lost hand
 
     def __init__(self, max_turns: int | None = None, *, natural: bool = False, sab: bool = True):
         super().__init__(max_turns, natural=natural, sab=sab)

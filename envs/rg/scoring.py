@@ -1,4 +1,4 @@
-"""The filter of answers for reasoning-gym's scorers.
+"""The filter of answers for reasoning-gym's scorers: unsafe ones, and wrong ones that two scorers take for right.
 
 Nine data sets score an answer with ``eval``, or with sympy's parser, which calls ``eval`` too: an answer could run any
 code, or name the variable with the gold answer. These receive only literals and plain formulas.
@@ -7,6 +7,8 @@ code, or name the variable with the gold answer. These receive only literals and
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Sequence
 from typing import Any
 
 #: Data sets that call ``eval`` on the answer, for partial scores of lists.
@@ -27,7 +29,7 @@ _MAX_LENGTH, _MAX_NODES, _MAX_POWER, _MAX_NUMBER = 4000, 400, 64, 10**15
 
 
 def may_be_scored(dataset: str, answer: str, item: dict[str, Any]) -> bool:
-    """Return whether an answer is safe for the data set's scorer; others score 0.
+    """Return whether an answer is for the data set's scorer; others count as none.
 
     An answer may have 4,000 characters or four times the length of the gold answer. Lists must be literals. Formulas
     may have numbers, one-letter variables, ``+ - * / **``, brackets and the usual functions, and powers up to 64:
@@ -38,7 +40,19 @@ def may_be_scored(dataset: str, answer: str, item: dict[str, Any]) -> bool:
         return False
     if dataset in EVALUATES_LISTS:
         return answer.strip() in (gold, *item["metadata"].get("valid_answers", ())) or _is_literal(answer)
+    if dataset == "game_of_life_halting":  # its scorer takes every text for right
+        return answer.strip().lower() == str(item["answer"]).lower()
+    if dataset == "puzzle24" and not (_is_formula(answer) and _makes_24(answer, item["metadata"]["numbers"])):
+        return False
     return dataset not in EVALUATES_FORMULAS or answer.strip() == gold or _is_formula(answer)
+
+
+def _makes_24(formula: str, numbers: Sequence[int]) -> bool:
+    """Return whether a formula uses each number once and equals 24; the scorer takes any numbers, and 24.9."""
+    from sympy import parse_expr  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+    used = sorted(int(number) for number in re.findall(r"\d+", formula))
+    return used == sorted(numbers) and bool(parse_expr(formula.strip()) == 24)
 
 
 def _is_literal(text: str) -> bool:

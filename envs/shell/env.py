@@ -13,8 +13,10 @@ from rollenv.envs.shell.workspace import MachineWorkspace
 from rollenv.envs.terminal.base import Graded, StartedTask, TerminalEnv
 from rollenv.envs.terminal.guard import tampered
 from rollenv.sandbox import Image, Machine
+from rollenv.sandbox.docker import docker_image
 
 _HOME = "/app"
+_PROGRAMS = ("bash", "awk", "find", "grep", "gzip", "python3", "sed", "tar")
 _WHERE = f"You are in the folder {_HOME}. All paths are relative to it."
 
 
@@ -28,8 +30,8 @@ class ShellEnv(TerminalEnv):
         size: 1 (one short command) to 5, or the smallest and the largest.
         split: ``train``, ``val`` and ``test`` never share a task; ``all`` is the union.
         partial: reward of an unsolved task, multiplied by the share of checks that hold, 0 to 1.
-        image: image of the machine, with bash, coreutils, findutils, grep, sed, awk, git, tar, gzip and python3; by
-            default the host's own programs.
+        image: image of the machine, or its name in this host's Docker engine, with bash, coreutils, findutils, grep,
+            sed, awk, git, tar, gzip and python3; by default the host's own programs.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class ShellEnv(TerminalEnv):
         template: str | None = None,
         split: str = "all",
         partial: float = 0.0,
-        image: Image | None = None,
+        image: Image | str | None = None,
         **settings: Any,
     ):
         super().__init__(**settings)
@@ -49,7 +51,15 @@ class ShellEnv(TerminalEnv):
         if not 0 <= partial <= 1:
             raise UsageError(f"partial is a number from 0 to 1, got {partial!r}")
         self.sizes = span("size", size, SIZES[0])
-        self.family, self.template, self.split, self.partial, self.image = family, template, split, partial, image
+        self.family, self.template, self.split, self.partial = family, template, split, partial
+        self.image = docker_image(image) if isinstance(image, str) else image
+        if isinstance(image, str) and self.image is None:
+            raise UsageError(f"Docker has no image {image!r} here: docker pull or build it")
+        if self.image is not None:
+            there = set().union(*map(self.image.names, ("/usr/local/bin", "/usr/bin", "/bin")))
+            needed = (*_PROGRAMS, *(("git",) if family in (MIX, "git") else ()))
+            if lacking := [name for name in needed if name not in there]:
+                raise UsageError(f"the image lacks {', '.join(lacking)}, without which tasks cannot be solved")
         for end in self.sizes:
             generate(family, 0, end, template)  # validates the arguments
         self._task: ShellTask | None = None

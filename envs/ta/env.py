@@ -17,6 +17,7 @@ from rollenv.core.errors import UsageError
 from rollenv.core.needs import extra
 from rollenv.core.parsing import well_formed
 from rollenv.envs.global_random import PrivateGlobals
+from rollenv.envs.ta.rewards import is_refused, is_solved, paid
 
 _BRACKETS = re.compile(r"\[[^\[\]\n]{1,40}\]")
 _NOT_A_MOVE = re.compile(r"\[(GAME|Player.*|Moderator|.*<.*)\]")
@@ -100,8 +101,9 @@ class TextArena(ReplayState):
     """One seat of a TextArena game.
 
     An action is passed on unchanged, cut to 2,000 characters; one without ``[`` and ``]`` is wrapped in them, like in
-    TextArena's own wrapper. The reward is the game's, at its end; ``success`` is a reward of 1 in games for one player,
-    and any positive reward in others. TextArena allows a retry after a first invalid move (``info["valid"]`` is False)
+    TextArena's own wrapper. The reward is the game's, at its end; that of a few games is mended
+    (:mod:`rollenv.envs.ta.rewards`). ``success`` is a reward of 1 in games for one player, and any positive reward in
+    others. TextArena allows a retry after a first invalid move (``info["valid"]`` is False)
     and ends the game at the second. A game that raises an exception ends too, with the reward -1 for the seat that
     acted, and the exception in ``info["error"]``.
 
@@ -196,8 +198,11 @@ class TextArena(ReplayState):
         if "[" not in action or "]" not in action:
             action = f"[{action}]"
         try:
-            self._game.step(action)
+            self._game.step("[]" if is_refused(self._game, action) else action)
         except Exception as error:  # some texts make games raise anything
+            if is_solved(self._game):
+                self._state.set_outcome(reward=1.0, reason="The game is solved.")
+                return True
             self.error = f"the game broke over an action of seat {seat}: {type(error).__name__}: {error}"[:300]
             self._broken_by = seat
         return self.error is None
@@ -217,14 +222,14 @@ class TextArena(ReplayState):
         if self.error is not None:
             return -1.0 if self._broken_by == self.seat else 0.0
         reward = (self._state.rewards or {}).get(self.seat, 0.0)
-        if isinstance(reward, int | float):
-            return float(reward)
-        # Countdown and others swap reward and reason when an invalid move ends the game
-        swapped = str((self._state.game_info or {}).get(self.seat, {}).get("reason", "")).rpartition(": ")[2]
-        try:
-            return float(swapped)
-        except ValueError:
-            return -1.0
+        about = (self._state.game_info or {}).get(self.seat, {})
+        if not isinstance(reward, int | float):
+            # Countdown and others swap reward and reason when an invalid move ends the game
+            try:
+                reward = float(str(about.get("reason", "")).rpartition(": ")[2])
+            except ValueError:
+                return -1.0
+        return paid(self._game, float(reward), bool(about.get("invalid_move")))
 
     def _set_state(self, state: dict[str, Any]) -> None:
         super()._set_state(state)

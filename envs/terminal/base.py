@@ -93,6 +93,7 @@ class TerminalEnv(Env):
         command_seconds: time limit of a command, unless the call sets a lower one.
         max_seconds: time limit of all commands together; None for no limit.
         attached: additions to the task's machine. Programs can pass it, but not clients of a server.
+        sandbox: only ``local``: a container cannot limit the files that its root writes, nor hand them to a grader.
     """
 
     _plan: list[str] | None
@@ -108,7 +109,13 @@ class TerminalEnv(Env):
         command_seconds: float = 120.0,
         max_seconds: float | None = None,
         attached: Attached | None = None,
+        sandbox: str = "local",
     ):
+        if sandbox != "local":
+            raise UsageError(
+                f"sandbox={sandbox!r}: machines of terminal tasks are always 'local'; image='NAME' (shell:*) and "
+                "base='docker' (harbor:, tb:) play them with the files of Docker's images"
+            )
         if not isinstance(attached, Attached | None):
             raise UsageError(f"attached is an Attached, got {attached!r:.80}")
         if calls not in (*CALL_FORMS, PLAIN):

@@ -284,7 +284,7 @@ class CodeEnv(Rows, code_env.CodeEnv):
         sandbox_type: str = "none",
         **kwargs: Any,
     ):
-        runners = {"sandbox": _ImportsForgotten(), "judge": code_env.Judges()}
+        runners = {"sandbox": _ImportsForgotten(), "judge": code_env.judges()}
         if sandbox_type not in ("none", "bwrap"):
             raise UsageError(f"sandbox_type {sandbox_type!r} is unknown; use 'none' or 'bwrap', which both isolate")
         code_env.CodeEnv.__init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,8 @@ def command(
     ),
     step_deadline: float = typer.Option(120.0, min=0.1, help="Time limit in seconds for other environment calls."),
     sandboxes: int = typer.Option(64, min=0, help="Maximum number of concurrent sandboxes."),
+    sandbox: str = typer.Option("", help="Sandbox of clients and environments: local or docker."),
+    image: str = typer.Option("", help="Image of the docker sandbox."),
     protocols: str = typer.Option(",".join(all_protocols()), help="Additional protocols to serve."),
     tokens: Path = typer.Option(None, help="TOML file with the token hashes."),
     new_token: str = typer.Option("", metavar="NAME", help="Print a new token, and its lines for the --tokens file."),
@@ -72,6 +75,7 @@ def command(
     any_arguments: bool = typer.Option(False, help="Accept environment arguments that name files and programs."),
 ) -> None:
     """Serve environments and sandboxes to any client, from worker processes on this machine."""
+    from rollenv.sandbox.backends import DEFAULT, chosen
     from rollenv.serve import auth
     from rollenv.serve.logs import write_to_stderr
     from rollenv.serve.quotas import Quota, SessionLimits
@@ -108,6 +112,8 @@ def command(
         sessions=limits,
         sandboxes=SandboxLimits(sandboxes=sandboxes, idle=idle),
     )
+    where = chosen(sandbox or None, image or None)
+    os.environ[DEFAULT] = f"docker:{where['image']}" if where else "local"  # for the environments' processes too
     write_to_stderr(log)
     _serve(settings, port, ServedWorkers(workers or None, envs_per_process=sessions, inline=inline))
 

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from rollenv.core.errors import UsageError
 from rollenv.remote.protocol import ServerFull, SessionGone, session_name
 from rollenv.sandbox import AsyncSandbox, Pool, Sandbox
+from rollenv.sandbox.backends import chosen
 from rollenv.sandbox.types import Limits, RunResult
 from rollenv.serve.logs import audit
 from rollenv.serve.quotas import FairQueue, RateLimiter, stopping
@@ -175,7 +176,7 @@ class SandboxManager:
         if snapshot is not None:
             settings["snapshot"] = snapshot
         self._opening.append(owner)
-        create = functools.partial(Sandbox.create, "local", **settings)
+        create = functools.partial(Sandbox.create, **chosen(), **settings)
         starting = asyncio.get_running_loop().run_in_executor(self._programs, create)
         try:
             sandbox = await asyncio.shield(starting)
@@ -236,7 +237,7 @@ class SandboxManager:
         self._admit_program()
         async with self._pool_lock:  # the pool is started on first use
             if self._pool is None:
-                create = functools.partial(Pool, _CORES, "local", limits=self.limits.limits)
+                create = functools.partial(Pool, _CORES, limits=self.limits.limits, **chosen())
                 self._pool = await asyncio.get_running_loop().run_in_executor(self._programs, create)
         pool, began = self._pool, False
 

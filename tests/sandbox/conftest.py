@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,34 @@ def docker_url(engine_folder: Callable[[], Path]) -> Iterator[str]:
     daemon.terminate()
     daemon.wait(30)
     engine.clear_away(folder)
+
+
+@pytest.fixture(scope="session")
+def debian_image(docker_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name of an image of Debian, with its Python."""
+    if not shutil.which("debootstrap"):
+        pytest.skip("there is no debootstrap")
+    folder = tmp_path_factory.mktemp("debian")
+    command = ["debootstrap", "--variant=minbase", "--include=python3", "bookworm", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"debootstrap: {done.stdout[-300:]}")
+    engine.import_folder(docker_url, folder, "rollenv-test-debian")
+    shutil.rmtree(folder)
+    return "rollenv-test-debian"
+
+
+@pytest.fixture(scope="session")
+def scratch_image(docker_url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The name of an image with nothing in it but busybox, if this machine has a static one."""
+    folder = tmp_path_factory.mktemp("scratch")
+    (folder / "bin").mkdir()
+    if busybox := shutil.which("busybox"):
+        shutil.copy(busybox, folder / "bin" / "busybox")
+        for name in ("sh", "cat", "echo", "sleep", "id", "ls", "env"):
+            (folder / "bin" / name).symlink_to("busybox")
+    engine.import_folder(docker_url, folder, "rollenv-test-scratch")
+    return "rollenv-test-scratch"
 
 
 @pytest.fixture(params=["local", pytest.param("docker", marks=pytest.mark.slow)])

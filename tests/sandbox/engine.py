@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,23 @@ def clear_away(folder: Path) -> None:
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for mount in sorted((m for m in mounts if m.startswith(str(folder))), reverse=True):
         subprocess.run(["umount", "--lazy", mount], check=False)
+
+
+@contextlib.contextmanager
+def connected(url: str) -> Iterator[Any]:
+    """Connect to an engine."""
+    import docker
+
+    with contextlib.closing(docker.APIClient(base_url=url, version="auto")) as client:
+        yield client
+
+
+def import_folder(url: str, folder: Path, name: str) -> None:
+    """Make an image of a folder, as ``tar -c . | docker import -`` does."""
+    tar = ["tar", "-C", str(folder), "-c", "."]
+    with subprocess.Popen(tar, stdout=subprocess.PIPE) as packing, connected(url) as client:
+        assert packing.stdout is not None
+        client.import_image_from_data(packing.stdout.read(), repository=name)
 
 
 def settings(url: str) -> dict[str, Any]:

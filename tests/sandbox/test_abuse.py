@@ -15,6 +15,7 @@ from typing import Any
 
 import abuse
 import pytest
+from engine import settings
 
 from rollenv.sandbox import Limits, Pool, RunResult
 
@@ -73,6 +74,18 @@ def shared() -> Iterator[dict[str, Pool]]:
         pool.close()
 
 
+@pytest.fixture(params=["local", "docker", "docker-debian", "docker-scratch"])
+def backend(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Arguments of Pool for each backend, with the tests' own image and with ordinary ones."""
+    kind, _, image = request.param.partition("-")
+    if kind == "local":
+        return {"backend": "local"}
+    url = request.getfixturevalue("docker_url")
+    if not image:
+        return settings(url)
+    return {"backend": "docker", "image": request.getfixturevalue(f"{image}_image"), "base_url": url}
+
+
 @pytest.fixture
 def pool(backend: dict[str, Any], shared: dict[str, Pool], request: pytest.FixtureRequest) -> Iterator[Pool]:
     """A fresh sandbox for each program, alone, so that what one run leaves the next one finds.
@@ -80,9 +93,9 @@ def pool(backend: dict[str, Any], shared: dict[str, Pool], request: pytest.Fixtu
     Containers take seconds, so programs that are refused outright share one.
     """
     if backend["backend"] == "docker" and request.node.originalname == "test_denied":
-        if "docker" not in shared:
-            shared["docker"] = Pool(1, limits=LIMITS, **backend)
-        yield shared["docker"]
+        if backend["image"] not in shared:
+            shared[backend["image"]] = Pool(1, limits=LIMITS, **backend)
+        yield shared[backend["image"]]
         return
     with Pool(1, limits=LIMITS, **backend) as made:
         yield made
@@ -113,7 +126,7 @@ def play(
     pool: Pool, backend: dict[str, Any], untouched: dict[str, Any], outside: Outside
 ) -> Callable[[str], RunResult]:
     """Run a program, then the one that looks for it: it has to find what a first run finds, in the same sandbox."""
-    name = backend["backend"]
+    name = str(backend)
     if name not in untouched:
         untouched[name] = seek(pool, uuid.uuid4().hex)[1]
 

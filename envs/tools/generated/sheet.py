@@ -215,6 +215,8 @@ def make_sheet(rng: random.Random, size: int, kind: type[Sheet] = Sheet) -> Shee
 class SheetWithPython(Sheet):
     """A spreadsheet with values that programs can read. Each program runs on its own in a sandbox."""
 
+    interpreter: PythonCodeTool
+
     @tool
     def run_python(self, code: str) -> str:
         """Run a Python program and see what it prints. It finds the sheet in `cells`, as in cells["B7"].
@@ -225,7 +227,7 @@ class SheetWithPython(Sheet):
         shown = SheetValues(self.cells).all()
         cells = {f"{column}{row}": plain(value) for column, rows in shown.items() for row, value in rows.items()}
         begin = f"cells = __import__('json').loads({json.dumps(cells)!r})"
-        done = _interpreter().answer(f"{begin}\n{code}", "")
+        done = self.interpreter.answer(f"{begin}\n{code}", "")
         text = done.observation.removeprefix("Code execution result: ").rstrip()
         if done.has_error:
             raise ToolError(text)
@@ -233,8 +235,9 @@ class SheetWithPython(Sheet):
 
 
 @functools.cache
-def _interpreter() -> PythonCodeTool:
-    return PythonCodeTool(keep_error_last_line=True)
+def _with_python(sandbox: str | None, image: str | None) -> type[SheetWithPython]:
+    tool = PythonCodeTool(keep_error_last_line=True, sandbox=sandbox, image=image)
+    return type("SheetWithPython", (SheetWithPython,), {"interpreter": tool})
 
 
 _DESCRIBE: list[Call] = [("describe", {})]
@@ -428,6 +431,8 @@ class SheetEnv(GeneratedToolEnv):
     Args:
         python: whether there is a function ``run_python``, whose programs have the values in ``cells``. They run in a
             sandbox, and can make episodes nondeterministic (clock, random numbers).
+        sandbox, image: ``local`` or ``docker``, and the containers' image; see
+            :func:`~rollenv.sandbox.backends.chosen`.
     """
 
     intro = "You look after a spreadsheet: a table in columns A to D with a header in row 1; other columns are free."
@@ -437,9 +442,11 @@ class SheetEnv(GeneratedToolEnv):
         )
     )
 
-    def __init__(self, *, python: bool = False, **settings: Any):
+    def __init__(self, *, python: bool = False, sandbox: str | None = None, image: str | None = None, **settings: Any):
         super().__init__(**settings)
-        self.kind = SheetWithPython if python else Sheet
+        if not python and (sandbox or image):
+            raise UsageError("sandbox= and image= are for python=True: nothing else here runs programs")
+        self.kind = _with_python(sandbox, image) if python else Sheet
         if self.missing == "functions":
             raise UsageError("missing='functions': one function writes nearly everything here")
 

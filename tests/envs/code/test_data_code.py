@@ -217,7 +217,7 @@ def test_another_runner_can_be_given():
 
     with pytest.raises(AssertionError, match="used"):
         step(DOUBLE, 0, sandbox=Deaf(), max_workers=1)
-    with pytest.raises(UsageError, match="'local'"):
+    with pytest.raises(UsageError, match=r"chroot.*local, docker"):
         CodeEnv(dataset=ROWS, sandbox_type="chroot")
 
 

@@ -40,7 +40,7 @@ def test_an_action_that_is_none_only_passes_the_turn(env_id):
     env.reset(0)
     before = env.state_key()
     _, reward, terminated, truncated, info = env.step("\\boxed{jump}")
-    assert (reward, terminated, truncated, info["valid"]) == (0.0, False, False, False)
+    assert (reward, terminated, truncated, info["valid"]) == (env.unwrapped.pass_reward, False, False, False)
     assert env.state_key() == before
 
 

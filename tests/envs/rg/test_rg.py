@@ -12,6 +12,7 @@ from rollenv.core.parsing import last_boxed
 from rollenv.envs.rg import NAMES
 from rollenv.envs.rg import env as rg
 from rollenv.envs.rg.env import ReasoningGymEnv, boxed
+from rollenv.envs.rg.scoring import may_be_scored
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")
 
@@ -146,6 +147,25 @@ def test_a_formula_in_another_form_still_wins():
     lists = rollenv.make("rg:spiral_matrix")
     lists.reset(1)
     assert lists.step(f"\\boxed{{[{', '.join(lists.item['answer'].split())}]}}")[1] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [("10*(8 - 5) - 6", True), ("(8-5)*10-6", True), ("6*4*1*1", False), ("8*3", False), ("10*5/(8-6)", False)],
+)
+def test_24_is_made_of_the_given_numbers(answer, right):
+    item = {"answer": "10*(8 - 5) - 6", "metadata": {"numbers": [8, 5, 10, 6]}}
+    assert may_be_scored("puzzle24", answer, item) is right
+
+
+@pytest.mark.parametrize(("numbers", "answer"), [((7, 7, 2, 1), "7*7/2*1"), ((3, 3, 8, 8), "3*8 + 3/8")])
+def test_24_and_a_bit_is_not_24(numbers, answer):
+    assert not may_be_scored("puzzle24", answer, {"answer": "", "metadata": {"numbers": numbers}})
+
+
+@pytest.mark.parametrize(("answer", "right"), [("False", True), (" false ", True), ("True", False), ("x", False)])
+def test_any_text_is_not_the_answer_of_a_halting_life(answer, right):
+    assert may_be_scored("game_of_life_halting", answer, {"answer": False, "metadata": {}}) is right
 
 
 def test_a_composite_mixes_and_guards_its_parts():

@@ -1,8 +1,11 @@
 """TextArena: the table of games, private seeding, opponents, and games that break."""
 
+import importlib
 import importlib.util
 import json
 import random
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,9 @@ import rollenv
 from rollenv import UsageError
 from rollenv.envs.ta.env import TextArena, candidates
 from rollenv.envs.ta.games import GAMES, LEFT_OUT, NO_SAMPLER
+
+#: Games that the benchmark's simple player of 2048 does not come far in.
+HOPELESS = {"2048-v0-5x5", "2048-v0-6x6", "2048-v0-8x8", "2048-v0-10x10"}
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("textarena") is None, reason="needs textarena")
 
@@ -170,3 +176,64 @@ def test_a_reward_and_a_reason_that_a_game_has_swapped_are_put_right(game, share
     reached = getattr(env._game, share)()
     _, reward, terminated, _, info = env.step("[nonsense]")
     assert (reward, terminated, info["success"]) == (pytest.approx(reached), True, reached >= 1)
+
+
+@pytest.fixture(scope="module")
+def played():
+    """The players of the benchmark whose table the docs quote."""
+    folder = Path(__file__).parents[3] / "benchmarks"
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module("textarena_rewards")
+    finally:
+        sys.path.remove(str(folder))
+
+
+@pytest.mark.parametrize("game_id", ["Bandit-v0", "FifteenPuzzle-v0", "Set-v0", "FrozenLake-v0", "GuessTheNumber-v0"])
+def test_the_right_player_is_paid_most(played, game_id):
+    right, wrong, lazy = (played.episode(game_id, 1, who)[0] for who in ("right", "wrong", "lazy"))
+    assert right > max(0.99, wrong, lazy)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("game_id", [game for game in GAMES if GAMES[game] == 1 and game not in HOPELESS])
+def test_the_right_player_is_paid_most_in_every_game(played, game_id):
+    right, wrong, lazy = (
+        sum(played.episode(game_id, seed, who)[0] for seed in range(3)) for who in ("right", "wrong", "lazy")
+    )
+    assert right > max(wrong, lazy)
+
+
+def test_a_guess_in_the_last_turn_is_paid():
+    env = rollenv.make("ta:GuessTheNumber-v0")
+    env.reset(seed=1)
+    game = env.unwrapped._game
+    wrong = [n for n in range(game.min_number, game.max_number + 1) if n != game.game_number]
+    for number in wrong[: game.state.max_turns - 1]:
+        assert not any(env.step(f"[{number}]")[2:4])
+    assert env.step(f"[{game.game_number}]")[1] == 1.0
+
+
+def test_points_without_the_tile_are_not_the_whole_reward():
+    env = rollenv.make("ta:2048-v0-ultra-easy")
+    env.reset(seed=1)
+    env.unwrapped._game.state.game_state["score"] = 10_000
+    env.step("[nothing]")
+    _, reward, terminated, _, info = env.step("[nothing]")
+    assert (terminated, 0 < reward < 1, info["success"]) == (True, True, False)
+
+
+def test_satisfied_clues_without_a_loop_are_not_the_whole_reward():
+    env = rollenv.make("ta:Slitherlink-v0")
+    env.reset(seed=1)
+    game = env.unwrapped._game
+    game.clues = [[None] * game.C for _ in range(game.R)]
+    env.step("[nothing]")
+    assert env.step("[nothing]")[1] < 1
+
+
+def test_a_set_is_three_cards():
+    env = rollenv.make("ta:Set-v0")
+    env.reset(seed=1)
+    assert not env.step("[2, 02, 2]")[4]["valid"]
+    assert env.unwrapped._game.state.game_state["score"] == 0
