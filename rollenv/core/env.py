@@ -28,40 +28,11 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import seeding
 
-from rollenv.core.errors import (
-    BadEntryPoint,
-    Broken,
-    EpisodeOver,
-    MissingData,
-    MissingExtra,
-    NoSuchAbility,
-    RollenvError,
-    UnknownEnv,
-    Unsolvable,
-    UsageError,
-    did_you_mean,
-)
+from rollenv.core.errors import EpisodeOver, NoSuchAbility, UsageError, did_you_mean
 from rollenv.core.spaces import TextSpace
 
 if TYPE_CHECKING:
     from rollenv.core.drawing import Drawing
-
-__all__ = [
-    "BadEntryPoint",
-    "Broken",
-    "Env",
-    "EpisodeOver",
-    "MissingData",
-    "MissingExtra",
-    "NoSuchAbility",
-    "ResetResult",
-    "RollenvError",
-    "StepResult",
-    "UnknownEnv",
-    "Unsolvable",
-    "UsageError",
-    "Wrapper",
-]
 
 StepResult = tuple[str, float, bool, bool, dict[str, Any]]
 ResetResult = tuple[str, dict[str, Any]]
