@@ -64,13 +64,13 @@ class Batches(ABC):
     @abstractmethod
     def _next(self, metrics: dict[str, float]) -> list[Group]: ...
 
-    def update(self, policy: Policy) -> None:
+    def publish(self, policy: Policy) -> None:
         """Load the trained weights into the manager's agent."""
         self.manager.run(update_weights_of(self.manager.agent, weights_for_player(policy, self.weight_form)))
 
     @contextlib.contextmanager
     def resting(self) -> Iterator[None]:
-        """Pause players that share a device with the trainer; turns keep their tokens, :meth:`update` resumes them."""
+        """Pause players that share a device with the trainer; turns keep their tokens, :meth:`publish` resumes them."""
         agent: Any = self.manager.agent
         if self.sleep:
             self.manager.run(agent.sleep(self.sleep))
@@ -120,7 +120,7 @@ class Batches(ABC):
         return Bounded(lambda group: rollout.keep.passes(group, success_only), rollout.refill, rollout.groups_per_batch)
 
     def _keep(self, group: Group) -> bool:
-        finite = all(math.isfinite(t.reward) for t in group)  # the learner raises a clear error for other rewards
+        finite = all(math.isfinite(t.reward) for t in group)  # the learner's Shaper raises an error for others
         kept = not finite or self._bounded(group)
         if not kept:
             self._dropped.append(group)
@@ -206,7 +206,7 @@ class StreamedBatches(Batches):
             self._open = True
         return await self.stream.next_batch()
 
-    def update(self, policy: Policy) -> None:
+    def publish(self, policy: Policy) -> None:
         """See :class:`Batches`; unfinished responses continue after their tokens so far."""
         self.manager.run(self.stream.update_weights(weights_for_player(policy, self.weight_form)))
 

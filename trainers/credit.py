@@ -41,8 +41,12 @@ class Shaper:
     running: adv.RunningMoments = field(default_factory=adv.RunningMoments)
 
     def __call__(self, data: Experience) -> Shaped:
-        """Shape the rewards of a batch."""
-        ragged([[turn.reward for turn in t.turns] for t in data.trajectories], "reward")  # checks that all are finite
+        """Shape the rewards of a batch.
+
+        Raises:
+            UsageError: a reward is not finite. Those of environments, agents and reward functions were checked before.
+        """
+        ragged([[turn.reward for turn in t.turns] for t in data.trajectories], "reward")
         rewards = [self._of(t) for t in data.trajectories]
         fine = self.settings.invalid_penalty
         penalties = [[0.0 if turn.valid else fine for turn in t.turns] for t in data.trajectories]

@@ -121,6 +121,7 @@ class Learner:
 
         Raises:
             TrainingError: no episode has a turn.
+            UsageError: a reward is not finite.
         """
         config, state = self.config, self.state
         if state.ranks.first:

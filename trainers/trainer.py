@@ -180,7 +180,7 @@ class Trainer:
             with timed("update", metrics), self.batches.resting():
                 metrics |= self.learner.update(self.learner.compute_advantages(groups, metrics))
             with timed("publish", metrics):
-                self.batches.update(state.policy)
+                self.batches.publish(state.policy)
             state.iteration += 1
             last = state.iteration == config.iterations
             if last or state.iteration % config.eval.every == 0:

@@ -124,14 +124,15 @@ def _need_everything(config: TrainConfig) -> None:
     from rollenv.cli.dry_run import try_environments
     from rollenv.core.registry import spec
     from rollenv.gguf import model_at
-    from rollenv.trainers.preflight import preflight
 
-    preflight(config)
     for env_id in dict.fromkeys(env.id for env in config.environments()):
         lacking = [need for need in spec(env_id).missing if isinstance(need, Package)]
         if lacking:
             hints = "; ".join(f"{', '.join(names)}: {hint}" for hint, names in cards.needed(lacking).items())
             raise MissingExtra(f"{env_id} needs what is not installed. {hints}")
+    from rollenv.trainers.preflight import preflight  # not above: it needs torch
+
+    preflight(config)
     try_environments(config)
     _need_player(config)
     if config.model.path != "tiny":

@@ -38,7 +38,7 @@ class Limits:
     reset: float | None = 300.0
     """Deadline for building and resetting an environment."""
     step: float | None = 120.0
-    """Deadline for every other call of an environment."""
+    """Deadline for every other call of an environment; without effect with inline workers, as for ``reset``."""
     agent: float | None = 3600.0
     """Deadline for one action of the agent."""
     reward: float | None = 3600.0
@@ -50,7 +50,7 @@ class Limits:
     tokens: int | None = None
     """Maximum response tokens of an episode; it is truncated after the response that reaches them."""
     max_replays: int = 3
-    """Maximum replays of an episode after its environment raised or hung."""
+    """Maximum replays of an episode after its environment failed: raised, hung or returned something wrong."""
     max_losses: int = 20
     """Maximum replays of an episode after its worker was lost, which is mostly the fault of other environments."""
     max_backoff: float = 10.0

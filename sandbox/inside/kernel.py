@@ -2,7 +2,11 @@
 
 It is process 1 of its pid namespace: when it ends, everything in the sandbox ends. It needs only the standard library.
 :mod:`jail` and ``container`` start it. It does not fork processes that run code, because its memory contains code:
-:mod:`namespace_init` does. :mod:`limits` enforces the limits.
+:mod:`namespace_init` does.
+
+What is bounded, and where: time, memory and work between requests in :mod:`limits` (with :mod:`monitor`); processes,
+files and address space by the limits that :mod:`child` sets; the output of a run here; results in :mod:`interpreter`,
+and again in :mod:`protocol` as code could write them itself; what the host reads in its ``worker``.
 
 Its messages are those of :mod:`protocol`. The sandbox ends with the channel.
 """
