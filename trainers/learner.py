@@ -331,7 +331,8 @@ class Learner:
         if self.objective.taught_alone:
             reason = "no group had a success"
         if data.dropped:
-            left_out = ", ".join(f"{int(them.sum())} {why}" for why, them in data.dropped.items())
+            keys = {why: f"rewards.drop_{why}" for why in data.dropped} | {"out_of_bounds": "rollout.keep"}
+            left_out = ", ".join(f"{int(them.sum())} by {keys[why]}" for why, them in data.dropped.items())
             reason += f" in the episodes that were not dropped ({left_out})"
         if all(trajectory.success for trajectory in data.trajectories):
             remedy = "harder tasks: all were solved"

@@ -73,6 +73,8 @@ ELSEWHERE = {
     "rewards.domains": "test_rlvr.py and test_rewards.py",
     "placement": "test_ranks.py and test_ranks_ray.py",
     "harness": "test_harness_training.py",
+    "player.schema": "vllm_suite.py and test_sglang.py",
+    "player.grammar": "vllm_suite.py and test_sglang.py",
 }
 
 CHAT = ["prompt.kind=conversation", "model.path={MODEL}"]

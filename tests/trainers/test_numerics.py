@@ -25,16 +25,23 @@ def test_episodes_that_repeat_themselves_change_no_weight_and_are_counted(tmp_pa
     with start(tmp_path / "run", [*small, "rewards.drop_repetition=1"]) as trainer:
         learner = trainer.learner
         before = {name: w.clone() for name, w in learner.state.policy.named_weights()}
-        data = learner.compute_advantages(trainer._collect({}), {})
-        data.columns["advantages"][:] = 1.0
-        data.columns["behavior"][:] = 0.0
-        metrics = learner.update(data)
+        groups = trainer._collect({})
+
+        def update():
+            data = learner.compute_advantages(groups, {})
+            data.columns["advantages"][:] = 1.0
+            return data, learner.update(data)
+
+        for turn in (turn for group in groups for trajectory in group for turn in trajectory.turns):
+            turn.logprobs = (0.0,) * len(turn.response_ids)
+        data, metrics = update()
         assert metrics["dropped/repetition"] == len(data.trajectories)
         assert (metrics["trained_samples"], metrics["optimizer_steps"]) == (0, 0)
         assert all(torch.equal(w, before[name]) for name, w in learner.state.policy.named_weights())
         assert f"{len(data.trajectories)} by rewards.drop_repetition" in caplog.text
-        data.columns["behavior"][data.trajectory == 0] = -0.5
-        metrics = learner.update(data)
+        for turn in data.trajectories[0].turns:
+            turn.logprobs = (-0.5,) * len(turn.response_ids)
+        data, metrics = update()
         assert metrics["dropped/repetition"] == len(data.trajectories) - 1
         assert metrics["trained_samples"] == sum(s.trajectory == 0 for s in data.samples)
 
