@@ -27,7 +27,7 @@ from rollenv.trainers.policies.averaged import Averaged
 from rollenv.trainers.policies.base import LogprobReader
 from rollenv.trainers.policies.critic import Critic, Valuer
 from rollenv.trainers.policies.local import LocalPolicy, Scorer, compute_as_player
-from rollenv.trainers.policies.lora import Lora, Unadapted, merged_weights
+from rollenv.trainers.policies.lora import Lora, Unadapted, merged_weights, wrapped_parameters
 from rollenv.trainers.policies.sharded import exact, sharded
 from rollenv.trainers.ranks import ALONE, Ranks
 from rollenv.trainers.run_dir import RunDir
@@ -170,6 +170,11 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
                 "teacher with the same tokenizer"
             )
     policy = initial_policy(config, player, ranks, share=config.shares_weights, lora=lora)
+    if config.played_rank and (inside := wrapped_parameters(policy.model)):
+        raise UsageError(
+            f"player.lora=adapter: {config.player.kind} cannot take the adapters of {next(iter(inside))}, a parameter "
+            "of experts or routers; take player.lora=merged, or model.lora.targets with attention layers only"
+        )
     if config.loss.router and not policy.scorer.experts_per_token:
         raise UsageError("loss.router does nothing: the model is not a mixture of experts; leave it out")
     if config.loss.routing == "replay" and not (policy.scorer.routing.routers and policy.packs):
