@@ -79,10 +79,11 @@ MODELS: dict[str, tuple[bool, Callable[[], hf.PretrainedConfig]]] = {
         ),
     ),
     "mixtral": (True, lambda: hf.MixtralConfig(**_GROUPED, num_local_experts=2, router_jitter_noise=0.5)),
+    "phimoe": (True, lambda: hf.PhimoeConfig(**_GROUPED, num_local_experts=4, router_jitter_noise=0.4)),
 }
 
 #: Libraries have no float64 for what these do.
-SINGLE = {"mamba", "mixtral", "qwen3 moe", "llama4"}
+SINGLE = {"mamba", "mixtral", "phimoe", "qwen3 moe", "llama4"}
 COMMON = ("qwen2", "qwen2 tied", "gemma2", "mamba")
 
 
