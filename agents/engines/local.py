@@ -94,6 +94,7 @@ class LocalEngine:
         keep_tokens: int = 1 << 17,
     ):
         check_model(model)
+        fix_frequencies(model)
         self.model, self.max_batch_tokens, self._decode = model, max_batch_tokens, decode
         self.stop = stop | generation_stops(getattr(model, "generation_config", None))
         self.max_context = context_length(model.config)
@@ -429,6 +430,28 @@ def check_model(model: PreTrainedModel) -> None:
             f"{', '.join(missing)}, which batches of different lengths need; run it with vLLM, or use a model whose "
             "forward() takes positions (Llama, Qwen, GPT-2, ...)"
         )
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def fix_frequencies(model: PreTrainedModel) -> None:
+    """Give a model with rotary embeddings of the type "longrope" (Phi-3, Phi-4-mini) one table of frequencies.
+
+    transformers takes that for long or for short contexts by the longest sequence of a call, so a token's probability
+    would depend on other requests, and on the length of an answer that it is part of. As in vLLM, the table is that of
+    the longest context that the configuration allows.
+    """
+    for module in model.modules():
+        if getattr(module, "rope_type", None) != "longrope":
+            continue
+        longest = module.config.max_position_embeddings
+        module(module.inv_freq[None], torch.tensor([[longest - 1]], device=module.inv_freq.device))  # takes its table
+        module.rope_type = "default"  # and keeps it
+        if longest > (short := module.config.rope_parameters["original_max_position_embeddings"]):
+            logger.warning(
+                "this %s model computes all sequences with its long table of frequencies, as vLLM does; for the short "
+                "one, set max_position_embeddings=%d in the model's config",
+                model.config.model_type, short,
+            )  # fmt: skip
 
 
 def generation_stops(config: GenerationConfig | None) -> frozenset[int]:

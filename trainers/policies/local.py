@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rollenv.agents.engines.adapters import Adapter
+from rollenv.agents.engines.local import fix_frequencies
 from rollenv.agents.engines.routing import Routing
 from rollenv.core.errors import UsageError
 from rollenv.trainers.policies.attention import ATTENTION, PackedRow
@@ -56,6 +57,7 @@ class Scorer(nn.Module):  # type: ignore[misc]
     ):
         super().__init__()
         self.model, self.temperature, self.most_logits = model.requires_grad_(True), temperature, most_logits
+        fix_frequencies(model)
         self.packs = choose_attention(model)
         self.head, self.experts_per_token = head_of(model), experts_per_token(model)
         if lora:
