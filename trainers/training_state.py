@@ -151,9 +151,9 @@ def _create(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Rank
     states: dict[str, Any] = {}
     about: dict[str, Any] = {}
     if isinstance(config.distill, Teacher) and ranks.first and not roles.teacher.actors:
-        teacher = LocalAgent.load(config.distill.path)
+        teacher = LocalAgent.load(config.distill.path, plays=False)
     if ranks.first and saved:
-        player, states, about = checkpoint.load(saved)
+        player, states, about = checkpoint.load(saved, plays=config.player.kind == "local")
 
     # The model. A checkpoint with adapters holds the merged model; its adapters are for the untrained one.
     if ranks.first and (player is None or lora):

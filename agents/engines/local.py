@@ -464,16 +464,10 @@ def generation_stops(config: GenerationConfig | None) -> frozenset[int]:
 
 def context_length(config: PreTrainedConfig) -> int:
     """Return the maximum number of tokens; log a warning if a sliding window makes it smaller than the model's."""
-    config = config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
-    if kinds:
-        raise UsageError(
-            f"the local engine cannot run {config.model_type!r} models: it has no cache for {', '.join(sorted(kinds))} "
-            "layers; run the model with vLLM"
-        )
+    check_layers(config)
+    whole, config = longest_context(config), config.get_text_config()
     sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ("sliding_attention",))
     window = getattr(config, "sliding_window", None) if sliding else None
-    whole = getattr(config, "max_position_embeddings", None) or 1 << 20
     if window and window < whole:
         logger.warning(
             "the local engine limits prompt and response of this %s model to %d tokens, its sliding_window, although "
@@ -482,7 +476,23 @@ def context_length(config: PreTrainedConfig) -> int:
             config.model_type, window, whole,
         )  # fmt: skip
         return int(window)
-    return int(whole)
+    return whole
+
+
+def check_layers(config: PreTrainedConfig) -> None:
+    """Raise UsageError if the engine has no cache for layers of a model."""
+    config = config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if kinds:
+        raise UsageError(
+            f"the local engine cannot run {config.model_type!r} models: it has no cache for {', '.join(sorted(kinds))} "
+            "layers; run the model with vLLM, in training with player.kind=vllm"
+        )
+
+
+def longest_context(config: PreTrainedConfig) -> int:
+    """Return the maximum number of tokens of a model in any engine."""
+    return int(getattr(config.get_text_config(), "max_position_embeddings", None) or 1 << 20)
 
 
 def load_weights(model: PreTrainedModel, weights: Iterable[tuple[str, torch.Tensor]]) -> None:

@@ -21,6 +21,7 @@ from transformers import (
 from rollenv import MissingExtra, UsageError
 from rollenv.agents.engines.adapters import Adapter
 from rollenv.agents.engines.local import load_weights
+from rollenv.agents.local import LocalAgent
 from rollenv.core import registry
 from rollenv.trainers.config import load_config
 from rollenv.trainers.policies.local import LocalPolicy
@@ -237,3 +238,13 @@ def test_adapters_of_experts_are_merged_for_vllm(tmp_path):
     with pytest.raises(UsageError, match=r"player\.lora=merged"):
         begin(load_config("math:Arithmetic-v0-digit", settings), {}, lambda *_: None)
     begin(load_config("math:Arithmetic-v0-digit", [*settings, "player.lora=merged"]), {}, lambda *_: None)
+
+
+def test_an_adapter_in_place_of_a_model_is_refused_at_once(tmp_path):
+    policy = LocalPolicy(mixture(), lora=Lora(4, targets=["q_proj"]))
+    policy.adapter().save(tmp_path)
+    with pytest.raises(UsageError, match="is a LoRA adapter, not a model: merge it"):
+        begin(load_config("math:Arithmetic-v0-digit", [f"model={tmp_path}"]), {}, lambda *_: None)
+    saved(lambda tokenizer: mixture(vocabulary=len(tokenizer)), tmp_path)  # transformers would load both
+    with pytest.raises(UsageError, match="is a LoRA adapter"):
+        LocalAgent.load(tmp_path)
