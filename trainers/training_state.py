@@ -61,6 +61,8 @@ class TrainingState:
     """The model's maximum number of tokens."""
     version: int = 0
     """Version of the player's weights."""
+    unlogged: dict[str, float] = field(default_factory=dict)
+    """Metrics of the checkpoint's iteration, if the run was terminated before they were logged."""
 
     @property
     def adapts(self) -> bool:
@@ -113,6 +115,7 @@ class TrainingState:
         if self.kl:
             self.kl.load_state_dict(about["kl"])
         self.iteration = int(about["iteration"])
+        self.unlogged = dict(about.get("unlogged", {}))
 
 
 def begin(config: TrainConfig, wrappers: Wrappers, report: Report, ranks: Ranks = ALONE) -> TrainingState:
